@@ -1,0 +1,51 @@
+# Every target does its own set-up; a second call installs nothing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export MLFLOW_DISABLE_TELEMETRY = true
+export DO_NOT_TRACK = true
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install repro test test-slow lint params ui bench clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(READY) ## Install hlorank and its tools into .venv (the other targets do this themselves)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+repro: $(READY) ## Run the pipeline (dvc repro) and print its scores
+	dvc repro
+	python -m hlorank.evaluation.summary
+
+test: lint ## Check format, lint, types, layers, and run the tests
+	python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=90
+
+test-slow: $(READY) ## Run what is too long for test: browser, servers, long trainings
+	python -m pytest -m slow
+
+lint: $(READY) ## Check format, lint, types and layers
+	ruff format --check
+	ruff check
+	mypy
+	lint-imports
+
+params: $(READY) ## Rewrite params.yaml from conf/
+	python -m hlorank.stages.params
+
+ui: $(READY) ## Open the MLflow UI on http://127.0.0.1:5000
+	mlflow ui --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1 --port 5000
+
+bench: $(READY) ## Run the benchmarks in their quick form
+	for benchmark in benchmarks/*.py; do python $$benchmark --quick || exit 1; done
+
+clean: ## Remove everything that the pipeline and the tools made, .venv included
+	rm -rf $(VENV) .hlorank data/raw data/features data/segments data/downloads models reports multirun outputs
+	rm -rf mlflow.db mlartifacts .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

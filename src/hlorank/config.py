@@ -1,0 +1,266 @@
+"""The schema of the configuration.
+
+Values live in conf/ (and, resolved, in params.yaml); the classes here hold names, types and meanings, no second set
+of defaults. Every entry function calls `load`, so a misspelled key, a wrong type or a missing value fails with its
+name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+
+@dataclass
+class TpuGraphsConfig:
+    """Origin `tpugraphs`: the official archives."""
+
+    base_url: str = MISSING
+    """http(s) address of the archives, or a folder that holds archives or the unpacked (Kaggle) tree."""
+    splits: list[str] = MISSING
+    keep_archives: bool = MISSING
+    retries: int = MISSING
+    timeout_seconds: float = MISSING
+
+
+@dataclass
+class LocalConfig:
+    """Origin `local`: a user's own npz tree, optionally split anew by graph."""
+
+    root: str = MISSING
+    """The folder that holds layout/ or tile/; $HLORANK_SHARED stands for the shared data."""
+    split_file: str | None = MISSING
+    """JSON file of graph -> fold, written if it is missing; null keeps the splits of the tree."""
+    folds: int = MISSING
+    """Folds of graphs in the split file; model families stay together."""
+    fold: int = MISSING
+    """The fold used as valid; the next one is test, the others are train."""
+
+
+@dataclass
+class PbConfig:
+    """Origin `pb`: HLO protobufs, the dataset's own or a compiler's dumps."""
+
+    root: str = MISSING
+    """The folder that holds layout/ or tile/, or the files themselves; $HLORANK_SHARED stands for the shared data."""
+    split: str = MISSING
+    """The split that the protobufs of a flat folder go to."""
+    extra: bool = MISSING
+    """Also write the features beyond the 140, to <graph>.extra.npz."""
+
+
+@dataclass
+class SyntheticConfig:
+    """Origin `synthetic`: a seeded generator with an analytic runtime."""
+
+    seed: int = MISSING
+    train: int = MISSING
+    """Graphs in the train split."""
+    valid: int = MISSING
+    test: int = MISSING
+    min_nodes: int = MISSING
+    max_nodes: int = MISSING
+    configurable_nodes: int | None = MISSING
+    """Configurable nodes per layout graph; null places as many as real graphs of that size have."""
+    configurations: int = MISSING
+    """Configurations per graph, repeated ones included."""
+    repeated: float = MISSING
+    """Share of the configurations that repeat another one."""
+    noise: float = MISSING
+    """Standard deviation of the multiplicative log-normal noise of a measurement."""
+
+
+@dataclass
+class DataConfig:
+    """Where fetch gets a collection; only the chosen origin's subtree is present."""
+
+    origin: str = MISSING
+    tpugraphs: TpuGraphsConfig | None = None
+    local: LocalConfig | None = None
+    pb: PbConfig | None = None
+    synthetic: SyntheticConfig | None = None
+
+
+@dataclass
+class FeaturizeConfig:
+    """Stage featurize."""
+
+    scaling: str = MISSING
+    """standard or minmax, fitted on the train split."""
+    log_range: float = MISSING
+    """Columns whose values on the train split span more than this get sign(x) log(1 + |x|) first."""
+    opcode_width: int = MISSING
+    """Width of the opcode embeddings computed from co-occurrence along edges."""
+    prune_hops: int | None = MISSING
+    """Keep only nodes within this many edges of a configurable node; null keeps all."""
+    workers: int = MISSING
+
+
+@dataclass
+class PartitionConfig:
+    """Stage partition."""
+
+    algorithm: str = MISSING
+    """topological, metis or computation."""
+    max_nodes: int = MISSING
+    workers: int = MISSING
+
+
+@dataclass
+class ModelConfig:
+    """The cost model."""
+
+    width: int = MISSING
+    layers: int = MISSING
+    opcode_width: int = MISSING
+    """Width of the learned opcode embedding."""
+    opcode_init: bool = MISSING
+    """Start the opcode embedding from featurize's co-occurrence embeddings (then the widths must agree)."""
+    layout_width: int = MISSING
+    """Width of the embedding of one layout value, shared by nodes and configurations."""
+    dropout: float = MISSING
+    pooling: list[str] = MISSING
+    """Concatenated poolings over a segment's nodes: mean, sum, max."""
+
+
+@dataclass
+class SegmentsConfig:
+    """How segments are trained; shared by all methods."""
+
+    sampled: int = MISSING
+    """Segments with gradients per graph and step."""
+    aggregation: str = MISSING
+    """mean or sum over a graph's segments."""
+
+
+@dataclass
+class LossConfig:
+    """The training loss."""
+
+    name: str = MISSING
+    """hinge, listmle or mse."""
+    margin: float = MISSING
+    """Margin of the pairwise hinge."""
+
+
+@dataclass
+class TrainerConfig:
+    """Optimization, sampling and hardware."""
+
+    max_epochs: int = MISSING
+    steps_per_epoch: int = MISSING
+    graphs_per_step: int = MISSING
+    configs_per_step: int = MISSING
+    sampling: str = MISSING
+    """uniform, fast (Gumbel top-k towards fast configurations) or quantile (stratified)."""
+    learning_rate: float = MISSING
+    weight_decay: float = MISSING
+    warmup: float = MISSING
+    """Share of the steps over which the learning rate rises."""
+    gradient_clip: float = MISSING
+    patience: int = MISSING
+    """Epochs without a better validation Kendall tau before training stops."""
+    validation_configs: int = MISSING
+    """Configurations per graph scored in validation (evaluate scores all)."""
+    precision: str = MISSING
+    """32-true, bf16-mixed, or 16-mixed on CUDA."""
+    accelerator: str = MISSING
+    """auto, cpu or cuda."""
+    threads: int = MISSING
+
+
+@dataclass
+class TrackingConfig:
+    """MLflow."""
+
+    uri: str = MISSING
+    """Tracking store; the variable MLFLOW_TRACKING_URI overrides it."""
+    experiment: str = MISSING
+    artifacts: str = MISSING
+    """Artifact folder of a sqlite store; a server has its own."""
+
+
+@dataclass
+class EvaluateConfig:
+    """Stage evaluate."""
+
+    splits: list[str] = MISSING
+    memory_bytes: int = MISSING
+    """Bound of the activations held while scoring."""
+    index_file: str | None = MISSING
+    """JSON of graph -> configuration indices (the paper's 1,000-index protocol); null skips the protocol."""
+
+
+@dataclass
+class PathsConfig:
+    """Folders that the stages read and write."""
+
+    raw: str = MISSING
+    features: str = MISSING
+    segments: str = MISSING
+    models: str = MISSING
+    reports: str = MISSING
+    downloads: str = MISSING
+    """Archives and partial downloads; outside what DVC deletes."""
+    state: str = MISSING
+    """Checkpoints to resume from; outside what DVC deletes."""
+
+
+@dataclass
+class PipelineConfig:
+    """What `dvc repro` runs: the matrix of dvc.yaml, collections as paths."""
+
+    layout: list[str] = MISSING
+    tile: list[str] = MISSING
+    methods: list[str] = MISSING
+
+
+@dataclass
+class Config:
+    """The whole configuration, as every entry function sees it."""
+
+    collection: str = MISSING
+    method: str = MISSING
+    output: str | None = MISSING
+    """Folder that a stage writes; null = the stage's place under `paths` (train, evaluate: Hydra's run folder)."""
+    seed: int = MISSING
+    paths: PathsConfig = field(default_factory=PathsConfig)
+    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    featurize: FeaturizeConfig = field(default_factory=FeaturizeConfig)
+    partition: PartitionConfig = field(default_factory=PartitionConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    segments: SegmentsConfig = field(default_factory=SegmentsConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+
+
+class ConfigError(ValueError):
+    """A configuration with an unknown key, a wrong type, or a missing value."""
+
+
+def load(composed: DictConfig) -> Config:
+    """Validates a composed configuration.
+
+    Raises:
+        ConfigError: names the key and what is wrong with it.
+    """
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(Config), composed)
+        if missing := OmegaConf.missing_keys(merged):
+            raise ConfigError(f"configuration: no value for {', '.join(sorted(missing))}")
+        return cast("Config", OmegaConf.to_object(merged))
+    except OmegaConfBaseException as error:
+        # OmegaConf knows no key where a whole group is replaced; its message then names the group's class.
+        place = f"configuration: {error.full_key}" if error.full_key else "configuration"
+        raise ConfigError(f"{place}: {(error.msg or str(error)).splitlines()[0]}") from None
+
+
+def to_plain(config: object) -> dict[str, Any]:
+    """A configuration class as plain dicts and lists, for JSON, fingerprints and MLflow parameters."""
+    return cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.structured(config)))

@@ -1,0 +1,1 @@
+"""Scoring in bounded memory, protocols, submissions."""

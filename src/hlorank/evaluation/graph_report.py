@@ -1,0 +1,158 @@
+"""What a report says about one graph: its metrics, notes, and points of the plot of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.collection import Kind, Split
+from hlorank.featurize.features import GraphFeatures
+from hlorank.metrics import kendall_tau, ordered_pair_accuracy, ranking, repeat_ceiling, top_k_slowdown
+
+SLOWDOWN_AT: dict[Kind, tuple[int, ...]] = {"layout": (1, 10, 100), "tile": (1, 5, 10)}
+PREDICTIONS_PER_GRAPH = 200
+PREDICTION_COLUMNS = ("split", "graph", "configuration", "predicted_rank", "measured_rank")
+
+
+def metric_names(kind: Kind) -> list[str]:
+    """The keys of `rank_metrics`, in order."""
+    return ["kendall_tau", "repeat_ceiling", "opa", *(f"slowdown_{k}" for k in SLOWDOWN_AT[kind]), "kaggle"]
+
+
+def per_graph_columns(kind: Kind) -> list[str]:
+    """The columns of per_graph.csv."""
+    identity = ["split", "graph", "protocol", "nodes", "configurations", "distinct"]
+    return [*identity, *metric_names(kind), "seconds", "note"]
+
+
+def rank_metrics(
+    kind: Kind, row_of: NDArray[np.int64], score: NDArray[np.float64], label: NDArray[np.float64]
+) -> dict[str, float]:
+    """All metrics of the ranking of one graph.
+
+    Args:
+        kind: decides at which K the slowdown is taken, and what Kaggle's score is.
+        row_of: (configurations,) which of them are the same distinct configuration.
+        score: (configurations,) larger = slower.
+        label: (configurations,) positive, at least two different values.
+
+    Returns:
+        kendall_tau; repeat_ceiling, the Kendall tau of a perfect model, as repeats must tie; opa; slowdown_<K>; kaggle,
+        1 - slowdown_5 for tiles and kendall_tau for layouts.
+    """
+    tau = kendall_tau(score, label)
+    slowdown = {f"slowdown_{k}": top_k_slowdown(score, label, k) for k in SLOWDOWN_AT[kind]}
+    return {
+        "kendall_tau": tau,
+        "repeat_ceiling": repeat_ceiling(np.unique(row_of, return_inverse=True)[1], label),
+        "opa": ordered_pair_accuracy(score, label),
+        **slowdown,
+        "kaggle": 1.0 - slowdown["slowdown_5"] if kind == "tile" else tau,
+    }
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """One graph under one protocol: a row of per_graph.csv.
+
+    Attributes:
+        split: the graph's split.
+        graph: its name.
+        protocol: `all` configurations, or those `indexed` by the index file.
+        nodes: nodes of the graph.
+        configurations: configurations of this protocol, repeated ones included.
+        distinct: distinct ones among them.
+        withheld: whether the labels are withheld.
+        metrics: of `rank_metrics`; empty where labels are withheld or there is nothing to rank.
+        seconds: time to score the graph's distinct configurations.
+        notes: what a reader must know of this row.
+    """
+
+    split: Split
+    graph: str
+    protocol: Literal["all", "indexed"]
+    nodes: int
+    configurations: int
+    distinct: int
+    withheld: bool
+    metrics: dict[str, float]
+    seconds: float
+    notes: tuple[str, ...]
+
+    @property
+    def row(self) -> dict[str, object]:
+        """Values by column of per_graph.csv."""
+        return {**asdict(self), **self.metrics, "note": "; ".join(self.notes)}
+
+
+def report_graph(
+    kind: Kind,
+    split: Split,
+    graph: GraphFeatures,
+    scores: NDArray[np.float64],
+    seconds: float,
+    listed: NDArray[np.int64] | None = None,
+) -> GraphReport:
+    """Measures one graph under one protocol.
+
+    Args:
+        kind: what its configurations are.
+        split: the graph's split.
+        graph: the graph.
+        scores: (distinct,) larger = slower.
+        seconds: time that scoring took.
+        listed: (listed,) the configurations of the index file, repeats counting as often as they stand there; None =
+            all configurations.
+    """
+    rows = np.arange(len(graph.row_of)) if listed is None else listed
+    row_of, label = graph.row_of[rows], graph.label[rows]
+    distinct = len(np.unique(row_of))
+    rankable = bool(label.min() < label.max())
+    notes = []
+    if graph.withheld:
+        notes.append("labels withheld")
+    elif not rankable:
+        notes.append("fewer than two distinct runtimes")
+    if distinct == 1:
+        notes.append("one distinct configuration")
+    if repeated := len(rows) - len(np.unique(rows)):
+        notes.append(f"{repeated} of {len(rows)} listed indices are repeats")
+    return GraphReport(
+        split=split,
+        graph=graph.name,
+        protocol="all" if listed is None else "indexed",
+        nodes=graph.nodes,
+        configurations=len(rows),
+        distinct=distinct,
+        withheld=graph.withheld,
+        metrics=rank_metrics(kind, row_of, scores[row_of], label) if rankable else {},
+        seconds=seconds,
+        notes=tuple(notes),
+    )
+
+
+def predictions(split: Split, graph: GraphFeatures, scores: NDArray[np.float64]) -> list[dict[str, object]]:
+    """Predicted and measured rank of at most 200 configurations, spread evenly over the measured ranking.
+
+    Ranks are shares, 0 = fastest and 1 = slowest, so that graphs of all sizes share one plot. Ties share the mean of
+    their ranks: breaking them by index would show an order that nobody predicted or measured.
+
+    Args:
+        split: the graph's split.
+        graph: a graph of at least two configurations.
+        scores: (distinct,) larger = slower.
+
+    Returns:
+        Rows of predictions.csv, values by column.
+    """
+    from scipy.stats import rankdata
+
+    last = len(graph.label) - 1
+    shown = ranking(graph.label)[np.linspace(0, last, min(last + 1, PREDICTIONS_PER_GRAPH)).astype(np.int64)]
+    predicted = (rankdata(scores[graph.row_of]) - 1) / last
+    measured = (rankdata(graph.label) - 1) / last
+    rows = zip(shown.tolist(), predicted[shown].round(5).tolist(), measured[shown].round(5).tolist(), strict=True)
+    return [dict(zip(PREDICTION_COLUMNS, (split, graph.name, *row), strict=True)) for row in rows]

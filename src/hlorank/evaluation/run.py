@@ -1,0 +1,64 @@
+"""One evaluation: a model folder on its collection, into a report and the model's MLflow run."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hlorank.collection import Collection, Split
+from hlorank.config import Config
+from hlorank.evaluation.protocol import evaluate_collection
+from hlorank.evaluation.scoring import score_configurations
+from hlorank.featurize.features import GraphFeatures
+from hlorank.io import DataError, read_json
+from hlorank.models.folder import SPEC, load_model
+from hlorank.models.open import GraphOpener
+from hlorank.tracking import open_run
+
+log = logging.getLogger(__name__)
+
+
+def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, float]:
+    """Scores every configuration of every graph, writes the report, and logs it into the model's MLflow run.
+
+    A model that came without its run, such as one from a DVC remote, gets a run of its own, tagged as such.
+
+    Args:
+        config: the whole configuration.
+        model_folder: what the stage train wrote.
+        output: the report's folder.
+
+    Returns:
+        The metrics, by path such as `valid/kendall_tau`.
+
+    Raises:
+        DataError: the model is damaged, or was trained on other features or segments.
+    """
+    import mlflow
+
+    torch.set_num_threads(config.trainer.threads)
+    collection = Collection.parse(config.collection)
+    model, spec = load_model(model_folder, torch.device("cpu"))
+    segments = None if spec.whole_graph else Path(config.paths.segments) / collection.path
+    graphs = GraphOpener(Path(config.paths.features) / collection.path, segments, torch.device("cpu"))
+    if spec.data != graphs.fingerprint:
+        expected = f"data {spec.data}, which the model was trained on"
+        raise DataError("data", expected, f"{graphs.fingerprint}; re-run the stage train", file=model_folder / SPEC)
+    if spec.steps == 0:
+        log.warning("%s: the model was never trained; its scores say nothing", collection)
+
+    def score(split: Split, name: str, features: GraphFeatures) -> NDArray[np.float64]:
+        rows = np.arange(features.distinct)
+        return score_configurations(model, graphs.open(split, name), rows, config.evaluate.memory_bytes)
+
+    metrics = evaluate_collection(graphs.store, collection, score, config.evaluate, output)
+    run_id = read_json(model_folder / "run.json")["run_id"]
+    tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "run": "evaluated elsewhere"}
+    with open_run(config.tracking, f"{collection} {spec.method} evaluation", tags, run_id):
+        mlflow.log_metrics(metrics)
+        mlflow.log_artifacts(str(output), "report")
+    return metrics

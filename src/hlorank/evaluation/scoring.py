@@ -1,0 +1,52 @@
+"""Scores of any number of configurations of a graph of any size, in bounded memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hlorank.models.cost_model import CostModel
+from hlorank.models.inputs import GraphInputs
+
+# Tensors of (nodes, configurations, width) that live at once in a layer without gradients.
+_LIVE_STATES = 8
+
+
+@torch.no_grad()
+def score_configurations(
+    model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], memory_bytes: int
+) -> NDArray[np.float64]:
+    """Scores distinct configurations with fresh embeddings of all segments.
+
+    Segments are computed one after the other, each for as many distinct local configurations at once as fit.
+
+    Args:
+        model: the cost model; it is put into evaluation mode while it scores.
+        graph: the graph, cut into the segments that the model was trained on.
+        rows: (configurations,) int64, indices of distinct configurations.
+        memory_bytes: bound of the activations; at least one configuration is computed at once.
+
+    Returns:
+        (configurations,) float64, larger = slower.
+    """
+    was_training = model.training
+    model.eval()
+    parameter = next(model.parameters())
+    total = parameter.new_zeros(len(rows), model.config.width * len(model.config.pooling))
+    for j, segment in enumerate(graph.segments):
+        row_bytes = segment.nodes * model.config.width * parameter.element_size() * _LIVE_STATES
+        chunk = max(1, memory_bytes // row_bytes)
+        local = graph.partition.local_codes[rows, j]
+        _, first, inverse = np.unique(local, return_index=True, return_inverse=True)
+        embedded = torch.cat(
+            [
+                model.embed(segment, graph.configurations(rows[first[start : start + chunk]], segment))
+                for start in range(0, len(first), chunk)
+            ]
+        )
+        total += embedded[torch.from_numpy(inverse).to(total.device)]
+    scores = model.score(total, len(graph.segments))
+    model.train(was_training)
+    result: NDArray[np.float64] = scores.double().cpu().numpy()
+    return result

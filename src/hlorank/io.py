@@ -1,0 +1,160 @@
+"""Atomic files, fingerprints, and the one place that knows where shared data lies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+SHARED_VARIABLE = "HLORANK_SHARED"
+
+
+class DataError(ValueError):
+    """Data that breaks its contract: names the file, the key, what was expected and what was found."""
+
+    def __init__(self, key: str, expected: str, found: object, *, file: Path | str | None = None) -> None:
+        # These arguments, not the message, let the error travel between worker processes.
+        super().__init__(key, expected, found)
+        self.key, self.expected, self.found, self.file = key, expected, found, file
+
+    def __str__(self) -> str:
+        place = f"{self.file}: {self.key}" if self.file is not None else self.key
+        return f"{place}: expected {self.expected}, found {self.found}"
+
+    def in_file(self, file: Path | str) -> DataError:
+        """The same error, with the file that it was found in."""
+        return type(self)(self.key, self.expected, self.found, file=file)
+
+
+def shared_dir() -> Path:
+    """The folder of shared data: the variable HLORANK_SHARED, else `../shared`."""
+    return Path(os.environ.get(SHARED_VARIABLE) or "../shared")
+
+
+def resolve_path(path: str | Path) -> Path:
+    """A path of the configuration as a path on this machine.
+
+    A leading `$HLORANK_SHARED` stands for `shared_dir()`, a leading `~` for the home folder; so params.yaml
+    and MLflow record portable paths.
+    """
+    text = str(path)
+    prefix = f"${SHARED_VARIABLE}"
+    if text == prefix or text.startswith(prefix + "/"):
+        return shared_dir() / text[len(prefix) :].lstrip("/")
+    return Path(text).expanduser()
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block succeeds, and vanishes otherwise.
+
+    The parent folder is created. A reader never sees a half-written file, also after a kill.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        # mkstemp makes private files; outputs follow the user's umask like any other file.
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` that takes its place when the block succeeds, and vanishes otherwise.
+
+    The parent folder is created. A kill leaves the old folder, the new one or none, and perhaps hidden ones beside it
+    that the next call removes.
+    """
+    temporary, old = (path.with_name(f".{path.name}.{suffix}") for suffix in ("partial", "old"))
+    for leftover in (temporary, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        if path.exists():
+            path.rename(old)
+        temporary.rename(path)
+    finally:
+        for leftover in (temporary, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Calls `write` on a binary file that becomes `path` in one step."""
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        write(file)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes UTF-8 text in one step."""
+    write_atomic(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, value: object) -> None:
+    """Writes JSON with sorted keys in one step; NaN is refused, as other JSON readers refuse it."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Raises:
+        DataError: the file is missing, is not JSON, or holds something other than an object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError("file", "a JSON file", "no such file", file=path) from None
+    except ValueError as error:
+        raise DataError("file", "valid JSON", error, file=path) from None
+    if not isinstance(value, dict):
+        raise DataError("file", "a JSON object", type(value).__name__, file=path)
+    return cast("dict[str, Any]", value)
+
+
+def write_array(path: Path, array: NDArray[Any]) -> None:
+    """Writes one .npy file in one step; object arrays are refused."""
+    write_atomic(path, lambda file: np.save(file, array, allow_pickle=False))
+
+
+def map_array(path: Path) -> NDArray[Any]:
+    """Maps one .npy file into memory, read-only; object arrays are refused.
+
+    Raises:
+        DataError: the file is missing, truncated, or not a .npy file.
+    """
+    try:
+        return npy.open_memmap(path, mode="r")
+    except FileNotFoundError:
+        raise DataError("file", "a .npy file", "no such file", file=path) from None
+    except (ValueError, OverflowError, OSError) as error:
+        raise DataError("file", "a .npy file", error, file=path) from None
+
+
+def sha256_file(path: Path) -> str:
+    """The SHA-256 of a file's bytes, as hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fingerprint(value: object) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of a JSON-able value, independent of key order."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

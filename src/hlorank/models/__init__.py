@@ -1,0 +1,1 @@
+"""Cost models: encoders, layers, pooling, heads."""

@@ -1,0 +1,69 @@
+"""From features and configurations to the first state of each node."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hlorank.config import ConfigError, ModelConfig
+from hlorank.graph import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
+from hlorank.models.inputs import ConfigurationBatch, InputSizes, LayoutBatch, Segment
+
+
+class Encoder(nn.Module):
+    """Embeds nodes, and joins the configuration to them before any message passing (early join).
+
+    A node's state is the sum of linear maps of its numeric features, its opcode embedding and its own layout; a
+    configurable node adds a function of its configuration, and in a tile collection every node does. One embedding
+    of layout values serves the nodes' own layouts and the configurations.
+    """
+
+    def __init__(self, config: ModelConfig, sizes: InputSizes) -> None:
+        super().__init__()
+        width = config.width
+        self.numeric = nn.Linear(sizes.node_columns, width)
+        self.opcode = nn.Embedding(sizes.opcodes, config.opcode_width)
+        self.opcode_map = nn.Linear(config.opcode_width, width, bias=False)
+        self.layout_value = nn.Embedding(LAYOUT_MAX - LAYOUT_MIN + 1, config.layout_width)
+        self.node_layout_map = nn.Linear(LAYOUT_DIMS * config.layout_width, width, bias=False)
+        columns = sizes.tile_columns if sizes.kind == "tile" else LAYOUT_VALUES * config.layout_width
+        with warnings.catch_warnings():
+            # A collection whose training kernels all have the same tiles keeps no column.
+            warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+            first = nn.Linear(columns, width)
+        self.configuration = nn.Sequential(first, nn.GELU(), nn.Linear(width, width))
+
+    def start_opcodes(self, embedding: NDArray[np.float32]) -> None:
+        """Starts the learned opcode embedding from a given one, (opcodes, opcode width).
+
+        Raises:
+            ConfigError: its width is not `model.opcode_width`.
+        """
+        if embedding.shape != tuple(self.opcode.weight.shape):
+            raise ConfigError(
+                f"model.opcode_init: the opcode embeddings have width {embedding.shape[1]}, the model "
+                f"{self.opcode.embedding_dim}; set model.opcode_width to featurize.opcode_width"
+            )
+        with torch.no_grad():
+            self.opcode.weight.copy_(torch.from_numpy(embedding))
+
+    def _layout(self, values: Tensor) -> Tensor:
+        """(..., dims) layout values to (..., dims * layout width)."""
+        embedded: Tensor = self.layout_value(values - LAYOUT_MIN)
+        return embedded.flatten(-2)
+
+    def forward(self, segment: Segment, batch: ConfigurationBatch) -> Tensor:
+        """The first states, (nodes, configurations, width)."""
+        nodes: Tensor = self.numeric(segment.node_feat) + self.opcode_map(self.opcode(segment.opcode))
+        nodes = nodes + self.node_layout_map(self._layout(segment.node_layout))
+        if isinstance(batch, LayoutBatch):
+            # Each distinct row is embedded once a step; the configurations only gather.
+            rows = self.configuration(self._layout(batch.codebook))
+            states = nodes[:, None].expand(-1, len(batch), -1)
+            return torch.index_add(states, 0, segment.config_nodes, rows[batch.codes.T].to(states.dtype))
+        tiles: Tensor = self.configuration(batch.feat)
+        return nodes[:, None] + tiles[None]

@@ -1,0 +1,22 @@
+"""Stage featurize: from data/raw to data/features."""
+
+from pathlib import Path
+
+from hlorank.collection import Collection
+from hlorank.config import Config
+from hlorank.stages.entry import output_folder, stage
+
+
+@stage
+def main(config: Config) -> None:
+    """Turns the raw graphs of `collection` into features, opcode embeddings and configuration codes."""
+    from hlorank.featurize.build import featurize_collection
+
+    collection = Collection.parse(config.collection)
+    featurize_collection(
+        Path(config.paths.raw), collection, config.featurize, output_folder(config, config.paths.features)
+    )
+
+
+if __name__ == "__main__":
+    main()

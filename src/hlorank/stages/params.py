@@ -1,0 +1,14 @@
+"""Writes params.yaml: the composition of conf/ with everything resolved, as `dvc exp run` writes it."""
+
+from pathlib import Path
+
+from dvc.utils.hydra import compose_and_dump
+
+
+def write_params(output: Path, conf: Path = Path("conf")) -> None:
+    """Composes conf/config.yaml and dumps it, resolved."""
+    compose_and_dump(output, str(conf.resolve()), None, "config", False, [])
+
+
+if __name__ == "__main__":
+    write_params(Path("params.yaml"))

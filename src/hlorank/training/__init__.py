@@ -1,0 +1,1 @@
+"""Methods, losses, configuration sampling and the Lightning module."""

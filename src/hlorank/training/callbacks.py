@@ -1,0 +1,81 @@
+"""What a training reports while it runs: the history of its epochs, their cost, and a line for each."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import time
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from hlorank.training.module import TRAIN_LOSS, VALID_TAU
+
+log = logging.getLogger(__name__)
+
+
+def peak_memory_bytes() -> int:
+    """The largest resident memory of this process so far; on CUDA the largest allocation on the device."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0:
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class EpochHistory(Callback):
+    """Keeps one row an epoch, in the checkpoint too, so that a resumed run has the whole history.
+
+    Attributes:
+        rows: epoch, train_loss, valid_kendall_tau (None without validation graphs), step_seconds.
+    """
+
+    def __init__(self, configs_per_step: int) -> None:
+        self.configs_per_step = configs_per_step
+        self.rows: list[dict[str, float | None]] = []
+        self._start = 0.0
+        self._steps_seconds = 0.0
+        self._steps = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows so far."""
+        return {"rows": list(self.rows)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from a checkpoint."""
+        self.rows = list(state_dict["rows"])
+
+    def on_train_epoch_start(self, *_: Any) -> None:
+        """Starts the epoch's clock."""
+        self._steps_seconds, self._steps = 0.0, 0
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """Starts the step's clock."""
+        self._start = time.perf_counter()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Stops the step's clock."""
+        self._steps_seconds += time.perf_counter() - self._start
+        self._steps += 1
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Adds the epoch's row, and logs its cost."""
+        step_seconds = self._steps_seconds / max(1, self._steps)
+        pl_module.log_dict(
+            {
+                "train/step_seconds": step_seconds,
+                "train/configs_per_second": self.configs_per_step / step_seconds,
+                "train/peak_memory_bytes": float(peak_memory_bytes()),
+            }
+        )
+        metrics = trainer.callback_metrics
+        tau = metrics.get(VALID_TAU)
+        row = {
+            "epoch": trainer.current_epoch + 1,
+            "train_loss": float(metrics[TRAIN_LOSS]),
+            "valid_kendall_tau": None if tau is None else float(tau),
+            "step_seconds": step_seconds,
+        }
+        self.rows.append(row)
+        shown = "" if tau is None else f", validation Kendall tau {float(tau):.3f}"
+        log.info("epoch %d of %d: loss %.4f%s", row["epoch"], trainer.max_epochs, row["train_loss"], shown)

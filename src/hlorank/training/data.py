@@ -1,0 +1,139 @@
+"""The order of training steps: which graph, which configurations, which segments; and the validation graphs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import lightning
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from hlorank.collection import Split
+from hlorank.config import Config
+from hlorank.models.inputs import GraphInputs
+from hlorank.models.open import GraphOpener
+from hlorank.training.sampling import Sampler, sampler_named
+
+log = logging.getLogger(__name__)
+
+
+class Step(NamedTuple):
+    """One training step on one graph.
+
+    Attributes:
+        graph: the graph.
+        rows: (configurations,) int64, distinct configurations.
+        labels: (configurations,) float64 tensor, their runtimes.
+        with_gradient: (S,) int64, the segments that get gradients, increasing.
+    """
+
+    graph: GraphInputs
+    rows: NDArray[np.int64]
+    labels: Tensor
+    with_gradient: NDArray[np.int64]
+
+
+class Ranking(NamedTuple):
+    """A graph whose configurations are scored in validation.
+
+    Attributes:
+        graph: the graph.
+        rows: (configurations,) int64, distinct configurations.
+        labels: (configurations,) float64, their runtimes.
+    """
+
+    graph: GraphInputs
+    rows: NDArray[np.int64]
+    labels: NDArray[np.float64]
+
+
+class _Steps(Dataset[Step]):
+    """The steps of one epoch; step i depends on the seed, the epoch and i only, so that a resumed run repeats it."""
+
+    def __init__(self, graphs: list[Callable[[], GraphInputs]], config: Config, sampler: Sampler, epoch: int) -> None:
+        self.graphs = graphs
+        self.config = config
+        self.sampler = sampler
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.config.trainer.steps_per_epoch * self.config.trainer.graphs_per_step
+
+    def __getitem__(self, i: int) -> Step:
+        rounds, place = divmod(self.epoch * len(self) + i, len(self.graphs))
+        # Every graph once a round, each round in an order of its own.
+        order = np.random.default_rng([self.config.seed, 0, rounds]).permutation(len(self.graphs))
+        graph = self.graphs[order[place]]()
+        rng = np.random.default_rng([self.config.seed, 1, self.epoch, i])
+        rows, labels = graph.features.targets()
+        drawn = self.sampler(rng, labels, min(self.config.trainer.configs_per_step, len(rows)))
+        count = min(self.config.segments.sampled, len(graph.segments))
+        with_gradient = np.sort(rng.choice(len(graph.segments), size=count, replace=False))
+        return Step(graph, rows[drawn], torch.from_numpy(labels[drawn]), with_gradient)
+
+
+class _Rankings(Dataset[Ranking]):
+    def __init__(self, graphs: list[Callable[[], GraphInputs]], config: Config) -> None:
+        self.graphs = graphs
+        self.config = config
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    def __getitem__(self, i: int) -> Ranking:
+        graph = self.graphs[i]()
+        rows, labels = graph.features.targets()
+        count = min(self.config.trainer.validation_configs, len(rows))
+        drawn = np.sort(np.random.default_rng([self.config.seed, 2, i]).choice(len(rows), size=count, replace=False))
+        return Ranking(graph, rows[drawn], labels[drawn])
+
+
+class StepData(lightning.LightningDataModule):
+    """Training steps and validation rankings of one collection.
+
+    Args:
+        graphs: opens the collection's graphs.
+        config: the whole configuration.
+
+    Attributes:
+        train: names of the graphs that are trained on.
+        valid: names of the graphs that are ranked in validation: labels known, at least two different ones.
+    """
+
+    def __init__(self, graphs: GraphOpener, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.sampler = sampler_named(config.trainer.sampling)
+        self._open = cache(graphs.open)
+        self.train = graphs.store.trainable("train")
+        self.valid = graphs.store.trainable("valid")
+        for name, reason in graphs.store.skipped("train").items():
+            log.warning("%s: training skips the graph %s: %s", config.collection, name, reason)
+
+    def _graphs(self, split: Split, names: list[str]) -> list[Callable[[], GraphInputs]]:
+        return [lambda name=name: self._open(split, name) for name in names]  # type: ignore[misc] # binds each name
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """The steps of the trainer's current epoch, in order."""
+        epoch = cast("lightning.Trainer", self.trainer).current_epoch
+        return _in_order(_Steps(self._graphs("train", self.train), self.config, self.sampler, epoch))
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """One item for each validation graph."""
+        return _in_order(_Rankings(self._graphs("valid", self.valid), self.config))
+
+
+def _in_order(dataset: Dataset[Any]) -> DataLoader[Any]:
+    # In this process: an item is a few rows of a memory map, and a worker would copy its graph.
+    return DataLoader(dataset, batch_size=None, num_workers=0, collate_fn=_unchanged)
+
+
+def _unchanged(item: Any) -> Any:
+    # The default would turn arrays into tensors, and memory maps cannot be indexed with those.
+    return item

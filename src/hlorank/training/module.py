@@ -1,0 +1,77 @@
+"""The one training step of all methods, as a Lightning module."""
+
+from __future__ import annotations
+
+import math
+
+import lightning
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor
+
+from hlorank.config import Config
+from hlorank.evaluation.scoring import score_configurations
+from hlorank.metrics import kendall_tau
+from hlorank.models.cost_model import CostModel
+from hlorank.training.data import Ranking, Step
+from hlorank.training.losses import make_loss
+
+VALID_TAU = "valid/kendall_tau"
+TRAIN_LOSS = "train/loss"
+
+
+class RankingModule(lightning.LightningModule):
+    """Trains a cost model to rank the configurations of one graph at a time.
+
+    Args:
+        model: the cost model.
+        config: the whole configuration.
+    """
+
+    def __init__(self, model: CostModel, config: Config) -> None:
+        super().__init__()
+        self.model = model
+        self.config = config
+        self.loss = make_loss(config.loss)
+
+    def on_train_epoch_start(self) -> None:
+        """Fixes the epoch's dropout masks, so that a resumed run repeats them."""
+        torch.manual_seed(self.config.seed * 1_000_003 + self.current_epoch)
+
+    def training_step(self, step: Step, _: int) -> Tensor:
+        """The loss of one graph: sampled segments with gradient, combined with the embeddings of the others."""
+        graph, rows = step.graph, step.rows
+        sampled = set(step.with_gradient.tolist())
+        total = torch.zeros((), device=self.device)
+        for j in range(len(graph.segments)):
+            with torch.set_grad_enabled(j in sampled):
+                embedding = self.model.embed_rows(graph, j, rows)
+            total = total + embedding
+        scores = self.model.score(total, len(graph.segments))
+        loss = self.loss(scores.float(), step.labels)
+        self.log(TRAIN_LOSS, loss.detach(), on_step=False, on_epoch=True, prog_bar=True, batch_size=1)
+        return loss
+
+    def validation_step(self, ranking: Ranking, _: int) -> None:
+        """Kendall tau of one validation graph; the epoch's value is the mean over graphs."""
+        graph, rows, labels = ranking
+        scores = score_configurations(self.model, graph, rows, self.config.evaluate.memory_bytes)
+        tau = kendall_tau(scores, labels)
+        self.log(VALID_TAU, torch.tensor(tau), on_step=False, on_epoch=True, prog_bar=True, batch_size=1)
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """AdamW; the learning rate rises linearly, then falls to zero along a cosine."""
+        trainer = self.config.trainer
+        optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=trainer.learning_rate, weight_decay=trainer.weight_decay
+        )
+        total = trainer.max_epochs * trainer.steps_per_epoch
+        rise = max(1, round(trainer.warmup * total))
+
+        def factor(step: int) -> float:
+            if step < rise:
+                return (step + 1) / rise
+            return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, total - rise)))
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -1,0 +1,171 @@
+"""One training: from a featurized and partitioned collection to a model folder and an MLflow run."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import lightning
+import pandas as pd
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, RichProgressBar
+from lightning.pytorch.loggers import MLFlowLogger
+
+from hlorank import __version__
+from hlorank.collection import Collection
+from hlorank.config import Config, to_plain
+from hlorank.io import fingerprint, read_json, write_json, write_text
+from hlorank.models.cost_model import CostModel
+from hlorank.models.folder import ModelSpec, input_sizes, save_model
+from hlorank.models.open import GraphOpener
+from hlorank.tracking import flatten, open_run, tracking_uri
+from hlorank.training.callbacks import EpochHistory
+from hlorank.training.data import StepData
+from hlorank.training.methods import method_named
+from hlorank.training.module import TRAIN_LOSS, VALID_TAU, RankingModule
+
+log = logging.getLogger(__name__)
+logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it tells what hardware there is, and advertises
+
+HISTORY, RUN = "history.csv", "run.json"
+_LAST = "last.ckpt"
+# A training that differs in none of these, nor in its data, is the same training and may be resumed.
+_IDENTITY = ("collection", "method", "seed", "model", "segments", "loss", "trainer")
+
+
+def train(config: Config, output: Path) -> float | None:
+    """Trains one method on one collection; an interrupted training of the same configuration and data goes on.
+
+    Writes the model folder (weights.safetensors, spec.json, history.csv, run.json) and one MLflow run.
+
+    Args:
+        config: the whole configuration.
+        output: the model folder.
+
+    Returns:
+        The best validation Kendall tau; None where no graph could be validated.
+
+    Raises:
+        DataError: features or segments are missing, or do not belong together.
+        ValueError: a name in the configuration does not exist.
+    """
+    torch.set_num_threads(config.trainer.threads)
+    collection = Collection.parse(config.collection)
+    whole_graph = method_named(config.method).whole_graph or collection.kind == "tile"
+    graphs = GraphOpener(
+        Path(config.paths.features) / collection.path,
+        None if whole_graph else Path(config.paths.segments) / collection.path,
+        _device(config),
+    )
+    spec = ModelSpec(
+        version=__version__,
+        collection=str(collection),
+        method=config.method,
+        model=config.model,
+        aggregation=config.segments.aggregation,
+        whole_graph=whole_graph,
+        partition=graphs.partition,
+        data=graphs.fingerprint,
+        steps=0,
+        features=graphs.store.spec,
+    )
+    data = StepData(graphs, config)
+    with _seeded(config.seed):
+        model = CostModel(config.model, input_sizes(spec.features), config.segments.aggregation)
+    if config.model.opcode_init:
+        model.encoder.start_opcodes(spec.features.opcode_embedding)
+
+    identity = {name: value for name, value in to_plain(config).items() if name in _IDENTITY}
+    state = Path(config.paths.state) / "training" / fingerprint([identity, spec.data, __version__])
+    earlier = read_json(state / RUN)["run_id"] if (state / RUN).exists() else None
+    tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "trained": str(bool(data.train))}
+    name = f"{collection} {config.method} seed {config.seed}"
+    with open_run(config.tracking, name, tags, earlier) as (run_id, resumed):
+        import mlflow
+
+        write_json(state / RUN, {"run_id": run_id})
+        if not resumed:
+            mlflow.log_params(flatten(to_plain(config)))
+        module = RankingModule(model, config)
+        history = EpochHistory(config.trainer.configs_per_step)
+        steps, best = 0, None
+        if data.train:
+            steps, best = _fit(module, data, config, state, history, run_id)
+        else:
+            log.warning("%s: nothing is left to train on; the model keeps its initial weights", collection)
+        save_model(output, module.model, replace(spec, steps=steps))
+        columns = ["epoch", "train_loss", "valid_kendall_tau", "step_seconds"]
+        write_text(output / HISTORY, pd.DataFrame(history.rows, columns=columns).to_csv(index=False))
+        write_json(output / RUN, {"run_id": run_id, "tracking_uri": tracking_uri(config.tracking)})
+        mlflow.log_artifacts(str(output), "model")
+    shutil.rmtree(state)
+    return best
+
+
+def _device(config: Config) -> torch.device:
+    cuda = config.trainer.accelerator in ("auto", "cuda") and torch.cuda.is_available()
+    return torch.device("cuda" if cuda else "cpu")
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Draws from a generator of its own, and leaves the global one as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leaves out what Lightning tells and no user of hlorank can act on."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*does not have many workers")  # steps are rows of memory maps
+        warnings.filterwarnings("ignore", "Checkpoint directory .* exists")  # it is there to resume from
+        warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")  # Lightning 2.6 with PyTorch 2.13
+        yield
+
+
+def _fit(
+    module: RankingModule, data: StepData, config: Config, state: Path, history: EpochHistory, run_id: str
+) -> tuple[int, float | None]:
+    """Trains, from the last complete epoch if there is one, and leaves the best weights in the module.
+
+    Returns:
+        The optimizer steps taken, and the best validation Kendall tau.
+    """
+    settings = config.trainer
+    monitor, mode = (VALID_TAU, "max") if data.valid else (TRAIN_LOSS, "min")
+    if not data.valid:
+        log.warning("no graph of valid can be ranked: the best epoch is the one with the smallest training loss")
+    best = ModelCheckpoint(state, "best", monitor=monitor, mode=mode, save_last=True, enable_version_counter=False)
+    callbacks: list[Callback] = [history, best, EarlyStopping(monitor, patience=settings.patience, mode=mode)]
+    if sys.stderr.isatty():
+        callbacks.append(RichProgressBar())
+    trainer = lightning.Trainer(
+        max_epochs=settings.max_epochs,
+        accelerator=settings.accelerator,
+        devices=1,
+        precision=settings.precision,  # type: ignore[arg-type] # Lightning checks the name
+        accumulate_grad_batches=settings.graphs_per_step,
+        gradient_clip_val=settings.gradient_clip,
+        reload_dataloaders_every_n_epochs=1,  # an epoch's steps are drawn from its number
+        num_sanity_val_steps=0,
+        logger=MLFlowLogger(config.tracking.experiment, tracking_uri=tracking_uri(config.tracking), run_id=run_id),
+        callbacks=callbacks,
+        enable_progress_bar=sys.stderr.isatty(),
+        enable_model_summary=False,
+        log_every_n_steps=settings.steps_per_epoch,
+    )
+    last = state / _LAST
+    with _quiet():
+        trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.exists() else None, weights_only=True)
+    checkpoint = torch.load(best.best_model_path, weights_only=True, map_location=module.device)
+    module.load_state_dict(checkpoint["state_dict"])
+    return trainer.global_step, float(cast("torch.Tensor", best.best_model_score)) if data.valid else None

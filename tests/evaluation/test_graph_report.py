@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hlorank.collection import Kind
+from hlorank.evaluation.graph_report import (
+    PREDICTIONS_PER_GRAPH,
+    metric_names,
+    per_graph_columns,
+    predictions,
+    rank_metrics,
+    report_graph,
+)
+from hlorank.featurize.features import GraphFeatures
+
+MakeGraph = Callable[..., GraphFeatures]
+
+# Rows 0 and 3 are one configuration. By score: 2 1 3 2. Of six pairs three agree, two do not, one ties.
+ROW_OF, RUNTIME, SCORES = [0, 1, 2, 0], [100, 200, 300, 110], np.array([2.0, 1.0, 3.0])
+
+
+def test_layout_metrics_of_a_graph_with_a_repeated_configuration(make_graph: MakeGraph) -> None:
+    report = report_graph("layout", "valid", make_graph(ROW_OF, RUNTIME), SCORES, 0.5)
+    assert report.metrics == pytest.approx(
+        {
+            "kendall_tau": (3 - 2) / math.sqrt(6 * 5),
+            "repeat_ceiling": 5 / math.sqrt(6 * 5),
+            "opa": 3 / 6,
+            "slowdown_1": 1.0,
+            "slowdown_10": 0.0,
+            "slowdown_100": 0.0,
+            "kaggle": (3 - 2) / math.sqrt(6 * 5),
+        }
+    )
+    assert (report.protocol, report.nodes, report.configurations, report.distinct) == ("all", 2, 4, 3)
+    assert (report.withheld, report.seconds, report.notes) == (False, 0.5, ())
+
+
+def test_tile_metrics_rank_normalised_runtimes(make_graph: MakeGraph) -> None:
+    # Labels 1..6, predicted in reverse: the best of the first five is 2, though its runtime is the longest.
+    graph = make_graph(range(6), [7, 200, 30, 40, 50, 60], [7, 100, 10, 10, 10, 10])
+    report = report_graph("tile", "valid", graph, np.arange(6, 0, -1.0), 0.0)
+    assert report.metrics == pytest.approx(
+        {
+            "kendall_tau": -1.0,
+            "repeat_ceiling": 1.0,
+            "opa": 0.0,
+            "slowdown_1": 5.0,
+            "slowdown_5": 1.0,
+            "slowdown_10": 0.0,
+            "kaggle": 0.0,
+        }
+    )
+
+
+def test_listed_configurations_are_measured_among_themselves(make_graph: MakeGraph) -> None:
+    graph = make_graph(ROW_OF, RUNTIME)
+    report = report_graph("layout", "valid", graph, SCORES, 0.0, np.array([2, 3, 3, 0]))
+    # Scores 3 2 2 2, runtimes 300 110 110 100: three pairs agree, none disagrees; ties 3 and 1.
+    assert report.metrics["kendall_tau"] == pytest.approx(3 / math.sqrt((6 - 3) * (6 - 1)))
+    assert report.metrics["opa"] == pytest.approx(3 / 5)
+    assert report.metrics["slowdown_1"] == pytest.approx(0.1)
+    assert (report.protocol, report.configurations, report.distinct) == ("indexed", 4, 2)
+    assert report.notes == ("1 of 4 listed indices are repeats",)
+
+
+@pytest.mark.parametrize(
+    ("row_of", "runtime", "notes"),
+    [
+        ([0, 1], [0, 0], ("labels withheld",)),
+        ([0, 1], [5, 5], ("fewer than two distinct runtimes",)),
+        ([0, 0], [0, 0], ("labels withheld", "one distinct configuration")),
+        ([0], [5], ("fewer than two distinct runtimes", "one distinct configuration")),
+    ],
+)
+def test_a_graph_without_anything_to_rank_has_notes_and_no_metrics(
+    make_graph: MakeGraph, row_of: list[int], runtime: list[int], notes: tuple[str, ...]
+) -> None:
+    report = report_graph("layout", "test", make_graph(row_of, runtime), np.arange(max(row_of) + 1.0), 0.0)
+    assert (report.metrics, report.notes) == ({}, notes)
+    assert report.row["note"] == "; ".join(notes)
+
+
+def test_one_distinct_configuration_with_several_runtimes_is_a_ranking_that_says_nothing(make_graph: MakeGraph) -> None:
+    report = report_graph("tile", "valid", make_graph([0, 0, 0], [20, 30, 10], [10] * 3), np.zeros(1), 0.0)
+    assert (report.metrics["kendall_tau"], report.metrics["repeat_ceiling"], report.metrics["opa"]) == (0.0, 0.0, 0.0)
+    assert report.metrics["slowdown_1"] == 1.0  # the tie goes to the first index
+    assert report.notes == ("one distinct configuration",)
+
+
+@pytest.mark.parametrize(("kind", "normalizer"), [("layout", None), ("tile", [1, 1])])
+def test_columns_hold_every_metric(make_graph: MakeGraph, kind: Kind, normalizer: list[int] | None) -> None:
+    report = report_graph(kind, "valid", make_graph([0, 1], [1, 2], normalizer), np.arange(2.0), 0.0)
+    assert list(report.metrics) == metric_names(kind)
+    assert set(per_graph_columns(kind)) <= report.row.keys()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9)), min_size=2, max_size=30))
+def test_a_perfect_model_reaches_the_repeat_ceiling(rows: list[tuple[int, int]]) -> None:
+    row_of, runtime = np.array(rows).T
+    assume(runtime.min() < runtime.max())
+    median = {row: np.median(runtime[row_of == row]) for row in row_of}
+    scores = np.array([median[row] for row in row_of])
+    metrics = rank_metrics("layout", row_of, scores, runtime.astype(np.float64))
+    assert metrics["kendall_tau"] == pytest.approx(metrics["repeat_ceiling"])
+
+
+def test_predictions_are_shares_of_mean_ranks(make_graph: MakeGraph) -> None:
+    rows = predictions("valid", make_graph(ROW_OF, RUNTIME, name="unet"), SCORES)
+    assert [row["split"] for row in rows] == ["valid"] * 4
+    assert [row["graph"] for row in rows] == ["unet"] * 4
+    assert [row["configuration"] for row in rows] == [0, 3, 1, 2]  # from fastest to slowest
+    assert [row["measured_rank"] for row in rows] == [0.0, 0.33333, 0.66667, 1.0]
+    assert [row["predicted_rank"] for row in rows] == [0.5, 0.5, 0.0, 1.0]
+
+
+def test_predictions_are_bounded_and_span_the_measured_ranking(make_graph: MakeGraph) -> None:
+    runtime = np.random.default_rng(0).permutation(1000) + 1
+    graph = make_graph(range(1000), runtime.tolist())
+    rows = predictions("test", graph, runtime.astype(np.float64))
+    assert len(rows) == PREDICTIONS_PER_GRAPH == len({row["configuration"] for row in rows})
+    assert (rows[0]["measured_rank"], rows[-1]["measured_rank"]) == (0.0, 1.0)
+    assert all(row["predicted_rank"] == row["measured_rank"] for row in rows)
+    assert rows == predictions("test", graph, runtime.astype(np.float64))

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hlorank.collection import Collection, Split, graph_files, read_graph
+from hlorank.config import ConfigError, EvaluateConfig
+from hlorank.evaluation.protocol import evaluate_collection
+from hlorank.evaluation.submission import check_submission, read_submission
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.graph import LayoutConfigurations
+from hlorank.io import DataError
+from hlorank.metrics import group_medians
+
+MakeGraph = Callable[..., GraphFeatures]
+
+LAYOUT, TILE = Collection.parse("layout:xla:default"), Collection.parse("tile:xla")
+
+
+class Memory:
+    """Graphs by split, as a feature store gives them."""
+
+    def __init__(self, **splits: list[GraphFeatures]) -> None:
+        self.splits = {split: {graph.name: graph for graph in graphs} for split, graphs in splits.items()}
+
+    def graphs(self, split: Split) -> Sequence[str]:
+        return list(self.splits.get(split, {}))
+
+    def open(self, split: Split, name: str) -> GraphFeatures:
+        return self.splits[split][name]
+
+
+def config(*splits: str, index_file: Path | str | None = None) -> EvaluateConfig:
+    return EvaluateConfig(list(splits), 2**20, None if index_file is None else str(index_file))
+
+
+def ascending(split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
+    return np.arange(graph.distinct, dtype=np.float64)
+
+
+def oracle(split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
+    return group_medians(graph.row_of, graph.label)
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_means_over_graphs_by_split(make_graph: MakeGraph, tmp_path: Path) -> None:
+    features = Memory(
+        valid=[
+            make_graph([0, 1, 2], [1, 2, 3], name="right"),
+            make_graph([0, 1, 2], [3, 2, 1], name="wrong"),
+            make_graph([0, 1], [7, 7], name="equal"),
+        ],
+        test=[make_graph([0, 1, 1], [2, 6, 4], name="labelled"), make_graph([1, 0], [0, 0], name="hidden")],
+    )
+    found = evaluate_collection(features, LAYOUT, ascending, config("test", "valid"), tmp_path)
+
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["valid"] == {
+        "graphs": 2,
+        "skipped": 1,
+        "withheld": 0,
+        "kendall_tau": pytest.approx(0.0),
+        "repeat_ceiling": pytest.approx(1.0),
+        "noise_ceiling": None,
+        "opa": 0.5,
+        "slowdown_1": 1.0,  # (1 - 1) / 1 and (3 - 1) / 1
+        "slowdown_10": 0.0,
+        "slowdown_100": 0.0,
+        "kaggle": pytest.approx(0.0),
+    }
+    labelled = {key: metrics["test"][key] for key in ("graphs", "skipped", "withheld", "kendall_tau", "opa")}
+    tau = pytest.approx(2 / math.sqrt(3 * 2))
+    assert labelled == {"graphs": 1, "skipped": 0, "withheld": 1, "kendall_tau": tau, "opa": pytest.approx(2 / 3)}
+    assert metrics["test"]["repeat_ceiling"] == tau
+
+    assert found["test/kendall_tau"] == metrics["test"]["kendall_tau"]
+    assert found["valid/skipped"] == 1.0
+    assert "valid/noise_ceiling" not in found
+    assert all(isinstance(value, float) for value in found.values())
+
+
+def test_rows_of_graphs(make_graph: MakeGraph, tmp_path: Path) -> None:
+    features = Memory(
+        valid=[make_graph([0, 0], [7, 8], name="tied")],
+        test=[make_graph([0, 1, 1], [2, 6, 4], name="labelled"), make_graph([1, 0], [0, 0], name="hidden")],
+    )
+    evaluate_collection(features, LAYOUT, ascending, config("valid", "test"), tmp_path)
+    tied, labelled, hidden = table(tmp_path / "per_graph.csv")
+    metrics = ["kendall_tau", "repeat_ceiling", "opa", "slowdown_1", "slowdown_10", "slowdown_100", "kaggle"]
+    sizes = ["nodes", "configurations", "distinct"]
+    assert list(tied) == ["split", "graph", "protocol", *sizes, *metrics, "seconds", "note"]
+    assert (tied["split"], tied["graph"], tied["note"]) == ("valid", "tied", "one distinct configuration")
+    assert (labelled["configurations"], labelled["distinct"], labelled["nodes"]) == ("3", "2", "2")
+    assert float(labelled["kendall_tau"]) == pytest.approx(2 / math.sqrt(6))
+    assert float(labelled["seconds"]) >= 0
+    assert (hidden["note"], hidden["kendall_tau"], hidden["kaggle"]) == ("labels withheld", "", "")
+
+    points = table(tmp_path / "predictions.csv")
+    assert {(point["split"], point["graph"]) for point in points} == {("valid", "tied"), ("test", "labelled")}
+    assert [point["measured_rank"] for point in points] == ["0.0", "1.0", "0.0", "0.5", "1.0"]
+    assert [point["predicted_rank"] for point in points] == ["0.5", "0.5", "0.0", "0.75", "0.75"]
+
+
+def test_withheld_graphs_are_submitted_with_ties_by_index(make_graph: MakeGraph, tmp_path: Path) -> None:
+    layout = make_graph([1, 0, 2, 0, 1], [0] * 5, name="hidden")
+    known = make_graph([0, 1], [1, 2], name="known")
+    evaluate_collection(Memory(test=[layout, known]), LAYOUT, ascending, config("test"), tmp_path / "layout")
+    text = (tmp_path / "layout" / "submission.csv").read_text()
+    assert text == "ID,TopConfigs\nlayout:xla:default:hidden,1;3;0;4;2\n"
+
+    kernels = [
+        make_graph([0] * 25, [0] * 25, [1] * 25, name="one"),
+        make_graph(range(9), [0] * 9, [1] * 9, name="nine"),
+        make_graph([1, 0], [0, 0], [1, 1], name="two"),
+    ]
+
+    def descending(split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
+        return -ascending(split, name, graph)
+
+    evaluate_collection(Memory(test=kernels), TILE, descending, config("test"), tmp_path / "tile")
+    text = (tmp_path / "tile" / "submission.csv").read_text()
+    assert text == "ID,TopConfigs\ntile:xla:one,0;1;2;3;4\ntile:xla:nine,8;7;6;5;4\ntile:xla:two,0;1\n"
+    metrics = json.loads((tmp_path / "tile" / "metrics.json").read_text())["test"]
+    assert (metrics["graphs"], metrics["withheld"], metrics["kaggle"], metrics["slowdown_5"]) == (0, 3, None, None)
+
+
+def test_a_report_without_withheld_graphs_replaces_an_old_submission(make_graph: MakeGraph, tmp_path: Path) -> None:
+    (tmp_path / "submission.csv").write_text("old")
+    evaluate_collection(Memory(valid=[make_graph([0, 1], [1, 2])]), LAYOUT, ascending, config("valid"), tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["metrics.json", "per_graph.csv", "predictions.csv", "submission.csv"]
+    assert (tmp_path / "submission.csv").read_text() == "ID,TopConfigs\n"
+
+
+def test_listed_configurations_of_valid_graphs_are_measured_beside_all(make_graph: MakeGraph, tmp_path: Path) -> None:
+    index_file = tmp_path / "lists.json"
+    index_file.write_text(json.dumps({"a": [0, 1, 1], "elsewhere": [99]}))
+    # Of graph a, configurations 0 and 1 are in the right order and 2 is not; b is not listed; lists are for valid.
+    features = Memory(
+        valid=[make_graph([0, 1, 2], [2, 3, 1], name="a"), make_graph([0, 1], [2, 1], name="b")],
+        test=[make_graph([0, 1], [1, 2], name="a")],
+    )
+    report = tmp_path / "report"
+    found = evaluate_collection(features, LAYOUT, ascending, config("valid", "test", index_file=index_file), report)
+    assert found["valid/kendall_tau"] == pytest.approx((-1 / 3 - 1) / 2)
+    assert found["valid/indexed/kendall_tau"] == pytest.approx(1.0)
+    assert (found["valid/graphs"], found["valid/indexed/graphs"]) == (2, 1)
+    assert not [key for key in found if key.startswith("test/indexed")]
+    rows = [
+        (row["graph"], row["protocol"], row["configurations"], row["note"]) for row in table(report / "per_graph.csv")
+    ]
+    assert rows == [
+        ("a", "all", "3", ""),
+        ("a", "indexed", "3", "1 of 3 listed indices are repeats"),
+        ("b", "all", "2", "not in lists.json"),
+        ("a", "all", "2", ""),
+    ]
+    assert len(table(report / "predictions.csv")) == 3 + 2 + 2
+
+
+def test_a_wrong_index_file_fails_before_anything_is_scored(make_graph: MakeGraph, tmp_path: Path) -> None:
+    def never(split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
+        raise AssertionError
+
+    index_file = tmp_path / "lists.json"
+    index_file.write_text(json.dumps({"a": [0, 2]}))
+    features = Memory(valid=[make_graph([0, 1], [1, 2], name="a")])
+    with pytest.raises(DataError, match=r"lists\.json: a: expected configuration indices in 0\.\.1, found 2"):
+        evaluate_collection(features, LAYOUT, never, config("valid", index_file=index_file), tmp_path / "report")
+    with pytest.raises(ConfigError, match=r"evaluate\.index_file .* add valid"):
+        evaluate_collection(features, LAYOUT, never, config("test", index_file=index_file), tmp_path / "report")
+    with pytest.raises(ConfigError, match=r"evaluate\.splits: .* found \['validation'\]"):
+        evaluate_collection(features, LAYOUT, never, config("validation"), tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([0.0, math.nan], "scores of valid/bert: expected finite numbers, found nan for distinct configuration 1"),
+        ([-math.inf, 0.0], "scores of valid/bert: expected finite numbers, found -inf for distinct configuration 0"),
+        ([0.0, 1.0, 2.0], r"scores of valid/bert: expected shape \(2,\), one for each .* found \(3,\)"),
+    ],
+)
+def test_wrong_scores_name_the_graph(make_graph: MakeGraph, tmp_path: Path, scores: list[float], message: str) -> None:
+    features = Memory(valid=[make_graph([0, 1, 1], [1, 2, 3], name="bert")])
+    with pytest.raises(DataError, match=message):
+        evaluate_collection(features, LAYOUT, lambda *_: np.array(scores), config("valid"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_splits_without_graphs_have_counts_and_no_means(tmp_path: Path) -> None:
+    found = evaluate_collection(Memory(), TILE, ascending, config("valid"), tmp_path)
+    assert found == {"valid/graphs": 0.0, "valid/skipped": 0.0, "valid/withheld": 0.0}
+    assert table(tmp_path / "per_graph.csv") == []
+    assert (tmp_path / "predictions.csv").read_text() == "split,graph,configuration,predicted_rank,measured_rank\n"
+
+
+def real(data: Path, collection: Collection, split: Split) -> GraphFeatures:
+    """A real graph with its distinct configurations, without anything that only a model reads."""
+    (path,) = graph_files(data / "tpugraphs" / "npz", collection, split)
+    measured = read_graph(path, collection.kind)
+    configurations: LayoutFeatures | TileFeatures
+    if isinstance(raw := measured.configurations, LayoutConfigurations):
+        codes, row_of = np.unique(raw.codes, axis=0, return_inverse=True)
+        configurations = LayoutFeatures(raw.node_ids, raw.codebook, codes)
+    else:
+        feat, row_of = np.unique(raw.feat, axis=0, return_inverse=True)
+        configurations = TileFeatures(feat)
+    graph, measurements = measured.graph, measured.measurements
+    return GraphFeatures(
+        name=measured.name,
+        node_feat=graph.node_feat,
+        opcode=graph.node_opcode,
+        node_layout=np.full((graph.nodes, 6), -1, dtype=np.int8),
+        edge_index=graph.edge_index,
+        node_splits=graph.node_splits,
+        configurations=configurations,
+        row_of=row_of,
+        runtime=measurements.runtime,
+        normalizer=measurements.normalizer,
+    )
+
+
+def test_real_layout_graphs(shared_data: Path, tmp_path: Path) -> None:
+    features = Memory(valid=[real(shared_data, LAYOUT, "valid")], test=[real(shared_data, LAYOUT, "test")])
+    index_file = shared_data / "eval_indices" / "xla_default.json"
+    found = evaluate_collection(features, LAYOUT, oracle, config("valid", "test", index_file=index_file), tmp_path)
+    # Repeats must tie: 0.81 is all that a model that knew everything would reach on unet_3d.
+    assert found["valid/kendall_tau"] == pytest.approx(found["valid/repeat_ceiling"]) == pytest.approx(0.81, abs=0.01)
+    assert found["valid/slowdown_1"] < 1e-3
+    whole, indexed, hidden = table(tmp_path / "per_graph.csv")
+    assert (whole["nodes"], whole["configurations"]) == ("3163", "1965")
+    assert (indexed["protocol"], indexed["configurations"], indexed["note"]) == ("indexed", "1000", "")
+    assert len(table(tmp_path / "predictions.csv")) == 200
+
+    check_submission(
+        tmp_path / "submission.csv", {f"layout:xla:default:{hidden['graph']}": int(hidden["configurations"])}
+    )
+
+
+def test_real_tile_kernels(shared_data: Path, tmp_path: Path) -> None:
+    splits: tuple[Split, ...] = ("train", "valid", "test")
+    features = Memory(**{split: [real(shared_data, TILE, split)] for split in splits})
+    found = evaluate_collection(features, TILE, oracle, config(*splits), tmp_path)
+    assert found["train/repeat_ceiling"] == found["train/kendall_tau"] == 0.0  # one distinct configuration
+    assert table(tmp_path / "per_graph.csv")[0]["note"] == "one distinct configuration"
+    ((row_id, indices),) = read_submission(tmp_path / "submission.csv")
+    assert row_id == f"tile:xla:{features.graphs('test')[0]}"
+    assert len(indices) == 5

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hlorank.collection import Collection
+from hlorank.evaluation.submission import check_submission, main, merge_submissions, open_submission, read_submission
+from hlorank.io import DataError
+
+LAYOUT, TILE = Collection.parse("layout:nlp:random"), Collection.parse("tile:xla")
+EXPECTED = {"layout:nlp:random:a": 3, "tile:xla:k": 8}
+GOOD = "ID,TopConfigs\nlayout:nlp:random:a,2;0;1\ntile:xla:k,7;1;2;3;0\n"
+
+
+def write(folder: Path, text: str, name: str = "submission.csv") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_layout_rows_hold_all_indices(tmp_path: Path) -> None:
+    path = tmp_path / "layout.csv"
+    with open_submission(path, LAYOUT) as add:
+        add("a", np.array([2, 0, 1]))
+        add("b", np.array([0]))
+    assert path.read_bytes() == b"ID,TopConfigs\nlayout:nlp:random:a,2;0;1\nlayout:nlp:random:b,0\n"
+
+
+def test_tile_rows_hold_the_first_five(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "tile.csv"
+    with open_submission(path, TILE) as add:
+        add("k", np.array([5, 1, 2, 3, 0, 4]))
+        add("l", np.array([1, 0]))
+    assert path.read_bytes() == b"ID,TopConfigs\ntile:xla:k,5;1;2;3;0\ntile:xla:l,1;0\n"
+
+
+def test_without_a_row_the_header_stands_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    with open_submission(path, LAYOUT):
+        pass
+    assert path.read_text() == "ID,TopConfigs\n"
+
+
+def test_an_interrupted_block_leaves_the_old_file(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    with pytest.raises(ZeroDivisionError), open_submission(path, LAYOUT) as add:
+        add("a", np.arange(3 // len([])))
+    assert [(file, file.read_text()) for file in tmp_path.iterdir()] == [(path, GOOD)]
+
+
+@pytest.mark.parametrize("name", ["a,b", 'a"b', "a b", "a\nb"])
+def test_a_name_that_would_break_the_file_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="without commas"), open_submission(tmp_path / "s.csv", LAYOUT) as add:
+        add(name, np.arange(2))
+
+
+@pytest.mark.parametrize("ranking", [[0, 0], [1, 2], [0, 1, 3]])
+def test_a_ranking_that_is_no_permutation_is_not_written(tmp_path: Path, ranking: list[int]) -> None:
+    with pytest.raises(DataError, match="once"), open_submission(tmp_path / "s.csv", LAYOUT) as add:
+        add("a", np.array(ranking))
+    assert list(tmp_path.iterdir()) == []
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(0, 2**32 - 1), st.sampled_from([LAYOUT, TILE]))
+def test_what_is_written_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], seed: int, collection: Collection
+) -> None:
+    path = tmp_path_factory.mktemp("submission") / "s.csv"
+    rng = np.random.default_rng(seed)
+    rankings = {f"g{i}": rng.permutation(count) for i, count in enumerate(counts)}
+    with open_submission(path, collection) as add:
+        for graph, ranking in rankings.items():
+            add(graph, ranking)
+    check_submission(path, {f"{collection}:{graph}": len(ranking) for graph, ranking in rankings.items()})
+    kept = 5 if collection.kind == "tile" else None
+    read = {row_id: indices.tolist() for row_id, indices in read_submission(path)}
+    assert read == {f"{collection}:{graph}": ranking[:kept].tolist() for graph, ranking in rankings.items()}
+
+
+def test_a_complete_submission_passes(tmp_path: Path) -> None:
+    check_submission(write(tmp_path, GOOD), EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("ID,TopConfigs", "id,TopConfigs", "line 1: expected the header"),
+        ("ID,TopConfigs\n", "", "line 1: expected the header"),
+        ("2;0;1", "2;0", "expected each of 0..1 once"),
+        ("2;0;1", "1;0", "expected 3 of 3 configurations, found 2 indices"),
+        ("2;0;1", "3;2;0;1", "expected 3 of 3 configurations, found 4 indices"),
+        ("2;0;1", "2;0;0", "expected each of 0..2 once"),
+        ("2;0;1", "2;0;-1", "line 2: expected layout"),
+        ("2;0;1", "2;0;1;", "line 2: expected layout"),
+        ("2;0;1", "2;0;99999999999999999999", "line 2: expected layout"),
+        ("2;0;1", "2;0;1.0", "line 2: expected layout"),
+        ("2;0;1", "", "line 2: expected layout"),
+        ("2;0;1", "2,0,1", "line 2: expected layout"),
+        ("7;1;2;3;0", "7;1;2;3", "expected 5 of 8 configurations, found 4 indices"),
+        ("7;1;2;3;0", "7;1;2;3;0;4", "at most 5 different indices"),
+        ("7;1;2;3;0", "7;1;2;3;7", "at most 5 different indices"),
+        ("7;1;2;3;0", "8;1;2;3;0", "indices below 8, found 8"),
+        ("tile:xla:k", "tile:xla:other", "only graphs whose labels are withheld, found tile:xla:other"),
+        ("tile:xla:k", "kernel:xla:k", "line 3: expected layout"),
+        ("tile:xla:k,7;1;2;3;0\n", "", "no row for tile:xla:k"),
+        ("tile:xla:k,7;1;2;3;0\n", "layout:nlp:random:a,2;0;1\n", "line 3: expected each ID once"),
+        ("tile:xla", "\ntile:xla", "line 3: expected layout"),
+    ],
+)
+def test_what_is_wrong_is_named_with_the_file(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    path = write(tmp_path, GOOD.replace(old, new))
+    with pytest.raises(DataError) as caught:
+        check_submission(path, EXPECTED)
+    assert message in str(caught.value)
+    assert caught.value.file == path
+
+
+def test_files_of_several_collections_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    header, layout, tile = GOOD.splitlines(keepends=True)
+    files = [write(tmp_path, header + row, f"{i}.csv") for i, row in enumerate((layout, tile))]
+    merged = tmp_path / "merged.csv"
+    main([str(merged), *map(str, files)])
+    assert merged.read_text() == GOOD
+    assert "merged.csv: 2 rows" in capsys.readouterr().out.replace("\n", "")
+    check_submission(merged, EXPECTED)
+
+
+def test_a_graph_of_two_files_is_refused(tmp_path: Path) -> None:
+    files = [write(tmp_path, GOOD, name) for name in ("a.csv", "b.csv")]
+    with pytest.raises(DataError, match=r"b\.csv: layout:nlp:random:a: expected each ID in one file, found .*a\.csv"):
+        merge_submissions(files, tmp_path / "merged.csv")
+    assert not (tmp_path / "merged.csv").exists()
+
+
+def test_rows_longer_than_csv_readers_take_are_fine(tmp_path: Path) -> None:
+    count = 50_000
+    with open_submission(tmp_path / "s.csv", LAYOUT) as add:
+        add("large", np.arange(count)[::-1])
+    ((_, indices),) = read_submission(tmp_path / "s.csv")
+    assert indices.tolist() == list(range(count))[::-1]
