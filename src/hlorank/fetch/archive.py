@@ -1,0 +1,66 @@
+"""Safe extraction of tar archives from elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from hlorank.io import DataError, atomic_path
+
+
+def _refuse_unsafe(member: tarfile.TarInfo, target: Path) -> None:
+    if not (member.isreg() or member.isdir()) or member.issparse():
+        raise DataError(member.name, "a regular file or a folder", "a link, a device or another special member")
+    if PurePosixPath(member.name).is_absolute():
+        raise DataError(member.name, "a relative path", "an absolute one")
+    try:
+        tarfile.data_filter(member, str(target))
+    except tarfile.FilterError as error:
+        raise DataError(member.name, "a path inside the target folder", error) from None
+
+
+def extract(archive: Path, target: Path, wanted: Callable[[PurePosixPath], bool]) -> None:
+    """Extracts the wanted files of an uncompressed tar archive, each in one step, directly into a folder.
+
+    Nothing of a member but its bytes and its last name is used: no folders, modes, owners or dates. One unsafe
+    member, wanted or not, condemns the archive. A damaged header in the middle, which tarfile takes for the end,
+    is an error, too.
+
+    Args:
+        archive: the tar file.
+        target: the folder to write into; created if missing.
+        wanted: chooses files by their path in the archive.
+
+    Raises:
+        DataError: not a tar file, truncated, damaged, no or repeated wanted files, or a member that is a link, a
+            device, sparse, or lies outside the archive's root.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    names: set[str] = set()
+    try:
+        with archive.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            for member in tar:
+                _refuse_unsafe(member, target)
+                path = PurePosixPath(member.name)
+                if not member.isreg() or not wanted(path):
+                    continue
+                if path.name in names:
+                    raise DataError(member.name, "each file once", "a second file of that name")
+                names.add(path.name)
+                content = tar.extractfile(member)
+                assert content is not None  # it is a regular file
+                with content, atomic_path(target / path.name) as temporary, temporary.open("wb") as output:
+                    shutil.copyfileobj(content, output)
+            file.seek(tar.offset)
+            if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+                raise DataError(
+                    "archive", f"the end mark at byte {tar.offset}", "something else (damaged or truncated)"
+                )
+    except tarfile.TarError as error:
+        raise DataError("archive", "a complete, uncompressed tar file", error, file=archive) from None
+    except DataError as error:
+        raise error.in_file(archive) from None
+    if not names:
+        raise DataError("members", "the wanted files", "none of them", file=archive)

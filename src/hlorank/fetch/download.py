@@ -1,0 +1,289 @@
+"""Downloads that resume, retry, and are held to what was recorded at the first download."""
+
+from __future__ import annotations
+
+import errno
+import http
+import logging
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import requests
+from requests.exceptions import ChunkedEncodingError, ContentDecodingError
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from urllib3.exceptions import InvalidHeader
+from urllib3.util import Retry
+
+from hlorank.io import DataError, read_json, sha256_file, write_json
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES = 2**16
+"""Written at once; a dropped connection loses less than this."""
+BACKOFF_SECONDS = 1.0
+"""The wait before the first retry; each further failure doubles it."""
+MAX_WAIT_SECONDS = 60.0
+
+_TRANSIENT_STATUS = {408, 425, 429, *range(500, 600)}
+_TRANSIENT_ERRORS = (requests.ConnectionError, requests.Timeout, ChunkedEncodingError, ContentDecodingError)
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
+
+
+class DownloadError(RuntimeError):
+    """A download that failed for good: names the address, the reason and the remedy."""
+
+
+class _TransientError(Exception):
+    """A failed attempt that is worth another one, after `wait` seconds if that is known."""
+
+    def __init__(self, reason: str, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What identifies a file's content: its size in bytes and its SHA-256 in hexadecimal."""
+
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> Digest:
+        """Measures a file."""
+        return cls(path.stat().st_size, sha256_file(path))
+
+    def __str__(self) -> str:
+        return f"{self.size} bytes with SHA-256 {self.sha256}"
+
+
+class Ledger:
+    """The digest of each file at its first download, by file name, in one JSON file.
+
+    Names carry no address: a mirror must give the same bytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __getitem__(self, name: str) -> Digest | None:
+        """The recorded digest, None for a file never recorded.
+
+        Raises:
+            DataError: the ledger is not JSON, or its entry is not a size and a SHA-256.
+        """
+        entry = read_json(self.path).get(name) if self.path.exists() else None
+        if entry is None:
+            return None
+        match entry:
+            case {"size": int(size), "sha256": str(sha256)}:
+                return Digest(size, sha256)
+        raise DataError(name, '{"size": bytes, "sha256": "..."}', entry, file=self.path)
+
+    def __setitem__(self, name: str, digest: Digest) -> None:
+        entries = read_json(self.path) if self.path.exists() else {}
+        write_json(self.path, {**entries, name: asdict(digest)})
+
+    def verify(self, file: Path) -> Digest:
+        """Measures a file and holds it to what is recorded, if anything is.
+
+        Raises:
+            DataError: they differ.
+        """
+        recorded, digest = self[file.name], Digest.of(file)
+        if recorded not in (None, digest):
+            raise DataError(
+                "content",
+                f"{recorded}, as recorded in {self.path}",
+                f"{digest}; the file is damaged, or its source has changed: if that is intended, remove the entry "
+                f"{file.name!r} from {self.path} and run again",
+                file=file,
+            )
+        return digest
+
+
+def require_space(needs: Iterable[tuple[Path, int]]) -> None:
+    """Checks that the file systems of some paths, which need not exist yet, have that many bytes free.
+
+    Paths on one file system need the sum.
+
+    Raises:
+        OSError: (ENOSPC) names the path, the bytes needed and the bytes free.
+    """
+    totals: dict[int, tuple[Path, int]] = {}
+    for path, size in needs:
+        place = next(folder for folder in (path, *path.parents) if folder.exists())
+        device = place.stat().st_dev
+        totals[device] = (place, totals.get(device, (place, 0))[1] + size)
+    for place, size in totals.values():
+        free = shutil.disk_usage(place).free
+        if free < size:
+            reason = f"{decimal(size)} needed, {decimal(free)} free; free some space or choose another folder"
+            raise OSError(errno.ENOSPC, reason, str(place))
+
+
+def _validator(response: requests.Response) -> str | None:
+    """What identifies a version of the file in If-Range: a strong ETag, else the modification date."""
+    etag = response.headers.get("ETag")
+    return etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified")
+
+
+class _Partial:
+    """The bytes of a download so far, and beside them what is known of the file that they are the start of."""
+
+    def __init__(self, url: str, target: Path) -> None:
+        self.url = url
+        self.target = target
+        self.path = target.with_name(f"{target.name}.partial")
+        self._state = target.with_name(f"{target.name}.partial.json")
+        self.total: int | None = None
+        self._validator: str | None = None
+        try:
+            state = read_json(self._state)
+        except DataError:
+            state = {}
+        match state:
+            case {"url": str(known), "total": int(total), "validator": str() | None as validator}:
+                if known == url:
+                    self.total, self._validator = total, validator
+        if self.total is None:
+            self.discard()
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The request headers for the bytes that are missing."""
+        headers = {"Accept-Encoding": "identity"}  # ranges and lengths count the bytes of the file itself
+        if self.total is not None and self.size:
+            headers["Range"] = f"bytes={self.size}-"
+            if self._validator is not None:
+                headers["If-Range"] = self._validator
+        return headers
+
+    def discard(self) -> None:
+        """Forgets everything."""
+        self.path.unlink(missing_ok=True)
+        self._state.unlink(missing_ok=True)
+        self.total = self._validator = None
+
+    def restart(self, response: requests.Response) -> None:
+        """Begins anew with a response that holds the whole file."""
+        self.discard()  # first the bytes: they must never stand beside another version's state
+        length = response.headers.get("Content-Length")
+        if length is not None:
+            self.total, self._validator = int(length), _validator(response)
+            write_json(self._state, {"url": self.url, "total": self.total, "validator": self._validator})
+
+    def continued_by(self, response: requests.Response) -> bool:
+        """Whether a partial response holds the bytes that follow, of the same version of the file."""
+        found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        return (
+            found is not None
+            and (int(found[1]), int(found[2])) == (self.size, self.total)
+            and _validator(response) in (None, self._validator)
+        )
+
+    def finish(self) -> None:
+        """Moves the complete file to its place."""
+        self.path.replace(self.target)
+        self.discard()
+
+
+def _transient(response: requests.Response) -> _TransientError:
+    try:
+        wait = Retry().get_retry_after(response.raw)
+    except InvalidHeader:
+        wait = None
+    return _TransientError(f"HTTP {response.status_code} {response.reason}", wait)
+
+
+def _attempt(
+    session: requests.Session, partial: _Partial, timeout: float, unpack_to: Path | None, bar: Progress, task: TaskID
+) -> None:
+    if partial.total is not None and partial.size == partial.total:
+        return  # killed between the last byte and the rename
+    with session.get(partial.url, headers=partial.headers, stream=True, timeout=timeout) as response:
+        status = response.status_code
+        stale = status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+        if stale or (status == http.HTTPStatus.PARTIAL_CONTENT and not partial.continued_by(response)):
+            partial.discard()
+            raise _TransientError("the file has changed since the download began; starting again", 0.0)
+        if status in _TRANSIENT_STATUS:
+            raise _transient(response)
+        if status == http.HTTPStatus.OK:
+            partial.restart(response)
+        elif status != http.HTTPStatus.PARTIAL_CONTENT:
+            raise DownloadError(
+                f"{partial.url}: HTTP {status} {response.reason}; check the base URL, and that it holds this file"
+            )
+        if partial.total is not None:
+            needs = [(partial.target, partial.total - partial.size)]
+            require_space(needs if unpack_to is None else [*needs, (unpack_to, partial.total)])
+        bar.update(task, total=partial.total, completed=partial.size)
+        with partial.path.open("ab") as file:
+            for chunk in response.iter_content(CHUNK_BYTES):
+                file.write(chunk)
+                bar.advance(task, len(chunk))
+    if partial.total is not None and partial.size != partial.total:
+        raise _TransientError(f"{partial.size} of {partial.total} bytes received")
+
+
+def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to: Path | None = None) -> None:
+    """Downloads a file over HTTP; does nothing if it is already there.
+
+    The bytes so far stand in `<target>.partial`, and a later call continues there if the server still has the same
+    version of the file (RFC 9110, 14.2 Range and 13.1.5 If-Range); `target` appears only complete. Dropped
+    connections and the answers 408, 425, 429 and 5xx are retried with exponential backoff, or after the server's
+    Retry-After, at most MAX_WAIT_SECONDS each.
+
+    Args:
+        url: the http(s) address.
+        target: the file; its folder is created.
+        retries: failures in a row, without a byte gained, after which to give up.
+        timeout: seconds to wait for a connection, and for each piece of the answer.
+        unpack_to: a path whose file system must have room for the file's size a second time.
+
+    Raises:
+        DownloadError: the server refuses (404 and others), or the retries are used up.
+        OSError: too little disk space, or the file cannot be written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = _Partial(url, target)
+    if target.exists():
+        partial.discard()
+        return
+    failures, furthest = 0, partial.size
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with requests.Session() as session, Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(target.name, total=None)
+        while True:
+            try:
+                _attempt(session, partial, timeout, unpack_to, bar, task)
+                break
+            except (_TransientError, *_TRANSIENT_ERRORS) as error:
+                reason, wait = str(error), error.wait if isinstance(error, _TransientError) else None
+            except requests.RequestException as error:
+                raise DownloadError(f"{url}: {error}; check the base URL") from None
+            if partial.size > furthest:
+                failures, furthest = 0, partial.size
+            failures += 1
+            if failures > retries:
+                raise DownloadError(
+                    f"{url}: gave up after {failures} failures in a row, the last one: {reason}; run again to continue"
+                )
+            wait = min(BACKOFF_SECONDS * 2 ** (failures - 1) if wait is None else wait, MAX_WAIT_SECONDS)
+            logger.warning("%s: %s; retry %d of %d in %.1f s", url, reason, failures, retries, wait)
+            time.sleep(wait)
+    partial.finish()

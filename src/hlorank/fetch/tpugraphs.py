@@ -1,0 +1,279 @@
+"""Origin `tpugraphs`: the official archives, from a server, from a folder, or already unpacked.
+
+The official server publishes neither sizes nor checksums, so both are recorded at the first download
+(`archives.json` beside the archives) and hold from then on, for mirrors and folders as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from filelock import FileLock
+from rich.console import Console
+from rich.progress import track
+
+from hlorank.collection import SPLITS, Collection
+from hlorank.config import ConfigError, TpuGraphsConfig
+from hlorank.fetch.archive import extract
+from hlorank.fetch.download import Digest, Ledger, download, require_space
+from hlorank.io import DataError, atomic_path, read_json, resolve_path, sha256_file, write_json
+
+logger = logging.getLogger(__name__)
+
+COLLECTIONS = (
+    "layout:xla:default",
+    "layout:xla:random",
+    "layout:nlp:default",
+    "layout:nlp:random",
+    "tile:xla",
+)
+LICENSE = "LICENSE"
+MANIFEST = "MANIFEST.json"
+"""In the collection's folder: the files of each split that stands there complete, and what they came from."""
+_TREES = ("npz", "npz_all/npz", "npz_all", ".")
+
+
+@dataclass(frozen=True)
+class _Content:
+    """A complete split: its files' SHA-256 by name, and that of the archive they came from, if any."""
+
+    archive: str | None
+    files: dict[str, str]
+
+
+class _Unpacked:
+    """The folder of a collection, where each split is either complete and in the manifest, or absent from it.
+
+    What the manifest says is checked, not believed: the folder is also DVC's, and other origins write it, too.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._manifest = folder / MANIFEST
+
+    def _entries(self) -> dict[str, Any]:
+        try:
+            return read_json(self._manifest)
+        except DataError:
+            return {}
+
+    def intact(self, split: str) -> _Content | None:
+        """The split's content, if it stands there exactly as it was written."""
+        match self._entries().get(split):
+            case {"archive": str() | None as archive, "files": dict(files)}:
+                folder = self.folder / split
+                found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+                if found == files.keys() and all(sha256_file(folder / name) == files[name] for name in sorted(found)):
+                    return _Content(archive, files)
+        return None
+
+    def discard(self, split: str) -> None:
+        """Removes a split, first from the manifest."""
+        entries = self._entries()
+        if entries.pop(split, None) is not None:
+            write_json(self._manifest, entries)
+        shutil.rmtree(self.folder / split, ignore_errors=True)
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """An empty folder on the same file system, outside of what DVC hashes, removed afterwards."""
+        folder = self.folder.with_name(f".{self.folder.name}.partial")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def publish(self, split: str, staged: Path, content: _Content) -> None:
+        """Puts a staged folder in a split's place; killed at any point, the manifest never vouches for a mixture."""
+        self.discard(split)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        staged.rename(self.folder / split)
+        write_json(self._manifest, {**self._entries(), split: asdict(content)})
+
+
+def _hash_sound(folder: Path, source: Path) -> dict[str, str]:
+    """SHA-256 of each npz file by name, after a check of the checksums inside of it."""
+    hashes = {}
+    silent = not sys.stderr.isatty()
+    for path in track(sorted(folder.iterdir()), f"check {source.name}", console=Console(stderr=True), disable=silent):
+        try:
+            with zipfile.ZipFile(path) as file:
+                damaged = file.testzip()
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            raise DataError(path.name, "a complete npz file", error, file=source) from None
+        if damaged is not None:
+            raise DataError(path.name, f"intact data in {damaged}", "a wrong checksum", file=source)
+        hashes[path.name] = sha256_file(path)
+    return hashes
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    """One call of `fetch`, its arguments checked."""
+
+    collection: Collection
+    config: TpuGraphsConfig
+    downloads: Path
+    ledger: Ledger
+    unpacked: _Unpacked
+
+    def archive_name(self, split: str) -> str:
+        return f"npz_{'_'.join(self.collection.parts)}_{split}.tar"
+
+    def from_server(self) -> None:
+        if not (self.unpacked.folder / LICENSE).is_file():  # first: a wrong address shows before gigabytes do
+            path = self._download(LICENSE)
+            self.ledger[LICENSE] = self.ledger.verify(path)
+            self._copy_license(path)
+        for split in self.config.splits:
+            name = self.archive_name(split)
+            kept = self.downloads / name
+            if not (self.config.keep_archives and kept.exists()) and self._is_done(split):
+                kept.unlink(missing_ok=True)
+                continue
+            self._download(name)
+            try:
+                self._unpack(kept, split)
+            except DataError:
+                kept.unlink()
+                logger.warning("%s: removed; the next run downloads it again", kept)
+                raise
+            if not self.config.keep_archives:
+                kept.unlink()
+
+    def from_folder(self, folder: Path) -> None:
+        if (folder / LICENSE).is_file():
+            self._copy_license(folder / LICENSE)
+        else:
+            logger.warning("%s: no %s there; the dataset's licence is at the official address", folder, LICENSE)
+        for split in self.config.splits:
+            archive = folder / self.archive_name(split)
+            if archive.is_file():
+                self._unpack(archive, split)
+            else:
+                self._copy(self._tree(folder, split), split)
+
+    def _is_done(self, split: str) -> bool:
+        content = self.unpacked.intact(split)
+        if content is None or content.archive is None:
+            return False
+        recorded = self.ledger[self.archive_name(split)]
+        return recorded is None or recorded.sha256 == content.archive
+
+    def _download(self, name: str) -> Path:
+        """The downloaded file, verified against the ledger; a kept file that fails is downloaded again."""
+        path = self.downloads / name
+        recorded = self.ledger[name]
+        if path.exists() and recorded is not None and (found := Digest.of(path)) != recorded:
+            logger.warning("%s: %s, but %s recorded in %s; downloading again", path, found, recorded, self.ledger.path)
+            path.unlink()
+        url = f"{self.config.base_url.rstrip('/')}/{name}"
+        unpack_to = self.unpacked.folder if name != LICENSE else None
+        download(url, path, retries=self.config.retries, timeout=self.config.timeout_seconds, unpack_to=unpack_to)
+        return path
+
+    def _copy_license(self, source: Path) -> None:
+        with atomic_path(self.unpacked.folder / LICENSE) as temporary:
+            shutil.copyfile(source, temporary)
+
+    def _unpack(self, archive: Path, split: str) -> None:
+        digest = self.ledger.verify(archive)
+        content = self.unpacked.intact(split)
+        if content is not None and content.archive == digest.sha256:
+            self.ledger[archive.name] = digest
+            return
+        require_space([(self.unpacked.folder, digest.size)])
+        inside = (*self.collection.parts, split)
+        with self.unpacked.staging() as staged:
+            extract(archive, staged, lambda path: path.suffix == ".npz" and path.parent.parts[-len(inside) :] == inside)
+            files = _hash_sound(staged, archive)
+            self.ledger[archive.name] = digest  # only of an archive that proved sound
+            self.unpacked.publish(split, staged, _Content(digest.sha256, files))
+
+    def _tree(self, folder: Path, split: str) -> Path:
+        for tree in _TREES:
+            found = folder / tree / self.collection.path / split
+            if found.is_dir():
+                return found
+        places = ", ".join(str(PurePosixPath(tree) / self.collection.path / split) for tree in _TREES)
+        raise DataError(
+            f"split {split} of {self.collection}",
+            f"{self.archive_name(split)} or one of the folders {places}",
+            "none of them; complete the folder, or leave the split out of data.tpugraphs.splits",
+            file=folder,
+        )
+
+    def _copy(self, source: Path, split: str) -> None:
+        paths = sorted(source.glob("*.npz"))
+        if not paths:
+            raise DataError("folder", "npz files", "none", file=source)
+        content = self.unpacked.intact(split)
+        if content is not None and content.files == {path.name: sha256_file(path) for path in paths}:
+            return
+        require_space([(self.unpacked.folder, sum(path.stat().st_size for path in paths))])
+        # Copies, not links: the raw data must not change when its source does.
+        with self.unpacked.staging() as staged:
+            for path in paths:
+                shutil.copyfile(path, staged / path.name)
+            self.unpacked.publish(split, staged, _Content(None, _hash_sound(staged, source)))
+
+
+def fetch(collection: Collection, config: TpuGraphsConfig, downloads: Path, output: Path) -> None:
+    """Brings splits of an official collection into `output/<split>/<graph>.npz`, with the dataset's LICENSE.
+
+    A second call verifies what is there and fetches nothing; a call after a kill at any point ends in the same
+    files. Splits that are not configured are removed. Calls that share `downloads` wait for each other.
+
+    Args:
+        collection: one of COLLECTIONS.
+        config: address, splits, and how to download.
+        downloads: folder of archives, partial downloads and the ledger `archives.json`.
+        output: the collection's folder, such as data/raw/layout/xla/default.
+
+    Raises:
+        ConfigError: another collection, an unknown split, a value out of range, or an address that is neither http(s)
+            nor another folder.
+        DownloadError: the server refuses, or the retries are used up.
+        DataError: an archive or a file is damaged or unsafe, is missing in a folder, or differs from the ledger.
+        OSError: (ENOSPC) too little disk space.
+    """
+    if str(collection) not in COLLECTIONS:
+        raise ConfigError(f"collection {collection}: origin tpugraphs has {', '.join(COLLECTIONS)}")
+    if not config.splits or not set(config.splits) <= set(SPLITS):
+        raise ConfigError(f"data.tpugraphs.splits {config.splits}: expected some of {', '.join(SPLITS)}")
+    if config.retries < 0 or config.timeout_seconds <= 0:
+        found = f"retries {config.retries}, timeout_seconds {config.timeout_seconds}"
+        raise ConfigError(f"data.tpugraphs: {found}: expected retries >= 0 and timeout_seconds > 0")
+    downloads, output = downloads.resolve(), output.resolve()
+    is_url = re.match(r"https?://", config.base_url) is not None
+    folder = resolve_path(config.base_url).resolve()
+    if not is_url and not folder.is_dir():
+        raise ConfigError(f"data.tpugraphs.base_url {config.base_url}: expected an http(s) address or a folder")
+    if output in [folder / tree / collection.path for tree in _TREES]:
+        raise ConfigError(
+            f"data.tpugraphs.base_url {config.base_url}: expected a folder other than the output {output}"
+        )
+    downloads.mkdir(parents=True, exist_ok=True)
+    with FileLock(downloads / ".lock"):
+        for written in (downloads, output):
+            for leftover in written.glob(".*.partial"):  # of atomic writes that were killed
+                leftover.unlink()
+        job = _Fetch(collection, config, downloads, Ledger(downloads / "archives.json"), _Unpacked(output))
+        for split in set(SPLITS) - set(config.splits):
+            job.unpacked.discard(split)
+        if is_url:
+            job.from_server()
+        else:
+            job.from_folder(folder)

@@ -1,0 +1,1 @@
+"""Cuts graphs into segments of bounded size."""

@@ -1,0 +1,100 @@
+"""What a partition costs and saves: one row for each segment, and a collection's figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+
+import numpy as np
+
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures
+from hlorank.partition.segments import Partition
+
+
+@dataclass(frozen=True)
+class SegmentRow:
+    """One segment, a row of segments.csv.
+
+    Attributes:
+        split: train, valid or test.
+        graph: the graph's name.
+        segment: 0..J-1.
+        nodes: nodes inside.
+        inner_edges: edges with both ends inside.
+        cut_edges: edges with one end inside; each is a cut edge of two segments.
+        configurable_nodes: configurable nodes inside.
+        local_configurations: distinct configurations of those.
+        configurations: distinct configurations of the whole graph.
+    """
+
+    split: str
+    graph: str
+    segment: int
+    nodes: int
+    inner_edges: int
+    cut_edges: int
+    configurable_nodes: int
+    local_configurations: int
+    configurations: int
+
+
+def segment_rows(split: str, features: GraphFeatures, partition: Partition) -> list[SegmentRow]:
+    """The rows of one graph, one for each segment, in their order."""
+    count = partition.segments
+    ends = partition.segment_of[features.edge_index]
+    cut = ends[:, 0] != ends[:, 1]
+    configurations = features.configurations
+    configurable = configurations.node_ids if isinstance(configurations, LayoutFeatures) else np.zeros(0, np.int64)
+    columns = {
+        "nodes": np.bincount(partition.segment_of, minlength=count),
+        "inner_edges": np.bincount(ends[~cut, 0], minlength=count),
+        "cut_edges": np.bincount(ends[cut].reshape(-1), minlength=count),
+        "configurable_nodes": np.bincount(partition.segment_of[configurable], minlength=count),
+        "local_configurations": partition.local_counts,
+    }
+    return [
+        SegmentRow(
+            split=split,
+            graph=features.name,
+            segment=segment,
+            configurations=features.distinct,
+            **{key: int(column[segment]) for key, column in columns.items()},
+        )
+        for segment in range(count)
+    ]
+
+
+def summary(rows: Sequence[SegmentRow]) -> dict[str, float]:
+    """A collection's figures, for metrics.json.
+
+    Args:
+        rows: of all graphs, at least one.
+
+    Returns:
+        graphs; segments_per_graph (mean); largest_segment and mean_segment (nodes); cut_edges (share of all edges);
+        configurable_nodes_per_segment (mean); local_configurations (mean over segments of the share of the graph's
+        distinct configurations that stay distinct inside the segment: the share of work that is left).
+    """
+    graphs = len({(row.split, row.graph) for row in rows})
+    cut = sum(row.cut_edges for row in rows) / 2
+    edges = cut + sum(row.inner_edges for row in rows)
+    return {
+        "graphs": graphs,
+        "segments_per_graph": len(rows) / graphs,
+        "largest_segment": max(row.nodes for row in rows),
+        "mean_segment": sum(row.nodes for row in rows) / len(rows),
+        "cut_edges": cut / max(edges, 1),
+        "configurable_nodes_per_segment": sum(row.configurable_nodes for row in rows) / len(rows),
+        "local_configurations": sum(row.local_configurations / row.configurations for row in rows) / len(rows),
+    }
+
+
+def to_csv(rows: Sequence[SegmentRow]) -> str:
+    """The rows as CSV with a header."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, [field.name for field in fields(SegmentRow)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(asdict, rows))
+    return text.getvalue()
