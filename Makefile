@@ -9,7 +9,7 @@ export DO_NOT_TRACK = true
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install repro test test-slow lint params ui bench clean
+.PHONY: help install repro test test-slow lint params proto ui bench clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ lint: $(READY) ## Check format, lint, types and layers
 
 params: $(READY) ## Rewrite params.yaml from conf/
 	python -m hlorank.stages.params
+
+proto: $(READY) ## Regenerate the module of the protobuf schema
+	python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/hlorank/hlo/hlo.proto
 
 ui: $(READY) ## Open the MLflow UI on http://127.0.0.1:5000
 	mlflow ui --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1 --port 5000

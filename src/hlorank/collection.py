@@ -7,7 +7,7 @@ import math
 import re
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -119,18 +119,20 @@ class NpzFile:
 
     Raises:
         DataError: not a complete zip file, or an array's name twice in it. The methods raise it for a missing key,
-            a member that is not a .npy file of numbers, a shape that the member's size contradicts, and damaged data.
+            a member that is not a .npy file of rows of numbers, a shape that its size contradicts, and damaged data.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _expecting("file", "a complete npz (zip) file", path):
-            self._zip = zipfile.ZipFile(path)
-        members = self._zip.infolist()
-        self._members = {member.filename.removesuffix(".npy"): member for member in members}
-        if len(self._members) != len(members):
-            self._zip.close()
-            raise DataError("keys", "each array once", sorted(member.filename for member in members), file=path)
+        with ExitStack() as stack:
+            with _expecting("file", "a complete npz (zip) file", path):
+                # Our own file, so that leaving the block closes it, also under half-read members.
+                self._zip = zipfile.ZipFile(stack.enter_context(path.open("rb")))
+            members = self._zip.infolist()
+            self._members = {member.filename.removesuffix(".npy"): member for member in members}
+            if len(self._members) != len(members):
+                raise DataError("keys", "each array once", sorted(member.filename for member in members), file=path)
+            self._opened = stack.pop_all()
 
     def __enter__(self) -> NpzFile:
         return self
@@ -138,7 +140,7 @@ class NpzFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._zip.close()
+        self._opened.close()
 
     @property
     def keys(self) -> set[str]:
@@ -146,6 +148,7 @@ class NpzFile:
         return set(self._members)
 
     def _open(self, key: str) -> tuple[IO[bytes], tuple[int, ...], bool, np.dtype[Any]]:
+        """A member, opened behind its header, with its shape, whether in column order, and its dtype."""
         if key not in self._members:
             raise DataError("keys", f"an array {key!r}", sorted(self.keys), file=self.path)
         member = self._members[key]
@@ -154,17 +157,17 @@ class NpzFile:
             shape, fortran, dtype = _HEADER_READERS[npy.read_magic(stream)](stream)
         size = member.file_size - stream.tell()
         if dtype.kind not in "biuf":
-            stream.close()
             raise DataError(key, "numbers (objects are never unpickled)", f"dtype {dtype}", file=self.path)
-        if any(not 0 <= length <= member.file_size for length in shape) or math.prod(shape) * dtype.itemsize != size:
-            stream.close()
+        if not shape:
+            raise DataError(key, "rows", "a single number", file=self.path)
+        sane = all(0 <= length <= member.file_size for length in shape)
+        if not sane or math.prod(shape) * dtype.itemsize != size:
             raise DataError(key, f"a shape that fits {size} bytes", f"{shape} of {dtype}", file=self.path)
         return stream, shape, fortran, dtype
 
     def header(self, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Shape and dtype of an array, without reading it."""
-        stream, shape, _, dtype = self._open(key)
-        stream.close()
+        _, shape, _, dtype = self._open(key)
         return shape, dtype.newbyteorder("=")
 
     def _read(self, stream: IO[bytes], key: str, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -178,9 +181,8 @@ class NpzFile:
     def read(self, key: str) -> NDArray[Any]:
         """A whole array, in C order."""
         stream, shape, fortran, dtype = self._open(key)
-        with stream:
-            array = self._read(stream, key, math.prod(shape), dtype)
-        return np.asarray(array.reshape(shape, order="F" if fortran else "C"), order="C")
+        array = self._read(stream, key, math.prod(shape), dtype)
+        return np.ascontiguousarray(array.reshape(shape, order="F" if fortran else "C"))
 
     def chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[NDArray[Any]]:
         """The rows of an array, in order, as arrays of at most about `chunk_bytes` bytes each.
@@ -189,16 +191,14 @@ class NpzFile:
         configurations in row order.
         """
         stream, shape, fortran, dtype = self._open(key)
-        if fortran or not shape:
-            stream.close()
-            yield np.atleast_1d(self.read(key))
+        if fortran:
+            yield self.read(key)
             return
         row = math.prod(shape[1:])
         step = max(1, chunk_bytes // max(1, row * dtype.itemsize))
-        with stream:
-            for start in range(0, shape[0], step):
-                rows = min(step, shape[0] - start)
-                yield self._read(stream, key, rows * row, dtype).reshape(rows, *shape[1:])
+        for start in range(0, shape[0], step):
+            rows = min(step, shape[0] - start)
+            yield self._read(stream, key, rows * row, dtype).reshape(rows, *shape[1:])
 
 
 def _int64(file: NpzFile, key: str) -> NDArray[np.int64]:
@@ -248,7 +248,7 @@ def read_graph(path: Path, kind: Kind, first: int | None = None) -> MeasuredGrap
                     raise DataError("node_splits", "shape (k,) or (1, k)", splits.shape)
                 splits = splits.reshape(-1)
             else:
-                splits = np.array([0, opcodes.size], dtype=np.int64)
+                splits = np.array([0, len(opcodes)], dtype=np.int64)
             graph = Graph(file.read("node_feat"), opcodes, _int64(file, "edge_index"), splits)
             configurations: LayoutConfigurations | TileConfigurations
             if kind == "layout":
@@ -266,7 +266,8 @@ def read_graph(path: Path, kind: Kind, first: int | None = None) -> MeasuredGrap
 def write_graph(path: Path, measured: MeasuredGraph, chunk_bytes: int = CHUNK_BYTES) -> None:
     """Writes one npz file of the official tree, in one step and in bounded memory.
 
-    The file holds the dtypes and shapes of the official files; equal content gives equal bytes.
+    The file holds the keys, dtypes and shapes of the official files (tile files have no node_splits); equal content
+    gives equal bytes.
     """
     graph, configurations = measured.graph, measured.configurations
     arrays: dict[str, NDArray[Any]] = {

@@ -33,7 +33,7 @@ class LocalConfig:
     root: str = MISSING
     """The folder that holds layout/ or tile/; $HLORANK_SHARED stands for the shared data."""
     split_file: str | None = MISSING
-    """JSON file of graph -> fold, written if it is missing; null keeps the splits of the tree."""
+    """JSON file of collection -> graph -> fold, written where it is missing; null keeps the splits of the tree."""
     folds: int = MISSING
     """Folds of graphs in the split file; model families stay together."""
     fold: int = MISSING

@@ -21,6 +21,7 @@ from hlorank.fetch.synthetic import draw_graph, fetch, layout_graph, layout_runt
 from hlorank.fetch.synthetic import runtime as formula
 from hlorank.fetch.synthetic.graphs import build_graph, default_configurable_nodes
 from hlorank.fetch.synthetic.program import ELEMENT_BYTES, ELEMENTWISE, OPCODES, Program, convolution_columns
+from hlorank.fetch.synthetic.tiles import FAST_MEMORY
 from hlorank.graph import Graph, LayoutConfigurations, MeasuredGraph, TileConfigurations
 
 NAMES = {number: name for name, number in OPCODES.items()}
@@ -239,6 +240,8 @@ def test_default_search_starts_at_the_default_and_stays_near_the_best() -> None:
         changed = [(layouts(m).codebook[layouts(m).codes] >= 0).any(axis=2).mean(axis=1) for m in (random, default)]
         assert changed[1].min() == 0
         assert np.median(changed[1]) < np.median(changed[0])
+        # Mutations of about three nodes add up over the generations.
+        assert np.median(changed[1]) * len(layouts(default).node_ids) > 4.5
         spread = [m.measurements.runtime.max() / m.measurements.runtime.min() - 1 for m in (random, default)]
         assert spread[0] > 0.3
         assert spread[1] > 0.03
@@ -369,6 +372,8 @@ def test_kernels_are_sound(nodes: int, configurations: int, seed: int) -> None:
         product = np.where(bounds > 0, bounds, 1).prod(axis=1) * bounds.any(axis=1)
         assert (feat[:, start + 7] == product).all()
     assert (feat[:, 8 : 8 + len(dims)] <= dims).all()
+    if feat.any() and 12 * math.prod(dims) <= FAST_MEMORY:
+        assert tuple(feat[0, 8 : 8 + len(dims)]) == dims  # the default is the largest tile that fits
     assert (feat[:, 8 + len(dims) : 14] == 0).all()
     assert (feat[:, 16:] == 0).all()
     assert kernel.measurements.normalizer is not None
@@ -404,7 +409,7 @@ def test_kernels_vary_and_some_rows_repeat() -> None:
     assert 0 < sum(untiled) < 15
     for kernel, zero in zip(kernels, untiled, strict=True):
         spread = kernel.measurements.runtime.max() / kernel.measurements.runtime.min()
-        assert spread > 1.2
+        assert 1.2 < spread < 500
         distinct = len(np.unique(tiles(kernel).feat, axis=0))
         assert distinct == 1 if zero else distinct == 40
 
@@ -458,11 +463,15 @@ def test_fetch_resumes_to_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_number_of_graphs_does_not_change_their_bytes(tmp_path: Path) -> None:
-    fetch(TILE, CONFIG, tmp_path)
-    before = tree(tmp_path)
-    (tmp_path / "valid/other.npz").write_bytes(b"stale")
-    fetch(TILE, dataclasses.replace(CONFIG, train=3, valid=0), tmp_path)
-    after = tree(tmp_path)
+    grown, anew = tmp_path / "grown", tmp_path / "anew"
+    fetch(TILE, CONFIG, grown)
+    before = tree(grown)
+    assert len(set(before.values())) == len(before)
+    (grown / "valid/other.npz").write_bytes(b"stale")
+    for folder in (grown, anew):
+        fetch(TILE, dataclasses.replace(CONFIG, train=3, valid=0), folder)
+    after = tree(anew)
+    assert tree(grown) == after
     assert set(after) == (set(before) | {"train/synthetic_train_002.npz"}) - {"valid/synthetic_valid_000.npz"}
     assert all(after[name] == before[name] for name in set(after) & set(before))
 

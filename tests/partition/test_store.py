@@ -164,9 +164,9 @@ def test_unchanged_graphs_are_kept_and_others_removed(tmp_path: Path) -> None:
         PartitionStore(output).check(FeatureStore(tmp_path / "features"))
 
     partition_collection(tmp_path / "features", PARTITION, output)
-    train = {output / "train" / "graph_0.bf16", output / "train" / "graph_3.bf16"}
+    train = {output / "graphs" / "train" / "graph_0.bf16", output / "graphs" / "train" / "graph_3.bf16"}
     assert marked(output) == train
-    assert set(output.glob("*/*")) == {*train, output / "test" / "graph_2.bf16"}
+    assert set(output.glob("graphs/*/*")) == {*train, output / "graphs" / "test" / "graph_2.bf16"}
     PartitionStore(output).check(FeatureStore(tmp_path / "features"))
 
     mark(output)
@@ -199,7 +199,7 @@ def test_what_is_missing_or_damaged_is_named(features: Path, tmp_path: Path) -> 
     store = PartitionStore(tmp_path)
     with pytest.raises(DataError, match=r"graph_7/segment_of.npy: .*no such file"):
         store.open("train", "graph_7")
-    folder = tmp_path / "train" / "graph_0.bf16"
+    folder = tmp_path / "graphs" / "train" / "graph_0.bf16"
     np.save(folder / "segment_of.npy", np.zeros(30, dtype=np.int32))
     with pytest.raises(DataError, match=r"graph_0.bf16: segment_of"):
         store.open("train", "graph_0.bf16")

@@ -1,0 +1,191 @@
+"""Speed of reading HLO protobufs on one core, against a plain form that follows the rules one node at a time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.graph import Graph
+from hlorank.hlo.features import node_features
+from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
+from hlorank.hlo.opcodes import OPCODES, opcode_ids
+from hlorank.hlo.program import flatten
+from hlorank.io import shared_dir
+
+ELEMENT_TYPES = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 15, 18, 13, 14, 17]
+
+
+def generated_module(nodes: int, seed: int) -> HloModuleProto:
+    """A module with every attribute that the features read: convolutions, slices, pads, dots, sorts, tuples, calls."""
+    random = np.random.default_rng(seed)
+    module = HloModuleProto(name="generated")
+    opcodes = ["convolution", "slice", "dynamic-slice", "pad", "reduce-window", "sort", "tuple", "call", "add", "dot"]
+    added = 0
+    while added < nodes:
+        computation = module.computations.add(name=f"{random.choice(['region', 'while_body', 'fused'])}.{added}")
+        computation.id = len(module.computations)
+        for _ in range(min(nodes - added, int(random.integers(1, 60)))):
+            _add_instruction(computation.instructions.add(id=added, opcode=random.choice(opcodes)), random)
+            added += 1
+            last, before = computation.instructions[-1], len(computation.instructions) - 1
+            if before:
+                count = min(before, int(random.integers(0, 3)))
+                last.operand_ids.extend(computation.instructions[i].id for i in random.integers(before, size=count))
+            if last.opcode == "call" and computation.id > 1:
+                last.called_computation_ids.append(int(random.integers(1, computation.id)))
+        computation.root_id = computation.instructions[int(random.integers(len(computation.instructions)))].id
+    return module
+
+
+def _add_instruction(one: HloInstructionProto, random: np.random.Generator) -> None:
+    rank = int(random.integers(0, 8))
+    one.shape.element_type = int(random.integers(0, 25))
+    one.shape.dimensions.extend(random.integers(0, 2**16, rank).tolist())  # products beyond 64 bits occur
+    one.shape.layout.minor_to_major.extend(random.permutation(rank).tolist())
+    if one.opcode == "convolution":
+        numbers = one.convolution_dimension_numbers
+        numbers.input_feature_dimension, numbers.kernel_output_feature_dimension = 1, 3
+        numbers.output_batch_dimension, numbers.output_feature_dimension = 2, int(random.integers(4))
+        numbers.input_spatial_dimensions.extend([1, 2])
+        numbers.kernel_spatial_dimensions.extend([0, 1, 2])
+        one.feature_group_count, one.batch_group_count = 2, 1
+    if one.opcode in ("convolution", "reduce-window"):
+        for _ in range(int(random.integers(0, 8))):
+            size, stride, low, high, dilation, base = random.integers(-1, 5, 6).tolist()
+            one.window.dimensions.add(
+                size=size, stride=stride, padding_low=low, padding_high=high, window_dilation=dilation,
+                base_dilation=base, window_reversal=bool(random.integers(2)),
+            )  # fmt: skip
+    if one.opcode == "slice":
+        for _ in range(rank):
+            one.slice_dimensions.add(start=1, limit=int(random.integers(2, 99)), stride=2)
+    if one.opcode == "pad":
+        for _ in range(rank):
+            one.padding_config.dimensions.add(edge_padding_low=int(random.integers(-2, 3)), edge_padding_high=4)
+    if one.opcode == "dynamic-slice":
+        one.dynamic_slice_sizes.extend(random.integers(1, 9, rank).tolist())
+    if one.opcode == "sort":
+        one.dimensions.append(int(random.integers(4)))
+        one.is_stable = True
+    if one.opcode == "tuple":
+        for _ in range(int(random.integers(0, 5))):
+            one.shape.tuple_shapes.add(element_type=11)
+
+
+def _first(values: list[int], width: int) -> list[int]:
+    return (values + [0] * width)[:width]
+
+
+def _wrapped(value: int) -> int:
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def _with_totals(values: list[int], width: int) -> list[int]:
+    return [*_first(values, width), _wrapped(sum(values)), _wrapped(math.prod(values))]
+
+
+def plain_row(one: HloInstructionProto, is_root: bool) -> list[float]:
+    """The 140 features of one node, in the order in which docs/reference/hlo-features.md lists them."""
+    window, numbers = list(one.window.dimensions), one.convolution_dimension_numbers
+    slices, padding = list(one.slice_dimensions), list(one.padding_config.dimensions)
+    reversals = [w.window_reversal for w in window]
+    return [
+        is_root, 0, *(one.shape.element_type == number for number in ELEMENT_TYPES),
+        *_with_totals(list(one.shape.dimensions), 6), len(one.shape.tuple_shapes), one.parameter_number,
+        *_first(list(one.dimensions), 6),
+        *_with_totals([w.size for w in window], 6), *_with_totals([w.stride for w in window], 6),
+        *_with_totals([w.padding_low for w in window], 6), *_with_totals([w.padding_high for w in window], 6),
+        *_with_totals([w.window_dilation for w in window], 6), *_with_totals([w.base_dilation for w in window], 6),
+        *_first([int(flag) for flag in reversals], 6), sum(reversals), len(reversals) - sum(reversals),
+        numbers.input_batch_dimension, numbers.input_feature_dimension,
+        *_first(list(numbers.input_spatial_dimensions), 4),
+        numbers.kernel_input_feature_dimension, numbers.kernel_output_feature_dimension,
+        *_first(list(numbers.kernel_spatial_dimensions), 4),
+        numbers.output_batch_dimension, numbers.output_feature_dimension,
+        one.feature_group_count, one.batch_group_count,
+        *_with_totals([s.start for s in slices], 2), *_with_totals([s.stride for s in slices], 2),
+        *_with_totals([s.limit for s in slices], 2), *_with_totals(list(one.dynamic_slice_sizes), 2),
+        *_with_totals([p.edge_padding_low for p in padding], 2),
+        *_with_totals([p.edge_padding_high for p in padding], 2),
+        one.is_stable, *_first(list(one.shape.layout.minor_to_major), 6),
+    ]  # fmt: skip
+
+
+def plain_graph(data: bytes) -> Graph:
+    """A serialized module as a graph, one node at a time; for modules stored in topological order."""
+    module = HloModuleProto.FromString(data)
+    node_of, root_of, count = {}, {}, 0
+    for computation in module.computations:
+        for one in computation.instructions:
+            node_of[computation.id, one.id] = count
+            count += 1
+        root_of[computation.id] = node_of[computation.id, computation.root_id]
+    rows: list[NDArray[np.float32]] = []
+    opcodes, edges, splits = [], set(), [0]
+    for computation in module.computations:
+        for one in computation.instructions:
+            node = node_of[computation.id, one.id]
+            opcodes.append(OPCODES.get(one.opcode, 0))
+            values = plain_row(one, node == root_of[computation.id])
+            rows.append(np.array(values, dtype=np.int64).astype(np.float32))
+            edges |= {(node, node_of[computation.id, operand]) for operand in one.operand_ids}
+            edges |= {(node, root_of[called]) for called in one.called_computation_ids}
+        if any(word in computation.name for word in ("cluster", "while", "cond")):
+            splits.append(len(opcodes))
+    if splits[-1] != count:
+        splits.append(count)
+    edge_index = np.array(sorted(edges), dtype=np.int64).reshape(-1, 2)
+    return Graph(np.stack(rows), np.array(opcodes, dtype=np.uint8), edge_index, np.array(splits, dtype=np.int64))
+
+
+def fast_graph(data: bytes) -> Graph:
+    """The same graph, as the package makes it."""
+    program = flatten(HloModuleProto.FromString(data))
+    features = node_features(program.instructions, program.is_root)
+    return Graph(features, opcode_ids(program.instructions), program.edge_index, program.node_splits)
+
+
+def _seconds(function: Callable[[bytes], Graph], data: bytes, repeats: int) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        function(data)
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small module, measured once")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
+    arguments = parser.parse_args()
+    modules = {"generated": generated_module(2_000 if arguments.quick else 50_000, seed=0).SerializeToString()}
+    record = shared_dir() / "data" / "official" / "module_tuning_data_layout.pb"
+    if record.is_file():
+        from hlorank.hlo.reader import read_records
+
+        modules["unet_3d.4x4.bf16"] = next(read_records(record)).module.SerializeToString()
+    results: dict[str, Any] = {}
+    for name, data in modules.items():
+        nodes = fast_graph(data).nodes
+        repeats = 1 if arguments.quick else 5
+        fast, plain = _seconds(fast_graph, data, repeats), _seconds(plain_graph, data, repeats)
+        results[name] = {"nodes": nodes, "nodes_per_second": nodes / fast, "plain_nodes_per_second": nodes / plain}
+        print(f"{name}: {nodes:,} nodes, {nodes / fast:,.0f} nodes/s, plain {nodes / plain:,.0f}: {plain / fast:.1f}x")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

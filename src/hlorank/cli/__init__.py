@@ -1,0 +1,1 @@
+"""The `hlorank` command; one module a subcommand, each with `add` and `run`."""

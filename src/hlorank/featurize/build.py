@@ -1,0 +1,133 @@
+"""Featurization of a whole collection into a store."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hlorank.collection import SPLITS, Collection, Kind, Split, graph_files, read_graph
+from hlorank.config import ConfigError, FeaturizeConfig
+from hlorank.featurize.fit import TrainSample, fit_spec
+from hlorank.featurize.graph import featurize_graph
+from hlorank.featurize.spec import FeatureSpec, FeaturizeOptions
+from hlorank.featurize.store import (
+    INDEX_FILE,
+    SPEC_FILE,
+    GraphEntry,
+    graph_folder,
+    remove_other_graphs,
+    stored_entry,
+    write_graph_features,
+)
+from hlorank.featurize.workers import Workers
+from hlorank.graph import LAYOUT_VALUES, TILE_FEATURES
+from hlorank.io import DataError, fingerprint, sha256_file, write_json
+
+METRICS_FILE = "metrics.json"
+
+_LOGGER = logging.getLogger(__name__)
+_FLOAT32_BYTES = 4
+
+
+def featurize_collection(raw: Path, collection: Collection, config: FeaturizeConfig, output: Path) -> None:
+    """Fits a spec on the train split and featurizes every graph of every split into a store.
+
+    Graphs that were already made from the same raw file by an equal spec are kept; folders of other graphs are
+    removed. The bytes written do not depend on the number of workers, nor on what was there before.
+
+    Args:
+        raw: the folder of the npz tree.
+        collection: the collection to featurize.
+        config: the settings.
+        output: the store's folder.
+
+    Raises:
+        ConfigError: a setting out of range.
+        DataError: no train graphs, or bad files, all of which are named.
+    """
+    options = FeaturizeOptions.from_config(config)
+    if config.workers < 1:
+        raise ConfigError(f"featurize.workers={config.workers}: set it to at least 1")
+    files = {split: graph_files(raw, collection, split) for split in SPLITS}
+    if not files["train"]:
+        expected = "at least one npz file in the train split, to fit statistics on"
+        raise DataError("train", expected, "none", file=raw / collection.path)
+    tasks = [(split, path) for split in SPLITS for path in files[split]]
+    (output / INDEX_FILE).unlink(missing_ok=True)
+    with Workers(config.workers) as workers:
+        sample = partial(_train_sample, kind=collection.kind, prune_hops=options.prune_hops)
+        try:
+            spec = fit_spec(collection, options, workers.map(sample, files["train"], "featurize: statistics"))
+        except DataError:
+            # The user wants to hear of all bad files, not only of those in the train split.
+            check = partial(_check, kind=collection.kind)
+            for _ in workers.map(check, [path for _, path in tasks], "featurize: check"):
+                pass
+            raise
+        write_json(output / SPEC_FILE, spec.to_json())
+        store = partial(_store_graph, spec=spec, output=output)
+        results = list(workers.map(store, tasks, "featurize: graphs"))
+    entries: dict[Split, dict[str, GraphEntry]] = {split: {} for split in SPLITS}
+    for (split, path), (_, entry) in zip(tasks, results, strict=True):
+        entries[split][path.stem] = entry
+    remove_other_graphs(output, entries)
+    for name, entry in entries["train"].items():
+        if entry.skipped is not None:
+            _LOGGER.warning("%s: training skips the graph %s: %s", collection, name, entry.skipped)
+    sources = {f"{split}/{path.stem}": source for (split, path), (source, _) in zip(tasks, results, strict=True)}
+    write_json(output / METRICS_FILE, _metrics(collection.kind, entries))
+    write_json(
+        output / INDEX_FILE,
+        {
+            "fingerprint": fingerprint({"spec": spec.fingerprint, "sources": sources}),
+            "splits": {
+                split: {name: asdict(entry) for name, entry in graphs.items()} for split, graphs in entries.items()
+            },
+        },
+    )
+
+
+def _train_sample(path: Path, kind: Kind, prune_hops: int | None) -> TrainSample:
+    # Layout configurations are most of a file and play no role here; one is enough to make the graph valid.
+    measured = read_graph(path, kind, first=1 if kind == "layout" else None)
+    return TrainSample.of(sha256_file(path), measured, prune_hops)
+
+
+def _check(path: Path, kind: Kind) -> None:
+    read_graph(path, kind)
+
+
+def _store_graph(task: tuple[Split, Path], spec: FeatureSpec, output: Path) -> tuple[str, GraphEntry]:
+    split, path = task
+    source = sha256_file(path)
+    folder = graph_folder(output, split, path.stem)
+    key = {"source": source, "spec": spec.fingerprint}
+    entry = stored_entry(folder, key)
+    if entry is None:
+        entry = write_graph_features(folder, featurize_graph(read_graph(path, spec.kind), spec), key)
+    return source, entry
+
+
+def _metrics(kind: Kind, entries: dict[Split, dict[str, GraphEntry]]) -> dict[str, Any]:
+    def summary(graphs: list[GraphEntry]) -> dict[str, int]:
+        return {
+            "graphs": len(graphs),
+            "skipped_graphs": sum(graph.skipped is not None for graph in graphs),
+            "nodes": sum(graph.nodes for graph in graphs),
+            "configurations": sum(graph.configurations for graph in graphs),
+            "distinct_configurations": sum(graph.distinct for graph in graphs),
+        }
+
+    graphs = [graph for split in entries.values() for graph in split.values()]
+    configurations = sum(graph.configurations for graph in graphs)
+    values = LAYOUT_VALUES if kind == "layout" else TILE_FEATURES
+    slots = [graph.configurable_nodes if kind == "layout" else 1 for graph in graphs]
+    raw = sum(graph.configurations * count for graph, count in zip(graphs, slots, strict=True))
+    return {
+        **{split: summary(list(split_graphs.values())) for split, split_graphs in entries.items()},
+        "bytes_per_configuration": sum(graph.configuration_bytes for graph in graphs) / configurations,
+        "raw_bytes_per_configuration": raw * values * _FLOAT32_BYTES / configurations,
+    }

@@ -1,0 +1,35 @@
+"""Distinct rows of large arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Finds the distinct rows of an array, in order of first appearance.
+
+    Exact, as the bytes of whole rows are compared; 0.0 and -0.0 are equal. Time is linear in the size of the array,
+    memory in the size of its distinct rows.
+
+    Args:
+        rows: (rows, columns) of whole or real numbers.
+
+    Returns:
+        (distinct,) int64, where each distinct row appears first, and (rows,) int64, the distinct row of each row:
+        `rows[first][inverse]` equals `rows`.
+
+    Raises:
+        ValueError: the array is not two-dimensional.
+    """
+    if rows.ndim != 2:
+        raise ValueError(f"rows: expected two dimensions, found shape {rows.shape}")
+    if np.issubdtype(rows.dtype, np.floating):
+        rows = rows + rows.dtype.type(0)  # -0.0 becomes 0.0, which equals it but differs in its bytes
+    seen: dict[bytes, int] = {}
+    numbers = (seen.setdefault(row.tobytes(), len(seen)) for row in rows)
+    inverse = np.fromiter(numbers, dtype=np.int64, count=len(rows))
+    first = np.flatnonzero(np.diff(np.maximum.accumulate(inverse), prepend=-1))
+    return first, inverse

@@ -1,0 +1,101 @@
+"""What a model reads of one graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.metrics import group_medians
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutFeatures:
+    """The distinct layout configurations of one graph.
+
+    Attributes:
+        node_ids: (configurable nodes,) int64, increasing.
+        codebook: (U, 18) int8, the distinct rows of layout values of this graph.
+        codes: (distinct configurations, configurable nodes), unsigned, rows of the codebook.
+    """
+
+    node_ids: NDArray[np.int64]
+    codebook: NDArray[np.int8]
+    codes: NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class TileFeatures:
+    """The distinct tile configurations of one kernel.
+
+    Attributes:
+        feat: (distinct configurations, tile columns kept) float32, scaled.
+    """
+
+    feat: NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class GraphFeatures:
+    """One graph as a model reads it; the arrays may be memory-mapped.
+
+    Attributes:
+        name: the graph's name.
+        node_feat: (nodes, columns kept) float32, scaled.
+        opcode: (nodes,) uint8, index into the opcode vocabulary, 0 = unknown.
+        node_layout: (nodes, 6) int8, minor_to_major re-padded with -1.
+        edge_index: (edges, 2) int64, row [u, v]: u consumes the output of v.
+        node_splits: (computations + 1,) int64.
+        configurations: the distinct configurations.
+        row_of: (configurations,) int64, the distinct configuration of each original row.
+        runtime: (configurations,) int64, nanoseconds of each original row, all 0 where withheld.
+        normalizer: (configurations,) int64 for tiles, None for layouts.
+    """
+
+    name: str
+    node_feat: NDArray[np.float32]
+    opcode: NDArray[np.uint8]
+    node_layout: NDArray[np.int8]
+    edge_index: NDArray[np.int64]
+    node_splits: NDArray[np.int64]
+    configurations: LayoutFeatures | TileFeatures
+    row_of: NDArray[np.int64]
+    runtime: NDArray[np.int64]
+    normalizer: NDArray[np.int64] | None
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes."""
+        return len(self.opcode)
+
+    @property
+    def distinct(self) -> int:
+        """The number of distinct configurations."""
+        configurations = self.configurations
+        return len(configurations.codes if isinstance(configurations, LayoutFeatures) else configurations.feat)
+
+    @property
+    def withheld(self) -> bool:
+        """Whether the labels are withheld."""
+        return not self.runtime.any()
+
+    @property
+    def label(self) -> NDArray[np.float64]:
+        """(configurations,) float64, what is ranked: ns for layouts, runtime / normalizer for tiles."""
+        runtime = self.runtime.astype(np.float64)
+        return runtime if self.normalizer is None else runtime / self.normalizer
+
+    def targets(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """What training ranks: distinct configurations and their labels.
+
+        Layout: each distinct configuration once, with the median of its repeated measurements. Tile: every original
+        row, as rows with equal features are different tiles that share one score.
+
+        Returns:
+            (targets,) int64 indices of distinct configurations, and (targets,) float64 labels.
+        """
+        if isinstance(self.configurations, TileFeatures):
+            return np.asarray(self.row_of), self.label
+        return np.arange(self.distinct), group_medians(self.row_of, self.label)

@@ -1,0 +1,78 @@
+"""Fitting of a `FeatureSpec` on the train split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.collection import Collection
+from hlorank.featurize.opcodes import opcode_embedding
+from hlorank.featurize.prune import induced_subgraph, kept_nodes
+from hlorank.featurize.spec import NUMERIC_COLUMNS, FeatureSpec, FeaturizeOptions
+from hlorank.featurize.transform import ColumnStatistics
+from hlorank.graph import MAX_OPCODE, Graph, MeasuredGraph, TileConfigurations
+from hlorank.io import DataError, fingerprint
+
+
+@dataclass(frozen=True, eq=False)
+class TrainSample:
+    """What a spec is fitted on, of one graph.
+
+    Attributes:
+        source: identifies the data, for example by the SHA-256 of its file.
+        graph: the graph, pruned.
+        tile_feat: (configurations, 24) float32; None for layouts, whose configurations play no role here.
+    """
+
+    source: str
+    graph: Graph
+    tile_feat: NDArray[np.float32] | None
+
+    @classmethod
+    def of(cls, source: str, measured: MeasuredGraph, prune_hops: int | None) -> TrainSample:
+        """The sample of a measured graph."""
+        configurations = measured.configurations
+        tile_feat = configurations.feat if isinstance(configurations, TileConfigurations) else None
+        return cls(source, induced_subgraph(measured.graph, kept_nodes(measured, prune_hops)), tile_feat)
+
+
+def fit_spec(collection: Collection, options: FeaturizeOptions, samples: Iterable[TrainSample]) -> FeatureSpec:
+    """Fits a spec on the graphs of the train split, which are looked at one by one.
+
+    Args:
+        collection: the collection of the graphs.
+        options: the settings.
+        samples: at least one; the last bits of the result depend on their order.
+
+    Raises:
+        DataError: there is no sample.
+    """
+    nodes = ColumnStatistics(options.scaling, options.log_range)
+    tiles = ColumnStatistics(options.scaling, options.log_range) if collection.kind == "tile" else None
+    seen = np.zeros(MAX_OPCODE + 1, dtype=np.bool_)
+    seen[0] = True  # unknown opcodes have their place, seen or not
+    edges = np.zeros((MAX_OPCODE + 1, MAX_OPCODE + 1), dtype=np.int64)
+    sources: list[str] = []
+    for sample in samples:
+        sources.append(sample.source)
+        opcodes = sample.graph.node_opcode
+        nodes.update(sample.graph.node_feat[:, :NUMERIC_COLUMNS])
+        if tiles is not None and sample.tile_feat is not None:
+            tiles.update(sample.tile_feat)
+        seen[opcodes] = True
+        np.add.at(edges, tuple(opcodes[sample.graph.edge_index].T), 1)
+    if not sources:
+        raise DataError("train", f"at least one graph of {collection} to fit statistics on", "none")
+    vocabulary = np.flatnonzero(seen)
+    return FeatureSpec(
+        collection=collection,
+        options=options,
+        node_columns=nodes.transform(),
+        tile_columns=None if tiles is None else tiles.transform(),
+        opcodes=vocabulary[1:].astype(np.uint8),
+        opcode_embedding=opcode_embedding(edges[np.ix_(vocabulary, vocabulary)], options.opcode_width),
+        inputs=fingerprint({"options": asdict(options), "sources": sources}),
+    )

@@ -1,0 +1,78 @@
+"""Featurization of one graph, in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.featurize.distinct import distinct_rows
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.featurize.prune import induced_subgraph, kept_nodes
+from hlorank.featurize.spec import NUMERIC_COLUMNS, FeatureSpec
+from hlorank.graph import LAYOUT_DIMS, LayoutConfigurations, MeasuredGraph
+from hlorank.io import DataError
+
+_DIMS = slice(21, 27)
+_DIMS_PRODUCT = 28  # of all dimensions, also of those beyond the sixth
+
+
+def node_layout(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
+    """The layout of each node's output, minor_to_major padded with -1.
+
+    The raw columns pad with 0, which is also a dimension; so the rank is taken from the node's dimensions. A layout
+    that is no permutation of 0..rank-1 was never captured and becomes all -1. The layout of a vector, [0], cannot be
+    told from padding: it counts as captured if some layout in the graph is.
+
+    Args:
+        node_feat: (nodes, 140) float32, the raw features of a whole graph.
+
+    Returns:
+        (nodes, 6) int8.
+    """
+    dims, raw = node_feat[:, _DIMS], node_feat[:, -LAYOUT_DIMS:]
+    positions = np.arange(LAYOUT_DIMS)
+    rank = np.where(dims > 0, positions + 1, 0).max(axis=1)
+    # A trailing dimension of size 0 looks like padding, but makes the product 0; a captured layout counts it too.
+    shortest = np.maximum((dims > 0).sum(axis=1), (raw != 0).sum(axis=1)) + 1
+    rank = np.where(node_feat[:, _DIMS_PRODUCT] == 0, np.maximum(rank, shortest), rank)
+    inside = positions < rank[:, None]
+    permutation = (np.sort(np.where(inside, raw, positions), axis=1) == positions).all(axis=1)
+    captured = permutation & (raw != 0).any()
+    return np.where(inside & captured[:, None], raw, -1).astype(np.int8)
+
+
+def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec) -> GraphFeatures:
+    """Turns one raw graph into what a model reads.
+
+    Layout configurations that repeat are merged, and so are tile configurations with equal raw features; `row_of`,
+    `runtime` and `normalizer` keep every original row.
+
+    Raises:
+        DataError: the graph's configurations are not of the spec's kind.
+    """
+    configurations = measured.configurations
+    parts: LayoutFeatures | TileFeatures
+    kept = kept_nodes(measured, spec.options.prune_hops)
+    if isinstance(configurations, LayoutConfigurations) and spec.tile_columns is None:
+        first, row_of = distinct_rows(configurations.codes)
+        dtype = np.min_scalar_type(len(configurations.codebook) - 1)
+        codes = configurations.codes[first].astype(dtype, copy=False)
+        parts = LayoutFeatures(np.searchsorted(kept, configurations.node_ids), configurations.codebook, codes)
+    elif not isinstance(configurations, LayoutConfigurations) and spec.tile_columns is not None:
+        first, row_of = distinct_rows(configurations.feat)
+        parts = TileFeatures(spec.tile_columns(configurations.feat[first]))
+    else:
+        raise DataError("configurations", f"configurations of {spec.collection}", type(configurations).__name__)
+    graph = induced_subgraph(measured.graph, kept)
+    return GraphFeatures(
+        name=measured.name,
+        node_feat=spec.node_columns(graph.node_feat[:, :NUMERIC_COLUMNS]),
+        opcode=spec.opcode_index(graph.node_opcode),
+        node_layout=node_layout(measured.graph.node_feat)[kept],
+        edge_index=graph.edge_index,
+        node_splits=graph.node_splits,
+        configurations=parts,
+        row_of=row_of,
+        runtime=measured.measurements.runtime,
+        normalizer=measured.measurements.normalizer,
+    )

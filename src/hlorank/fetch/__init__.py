@@ -1,0 +1,1 @@
+"""Origins of collections: one module each."""

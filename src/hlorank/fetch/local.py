@@ -1,0 +1,93 @@
+"""Origin `local`: a user's own npz tree, validated and copied, optionally split anew by graph."""
+
+from __future__ import annotations
+
+import filecmp
+import logging
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from hlorank.collection import SPLITS, Collection, Split, graph_files, read_graph
+from hlorank.config import ConfigError, LocalConfig
+from hlorank.fetch.split import split_graphs
+from hlorank.fetch.tree import remove_stale
+from hlorank.io import DataError, atomic_path, resolve_path
+
+_log = logging.getLogger(__name__)
+
+
+def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
+    """Copies one collection of a user's tree into `<output>/<split>/`, each file validated first.
+
+    A re-run copies only what changed, and removes files that the tree no longer has. With `config.split_file` the
+    graphs are split anew (`split_graphs`); those whose labels are withheld are then all in test.
+
+    Raises:
+        ConfigError: the tree lies where fetch writes, or the folds are out of range.
+        DataError: no such collection, one message for all invalid files, a graph in two splits that are split anew,
+            or a split file that does not fit.
+    """
+    sources = _find(resolve_path(config.root), collection)
+    folder = next(iter(sources)).parents[1].resolve()
+    target = output.resolve()
+    if target.is_relative_to(folder) or folder.is_relative_to(target):
+        raise ConfigError(f"data.local.root = {config.root}: fetch writes to {output}; keep your own files elsewhere")
+    withheld = _validate(sources, collection, folder)
+    if config.split_file is not None:
+        _check_unique(sources, folder)
+        labelled = [path.stem for path in sources if path not in withheld]
+        split_file = resolve_path(config.split_file)
+        splits = split_graphs(collection, labelled, split_file, config.folds, config.fold)
+        sources = {path: splits.get(path.stem, "test") for path in sources}
+    copies = {output / split / path.name: path for path, split in sources.items()}
+    for copy in _progress(copies, "Copying"):
+        if not (copy.is_file() and filecmp.cmp(copies[copy], copy, shallow=False)):
+            # Not a link: DVC may protect or replace what lies in its output folders.
+            with atomic_path(copy) as temporary:
+                shutil.copyfile(copies[copy], temporary)
+    remove_stale(output, copies.keys())
+    counts = Counter(sources.values())
+    _log.info("%s: %s", collection, ", ".join(f"{counts[split]} {split}" for split in SPLITS))
+
+
+def _progress(paths: Iterable[Path], description: str) -> Iterable[Path]:
+    return track(paths, description, console=Console(stderr=True), disable=not sys.stderr.isatty())
+
+
+def _find(root: Path, collection: Collection) -> dict[Path, Split]:
+    """The collection's files and their splits in the tree, below `root` or `root`/npz."""
+    for tree in (root, root / "npz"):
+        if files := {path: split for split in SPLITS for path in graph_files(tree, collection, split)}:
+            return files
+    patterns = ("layout/*/*", "tile/*", "npz/layout/*/*", "npz/tile/*")
+    present = [str(path.relative_to(root)) for pattern in patterns for path in sorted(root.glob(pattern))]
+    expected = f"npz files in {collection.path}/<{'|'.join(SPLITS)}>, there or below npz/"
+    found = ", ".join(present) or ("no collection" if root.is_dir() else "no such folder")
+    raise DataError("data.local.root", expected, found, file=root)
+
+
+def _validate(files: Iterable[Path], collection: Collection, folder: Path) -> set[Path]:
+    """Reads every file, and returns those whose labels are withheld; all invalid ones are reported together."""
+    withheld, errors = set(), []
+    for path in _progress(files, "Validating"):
+        try:
+            if read_graph(path, collection.kind).measurements.withheld:
+                withheld.add(path)
+        except DataError as error:
+            errors.append(error)
+    if errors:
+        found = "\n".join([f"{len(errors)} invalid:", *map(str, errors)])
+        raise DataError("npz files", f"valid {collection.kind} graphs", found, file=folder)
+    return withheld
+
+
+def _check_unique(files: Iterable[Path], folder: Path) -> None:
+    repeated = [name for name, count in Counter(path.stem for path in files).items() if count > 1]
+    if repeated:
+        raise DataError("graph names", "each in one split of the tree, to split anew", ", ".join(repeated), file=folder)

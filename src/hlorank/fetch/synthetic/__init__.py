@@ -1,0 +1,127 @@
+"""Origin `synthetic`: seeded graphs with an analytic runtime, for tests and scale simulations.
+
+Every graph has a generator of its own, from seed, collection, split and index: a repeated or resumed run, or one with
+another number of graphs, writes the same bytes for each graph.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from hlorank.collection import SPLITS, Collection, Split, write_graph
+from hlorank.config import SyntheticConfig, to_plain
+from hlorank.fetch.synthetic.graphs import MIN_NODES
+from hlorank.fetch.synthetic.layouts import layout_graph
+from hlorank.fetch.synthetic.runtime import layout_runtime
+from hlorank.fetch.synthetic.tiles import MAX_NODES as MAX_KERNEL_NODES
+from hlorank.fetch.synthetic.tiles import MIN_NODES as MIN_KERNEL_NODES
+from hlorank.fetch.synthetic.tiles import tile_kernel, tile_runtime
+from hlorank.fetch.tree import remove_stale
+from hlorank.graph import MeasuredGraph
+from hlorank.io import DataError, fingerprint, read_json, write_json
+
+__all__ = ["draw_graph", "fetch", "layout_graph", "layout_runtime", "tile_kernel", "tile_runtime"]
+
+logger = logging.getLogger(__name__)
+
+# Raise it whenever the same settings give other graphs: files of an older generator are then written anew.
+_GENERATOR = 1
+_SETTINGS_FILE = "synthetic.json"
+# Real kernels have some hundreds of configurations where graphs have thousands.
+_TILE_SHARE = 8
+
+
+def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None:
+    """Writes the collection's graphs as `<output>/<split>/synthetic_<split>_<index>.npz`.
+
+    Complete files of an earlier run with the same settings are kept; all other files of the splits are removed. The
+    settings lie beside them in synthetic.json. Labels of the test split are not withheld.
+
+    Args:
+        collection: layout:synthetic:<search> or tile:synthetic.
+        config: the settings. Layout graphs have between min_nodes and max_nodes nodes (log-uniform). Kernels have 2
+            to 60 nodes and an eighth of the configurations, at least 2.
+        output: the collection's folder.
+
+    Raises:
+        ValueError: a source other than `synthetic`, as generated data is always labelled so; or settings out of
+            range.
+    """
+    _check(collection, config)
+    settings = _settings(collection, config)
+    settings_file = output / _SETTINGS_FILE
+    try:
+        known = read_json(settings_file) == settings
+    except DataError:
+        known = False
+    paths = {(s, i): output / s / f"{_name(s, i)}.npz" for s in SPLITS for i in range(getattr(config, s))}
+    remove_stale(output, set(paths.values()) if known else ())
+    write_json(settings_file, settings)
+
+    missing = [(key, path) for key, path in paths.items() if not path.exists()]
+    if kept := len(paths) - len(missing):
+        logger.info("%s: %d of %d graphs are up to date", collection, kept, len(paths))
+
+    from rich.progress import track  # a heavy import
+
+    for (split, index), path in track(missing, description=str(collection), disable=not sys.stderr.isatty()):
+        write_graph(path, draw_graph(collection, config, split, index))
+
+
+def draw_graph(collection: Collection, config: SyntheticConfig, split: Split, index: int) -> MeasuredGraph:
+    """One graph of a synthetic collection, the same whenever and wherever it is drawn."""
+    rng = np.random.default_rng(int(fingerprint([config.seed, str(collection), split, index]), 16))
+    name = _name(split, index)
+    if collection.search is None:
+        nodes = _log_uniform(rng, MIN_KERNEL_NODES, MAX_KERNEL_NODES)
+        configurations = max(2, config.configurations // _TILE_SHARE)
+        return tile_kernel(rng, nodes, configurations, config.repeated, config.noise, name)
+    nodes = _log_uniform(rng, config.min_nodes, config.max_nodes)
+    return layout_graph(
+        rng,
+        nodes,
+        config.configurable_nodes,
+        config.configurations,
+        collection.search,
+        config.repeated,
+        config.noise,
+        name,
+    )
+
+
+def _name(split: Split, index: int) -> str:
+    return f"synthetic_{split}_{index:03d}"
+
+
+def _log_uniform(rng: np.random.Generator, low: int, high: int) -> int:
+    return min(high, math.floor(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
+
+
+def _settings(collection: Collection, config: SyntheticConfig) -> dict[str, object]:
+    """What the content of each graph depends on: everything but how many there are."""
+    plain = {key: value for key, value in to_plain(config).items() if key not in SPLITS}
+    return {"collection": str(collection), "generator": _GENERATOR, **plain}
+
+
+def _check(collection: Collection, config: SyntheticConfig) -> None:
+    if collection.source != "synthetic":
+        raise ValueError(
+            f"collection {collection}: generated data has the source synthetic; choose layout:synthetic:<search> or "
+            "tile:synthetic, or another origin (data=tpugraphs, data=local)"
+        )
+    limits: tuple[tuple[str, float, float], ...] = (
+        *((split, 0, math.inf) for split in SPLITS),
+        ("min_nodes", MIN_NODES, config.max_nodes),
+        ("configurations", 1, math.inf),
+        ("repeated", 0, 1),
+        ("noise", 0, math.inf),
+    )
+    for name, low, high in limits:
+        value = getattr(config, name)
+        if not low <= value <= high:
+            raise ValueError(f"data.synthetic.{name}: {value}; choose a value from {low:g} to {high:g}")

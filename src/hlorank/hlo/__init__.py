@@ -1,0 +1,1 @@
+"""HLO protobufs: reading them, and the graphs, features and configurations that they hold."""

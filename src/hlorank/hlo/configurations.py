@@ -1,0 +1,151 @@
+"""Layout and tile configurations of tuning records, with their runtimes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.graph import (
+    LAYOUT_DIMS,
+    LAYOUT_TENSORS,
+    LAYOUT_VALUES,
+    TILE_FEATURES,
+    Float32,
+    Int64,
+    LayoutConfigurations,
+    Measurements,
+    TileConfigurations,
+)
+from hlorank.hlo.hlo_pb2 import ConfigProfile, ModuleTuningData, NodeLayoutConfig, TileSizeConfig
+from hlorank.hlo.opcodes import CONFIGURABLE
+from hlorank.hlo.program import Program
+from hlorank.io import DataError
+
+_CHUNK_VALUES = 2**22
+
+
+class NothingToConfigureError(DataError):
+    """A dump without a node whose layout can be configured: fine as a program, but nothing to rank."""
+
+
+def _good_runs(tuning: ModuleTuningData) -> tuple[list[tuple[int, ConfigProfile]], Int64]:
+    """The runs that count, each with its index in the record, and their runtimes in nanoseconds.
+
+    Runs with an error, without a profile or with a time of 1 ns or less are dropped. A record in which no run has a
+    time has its labels withheld: its runs without an error are all kept, with runtime 0.
+    """
+    runs = [(index, run) for index, run in enumerate(tuning.runs) if not run.error]
+    timed = [(index, run) for index, run in runs if run.profile.compute_time_ns > 1]
+    if not runs:
+        raise DataError("runs", "at least one run without an error", f"none among {len(tuning.runs)}")
+    return timed or runs, np.array([run.profile.compute_time_ns for _, run in timed] or [0] * len(runs), np.int64)
+
+
+def _node_layout(node: NodeLayoutConfig, field: str) -> list[int]:
+    if len(node.tensors) > len(LAYOUT_TENSORS):
+        raise DataError(f"{field}.tensors", f"at most {len(LAYOUT_TENSORS)}: output, input, kernel", len(node.tensors))
+    row = [-1] * LAYOUT_VALUES
+    for number, tensor in enumerate(node.tensors):
+        dims = tensor.dims
+        if len(dims) > LAYOUT_DIMS:
+            raise DataError(f"{field}.tensors[{number}].dims", f"at most {LAYOUT_DIMS} dimensions", len(dims))
+        start = number * LAYOUT_DIMS
+        row[start : start + len(dims)] = dims
+    return row
+
+
+def _layout_chunks(runs: Sequence[tuple[int, ConfigProfile]], nodes: int) -> Iterator[NDArray[np.int32]]:
+    step = max(1, _CHUNK_VALUES // (nodes * LAYOUT_VALUES))
+    for start in range(0, len(runs), step):
+        chunk = []
+        for index, run in runs[start : start + step]:
+            field = f"runs[{index}].module_config.layout_config.nodes"
+            layouts = run.module_config.layout_config.nodes
+            if len(layouts) != nodes:
+                raise DataError(field, f"one for each of {nodes} configurable nodes", len(layouts))
+            chunk.append([_node_layout(layout, f"{field}[{i}]") for i, layout in enumerate(layouts)])
+        yield np.array(chunk, dtype=np.int32)
+
+
+def _check_ranks(program: Program, node_ids: Int64) -> None:
+    for node in node_ids:
+        if (rank := len(program.instructions[node].shape.dimensions)) > LAYOUT_DIMS:
+            expected = f"at most {LAYOUT_DIMS} dimensions at a configurable node, for its layout to fit"
+            raise DataError(f"shape.dimensions of node {node}", expected, rank)
+
+
+def default_layout(program: Program) -> tuple[LayoutConfigurations, Measurements]:
+    """What a program without runs can be configured in: the compiler's own layout of every configurable node.
+
+    Returns:
+        one configuration, all -1, of the nodes that are a convolution, dot or reshape, its runtime withheld (0).
+
+    Raises:
+        NothingToConfigureError: there is no such node.
+        DataError: one has more than six dimensions.
+    """
+    found = [node for node, instruction in enumerate(program.instructions) if instruction.opcode in CONFIGURABLE]
+    if not found:
+        raise NothingToConfigureError("computations", f"a node to configure ({', '.join(CONFIGURABLE)})", "none")
+    node_ids = np.array(found, dtype=np.int64)
+    _check_ranks(program, node_ids)
+    default = np.full((1, len(found), LAYOUT_VALUES), -1)
+    return LayoutConfigurations.from_chunks(node_ids, [default]), Measurements(np.zeros(1, dtype=np.int64))
+
+
+def layouts(tuning: ModuleTuningData, program: Program) -> tuple[LayoutConfigurations, Measurements]:
+    """The layout configurations of a record and their runtimes.
+
+    Raises:
+        DataError: names the field of the record that breaks its contract.
+    """
+    count = len(program.instructions)
+    positions = list(tuning.config_index_to_node)
+    if not positions or max(positions) >= count:
+        found = max(positions, default="none")
+        raise DataError("config_index_to_node", f"positions of nodes in 0..{count - 1}, at least one", found)
+    nodes = program.node_of[positions]
+    order = np.argsort(nodes)
+    if len(np.unique(nodes)) < len(nodes):
+        raise DataError("config_index_to_node", "each node once", "a repeated node")
+    _check_ranks(program, nodes)
+    runs, runtime = _good_runs(tuning)
+    chunks = (chunk[:, order] for chunk in _layout_chunks(runs, len(nodes)))
+    return LayoutConfigurations.from_chunks(nodes[order], chunks), Measurements(runtime)
+
+
+def _bounds(values: Collection[int]) -> list[int]:
+    """The first six values, the sum, and the product, which is 0 for no values; both wrap at 64 bits."""
+    array = np.array(values, dtype=np.int64)
+    first = [*values][:6]
+    return [*first, *[0] * (6 - len(first)), int(array.sum()), int(array.prod()) if len(array) else 0]
+
+
+def _tile_features(tile: TileSizeConfig) -> list[int]:
+    return [*_bounds(tile.kernel_bounds), *_bounds(tile.output_bounds), *_bounds(tile.input_bounds)]
+
+
+def default_tile() -> tuple[TileConfigurations, Measurements]:
+    """What a kernel without runs gets: one configuration without bounds, its runtime withheld (0, normalizer 1)."""
+    feat: Float32 = np.zeros((1, TILE_FEATURES), dtype=np.float32)
+    return TileConfigurations(feat), Measurements(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64))
+
+
+def tiles(tuning: ModuleTuningData) -> tuple[TileConfigurations, Measurements]:
+    """The tile configurations of a record, their runtimes, and the runtime of its default run.
+
+    Raises:
+        DataError: names the field of the record that breaks its contract.
+    """
+    runs, runtime = _good_runs(tuning)
+    normalizer = 1
+    if runtime.any():
+        default = next((run for _, run in runs if run.is_default), None)
+        if default is None:
+            raise DataError("runs.is_default", "a default run with a runtime, as normalizer", "none")
+        normalizer = default.profile.compute_time_ns
+    rows = [_tile_features(run.op_config.tile_size_config) for _, run in runs]
+    feat = np.array(rows, dtype=np.int64).astype(np.float32)
+    return TileConfigurations(feat), Measurements(runtime, np.full(len(runs), normalizer, dtype=np.int64))

@@ -1,0 +1,101 @@
+"""Extra features, beyond the 140: what only the protobuf holds, in `<graph>.extra.npz` beside the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hlorank.collection import EXTRA_SUFFIX
+from hlorank.graph import Int64
+from hlorank.hlo.features import Columns, put_lists, with_field
+from hlorank.hlo.program import Program
+from hlorank.io import write_atomic
+
+OPERANDS = 3
+"""Operands whose shapes are kept."""
+_WIDTH = 6
+
+
+def extra_path(graph: Path) -> Path:
+    """The extra file of a graph's npz file."""
+    return graph.with_name(graph.name.removesuffix(".npz") + EXTRA_SUFFIX)
+
+
+def _padded(nodes: int, rows: Int64, *groups: Sequence[Collection[int]]) -> Int64:
+    """(nodes, groups, 6): the first six values of one list per group for each of `rows`, padded with -1."""
+    array = np.full((nodes, len(groups) * _WIDTH), -1, dtype=np.int64)
+    for number, lists in enumerate(groups):
+        put_lists(array, Columns("", number * _WIDTH, _WIDTH), rows, lists)
+    return array.reshape(nodes, len(groups), _WIDTH)
+
+
+def _operand_shapes(program: Program) -> list[list[Collection[int]]]:
+    """The dimensions of the first, second and third operand of each node, empty where there is none."""
+    dimensions = [instruction.shape.dimensions for instruction in program.instructions]
+    return [
+        [dimensions[operands[number]] if number < len(operands) else () for operands in program.operands]
+        for number in range(OPERANDS)
+    ]
+
+
+def extra_features(program: Program) -> dict[str, Int64]:
+    """The extra features of a program's nodes.
+
+    Returns:
+        int64 arrays, padded with -1, which is no axis and no size:
+        `dot_dimensions` (nodes, 4, 6), contracting axes of the left and right operand, batch axes of both;
+        `gather_dimensions` (nodes, 3, 6), offset_dims, collapsed_slice_dims, start_index_map;
+        `gather_slice_sizes` (nodes, 1, 6);
+        `scatter_dimensions` (nodes, 3, 6), update_window_dims, inserted_window_dims, scatter_dims_to_operand_dims;
+        `index_vector_dim` (nodes,), of gathers and scatters;
+        `operand_shapes` (nodes, 3, 6), the dimensions of the first three operands, in their order.
+    """
+    instructions = program.instructions
+    count = len(instructions)
+    dot_rows, gather_rows, scatter_rows = (
+        with_field(instructions, f"{name}_dimension_numbers") for name in ("dot", "gather", "scatter")
+    )
+    dots = [instructions[row].dot_dimension_numbers for row in dot_rows]
+    gathers = [instructions[row].gather_dimension_numbers for row in gather_rows]
+    scatters = [instructions[row].scatter_dimension_numbers for row in scatter_rows]
+    slice_sizes = [instructions[row].gather_slice_sizes for row in gather_rows]
+    index_vector_dim = np.full(count, -1, dtype=np.int64)
+    index_vector_dim[gather_rows] = [one.index_vector_dim for one in gathers]
+    index_vector_dim[scatter_rows] = [one.index_vector_dim for one in scatters]
+    return {
+        "dot_dimensions": _padded(
+            count,
+            dot_rows,
+            [one.lhs_contracting_dimensions for one in dots],
+            [one.rhs_contracting_dimensions for one in dots],
+            [one.lhs_batch_dimensions for one in dots],
+            [one.rhs_batch_dimensions for one in dots],
+        ),
+        "gather_dimensions": _padded(
+            count,
+            gather_rows,
+            [one.offset_dims for one in gathers],
+            [one.collapsed_slice_dims for one in gathers],
+            [one.start_index_map for one in gathers],
+        ),
+        "gather_slice_sizes": _padded(count, gather_rows, slice_sizes),
+        "scatter_dimensions": _padded(
+            count,
+            scatter_rows,
+            [one.update_window_dims for one in scatters],
+            [one.inserted_window_dims for one in scatters],
+            [one.scatter_dims_to_operand_dims for one in scatters],
+        ),
+        "index_vector_dim": index_vector_dim,
+        "operand_shapes": _padded(count, np.arange(count), *_operand_shapes(program)),
+    }
+
+
+def write_extra(graph: Path, program: Program) -> Path:
+    """Writes the extra features beside a graph's npz file, in one step; equal content gives equal bytes."""
+    path = extra_path(graph)
+    arrays = extra_features(program)
+    write_atomic(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
+    return path

@@ -1,0 +1,173 @@
+"""The 140 node features, by the rules of the official files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.graph import NODE_FEATURES, Float32, Int64
+from hlorank.hlo.hlo_pb2 import HloInstructionProto
+
+
+class Columns(NamedTuple):
+    """The columns of one attribute: its first `width` values and, with `totals`, the sum and product of all."""
+
+    name: str
+    start: int
+    width: int = 1
+    totals: bool = False
+
+    @property
+    def stop(self) -> int:
+        """The column after the last one."""
+        return self.start + self.width + 2 * self.totals
+
+
+IS_ROOT = Columns("is_root", 0)
+UNUSED = Columns("unused", 1)
+ELEMENT_TYPE = Columns("element_type", 2, 19)
+SHAPE = Columns("shape", 21, 6, totals=True)
+TUPLE_SIZE = Columns("tuple_size", 29)
+PARAMETER_NUMBER = Columns("parameter_number", 30)
+DIMENSIONS = Columns("dimensions", 31, 6)
+WINDOW = (
+    Columns("window_size", 37, 6, totals=True),
+    Columns("window_stride", 45, 6, totals=True),
+    Columns("window_padding_low", 53, 6, totals=True),
+    Columns("window_padding_high", 61, 6, totals=True),
+    Columns("window_dilation", 69, 6, totals=True),
+    Columns("window_base_dilation", 77, 6, totals=True),
+)
+WINDOW_REVERSAL = Columns("window_reversal", 85, 6)
+WINDOW_REVERSAL_COUNTS = Columns("window_reversal_counts", 91, 2)
+CONVOLUTION_INPUT = Columns("convolution_input_batch_and_feature", 93, 2)
+CONVOLUTION_INPUT_SPATIAL = Columns("convolution_input_spatial", 95, 4)
+CONVOLUTION_KERNEL = Columns("convolution_kernel_input_and_output_feature", 99, 2)
+CONVOLUTION_KERNEL_SPATIAL = Columns("convolution_kernel_spatial", 101, 4)
+CONVOLUTION_OUTPUT = Columns("convolution_output_batch_and_feature", 105, 2)
+FEATURE_GROUPS = Columns("feature_group_count", 107)
+BATCH_GROUPS = Columns("batch_group_count", 108)
+SLICE = (
+    Columns("slice_start", 109, 2, totals=True),
+    Columns("slice_stride", 113, 2, totals=True),
+    Columns("slice_limit", 117, 2, totals=True),
+)
+DYNAMIC_SLICE_SIZES = Columns("dynamic_slice_sizes", 121, 2, totals=True)
+PADDING = (
+    Columns("padding_low", 125, 2, totals=True),
+    Columns("padding_high", 129, 2, totals=True),
+)
+IS_STABLE = Columns("is_stable", 133)
+MINOR_TO_MAJOR = Columns("minor_to_major", 134, 6)
+
+COLUMNS = (
+    IS_ROOT, UNUSED, ELEMENT_TYPE, SHAPE, TUPLE_SIZE, PARAMETER_NUMBER, DIMENSIONS,
+    *WINDOW, WINDOW_REVERSAL, WINDOW_REVERSAL_COUNTS,
+    CONVOLUTION_INPUT, CONVOLUTION_INPUT_SPATIAL, CONVOLUTION_KERNEL, CONVOLUTION_KERNEL_SPATIAL, CONVOLUTION_OUTPUT,
+    FEATURE_GROUPS, BATCH_GROUPS, *SLICE, DYNAMIC_SLICE_SIZES, *PADDING, IS_STABLE, MINOR_TO_MAJOR,
+)  # fmt: skip
+"""All 140 columns, in order."""
+
+# xla.PrimitiveType of each one-hot column: invalid, pred, s8 to s64, u8 to u64, f16 to f64, bf16, c64, c128, tuple,
+# opaque, token. Types that came later have no column.
+_TYPE_NUMBERS = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 15, 18, 13, 14, 17])
+
+
+def put_lists(features: NDArray[np.number], columns: Columns, rows: Int64, lists: Sequence[Collection[int]]) -> None:
+    """Writes one list of 64-bit whole numbers for each of `rows` into its columns.
+
+    Columns that a list does not reach keep what they hold. Sums and products wrap at 64 bits, and are cast last.
+    """
+    lengths = np.fromiter(map(len, lists), np.int64, len(lists))
+    values = np.fromiter(chain.from_iterable(lists), np.int64, int(lengths.sum()))
+    starts = np.cumsum(lengths) - lengths
+    place = np.arange(len(values)) - np.repeat(starts, lengths)
+    kept = place < columns.width
+    features[np.repeat(rows, lengths)[kept], columns.start + place[kept]] = values[kept]
+    some = lengths > 0  # reduceat has no empty pieces
+    if columns.totals and some.any():
+        features[rows[some], columns.stop - 2] = np.add.reduceat(values, starts[some])
+        features[rows[some], columns.stop - 1] = np.multiply.reduceat(values, starts[some])
+
+
+def with_field(instructions: Sequence[HloInstructionProto], field: str) -> Int64:
+    """The positions of the instructions that have this message."""
+    return np.array([row for row, one in enumerate(instructions) if one.HasField(field)], dtype=np.int64)
+
+
+def _put_windows(features: Float32, instructions: Sequence[HloInstructionProto]) -> None:
+    rows = with_field(instructions, "window")
+    windows = [instructions[row].window.dimensions for row in rows]
+    put_lists(features, WINDOW[0], rows, [[one.size for one in window] for window in windows])
+    put_lists(features, WINDOW[1], rows, [[one.stride for one in window] for window in windows])
+    put_lists(features, WINDOW[2], rows, [[one.padding_low for one in window] for window in windows])
+    put_lists(features, WINDOW[3], rows, [[one.padding_high for one in window] for window in windows])
+    put_lists(features, WINDOW[4], rows, [[one.window_dilation for one in window] for window in windows])
+    put_lists(features, WINDOW[5], rows, [[one.base_dilation for one in window] for window in windows])
+    reversals = [[one.window_reversal for one in window] for window in windows]
+    put_lists(features, WINDOW_REVERSAL, rows, reversals)
+    put_lists(features, WINDOW_REVERSAL_COUNTS, rows, [[sum(flags), len(flags) - sum(flags)] for flags in reversals])
+
+
+def _put_convolutions(features: Float32, instructions: Sequence[HloInstructionProto]) -> None:
+    rows = with_field(instructions, "convolution_dimension_numbers")
+    numbers = [instructions[row].convolution_dimension_numbers for row in rows]
+    inputs = [[one.input_batch_dimension, one.input_feature_dimension] for one in numbers]
+    kernels = [[one.kernel_input_feature_dimension, one.kernel_output_feature_dimension] for one in numbers]
+    outputs = [[one.output_batch_dimension, one.output_feature_dimension] for one in numbers]
+    put_lists(features, CONVOLUTION_INPUT, rows, inputs)
+    put_lists(features, CONVOLUTION_INPUT_SPATIAL, rows, [one.input_spatial_dimensions for one in numbers])
+    put_lists(features, CONVOLUTION_KERNEL, rows, kernels)
+    put_lists(features, CONVOLUTION_KERNEL_SPATIAL, rows, [one.kernel_spatial_dimensions for one in numbers])
+    put_lists(features, CONVOLUTION_OUTPUT, rows, outputs)
+
+
+def _put_slices(features: Float32, instructions: Sequence[HloInstructionProto]) -> None:
+    rows = np.array([row for row, one in enumerate(instructions) if one.slice_dimensions], dtype=np.int64)
+    slices = [instructions[row].slice_dimensions for row in rows]
+    put_lists(features, SLICE[0], rows, [[one.start for one in dimensions] for dimensions in slices])
+    put_lists(features, SLICE[1], rows, [[one.stride for one in dimensions] for dimensions in slices])
+    put_lists(features, SLICE[2], rows, [[one.limit for one in dimensions] for dimensions in slices])
+    rows = with_field(instructions, "padding_config")
+    paddings = [instructions[row].padding_config.dimensions for row in rows]
+    put_lists(features, PADDING[0], rows, [[one.edge_padding_low for one in padding] for padding in paddings])
+    put_lists(features, PADDING[1], rows, [[one.edge_padding_high for one in padding] for padding in paddings])
+
+
+def node_features(instructions: Sequence[HloInstructionProto], is_root: NDArray[np.bool_]) -> Float32:
+    """The official features of nodes, one attribute at a time over all of them.
+
+    A shape of more than six dimensions keeps its first six, and the sum and product of all.
+
+    Args:
+        instructions: the instructions in node order.
+        is_root: (nodes,) bool, whether each is the root of its own computation.
+
+    Returns:
+        (nodes, 140) float32, padded with 0; the columns are those of `COLUMNS`.
+    """
+    count = len(instructions)
+    features = np.zeros((count, NODE_FEATURES), dtype=np.float32)
+    features[:, [columns.stop - 1 for columns in COLUMNS if columns.totals]] = 1  # the product of an empty list
+    features[:, IS_ROOT.start] = is_root
+    shapes = [instruction.shape for instruction in instructions]
+    types = np.array([shape.element_type for shape in shapes])
+    features[:, ELEMENT_TYPE.start : ELEMENT_TYPE.stop] = types[:, None] == _TYPE_NUMBERS
+    rows = np.arange(count)
+    put_lists(features, SHAPE, rows, [shape.dimensions for shape in shapes])
+    put_lists(features, MINOR_TO_MAJOR, rows, [shape.layout.minor_to_major for shape in shapes])
+    put_lists(features, DIMENSIONS, rows, [one.dimensions for one in instructions])
+    put_lists(features, DYNAMIC_SLICE_SIZES, rows, [one.dynamic_slice_sizes for one in instructions])
+    features[:, TUPLE_SIZE.start] = [len(shape.tuple_shapes) for shape in shapes]
+    features[:, PARAMETER_NUMBER.start] = [one.parameter_number for one in instructions]
+    features[:, FEATURE_GROUPS.start] = [one.feature_group_count for one in instructions]
+    features[:, BATCH_GROUPS.start] = [one.batch_group_count for one in instructions]
+    features[:, IS_STABLE.start] = [one.is_stable for one in instructions]
+    _put_windows(features, instructions)
+    _put_convolutions(features, instructions)
+    _put_slices(features, instructions)
+    return features

@@ -1,0 +1,275 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class LayoutProto(_message.Message):
+    __slots__ = ("minor_to_major",)
+    MINOR_TO_MAJOR_FIELD_NUMBER: _ClassVar[int]
+    minor_to_major: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, minor_to_major: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ShapeProto(_message.Message):
+    __slots__ = ("element_type", "dimensions", "tuple_shapes", "layout")
+    ELEMENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    TUPLE_SHAPES_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    element_type: int
+    dimensions: _containers.RepeatedScalarFieldContainer[int]
+    tuple_shapes: _containers.RepeatedCompositeFieldContainer[ShapeProto]
+    layout: LayoutProto
+    def __init__(self, element_type: _Optional[int] = ..., dimensions: _Optional[_Iterable[int]] = ..., tuple_shapes: _Optional[_Iterable[_Union[ShapeProto, _Mapping]]] = ..., layout: _Optional[_Union[LayoutProto, _Mapping]] = ...) -> None: ...
+
+class WindowDimension(_message.Message):
+    __slots__ = ("size", "stride", "padding_low", "padding_high", "window_dilation", "base_dilation", "window_reversal")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    STRIDE_FIELD_NUMBER: _ClassVar[int]
+    PADDING_LOW_FIELD_NUMBER: _ClassVar[int]
+    PADDING_HIGH_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_DILATION_FIELD_NUMBER: _ClassVar[int]
+    BASE_DILATION_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_REVERSAL_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    stride: int
+    padding_low: int
+    padding_high: int
+    window_dilation: int
+    base_dilation: int
+    window_reversal: bool
+    def __init__(self, size: _Optional[int] = ..., stride: _Optional[int] = ..., padding_low: _Optional[int] = ..., padding_high: _Optional[int] = ..., window_dilation: _Optional[int] = ..., base_dilation: _Optional[int] = ..., window_reversal: _Optional[bool] = ...) -> None: ...
+
+class Window(_message.Message):
+    __slots__ = ("dimensions",)
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    dimensions: _containers.RepeatedCompositeFieldContainer[WindowDimension]
+    def __init__(self, dimensions: _Optional[_Iterable[_Union[WindowDimension, _Mapping]]] = ...) -> None: ...
+
+class ConvolutionDimensionNumbers(_message.Message):
+    __slots__ = ("kernel_input_feature_dimension", "kernel_output_feature_dimension", "kernel_spatial_dimensions", "input_batch_dimension", "input_feature_dimension", "output_batch_dimension", "output_feature_dimension", "input_spatial_dimensions")
+    KERNEL_INPUT_FEATURE_DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_OUTPUT_FEATURE_DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_SPATIAL_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_BATCH_DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FEATURE_DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_BATCH_DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FEATURE_DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    INPUT_SPATIAL_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    kernel_input_feature_dimension: int
+    kernel_output_feature_dimension: int
+    kernel_spatial_dimensions: _containers.RepeatedScalarFieldContainer[int]
+    input_batch_dimension: int
+    input_feature_dimension: int
+    output_batch_dimension: int
+    output_feature_dimension: int
+    input_spatial_dimensions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kernel_input_feature_dimension: _Optional[int] = ..., kernel_output_feature_dimension: _Optional[int] = ..., kernel_spatial_dimensions: _Optional[_Iterable[int]] = ..., input_batch_dimension: _Optional[int] = ..., input_feature_dimension: _Optional[int] = ..., output_batch_dimension: _Optional[int] = ..., output_feature_dimension: _Optional[int] = ..., input_spatial_dimensions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SliceDimensions(_message.Message):
+    __slots__ = ("start", "limit", "stride")
+    START_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    STRIDE_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    limit: int
+    stride: int
+    def __init__(self, start: _Optional[int] = ..., limit: _Optional[int] = ..., stride: _Optional[int] = ...) -> None: ...
+
+class PaddingConfigDimension(_message.Message):
+    __slots__ = ("edge_padding_low", "edge_padding_high")
+    EDGE_PADDING_LOW_FIELD_NUMBER: _ClassVar[int]
+    EDGE_PADDING_HIGH_FIELD_NUMBER: _ClassVar[int]
+    edge_padding_low: int
+    edge_padding_high: int
+    def __init__(self, edge_padding_low: _Optional[int] = ..., edge_padding_high: _Optional[int] = ...) -> None: ...
+
+class PaddingConfig(_message.Message):
+    __slots__ = ("dimensions",)
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    dimensions: _containers.RepeatedCompositeFieldContainer[PaddingConfigDimension]
+    def __init__(self, dimensions: _Optional[_Iterable[_Union[PaddingConfigDimension, _Mapping]]] = ...) -> None: ...
+
+class DotDimensionNumbers(_message.Message):
+    __slots__ = ("lhs_contracting_dimensions", "rhs_contracting_dimensions", "lhs_batch_dimensions", "rhs_batch_dimensions")
+    LHS_CONTRACTING_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    RHS_CONTRACTING_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    LHS_BATCH_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    RHS_BATCH_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    lhs_contracting_dimensions: _containers.RepeatedScalarFieldContainer[int]
+    rhs_contracting_dimensions: _containers.RepeatedScalarFieldContainer[int]
+    lhs_batch_dimensions: _containers.RepeatedScalarFieldContainer[int]
+    rhs_batch_dimensions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lhs_contracting_dimensions: _Optional[_Iterable[int]] = ..., rhs_contracting_dimensions: _Optional[_Iterable[int]] = ..., lhs_batch_dimensions: _Optional[_Iterable[int]] = ..., rhs_batch_dimensions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GatherDimensionNumbers(_message.Message):
+    __slots__ = ("offset_dims", "collapsed_slice_dims", "start_index_map", "index_vector_dim")
+    OFFSET_DIMS_FIELD_NUMBER: _ClassVar[int]
+    COLLAPSED_SLICE_DIMS_FIELD_NUMBER: _ClassVar[int]
+    START_INDEX_MAP_FIELD_NUMBER: _ClassVar[int]
+    INDEX_VECTOR_DIM_FIELD_NUMBER: _ClassVar[int]
+    offset_dims: _containers.RepeatedScalarFieldContainer[int]
+    collapsed_slice_dims: _containers.RepeatedScalarFieldContainer[int]
+    start_index_map: _containers.RepeatedScalarFieldContainer[int]
+    index_vector_dim: int
+    def __init__(self, offset_dims: _Optional[_Iterable[int]] = ..., collapsed_slice_dims: _Optional[_Iterable[int]] = ..., start_index_map: _Optional[_Iterable[int]] = ..., index_vector_dim: _Optional[int] = ...) -> None: ...
+
+class ScatterDimensionNumbers(_message.Message):
+    __slots__ = ("update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims", "index_vector_dim")
+    UPDATE_WINDOW_DIMS_FIELD_NUMBER: _ClassVar[int]
+    INSERTED_WINDOW_DIMS_FIELD_NUMBER: _ClassVar[int]
+    SCATTER_DIMS_TO_OPERAND_DIMS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_VECTOR_DIM_FIELD_NUMBER: _ClassVar[int]
+    update_window_dims: _containers.RepeatedScalarFieldContainer[int]
+    inserted_window_dims: _containers.RepeatedScalarFieldContainer[int]
+    scatter_dims_to_operand_dims: _containers.RepeatedScalarFieldContainer[int]
+    index_vector_dim: int
+    def __init__(self, update_window_dims: _Optional[_Iterable[int]] = ..., inserted_window_dims: _Optional[_Iterable[int]] = ..., scatter_dims_to_operand_dims: _Optional[_Iterable[int]] = ..., index_vector_dim: _Optional[int] = ...) -> None: ...
+
+class HloInstructionProto(_message.Message):
+    __slots__ = ("opcode", "shape", "parameter_number", "dimensions", "window", "convolution_dimension_numbers", "slice_dimensions", "dynamic_slice_sizes", "padding_config", "dot_dimension_numbers", "gather_dimension_numbers", "gather_slice_sizes", "id", "operand_ids", "called_computation_ids", "scatter_dimension_numbers", "feature_group_count", "batch_group_count", "is_stable")
+    OPCODE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    CONVOLUTION_DIMENSION_NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    SLICE_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    DYNAMIC_SLICE_SIZES_FIELD_NUMBER: _ClassVar[int]
+    PADDING_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    DOT_DIMENSION_NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    GATHER_DIMENSION_NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    GATHER_SLICE_SIZES_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OPERAND_IDS_FIELD_NUMBER: _ClassVar[int]
+    CALLED_COMPUTATION_IDS_FIELD_NUMBER: _ClassVar[int]
+    SCATTER_DIMENSION_NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_GROUP_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BATCH_GROUP_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IS_STABLE_FIELD_NUMBER: _ClassVar[int]
+    opcode: str
+    shape: ShapeProto
+    parameter_number: int
+    dimensions: _containers.RepeatedScalarFieldContainer[int]
+    window: Window
+    convolution_dimension_numbers: ConvolutionDimensionNumbers
+    slice_dimensions: _containers.RepeatedCompositeFieldContainer[SliceDimensions]
+    dynamic_slice_sizes: _containers.RepeatedScalarFieldContainer[int]
+    padding_config: PaddingConfig
+    dot_dimension_numbers: DotDimensionNumbers
+    gather_dimension_numbers: GatherDimensionNumbers
+    gather_slice_sizes: _containers.RepeatedScalarFieldContainer[int]
+    id: int
+    operand_ids: _containers.RepeatedScalarFieldContainer[int]
+    called_computation_ids: _containers.RepeatedScalarFieldContainer[int]
+    scatter_dimension_numbers: ScatterDimensionNumbers
+    feature_group_count: int
+    batch_group_count: int
+    is_stable: bool
+    def __init__(self, opcode: _Optional[str] = ..., shape: _Optional[_Union[ShapeProto, _Mapping]] = ..., parameter_number: _Optional[int] = ..., dimensions: _Optional[_Iterable[int]] = ..., window: _Optional[_Union[Window, _Mapping]] = ..., convolution_dimension_numbers: _Optional[_Union[ConvolutionDimensionNumbers, _Mapping]] = ..., slice_dimensions: _Optional[_Iterable[_Union[SliceDimensions, _Mapping]]] = ..., dynamic_slice_sizes: _Optional[_Iterable[int]] = ..., padding_config: _Optional[_Union[PaddingConfig, _Mapping]] = ..., dot_dimension_numbers: _Optional[_Union[DotDimensionNumbers, _Mapping]] = ..., gather_dimension_numbers: _Optional[_Union[GatherDimensionNumbers, _Mapping]] = ..., gather_slice_sizes: _Optional[_Iterable[int]] = ..., id: _Optional[int] = ..., operand_ids: _Optional[_Iterable[int]] = ..., called_computation_ids: _Optional[_Iterable[int]] = ..., scatter_dimension_numbers: _Optional[_Union[ScatterDimensionNumbers, _Mapping]] = ..., feature_group_count: _Optional[int] = ..., batch_group_count: _Optional[int] = ..., is_stable: _Optional[bool] = ...) -> None: ...
+
+class HloComputationProto(_message.Message):
+    __slots__ = ("name", "instructions", "id", "root_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INSTRUCTIONS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ROOT_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    instructions: _containers.RepeatedCompositeFieldContainer[HloInstructionProto]
+    id: int
+    root_id: int
+    def __init__(self, name: _Optional[str] = ..., instructions: _Optional[_Iterable[_Union[HloInstructionProto, _Mapping]]] = ..., id: _Optional[int] = ..., root_id: _Optional[int] = ...) -> None: ...
+
+class HloModuleProto(_message.Message):
+    __slots__ = ("name", "computations")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COMPUTATIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    computations: _containers.RepeatedCompositeFieldContainer[HloComputationProto]
+    def __init__(self, name: _Optional[str] = ..., computations: _Optional[_Iterable[_Union[HloComputationProto, _Mapping]]] = ...) -> None: ...
+
+class HloProto(_message.Message):
+    __slots__ = ("hlo_module",)
+    HLO_MODULE_FIELD_NUMBER: _ClassVar[int]
+    hlo_module: HloModuleProto
+    def __init__(self, hlo_module: _Optional[_Union[HloModuleProto, _Mapping]] = ...) -> None: ...
+
+class ExecutionProfile(_message.Message):
+    __slots__ = ("compute_time_ns",)
+    COMPUTE_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    compute_time_ns: int
+    def __init__(self, compute_time_ns: _Optional[int] = ...) -> None: ...
+
+class TileSizeConfig(_message.Message):
+    __slots__ = ("kernel_bounds", "output_bounds", "input_bounds")
+    KERNEL_BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    kernel_bounds: _containers.RepeatedScalarFieldContainer[int]
+    output_bounds: _containers.RepeatedScalarFieldContainer[int]
+    input_bounds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kernel_bounds: _Optional[_Iterable[int]] = ..., output_bounds: _Optional[_Iterable[int]] = ..., input_bounds: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class HloOpConfig(_message.Message):
+    __slots__ = ("tile_size_config",)
+    TILE_SIZE_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    tile_size_config: TileSizeConfig
+    def __init__(self, tile_size_config: _Optional[_Union[TileSizeConfig, _Mapping]] = ...) -> None: ...
+
+class TensorLayoutConfig(_message.Message):
+    __slots__ = ("dims",)
+    DIMS_FIELD_NUMBER: _ClassVar[int]
+    dims: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, dims: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class NodeLayoutConfig(_message.Message):
+    __slots__ = ("tensors",)
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    tensors: _containers.RepeatedCompositeFieldContainer[TensorLayoutConfig]
+    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorLayoutConfig, _Mapping]]] = ...) -> None: ...
+
+class LayoutConfig(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeLayoutConfig]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeLayoutConfig, _Mapping]]] = ...) -> None: ...
+
+class HloModuleConfig(_message.Message):
+    __slots__ = ("layout_config",)
+    LAYOUT_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    layout_config: LayoutConfig
+    def __init__(self, layout_config: _Optional[_Union[LayoutConfig, _Mapping]] = ...) -> None: ...
+
+class ConfigProfile(_message.Message):
+    __slots__ = ("op_config", "module_config", "error", "profile", "is_default")
+    OP_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    MODULE_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    op_config: HloOpConfig
+    module_config: HloModuleConfig
+    error: bool
+    profile: ExecutionProfile
+    is_default: bool
+    def __init__(self, op_config: _Optional[_Union[HloOpConfig, _Mapping]] = ..., module_config: _Optional[_Union[HloModuleConfig, _Mapping]] = ..., error: _Optional[bool] = ..., profile: _Optional[_Union[ExecutionProfile, _Mapping]] = ..., is_default: _Optional[bool] = ...) -> None: ...
+
+class ModuleTuningData(_message.Message):
+    __slots__ = ("module", "fingerprint", "runs", "config_index_to_node")
+    MODULE_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_INDEX_TO_NODE_FIELD_NUMBER: _ClassVar[int]
+    module: HloModuleProto
+    fingerprint: int
+    runs: _containers.RepeatedCompositeFieldContainer[ConfigProfile]
+    config_index_to_node: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, module: _Optional[_Union[HloModuleProto, _Mapping]] = ..., fingerprint: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[ConfigProfile, _Mapping]]] = ..., config_index_to_node: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TuningData(_message.Message):
+    __slots__ = ("modules",)
+    MODULES_FIELD_NUMBER: _ClassVar[int]
+    modules: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, modules: _Optional[_Iterable[bytes]] = ...) -> None: ...

@@ -1,0 +1,177 @@
+"""A module's computations flattened into one list of nodes with edges."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.graph import Int64
+from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto
+from hlorank.io import DataError
+
+# What the official extractor cuts after.
+_BOUNDARY_NAMES = ("cluster", "while", "cond")
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """The instructions of all computations of a module as nodes.
+
+    Attributes:
+        instructions: the instructions in node order.
+        is_root: (nodes,) bool, whether each is the root of its own computation.
+        edge_index: (edges, 2) int64, sorted rows [u, v]: u consumes v, or calls the computation whose root is v.
+        node_splits: (blocks + 1,) int64, 0, the nodes up to each computation named cluster, while or cond, all nodes.
+        node_of: (nodes,) int64, the node of each instruction in the order in which the module stores them.
+        operands: for each node, the nodes of its operands, in their order, repeated ones included.
+    """
+
+    instructions: list[HloInstructionProto]
+    is_root: NDArray[np.bool_]
+    edge_index: Int64
+    node_splits: Int64
+    node_of: Int64
+    operands: list[list[int]]
+
+
+def _place(computation: int, instruction: int) -> str:
+    return f"computations[{computation}].instructions[{instruction}]"
+
+
+def _operands(computations: Sequence[HloComputationProto]) -> Iterator[list[int]]:
+    """The stored positions of each instruction's operands."""
+    start = 0
+    for c, computation in enumerate(computations):
+        # Newer dumps have ids that are unique only within their computation.
+        position_of = {instruction.id: start + i for i, instruction in enumerate(computation.instructions)}
+        if len(position_of) < len(computation.instructions):
+            raise DataError(f"computations[{c}].instructions", "an id of its own for each", "a repeated id")
+        for i, instruction in enumerate(computation.instructions):
+            if not instruction.opcode:
+                raise DataError(f"{_place(c, i)}.opcode", "the name of an opcode", "nothing")
+            try:
+                yield [position_of[operand] for operand in instruction.operand_ids]
+            except KeyError as error:
+                expected = "ids of instructions of the same computation"
+                raise DataError(f"{_place(c, i)}.operand_ids", expected, error.args[0]) from None
+        start += len(computation.instructions)
+
+
+def _roots(computations: Sequence[HloComputationProto]) -> dict[int, int]:
+    """The stored position of the root of each computation, by the computation's id."""
+    roots: dict[int, int] = {}
+    start = 0
+    for c, computation in enumerate(computations):
+        field = f"computations[{c}]"
+        if not computation.instructions:
+            raise DataError(f"{field}.instructions", "at least one instruction", "none")
+        if computation.id in roots:
+            raise DataError(f"{field}.id", "an id of its own", f"{computation.id} again")
+        ids = [instruction.id for instruction in computation.instructions]
+        if computation.root_id not in ids:
+            raise DataError(f"{field}.root_id", "the id of one of its instructions", computation.root_id)
+        roots[computation.id] = start + ids.index(computation.root_id)
+        start += len(ids)
+    return roots
+
+
+def _calls(computations: Sequence[HloComputationProto], roots: dict[int, int]) -> Iterator[list[int]]:
+    """The stored positions of the roots of the computations that each instruction calls."""
+    for c, computation in enumerate(computations):
+        for i, instruction in enumerate(computation.instructions):
+            try:
+                yield [roots[called] for called in instruction.called_computation_ids]
+            except KeyError as error:
+                expected = "ids of computations of the module"
+                raise DataError(f"{_place(c, i)}.called_computation_ids", expected, error.args[0]) from None
+
+
+def _edges(operands: list[list[int]], calls: list[list[int]]) -> Int64:
+    """(edges, 2): the distinct [user, used], sorted."""
+    count = len(operands)
+    used = [one + other for one, other in zip(operands, calls, strict=True)]
+    users = np.repeat(np.arange(count), [len(one) for one in used])
+    keys = np.unique(users * count + np.fromiter(chain.from_iterable(used), np.int64, len(users)))
+    return np.stack([keys // count, keys % count], axis=1)
+
+
+def _used_first(count: int, edges: Int64, name: Callable[[int], str]) -> Int64:
+    """The ids 0..count-1 with what is used before its users, and the smallest first among those that are ready."""
+    waiting = np.bincount(edges[:, 0], minlength=count)
+    by_used = edges[np.argsort(edges[:, 1], kind="stable")]
+    bounds = np.searchsorted(by_used[:, 1], np.arange(count + 1))
+    ready = np.flatnonzero(waiting == 0).tolist()
+    order = []
+    while ready:
+        order.append(used := heapq.heappop(ready))
+        for user in by_used[bounds[used] : bounds[used + 1], 0].tolist():
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, user)
+    if len(order) < count:
+        # Whatever still waits uses something that still waits: following that leads into a cycle.
+        next_one = {user: used for user, used in edges.tolist() if waiting[user] and waiting[used]}
+        seen: set[int] = set()
+        one = next(iter(next_one))
+        while one not in seen:
+            seen.add(one)
+            one = next_one[one]
+        raise DataError(name(one), "no cycles of operands and calls", "a cycle through it")
+    return np.array(order, dtype=np.int64)
+
+
+def _topological_order(computation_of: Int64, edges: Int64) -> Int64:
+    """The stored positions with operands and called computations first, computations in one piece each."""
+    calls = np.unique(computation_of[edges], axis=0)
+    calls = calls[calls[:, 0] != calls[:, 1]]
+    order = _used_first(int(computation_of[-1]) + 1, calls, lambda c: f"computations[{c}]")
+    # With computations one after the other, the smallest ready position always lies in the first unfinished one.
+    by_computation = np.argsort(np.argsort(order)[computation_of], kind="stable")
+    starts = np.searchsorted(computation_of, computation_of)
+
+    def name(renamed: int) -> str:
+        position = by_computation[renamed]
+        return _place(computation_of[position], position - starts[position])
+
+    return by_computation[_used_first(len(by_computation), np.argsort(by_computation)[edges], name)]
+
+
+def flatten(module: HloModuleProto) -> Program:
+    """Flattens a module.
+
+    Nodes stand in the order in which the module stores its computations and instructions. Only where that order is
+    not topological, computations move behind those that they call and instructions behind their operands, each as
+    little as possible.
+
+    Raises:
+        DataError: an id is repeated or names nothing, a root is missing, or operands or calls have a cycle.
+    """
+    computations = module.computations
+    if not computations:
+        raise DataError("computations", "at least one computation", "none")
+    roots = _roots(computations)
+    operands = list(_operands(computations))
+    edges = _edges(operands, list(_calls(computations, roots)))
+    instructions = [instruction for computation in computations for instruction in computation.instructions]
+    sizes = [len(computation.instructions) for computation in computations]
+    computation_of = np.repeat(np.arange(len(computations)), sizes)
+    node_of = np.arange(len(instructions))
+    if (edges[:, 0] <= edges[:, 1]).any():
+        order = _topological_order(computation_of, edges)
+        node_of = np.argsort(order)
+        edges = node_of[edges]
+        edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
+        computation_of = computation_of[order]
+        instructions = [instructions[position] for position in order]
+        operands = [node_of[operands[position]].tolist() for position in order]
+    is_root = np.zeros(len(instructions), dtype=np.bool_)
+    is_root[node_of[list(roots.values())]] = True
+    ends = np.flatnonzero(np.diff(computation_of, append=-1)) + 1
+    cut = [any(name in computations[c].name for name in _BOUNDARY_NAMES) for c in computation_of[ends - 1]]
+    cut[-1] = True  # the last block ends with the last node, whatever its name
+    return Program(instructions, is_root, edges, np.concatenate([[0], ends[cut]]), node_of, operands)

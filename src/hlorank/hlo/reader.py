@@ -1,0 +1,185 @@
+"""Files of HLO protobufs as graphs."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+
+from hlorank.collection import Kind
+from hlorank.graph import LAYOUT_DIMS, Graph, LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.hlo import configurations
+from hlorank.hlo.features import node_features
+from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
+from hlorank.hlo.opcodes import OPCODES, opcode_ids
+from hlorank.hlo.program import Program, flatten
+from hlorank.io import DataError
+
+_log = logging.getLogger(__name__)
+
+_EXPECTED = "a serialized HloModuleProto, HloProto, ModuleTuningData or TuningData"
+_TEXT = bytes({*range(32, 127), *b"\t\n\r\f"})
+_M = TypeVar("_M", bound=Message)
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One module of a file.
+
+    Attributes:
+        name: the graph's name.
+        path: the file.
+        place: the field of the file that holds the record, empty where the record is the file.
+        module: the module.
+        tuning: the tuning record of the module and its runs; None for a compiler's dump, which has no runs.
+    """
+
+    name: str
+    path: Path
+    place: str
+    module: HloModuleProto
+    tuning: ModuleTuningData | None
+
+    @property
+    def kind(self) -> Kind | None:
+        """What the runs configure; None for a dump."""
+        if self.tuning is None:
+            return None
+        return "tile" if any(run.HasField("op_config") for run in self.tuning.runs) else "layout"
+
+
+def proto_files(folder: Path) -> list[Path]:
+    """The protobufs of a folder: *.hlo.pb where there are some (compilers dump other *.pb beside them), else *.pb."""
+    return sorted(folder.glob("*.hlo.pb")) or sorted(folder.glob("*.pb"))
+
+
+def graph_name(path: Path) -> str:
+    """The name of the graph in a file: the file's name without .pb or .hlo.pb."""
+    return path.name.removesuffix(".pb").removesuffix(".hlo")
+
+
+def _parse(message: type[_M], data: bytes) -> _M:
+    """A message, empty where the bytes are not one."""
+    try:
+        return message.FromString(data)
+    except DecodeError:
+        return message()
+
+
+def _is_module(module: HloModuleProto) -> bool:
+    """Whether this is a module: other messages parse as one, too, with nothing in it that we know."""
+    first = module.computations[0] if module.computations else None
+    return first is not None and bool(first.instructions) and bool(first.instructions[0].opcode)
+
+
+def _is_tuning(tuning: ModuleTuningData) -> bool:
+    """Whether this is a tuning record, and not an HloProto, which has its module in the same field."""
+    if not _is_module(tuning.module):
+        return False
+    timed = any(run.profile.compute_time_ns for run in tuning.runs)
+    return tuning.HasField("fingerprint") or bool(tuning.config_index_to_node) or timed
+
+
+def _tuning_records(path: Path, entries: Sequence[bytes]) -> Iterator[Record]:
+    for index, entry in enumerate(entries):
+        tuning = _parse(ModuleTuningData, entry)
+        if not _is_module(tuning.module):
+            raise DataError(f"modules[{index}]", "a ModuleTuningData with a module", "another message", file=path)
+        # The official names hold the fingerprint as a signed number.
+        fingerprint = tuning.fingerprint - 2**64 * (tuning.fingerprint >= 2**63)
+        name = f"{graph_name(path)}_{fingerprint:x}"
+        yield Record(name, path, f"modules[{index}].", tuning.module, tuning)
+
+
+def parse_records(data: bytes, path: Path) -> Iterator[Record]:
+    """Parses the modules of a file that has been read, one at a time; otherwise as `read_records`.
+
+    Args:
+        data: the content of the file.
+        path: the file, which graphs are named after and errors name.
+    """
+    name = graph_name(path)
+    if _is_module(module := _parse(HloModuleProto, data)):
+        yield Record(name, path, "", module, None)
+    elif _is_tuning(tuning := _parse(ModuleTuningData, data)):
+        yield Record(name, path, "", tuning.module, tuning)
+    elif _is_module(module := _parse(HloProto, data).hlo_module):
+        yield Record(name, path, "", module, None)
+    elif (entries := _parse(TuningData, data).modules) and _is_module(_parse(ModuleTuningData, entries[0]).module):
+        yield from _tuning_records(path, entries)
+    elif not data:
+        raise DataError("file", _EXPECTED, "an empty file", file=path)
+    elif not data.translate(None, _TEXT):
+        raise DataError("file", f"{_EXPECTED} (binary; XLA: --xla_dump_hlo_as_proto)", "text", file=path)
+    else:
+        raise DataError("file", _EXPECTED, "a truncated file or another message", file=path)
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """Reads the modules of a file, one at a time, by the first of four messages whose module looks like one.
+
+    HloModuleProto and HloProto (a compiler's dump), ModuleTuningData and TuningData (TpuGraphs' records) are told
+    apart by what they hold; fields of other versions of the schema are ignored. A graph is named after its file, one
+    of a TuningData after its file and fingerprint, as in the dataset.
+
+    Raises:
+        DataError: the file is missing, empty, text, truncated, or another message.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError("file", _EXPECTED, error.strerror, file=path) from None
+    return parse_records(data, path)
+
+
+def _notice(record: Record, program: Program) -> None:
+    """Says what the features of this program cannot hold."""
+    unknown = Counter(one.opcode for one in program.instructions if one.opcode not in OPCODES)
+    if unknown:
+        names = ", ".join(f"{name[:40]!r} ({count})" for name, count in unknown.most_common(5))
+        _log.warning("%s: unknown opcodes become 0, in %d nodes: %s", record.path, unknown.total(), names)
+    if large := sum(len(one.shape.dimensions) > LAYOUT_DIMS for one in program.instructions):
+        _log.warning("%s: only the first %d dimensions are kept, in %d nodes", record.path, LAYOUT_DIMS, large)
+
+
+def _configurations(
+    record: Record, program: Program, kind: Kind
+) -> tuple[LayoutConfigurations | TileConfigurations, Measurements]:
+    if record.tuning is None:
+        return configurations.default_tile() if kind == "tile" else configurations.default_layout(program)
+    if record.kind != kind:
+        raise DataError("runs", f"{kind} configurations", f"{record.kind} configurations")
+    return configurations.tiles(record.tuning) if kind == "tile" else configurations.layouts(record.tuning, program)
+
+
+def featurize(record: Record, kind: Kind | None = None) -> tuple[MeasuredGraph, Program]:
+    """A record as a graph with the official features, and the program that its nodes come from.
+
+    Unknown opcodes become 0 and dimensions beyond the sixth are dropped, both with a notice.
+
+    Args:
+        record: what `read_records` gives.
+        kind: what is to be configured; None = what the record's runs configure, layouts for a dump.
+
+    Raises:
+        NothingToConfigureError: a dump without a node whose layout can be configured, where layouts are wanted.
+        DataError: names the file and the field that breaks its contract.
+    """
+    kind = kind or record.kind or "layout"
+    try:
+        program = flatten(record.module)
+        opcodes = opcode_ids(program.instructions)
+        # Files of tiles hold no boundaries.
+        splits = program.node_splits if kind == "layout" else np.array([0, len(opcodes)], dtype=np.int64)
+        graph = Graph(node_features(program.instructions, program.is_root), opcodes, program.edge_index, splits)
+        measured = MeasuredGraph(record.name, graph, *_configurations(record, program, kind))
+    except DataError as error:
+        raise type(error)(record.place + error.key, error.expected, error.found, file=record.path) from None
+    _notice(record, program)
+    return measured, program

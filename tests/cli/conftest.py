@@ -1,0 +1,36 @@
+"""Files that the commands are tried on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    """A compiler's dump of a parameter and a dot."""
+    module = HloModuleProto(name="m")
+    computation = module.computations.add(name="main", id=1, root_id=2)
+    computation.instructions.add(opcode="parameter", id=1)
+    computation.instructions.add(opcode="dot", id=2, operand_ids=[1, 1])
+    path = tmp_path / "in" / "jit_f.hlo.pb"
+    path.parent.mkdir()
+    path.write_bytes(module.SerializeToString())
+    return path
+
+
+@pytest.fixture
+def record(tmp_path: Path, dump: Path) -> Path:
+    """A tuning record of the same program: three runs of two configurations of the dot."""
+    module = HloModuleProto.FromString(dump.read_bytes())
+    tuning = ModuleTuningData(module=module, fingerprint=1, config_index_to_node=[1])
+    for nanoseconds, dims in ((3_000, []), (2_000, [1, 0]), (2_500, [1, 0])):
+        run = tuning.runs.add()
+        run.module_config.layout_config.nodes.add().tensors.add(dims=dims)
+        run.profile.compute_time_ns = nanoseconds
+    path = tmp_path / "record.pb"
+    path.write_bytes(tuning.SerializeToString())
+    return path

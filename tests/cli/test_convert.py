@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hlorank.cli.main import main
+from hlorank.collection import read_graph
+
+
+def test_files_and_folders_are_converted(
+    dump: Path, record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["convert", str(dump.parent), str(record), "--out", str(out), "--extra"]) == 0
+    names = ["jit_f.npz", "jit_f.extra.npz", "record.npz", "record.extra.npz"]
+    assert capsys.readouterr().out.splitlines() == [str(out / name) for name in names]
+    assert read_graph(out / "jit_f.npz", "layout").measurements.withheld
+    assert read_graph(out / "record.npz", "layout").measurements.runtime.tolist() == [3_000, 2_000, 2_500]
+
+
+def test_a_dump_becomes_a_kernel_where_wanted(dump: Path, tmp_path: Path) -> None:
+    assert main(["convert", str(dump), "--out", str(tmp_path), "--kind", "tile"]) == 0
+    assert read_graph(tmp_path / "jit_f.npz", "tile").graph.nodes == 2
+
+
+def test_what_fails_is_named_and_the_others_are_converted(
+    dump: Path, record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump.write_text("HloModule jit_f")
+    assert main(["convert", str(dump), str(record), "--out", str(tmp_path / "out")]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"error: {dump}: file: expected")
+    assert captured.err.count("\n") == 1
+    assert captured.out == f"{tmp_path / 'out' / 'record.npz'}\n"
+
+
+def test_inputs_that_cannot_be_told_apart_or_are_none(
+    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twin = tmp_path / "jit_f.pb"
+    twin.write_bytes(dump.read_bytes())
+    assert main(["convert", str(dump), str(twin), "--out", str(tmp_path / "out")]) == 1
+    assert "expected a graph name of its own" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["convert", str(tmp_path / "empty"), "--out", str(tmp_path / "out")]) == 1
+    assert "empty: folder: expected *.pb files, found none" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

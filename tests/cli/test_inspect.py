@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hlorank.cli.main import main
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+
+
+def inspected(path: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    assert main(["inspect", str(path), "--json"]) == 0
+    summaries: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return summaries
+
+
+def test_a_record_and_its_npz_file_say_the_same(
+    record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = {
+        "graph": "record",
+        "kind": "layout",
+        "nodes": 2,
+        "edges": 1,
+        "opcodes": 2,
+        "configurable_nodes": 1,
+        "configurations": 3,
+        "distinct": 2,
+        "min_runtime_ns": 2_000,
+        "max_runtime_ns": 3_000,
+    }
+    assert inspected(record, capsys) == [expected]
+    main(["convert", str(record), "--out", str(tmp_path)])
+    capsys.readouterr()
+    assert inspected(tmp_path / "record.npz", capsys) == [expected]
+
+
+def test_a_dump_has_no_runtimes(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (summary,) = inspected(dump, capsys)
+    assert (summary["configurable_nodes"], summary["min_runtime_ns"], summary["max_runtime_ns"]) == (1, None, None)
+
+
+def test_a_dump_with_nothing_to_lay_out_is_a_kernel(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = HloModuleProto.FromString(dump.read_bytes())
+    module.computations[0].instructions[1].opcode = "add"
+    dump.write_bytes(module.SerializeToString())
+    (summary,) = inspected(dump, capsys)
+    assert (summary["kind"], summary["configurable_nodes"]) == ("tile", 0)
+
+
+def test_the_table_is_readable(record: Path, dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(record)]) == 0
+    shown = capsys.readouterr().out
+    assert "2,000 .. 3,000" in shown
+    assert "configurable" in shown
+    assert main(["inspect", str(dump)]) == 0
+    assert "withheld" in capsys.readouterr().out
+
+
+def test_official_files(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (layout,) = inspected(shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz", capsys)
+    counts = ("nodes", "edges", "configurable_nodes", "configurations", "distinct")
+    assert [layout[key] for key in counts] == [3_163, 5_112, 62, 1_965, 1_469]
+    kernels = inspected(shared_data / "official" / "op_tuning_data.pb", capsys)
+    assert len(kernels) == 15
+    assert sum(one["configurations"] for one in kernels) == 752
+    assert sum(one["distinct"] == 1 for one in kernels) == 3
+    (tile,) = inspected(shared_data / "tpugraphs/npz/tile/xla/train/retinanet.2x2.fp32_-342c949e14733d96.npz", capsys)
+    assert (tile["kind"], tile["configurations"], tile["distinct"]) == ("tile", 2, 1)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hlorank import __version__
+from hlorank.cli.main import main
+
+HEAVY = {"torch", "lightning", "mlflow", "jax", "sklearn", "scipy", "pandas", "dvc", "hydra"}
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["convert", "--help"], ["inspect", "--help"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from hlorank.cli.main import main\n"
+        "try:\n    main(sys.argv[1:])\n"
+        "except SystemExit:\n    pass\n"
+        f"sys.exit(','.join(sorted(set(sys.modules) & {HEAVY!r})))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert ended.stderr.strip() == ""
+    assert "usage: hlorank" in ended.stdout
+
+
+def test_without_a_command_all_of_them_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert "convert" in shown
+    assert "inspect" in shown
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"hlorank {__version__}\n"
+
+
+def test_broken_data_is_one_line_and_status_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(tmp_path / "none.npz")]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"error: {tmp_path}/none.npz: file: expected")
+    assert captured.err.count("\n") == 1
+
+
+def test_wrong_usage_is_status_two(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["convert", "a.pb"])
+    assert "--out" in capsys.readouterr().err

@@ -1,0 +1,61 @@
+"""Small graphs of both kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from hlorank.graph import Graph, LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
+
+MakeGraph = Callable[..., MeasuredGraph]
+
+
+def _graph(rng: np.random.Generator, nodes: int) -> Graph:
+    feat = rng.integers(0, 5, (nodes, 140)).astype(np.float32)
+    feat[:, 1] = 0
+    feat[:, 27] = rng.integers(0, 10**6, nodes)
+    rank = rng.integers(0, 5, nodes)
+    feat[:, 21:27] = np.where(np.arange(6) < rank[:, None], rng.integers(1, 99, (nodes, 6)), 0)
+    feat[:, 28] = np.where(feat[:, 21:27] > 0, feat[:, 21:27], 1).prod(axis=1)
+    feat[:, 134:] = 0
+    for node in range(nodes):
+        feat[node, 134 : 134 + rank[node]] = rng.permutation(rank[node])
+    edges = sorted({(u, int(rng.integers(u))) for u in range(1, nodes) for _ in range(2)})
+    splits = np.unique([0, nodes // 3, nodes // 2, nodes])
+    opcodes = rng.choice([2, 26, 34, 75, 63], nodes).astype(np.uint8)
+    return Graph(feat, opcodes, np.array(edges, dtype=np.int64).reshape(-1, 2), splits)
+
+
+@pytest.fixture(scope="session")
+def layout_graph() -> MakeGraph:
+    """Makes a layout graph; every third configuration repeats the first."""
+
+    def make(name: str = "graph", seed: int = 0, nodes: int = 40, configurations: int = 12) -> MeasuredGraph:
+        rng = np.random.default_rng(seed)
+        node_ids = np.unique(rng.integers(0, nodes, 1 + nodes // 8))
+        values = np.full((configurations, len(node_ids), 18), -1, dtype=np.float32)
+        values[..., 0] = rng.integers(-1, 6, values.shape[:2])
+        values[::3] = values[0]
+        runtime = rng.integers(10**6, 10**7, configurations)
+        parts = LayoutConfigurations.from_chunks(node_ids, [values])
+        return MeasuredGraph(name, _graph(rng, nodes), parts, Measurements(runtime))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tile_graph() -> MakeGraph:
+    """Makes a tile kernel; configurations 0 and 1 have equal features."""
+
+    def make(name: str = "kernel", seed: int = 0, nodes: int = 6, configurations: int = 9) -> MeasuredGraph:
+        rng = np.random.default_rng(seed)
+        feat = rng.integers(0, 8, (configurations, 24)).astype(np.float32)
+        feat[:, 16:] = 0
+        feat[:, 7] *= 1000
+        feat[1:2] = feat[0]
+        runtime, normalizer = rng.integers(10**3, 10**4, (2, configurations))
+        return MeasuredGraph(name, _graph(rng, nodes), TileConfigurations(feat), Measurements(runtime, normalizer))
+
+    return make

@@ -1,0 +1,88 @@
+"""Features on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hlorank.collection import Collection
+from hlorank.featurize.features import GraphFeatures
+from hlorank.featurize.fit import TrainSample, fit_spec
+from hlorank.featurize.graph import featurize_graph
+from hlorank.featurize.spec import FeaturizeOptions
+from hlorank.featurize.store import FeatureStore, graph_folder, skip_reason, stored_entry, write_graph_features
+from hlorank.graph import MeasuredGraph
+from hlorank.io import DataError
+
+MakeGraph = Callable[..., MeasuredGraph]
+KEY = {"source": "a", "spec": "b"}
+
+
+def featurized(address: str, measured: MeasuredGraph) -> GraphFeatures:
+    sample = TrainSample.of(measured.name, measured, None)
+    return featurize_graph(
+        measured, fit_spec(Collection.parse(address), FeaturizeOptions("standard", 100.0, 4, None), [sample])
+    )
+
+
+@pytest.mark.parametrize("name", ["unet_3d.4x4.bf16", ".hidden", "..", ".", "a/../../b", "späte: 50 %", "x" * 250])
+def test_any_name_gives_a_folder_of_its_own(tmp_path: Path, name: str) -> None:
+    folder = graph_folder(tmp_path, "train", name)
+    assert folder.resolve().parent == tmp_path / "graphs" / "train"
+    assert not folder.name.startswith(".")
+    folder.mkdir(parents=True)
+
+
+def test_names_do_not_collide(tmp_path: Path) -> None:
+    names = [".a", "%2Ea", "a", "A", "a.b", "a%2Eb", "a/b", "a%2Fb"]
+    assert len({graph_folder(tmp_path, "train", name) for name in names}) == len(names)
+
+
+def test_entries(tmp_path: Path, layout_graph: MakeGraph) -> None:
+    features = featurized("layout:xla:random", layout_graph(configurations=12))
+    folder = tmp_path / "graph"
+    entry = write_graph_features(folder, features, KEY)
+    assert (entry.nodes, entry.configurations, entry.distinct, entry.skipped) == (40, 12, 9, None)
+    # Codes of a byte, and 16 bytes for row_of and runtime of each original row.
+    assert entry.configuration_bytes == 9 * entry.configurable_nodes + 12 * 16 + np.load(folder / "codebook.npy").nbytes
+    assert stored_entry(folder, KEY) == entry
+    assert stored_entry(folder, {**KEY, "source": "c"}) is None
+    assert stored_entry(tmp_path / "other", KEY) is None
+    (folder / "graph.json").write_text("{")
+    assert stored_entry(folder, KEY) is None
+
+
+def test_an_interrupted_write_leaves_the_old_folder(
+    tmp_path: Path, layout_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = featurized("layout:xla:random", layout_graph())
+    folder = tmp_path / "graph"
+    entry = write_graph_features(folder, features, KEY)
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hlorank.featurize.store.write_json", fail)
+    with pytest.raises(KeyboardInterrupt):
+        write_graph_features(folder, features, {**KEY, "source": "c"})
+    assert stored_entry(folder, KEY) == entry
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_skip_reasons(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:
+    layout = featurized("layout:xla:random", layout_graph())
+    tile = featurized("tile:xla", tile_graph())
+    assert skip_reason(layout) is None
+    assert skip_reason(tile) is None
+    withheld = replace(layout, runtime=np.zeros_like(layout.runtime))
+    assert skip_reason(withheld) == "labels withheld"
+    assert skip_reason(featurized("layout:xla:random", layout_graph(configurations=1))) == "a single configuration"
+
+
+def test_a_missing_or_incomplete_store_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="run the stage featurize"):
+        FeatureStore(tmp_path / "none")

@@ -1,0 +1,27 @@
+"""Work for worker processes, which import it by name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hlorank.io import DataError
+
+
+def process_of(item: int) -> tuple[int, int]:
+    """The item and the process that treats it."""
+    return item, os.getpid()
+
+
+def even(item: int, file: Path) -> int:
+    """The item, unless it is odd."""
+    if item % 2:
+        raise DataError("item", "an even number", item, file=file)
+    return item
+
+
+def die_at_2(item: int) -> int:
+    """The item; 2 kills the process."""
+    if item == 2:
+        os._exit(3)
+    return item

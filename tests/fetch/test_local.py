@@ -1,0 +1,278 @@
+"""Origin local: validated copies of a user's tree, re-runs, and new splits."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hlorank.collection import SPLITS, Collection, write_graph
+from hlorank.config import ConfigError, LocalConfig
+from hlorank.fetch.local import fetch
+from hlorank.graph import NODE_FEATURES, TILE_FEATURES, Graph, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.io import SHARED_VARIABLE, DataError, shared_dir
+
+TILE = Collection.parse("tile:own")
+
+
+def write_kernel(path: Path, runtime: int = 5) -> Path:
+    """A tile kernel of two nodes and two configurations; a runtime of 0 withholds the labels."""
+    graph = Graph(
+        np.zeros((2, NODE_FEATURES), dtype=np.float32),
+        np.array([63, 26], dtype=np.uint8),
+        np.array([[1, 0]]),
+        np.array([0, 2]),
+    )
+    tiles = TileConfigurations(np.zeros((2, TILE_FEATURES), dtype=np.float32))
+    measurements = Measurements(np.full(2, runtime), np.ones(2, dtype=np.int64))
+    write_graph(path, MeasuredGraph(path.stem, graph, tiles, measurements))
+    return path
+
+
+def write_tree(root: Path, **graphs: list[str]) -> Path:
+    """A tile tree `root`/tile/own/<split>/<graph>.npz; names that end in `?` are written with labels withheld."""
+    for split, names in graphs.items():
+        for i, name in enumerate(names):
+            runtime = 0 if name.endswith("?") else i + 1
+            write_kernel(root / TILE.path / split / f"{name.removesuffix('?')}.npz", runtime)
+    return root
+
+
+def config(root: Path | str, split_file: Path | None = None, folds: int = 3, fold: int = 0) -> LocalConfig:
+    return LocalConfig(str(root), None if split_file is None else str(split_file), folds, fold)
+
+
+def tree(output: Path) -> dict[str, list[str]]:
+    """The files of each split folder, hidden ones included."""
+    return {split: sorted(path.name for path in (output / split).glob("*")) for split in SPLITS}
+
+
+def names(output: Path) -> dict[str, list[str]]:
+    return {split: [name.removesuffix(".npz") for name in files] for split, files in tree(output).items()}
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "raw" / "tile" / "own"
+
+
+@pytest.mark.parametrize("below", ["", "npz"])
+def test_a_tree_is_copied_byte_by_byte_with_its_splits(tmp_path: Path, output: Path, below: str) -> None:
+    write_tree(tmp_path / "own" / below, train=["b", "a"], valid=["c"], test=["d?"])
+    fetch(TILE, config(tmp_path / "own"), output)
+    assert names(output) == {"train": ["a", "b"], "valid": ["c"], "test": ["d"]}
+    source = tmp_path / "own" / below / TILE.path
+    for path in source.rglob("*.npz"):
+        copy = output / path.relative_to(source)
+        assert copy.read_bytes() == path.read_bytes()
+        assert copy.stat().st_ino != path.stat().st_ino
+        assert not copy.is_symlink()
+
+
+def test_real_files_are_fetched_from_the_shared_folder(shared_data: Path, tmp_path: Path) -> None:
+    for address, counts in (
+        ("layout:xla:default", [1, 1, 1]),
+        ("layout:nlp:random", [0, 0, 1]),
+        ("tile:xla", [1, 1, 1]),
+    ):
+        output = tmp_path / address
+        fetch(Collection.parse(address), config(f"${SHARED_VARIABLE}/data/tpugraphs"), output)
+        assert [len(files) for files in tree(output).values()] == counts
+    name = "layout/xla/default/valid/unet_3d.4x4.bf16.npz"
+    original = shared_dir() / "data" / "tpugraphs" / "npz" / name
+    assert (tmp_path / "layout:xla:default" / "valid" / original.name).read_bytes() == original.read_bytes()
+
+
+def test_a_second_run_copies_only_what_changed(
+    tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = write_tree(tmp_path / "own", train=["a", "b"], valid=["c"])
+    fetch(TILE, config(root), output)
+    copied: list[str] = []
+
+    def copyfile(source: Path, target: Path) -> None:
+        copied.append(source.stem)
+        target.write_bytes(source.read_bytes())
+
+    monkeypatch.setattr("hlorank.fetch.local.shutil.copyfile", copyfile)
+    fetch(TILE, config(root), output)
+    assert copied == []
+    write_kernel(root / TILE.path / "train" / "b.npz", runtime=99)
+    (root / TILE.path / "valid" / "c.npz").unlink()
+    write_kernel(root / TILE.path / "test" / "d.npz")
+    with caplog.at_level(logging.INFO):
+        fetch(TILE, config(root), output)
+    assert copied == ["b", "d"]
+    assert names(output) == {"train": ["a", "b"], "valid": [], "test": ["d"]}
+    assert (output / "train" / "b.npz").read_bytes() == (root / TILE.path / "train" / "b.npz").read_bytes()
+    assert "tile:own: 2 train, 0 valid, 1 test" in caplog.text
+
+
+def test_a_damaged_copy_of_the_right_size_is_replaced(tmp_path: Path, output: Path) -> None:
+    root = write_tree(tmp_path / "own", train=["a"])
+    fetch(TILE, config(root), output)
+    copy = output / "train" / "a.npz"
+    stat = copy.stat()
+    copy.write_bytes(bytes(stat.st_size))
+    os.utime(copy, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    fetch(TILE, config(root), output)
+    assert copy.read_bytes() == (root / TILE.path / "train" / "a.npz").read_bytes()
+
+
+def test_what_a_kill_left_half_written_is_removed(
+    tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write_tree(tmp_path / "own", train=["a", "b"], valid=["c"])
+
+    def stop(source: Path, target: Path) -> None:
+        if source.stem == "b":
+            (output / "train" / ".b.npz.x.partial").write_bytes(b"half")  # a kill cleans nothing up
+            raise KeyboardInterrupt
+        target.write_bytes(source.read_bytes())
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hlorank.fetch.local.shutil.copyfile", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fetch(TILE, config(root), output)
+    assert tree(output) == {"train": [".b.npz.x.partial", "a.npz"], "valid": [], "test": []}
+    fetch(TILE, config(root), output)
+    assert tree(output) == {"train": ["a.npz", "b.npz"], "valid": ["c.npz"], "test": []}
+
+
+def test_only_graphs_are_removed_from_the_output(tmp_path: Path, output: Path) -> None:
+    root = write_tree(tmp_path / "own", train=["a"])
+    write_kernel(output / "test" / "stale.npz")
+    mine = [output / "notes.npz", output / "train" / "notes.txt", output / "other" / "x.npz"]
+    for path in mine:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    fetch(TILE, config(root), output)
+    assert all(path.exists() for path in mine)
+    assert names(output) == {"train": ["a", "notes.txt"], "valid": [], "test": []}
+
+
+def test_all_broken_files_are_reported_at_once_and_nothing_is_copied(tmp_path: Path, output: Path) -> None:
+    root = write_tree(tmp_path / "own", train=["a", "b"], valid=["c"])
+    folder = root / TILE.path
+    (folder / "train" / "b.npz").write_bytes(b"no zip")
+    np.savez(folder / "valid" / "c.npz", node_feat=np.zeros(3))
+    with pytest.raises(DataError) as caught:
+        fetch(TILE, config(root), output)
+    message = str(caught.value)
+    assert message.startswith(f"{folder.resolve()}: npz files: expected valid tile graphs, found 2 invalid:\n")
+    assert f"{folder / 'train' / 'b.npz'}: file: expected a complete npz (zip) file" in message
+    assert f"{folder / 'valid' / 'c.npz'}: keys: expected " in message
+    assert "a.npz" not in message
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("present", "found"),
+    [
+        (None, "no such folder"),
+        ([], "no collection"),
+        (["layout/xla/random/train", "npz/tile/xla/test"], "layout/xla/random, npz/tile/xla"),
+        (["tile/own/train", "tile/own/validation"], "tile/own"),
+    ],
+)
+def test_a_missing_collection_is_named_with_what_there_is(
+    tmp_path: Path, output: Path, present: list[str] | None, found: str
+) -> None:
+    root = tmp_path / "own"
+    if present is not None:
+        root.mkdir()
+        for folder in present:
+            (root / folder).mkdir(parents=True)
+    with pytest.raises(DataError) as caught:
+        fetch(TILE, config(root), output)
+    assert (caught.value.file, caught.value.key, caught.value.found) == (root, "data.local.root", found)
+    assert "npz files in tile/own/<train|valid|test>" in caught.value.expected
+
+
+@pytest.mark.parametrize("place", ["tile/own", "tile/own/train/copy", "."])
+def test_a_tree_where_fetch_writes_is_refused(tmp_path: Path, place: str) -> None:
+    root = write_tree(tmp_path / "own", train=["a"])
+    with pytest.raises(ConfigError, match=r"data\.local\.root = .*keep your own files elsewhere"):
+        fetch(TILE, config(root), root / place)
+    assert names(root / "tile" / "own") == {"train": ["a"], "valid": [], "test": []}
+
+
+# New splits
+
+
+@pytest.fixture
+def families(tmp_path: Path) -> Path:
+    """Three families of two graphs, spread over the tree's splits, and two graphs with withheld labels."""
+    return write_tree(
+        tmp_path / "own",
+        train=["x_batch_1", "y_batch_1", "z_batch_1", "hidden_1?"],
+        valid=["x_batch_2", "y_batch_2"],
+        test=["z_batch_2", "hidden_2?"],
+    )
+
+
+@pytest.mark.parametrize("fold", [0, 1, 2])
+def test_a_new_split_keeps_families_together_and_withheld_labels_in_test(
+    tmp_path: Path, output: Path, families: Path, fold: int
+) -> None:
+    split_file = tmp_path / "folds.json"
+    fetch(TILE, config(families, split_file, fold=fold), output)
+    found = names(output)
+    fold_of = json.loads(split_file.read_text())["collections"]["tile:own"]
+    assert sorted(fold_of) == ["x_batch_1", "x_batch_2", "y_batch_1", "y_batch_2", "z_batch_1", "z_batch_2"]
+    assert found["valid"] == [name for name in sorted(fold_of) if fold_of[name] == fold]
+    assert found["test"] == ["hidden_1", "hidden_2"] + [
+        name for name in sorted(fold_of) if fold_of[name] == (fold + 1) % 3
+    ]
+    assert len(found["train"]) == 2
+    for split in SPLITS:
+        letters = [name[0] for name in found[split] if not name.startswith("hidden")]
+        assert len(letters) == 2
+        assert len(set(letters)) == 1
+
+
+def test_another_fold_moves_the_graphs(tmp_path: Path, output: Path, families: Path) -> None:
+    split_file = tmp_path / "folds.json"
+    valid = []
+    for fold in range(3):
+        fetch(TILE, config(families, split_file, fold=fold), output)
+        found = names(output)
+        assert sorted(name for split in SPLITS for name in found[split]) == sorted(
+            path.stem for path in families.rglob("*.npz")
+        )
+        valid += found["valid"]
+    assert sorted(valid) == ["x_batch_1", "x_batch_2", "y_batch_1", "y_batch_2", "z_batch_1", "z_batch_2"]
+
+
+def test_an_edited_split_file_is_followed(tmp_path: Path, output: Path, families: Path) -> None:
+    split_file = tmp_path / "folds.json"
+    graphs = {"x_batch_1": 0, "x_batch_2": 2, "y_batch_1": 1, "y_batch_2": 1, "z_batch_1": 2, "z_batch_2": 2}
+    split_file.write_text(json.dumps({"folds": 3, "collections": {"tile:own": graphs}}))
+    before = split_file.read_bytes()
+    fetch(TILE, config(families, split_file), output)
+    assert names(output) == {
+        "train": ["x_batch_2", "z_batch_1", "z_batch_2"],
+        "valid": ["x_batch_1"],
+        "test": ["hidden_1", "hidden_2", "y_batch_1", "y_batch_2"],
+    }
+    assert split_file.read_bytes() == before
+
+
+def test_a_graph_in_two_splits_cannot_be_split_anew(tmp_path: Path, output: Path) -> None:
+    root = write_tree(tmp_path / "own", train=["a", "b"], valid=["b"], test=["c"])
+    with pytest.raises(DataError, match="graph names: expected each in one split of the tree, to split anew, found b"):
+        fetch(TILE, config(root, tmp_path / "folds.json"), output)
+    assert not (tmp_path / "folds.json").exists()
+    fetch(TILE, config(root), output)
+    assert names(output) == {"train": ["a", "b"], "valid": ["b"], "test": ["c"]}
+
+
+def test_a_split_of_the_real_files_needs_more_families(shared_data: Path, tmp_path: Path) -> None:
+    settings = config(shared_data / "tpugraphs", tmp_path / "folds.json")
+    with pytest.raises(ConfigError, match=r"data\.local\.folds = 3: 2 labelled graphs are of only 1 model families"):
+        fetch(Collection.parse("layout:xla:default"), settings, tmp_path / "raw")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,81 @@
+"""What XLA itself dumps today is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hlorank.collection import read_graph
+from hlorank.graph import Graph, LayoutConfigurations
+from hlorank.hlo.convert import convert
+from hlorank.hlo.extra import extra_features
+from hlorank.hlo.opcodes import OPCODES
+from hlorank.hlo.reader import featurize, proto_files, read_records
+
+jax = pytest.importorskip("jax", reason="needs jax (extra collect)")
+
+
+@pytest.fixture(scope="module")
+def lowered() -> Any:
+    """A convolution, a loop over a matrix product, a sort and a gather."""
+    import jax.numpy as jnp
+
+    def program(x: Any, w: Any) -> Any:
+        y = jax.lax.conv(x, w, (1, 1), "SAME").reshape(64, -1)[:, :64]
+        _, y = jax.lax.while_loop(lambda state: state[0] < 3, lambda s: (s[0] + 1, jnp.tanh(s[1]) @ s[1]), (0, y))
+        return jnp.sort(y.sum(0)), y[jnp.arange(3)]
+
+    return jax.jit(program).lower(jnp.zeros((1, 4, 32, 32)), jnp.zeros((4, 4, 3, 3)))
+
+
+def read(path: Path) -> tuple[Graph, LayoutConfigurations]:
+    (record,) = read_records(path)
+    measured, _ = featurize(record)
+    assert isinstance(measured.configurations, LayoutConfigurations)
+    return measured.graph, measured.configurations
+
+
+def test_unoptimized_and_optimized_modules_are_valid_graphs(lowered: Any, tmp_path: Path) -> None:
+    unoptimized = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    (compiled,) = lowered.compile().runtime_executable().hlo_modules()
+    graphs = {}
+    for name, data in (("before", unoptimized), ("after", compiled.as_serialized_hlo_module_proto())):
+        (tmp_path / f"{name}.hlo.pb").write_bytes(data)
+        graphs[name], configurations = read(tmp_path / f"{name}.hlo.pb")
+        opcodes = set(graphs[name].node_opcode.tolist())
+        assert {OPCODES[opcode] for opcode in ("convolution", "while", "parameter")} <= opcodes
+        assert set(graphs[name].node_opcode[configurations.node_ids].tolist()) <= {26, 34, 75}
+        is_convolution = graphs[name].node_opcode == OPCODES["convolution"]
+        # The kernel of 3 x 3 with its spatial axes, whatever order XLA chose for the others.
+        assert graphs[name].node_feat[is_convolution, 37:45].tolist() == [[3, 3, 0, 0, 0, 0, 6, 9]]
+        assert sorted(graphs[name].node_feat[is_convolution, 21:25][0].tolist()) == [1, 4, 32, 32]
+    assert OPCODES["fusion"] in graphs["after"].node_opcode
+    assert OPCODES["fusion"] not in graphs["before"].node_opcode
+
+
+def test_dots_and_gathers_have_their_dimension_numbers(lowered: Any, tmp_path: Path) -> None:
+    path = tmp_path / "before.hlo.pb"
+    path.write_bytes(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto())
+    (record,) = read_records(path)
+    measured, program = featurize(record)
+    extra, opcodes = extra_features(program), measured.graph.node_opcode
+    (dot,) = extra["dot_dimensions"][opcodes == OPCODES["dot"]]
+    assert dot[:, 0].tolist() == [1, 0, -1, -1]
+    (gather,) = np.flatnonzero(opcodes == OPCODES["gather"])
+    assert extra["gather_slice_sizes"][gather, 0, :2].tolist() == [1, 64]
+    assert extra["operand_shapes"][gather, 0, :2].tolist() == [64, 64]
+    assert extra["index_vector_dim"][gather] == 1
+
+
+def test_a_folder_of_dumps_converts(lowered: Any, tmp_path: Path) -> None:
+    lowered.compile(compiler_options={"xla_dump_to": str(tmp_path), "xla_dump_hlo_as_proto": True})
+    files = proto_files(tmp_path)
+    assert len(files) >= 2
+    for file in files:
+        (path,) = convert(file, tmp_path / "npz")
+        graph = read_graph(path, "layout")
+        assert graph.measurements.withheld
+        assert np.isin([26, 102], graph.graph.node_opcode).all()

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto
+from hlorank.hlo.program import flatten
+from hlorank.io import DataError
+
+
+def computation(name: str, number: int, operands: dict[int, list[int]], root: int) -> HloComputationProto:
+    """A computation of `add` instructions with these ids and operands."""
+    instructions = [HloInstructionProto(opcode="add", id=one, operand_ids=used) for one, used in operands.items()]
+    return HloComputationProto(name=name, id=number, root_id=root, instructions=instructions)
+
+
+def test_computations_are_flattened_in_their_stored_order(module: HloModuleProto) -> None:
+    program = flatten(module)
+    assert [one.opcode for one in program.instructions] == ["parameter", "parameter", "dot", "call"]
+    # The ids 5 of the two computations are different nodes; the dot's repeated operand gives one edge.
+    assert program.edge_index.tolist() == [[2, 1], [3, 0], [3, 2]]
+    assert program.edge_index.dtype == program.node_splits.dtype == np.int64
+    assert program.is_root.tolist() == [True, False, False, True]
+    assert program.node_splits.tolist() == [0, 1, 4]
+    assert program.node_of.tolist() == [0, 1, 2, 3]
+    assert program.operands == [[], [], [1, 1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (
+            ["a", "b"],
+            [
+                0,
+                2,
+            ],
+        ),
+        (["a", "my_cond.3"], [0, 2]),
+        (["while_body", "b"], [0, 1, 2]),
+        (["cluster", "xwhilex"], [0, 1, 2]),
+    ],
+)
+def test_boundaries_follow_the_names_of_computations(names: list[str], splits: list[int]) -> None:
+    computations = [computation(name, number, {1: []}, 1) for number, name in enumerate(names)]
+    assert flatten(HloModuleProto(computations=computations)).node_splits.tolist() == splits
+
+
+def test_the_root_need_not_be_the_last_instruction() -> None:
+    program = flatten(HloModuleProto(computations=[computation("a", 1, {1: [], 2: [1]}, 1)]))
+    assert program.is_root.tolist() == [True, False]
+
+
+def test_instructions_move_behind_their_operands_and_no_further() -> None:
+    # Stored: 30 uses 20, which comes later; 10 and 40 stand where they may stay.
+    stored = computation("a", 1, {10: [], 30: [10, 20], 20: [], 40: [30]}, 40)
+    program = flatten(HloModuleProto(computations=[stored]))
+    assert [one.id for one in program.instructions] == [10, 20, 30, 40]
+    assert program.node_of.tolist() == [0, 2, 1, 3]
+    assert program.edge_index.tolist() == [[2, 0], [2, 1], [3, 2]]
+    assert program.operands == [[], [], [0, 1], [2]]
+    assert program.is_root.tolist() == [False, False, False, True]
+
+
+def test_computations_move_behind_those_they_call_and_stay_in_one_piece() -> None:
+    caller = computation("main", 1, {1: [], 2: [1], 3: [2]}, 3)
+    caller.instructions[1].called_computation_ids.append(9)
+    callee = computation("while", 9, {1: [], 2: [1]}, 2)
+    program = flatten(HloModuleProto(computations=[caller, callee]))
+    assert program.node_of.tolist() == [2, 3, 4, 0, 1]
+    assert program.edge_index.tolist() == [[1, 0], [3, 1], [3, 2], [4, 3]]
+    assert program.node_splits.tolist() == [0, 2, 5]
+    assert program.is_root.tolist() == [False, True, False, False, True]
+
+
+def test_every_stored_order_gives_a_valid_graph_of_the_same_program(module: HloModuleProto) -> None:
+    module.computations.append(computation("more", 3, {1: [], 2: [], 3: [2, 1]}, 3))
+    module.computations[1].instructions[1].called_computation_ids.append(3)
+    for order in itertools.permutations(range(3)):
+        shuffled = HloModuleProto(computations=[module.computations[one] for one in order])
+        for one in shuffled.computations:
+            backwards = list(one.instructions)[::-1]
+            del one.instructions[:]
+            one.instructions.extend(backwards)
+        program = flatten(shuffled)
+        assert (program.edge_index[:, 0] > program.edge_index[:, 1]).all()
+        assert len(program.edge_index) == 6
+        pairs = [(program.instructions[u].opcode, program.instructions[v].opcode) for u, v in program.edge_index]
+        expected = ["add add", "add add", "call dot", "call parameter", "dot add", "dot parameter"]
+        assert sorted(map(" ".join, pairs)) == expected
+
+
+BROKEN: dict[str, tuple[Callable[[HloModuleProto], object], str]] = {
+    "dangling operand": (
+        lambda m: m.computations[1].instructions[1].operand_ids.append(77),
+        r"computations\[1\].instructions\[1\].operand_ids: expected ids of instructions .*, found 77",
+    ),
+    "operand of another computation": (
+        lambda m: m.computations[0].instructions[0].operand_ids.append(9),
+        r"computations\[0\].instructions\[0\].operand_ids: .*, found 9",
+    ),
+    "dangling call": (
+        lambda m: m.computations[1].instructions[0].called_computation_ids.append(99),
+        r"computations\[1\].instructions\[0\].called_computation_ids: .*, found 99",
+    ),
+    "own operand": (
+        lambda m: m.computations[1].instructions[1].operand_ids.append(9),
+        r"computations\[1\].instructions\[1\]: expected no cycles",
+    ),
+    "cyclic operands": (
+        lambda m: m.computations[1].instructions[0].operand_ids.append(9),
+        r"computations\[1\].instructions\[[01]\]: expected no cycles",
+    ),
+    "cyclic calls": (
+        lambda m: m.computations[0].instructions[0].called_computation_ids.append(8),
+        r"computations\[[01]\]: expected no cycles",
+    ),
+    "missing root": (
+        lambda m: setattr(m.computations[1], "root_id", 0),
+        r"computations\[1\].root_id: expected the id of one of its instructions, found 0",
+    ),
+    "repeated instruction": (
+        lambda m: setattr(m.computations[1].instructions[1], "id", 5),
+        r"computations\[1\].instructions: expected an id of its own for each",
+    ),
+    "repeated computation": (
+        lambda m: setattr(m.computations[1], "id", 7),
+        r"computations\[1\].id: expected an id of its own, found 7 again",
+    ),
+    "empty computation": (
+        lambda m: m.computations.add(name="empty"),
+        r"computations\[2\].instructions: expected at least one",
+    ),
+    "no computation": (lambda m: m.ClearField("computations"), "computations: expected at least one"),
+    "no opcode": (
+        lambda m: m.computations[1].instructions[2].ClearField("opcode"),
+        r"computations\[1\].instructions\[2\].opcode: expected the name of an opcode",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_broken_modules_are_refused_with_the_field(what: str, module: HloModuleProto) -> None:
+    change, message = BROKEN[what]
+    change(module)
+    with pytest.raises(DataError, match=message):
+        flatten(module)
+
+
+def test_a_long_chain_in_reverse_order_needs_no_recursion() -> None:
+    count = 20_000
+    operands = {one: [one + 1] if one + 1 < count else [] for one in range(count)}
+    program = flatten(HloModuleProto(computations=[computation("a", 1, operands, 0)]))
+    np.testing.assert_array_equal(program.node_of, np.arange(count)[::-1])

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf.message import Message
+from numpy.typing import NDArray
+
+from hlorank.collection import NpzFile
+from hlorank.graph import LayoutConfigurations, MeasuredGraph
+from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
+from hlorank.hlo.reader import featurize, graph_name, proto_files, read_records
+from hlorank.io import DataError
+
+LAYOUT_PB = "official/module_tuning_data_layout.pb"
+LAYOUT_NPZ = "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz"
+TILE_PB = "official/op_tuning_data.pb"
+
+
+def only(path: Path) -> MeasuredGraph:
+    (record,) = read_records(path)
+    return featurize(record)[0]
+
+
+def test_the_official_layout_record_gives_the_official_arrays_bit_for_bit(shared_data: Path) -> None:
+    measured = only(shared_data / LAYOUT_PB)
+    graph = measured.graph
+    assert isinstance(measured.configurations, LayoutConfigurations)
+    arrays: dict[str, NDArray[Any]] = {
+        "node_opcode": graph.node_opcode,
+        "node_feat": graph.node_feat,
+        "edge_index": graph.edge_index,
+        "node_splits": graph.node_splits[None],
+        "node_config_ids": measured.configurations.node_ids,
+    }
+    with NpzFile(shared_data / LAYOUT_NPZ) as official:
+        for key, array in arrays.items():
+            expected = official.read(key)
+            assert (array.dtype, array.shape) == (expected.dtype, expected.shape), key
+            assert array.tobytes() == expected.tobytes(), key
+
+
+def test_the_official_runs_are_rows_of_the_official_file(shared_data: Path) -> None:
+    measured = only(shared_data / LAYOUT_PB)
+    assert isinstance(measured.configurations, LayoutConfigurations)
+    with NpzFile(shared_data / LAYOUT_NPZ) as official:
+        features = official.read("node_config_feat").astype(np.int8)
+        runtimes = official.read("config_runtime").tolist()
+    rows = {(row.tobytes(), runtime) for row, runtime in zip(features, runtimes, strict=True)}
+    values = measured.configurations.values()
+    assert len(values) == 112
+    for row, runtime in zip(values, measured.measurements.runtime.tolist(), strict=True):
+        assert (row.tobytes(), runtime) in rows
+
+
+def test_the_official_tile_record_gives_fifteen_kernels(shared_data: Path) -> None:
+    records = list(read_records(shared_data / TILE_PB))
+    graphs = [featurize(record)[0] for record in records]
+    assert {record.kind for record in records} == {"tile"}
+    assert len(graphs) == len({graph.name for graph in graphs}) == 15
+    assert sum(len(graph.configurations) for graph in graphs) == 752
+    # A fingerprint of 64 bits with the highest one set is negative, as in the dataset's names.
+    assert graphs[0].name == "op_tuning_data_579e7b2c540f0929"
+    assert graphs[2].name == "op_tuning_data_-8a7557b856e7b3b"
+    for record, graph in zip(records, graphs, strict=True):
+        assert record.tuning is not None
+        (default,) = [run.profile.compute_time_ns for run in record.tuning.runs if run.is_default]
+        assert graph.measurements.normalizer is not None
+        assert set(graph.measurements.normalizer.tolist()) == {default}
+        assert graph.graph.node_splits.tolist() == [0, graph.graph.nodes]
+
+
+def test_the_four_messages_are_told_apart(
+    tmp_path: Path, module: HloModuleProto, layout_record: ModuleTuningData, tile_record: ModuleTuningData
+) -> None:
+    several = TuningData(modules=[layout_record.SerializeToString(), tile_record.SerializeToString()])
+    messages: dict[str, Message] = {
+        "a.b.hlo.pb": module,
+        "wrapped.hlo.pb": HloProto(hlo_module=module),
+        "layout.pb": layout_record,
+        "tile.pb": tile_record,
+        "several.pb": several,
+    }
+    found = {}
+    for name, message in messages.items():
+        (tmp_path / name).write_bytes(message.SerializeToString())
+        for record in read_records(tmp_path / name):
+            assert record.module == module
+            found[record.name] = record.kind
+    assert found == {
+        "a.b": None,
+        "wrapped": None,
+        "layout": "layout",
+        "tile": "tile",
+        "several_1": "layout",
+        "several_-1a": "tile",
+    }
+
+
+def test_a_dump_with_a_buffer_assignment_is_no_tuning_record(tmp_path: Path, module: HloModuleProto) -> None:
+    # HloProto's buffer_assignment (3) has the number of a record's runs.
+    data = HloProto(hlo_module=module).SerializeToString() + bytes([3 << 3 | 2, 6, 1 << 3 | 2, 4, 8, 1, 16, 9])
+    (tmp_path / "a.hlo.pb").write_bytes(data)
+    (record,) = read_records(tmp_path / "a.hlo.pb")
+    assert record.tuning is None
+
+
+def test_fields_of_other_versions_are_ignored(tmp_path: Path, module: HloModuleProto) -> None:
+    (tmp_path / "a.pb").write_bytes(module.SerializeToString())
+    plain = only(tmp_path / "a.pb")
+    future = bytes([0xFA, 0x3F, 3]) + b"new"  # field 1023
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            instruction.MergeFromString(future)
+    (tmp_path / "a.pb").write_bytes(module.SerializeToString() + future)
+    again = only(tmp_path / "a.pb")
+    np.testing.assert_array_equal(plain.graph.node_feat, again.graph.node_feat)
+    np.testing.assert_array_equal(plain.graph.edge_index, again.graph.edge_index)
+
+
+def test_what_the_features_cannot_hold_is_said(
+    tmp_path: Path, module: HloModuleProto, caplog: pytest.LogCaptureFixture
+) -> None:
+    module.computations[0].instructions[0].opcode = "ragged-dot"
+    module.computations[0].instructions[0].shape.dimensions.extend([1] * 7)
+    (tmp_path / "a.pb").write_bytes(module.SerializeToString())
+    with caplog.at_level(logging.WARNING):
+        measured = only(tmp_path / "a.pb")
+    assert measured.graph.node_opcode.tolist() == [0, 63, 34, 14]
+    assert caplog.messages == [
+        f"{tmp_path}/a.pb: unknown opcodes become 0, in 1 nodes: 'ragged-dot' (1)",
+        f"{tmp_path}/a.pb: only the first 6 dimensions are kept, in 1 nodes",
+    ]
+
+
+def test_a_dump_can_be_read_as_a_kernel(tmp_path: Path, module: HloModuleProto) -> None:
+    (tmp_path / "a.pb").write_bytes(module.SerializeToString())
+    (record,) = read_records(tmp_path / "a.pb")
+    measured, program = featurize(record, "tile")
+    assert measured.measurements.normalizer is not None
+    assert measured.graph.node_splits.tolist() == [0, 4]
+    assert [one.opcode for one in program.instructions] == ["parameter", "parameter", "dot", "call"]
+
+
+def test_a_record_of_the_other_kind_is_refused(tmp_path: Path, tile_record: ModuleTuningData) -> None:
+    (tmp_path / "a.pb").write_bytes(tile_record.SerializeToString())
+    (record,) = read_records(tmp_path / "a.pb")
+    with pytest.raises(DataError, match=r"a\.pb: runs: expected layout configurations, found tile configurations"):
+        featurize(record, "layout")
+
+
+BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "empty": (lambda data: b"", "found an empty file"),
+    "truncated": (lambda data: data[:-3], "found a truncated file or another message"),
+    "text": (lambda data: b"HloModule jit_f\n\nENTRY main {\n}\n", "--xla_dump_hlo_as_proto.* found text"),
+    "another message": (lambda data: HloModuleProto.DESCRIPTOR.file.serialized_pb, "found a truncated file or another"),
+    "zeros": (lambda data: bytes(100), "found a truncated file or another message"),
+    "a zip file": (lambda data: b"PK\x03\x04" + bytes(range(256)), "found a truncated file or another message"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_is_no_hlo_is_refused_with_the_file(what: str, tmp_path: Path, module: HloModuleProto) -> None:
+    change, found = BAD[what]
+    (tmp_path / "bad.pb").write_bytes(change(module.SerializeToString()))
+    expected = "bad.pb: file: expected a serialized HloModuleProto, HloProto, ModuleTuningData or TuningData.*"
+    with pytest.raises(DataError, match=expected + found):
+        list(read_records(tmp_path / "bad.pb"))
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.pb: file: .* No such file"):
+        list(read_records(tmp_path / "none.pb"))
+    with pytest.raises(DataError, match="Is a directory"):
+        list(read_records(tmp_path))
+
+
+def test_errors_name_the_record_of_the_file(tmp_path: Path, layout_record: ModuleTuningData) -> None:
+    good = layout_record.SerializeToString()
+    layout_record.module.computations[0].root_id = 99
+    several = TuningData(modules=[good, layout_record.SerializeToString(), b"\xff"])
+    (tmp_path / "a.pb").write_bytes(several.SerializeToString())
+    records = read_records(tmp_path / "a.pb")
+    assert featurize(next(records))[0].graph.nodes == 4
+    with pytest.raises(DataError, match=r"a\.pb: modules\[1\]\.computations\[0\]\.root_id: .* found 99"):
+        featurize(next(records))
+    with pytest.raises(DataError, match=r"a\.pb: modules\[2\]: expected a ModuleTuningData with a module"):
+        next(records)
+
+
+def test_names_and_files_of_a_folder(tmp_path: Path) -> None:
+    assert (
+        graph_name(Path("x/module_0001.jit_f.before_optimizations.hlo.pb")) == "module_0001.jit_f.before_optimizations"
+    )
+    assert graph_name(Path("unet_3d.4x4.bf16.pb")) == "unet_3d.4x4.bf16"
+    (tmp_path / "memory-usage-report.pb").touch()
+    assert [path.name for path in proto_files(tmp_path)] == ["memory-usage-report.pb"]
+    (tmp_path / "b.hlo.pb").touch()
+    (tmp_path / "a.hlo.pb").touch()
+    assert [path.name for path in proto_files(tmp_path)] == ["a.hlo.pb", "b.hlo.pb"]
