@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hydra import compose, initialize_config_dir
 
+from hlorank.collection import Collection
+from hlorank.config import Config, load
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.io import SHARED_VARIABLE, shared_dir
+
+ROOT = Path(__file__).parents[1]
+Settings = Callable[..., Config]
+MakeFeatures = Callable[..., GraphFeatures]
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +29,143 @@ def shared_data() -> Path:
     if not (folder / "tpugraphs").is_dir():
         pytest.skip(f"no real data at {folder}; set {SHARED_VARIABLE}")
     return folder.resolve()
+
+
+@pytest.fixture(scope="session")
+def tracking_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty MLflow database to copy: making one takes seconds."""
+    from mlflow.tracking import MlflowClient
+
+    path = tmp_path_factory.mktemp("tracking") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+def _composed(*overrides: str) -> Config:
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return load(compose("config", overrides=list(overrides)))
+
+
+@pytest.fixture(scope="session")
+def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders raw, features and segments of layout:synthetic:random (3 + 2 + 1 graphs) and of tile:synthetic."""
+    from hlorank.featurize.build import featurize_collection
+    from hlorank.fetch import synthetic
+    from hlorank.partition.build import partition_collection
+
+    root = tmp_path_factory.mktemp("collections")
+    for address in ("layout:synthetic:random", "tile:synthetic"):
+        collection = Collection.parse(address)
+        sizes = {"train": 3, "valid": 2, "test": 1, "min_nodes": 50, "max_nodes": 70, "configurations": 60}
+        config = _composed(
+            *(f"data.synthetic.{name}={value}" for name, value in sizes.items()),
+            *("featurize.workers=1", "partition.workers=1", "partition.max_nodes=20"),
+        )
+        assert config.data.synthetic is not None
+        synthetic.fetch(collection, config.data.synthetic, root / "raw" / collection.path)
+        featurize_collection(root / "raw", collection, config.featurize, root / "features" / collection.path)
+        partition_collection(root / "features" / collection.path, config.partition, root / "segments" / collection.path)
+    return root
+
+
+@pytest.fixture
+def tracking_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undoes what MLflow leaves behind in a process: an active run, and its settings in the environment."""
+    import mlflow
+
+    variables = ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID", "HLORANK_PARENT_RUN")
+    for name in variables:
+        monkeypatch.delenv(name, raising=False)
+    yield
+    while mlflow.active_run() is not None:
+        mlflow.end_run()
+    for name in variables:
+        os.environ.pop(name, None)
+
+
+@pytest.fixture
+def settings(tiny_collections: Path, tracking_database: Path, tracking_environment: None, tmp_path: Path) -> Settings:
+    """Composes the real conf/ for a training of seconds on the tiny collections, tracked in the test's folder."""
+    import torch
+
+    torch.set_num_threads(1)
+    shutil.copy(tracking_database, tmp_path / "mlflow.db")
+    fixed = {
+        **{f"paths.{name}": tiny_collections / name for name in ("raw", "features", "segments")},
+        **{f"paths.{name}": tmp_path / name for name in ("models", "reports", "state")},
+        "tracking.uri": f"sqlite:///{tmp_path}/mlflow.db",
+        "tracking.artifacts": tmp_path / "artifacts",
+        "model.width": 8,
+        "model.layers": 2,
+        "trainer.accelerator": "cpu",
+        "trainer.configs_per_step": 8,
+        "trainer.learning_rate": 0.01,
+        "trainer.max_epochs": 3,
+        "trainer.steps_per_epoch": 4,
+    }
+
+    def make(**values: Any) -> Config:
+        changes = {name.replace("__", "."): value for name, value in values.items()}
+        return _composed(*(f"{name}={value}" for name, value in {**fixed, **changes}.items()))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_features() -> MakeFeatures:
+    """Makes random features of one graph, in float64 unless told otherwise."""
+
+    def make(
+        kind: str = "layout", nodes: int = 24, distinct: int = 12, seed: int = 0, dtype: type = np.float64
+    ) -> GraphFeatures:
+        rng = np.random.default_rng(seed)
+        edges = np.array([(u, int(rng.integers(u))) for u in range(1, nodes) for _ in range(2)], dtype=np.int64)
+        configurations: LayoutFeatures | TileFeatures
+        if kind == "tile":
+            configurations = TileFeatures(rng.normal(size=(distinct, 5)).astype(dtype))
+        else:
+            node_ids = np.sort(rng.choice(nodes, size=max(1, nodes // 4), replace=False))
+            # Few values, so that segments see the same local configuration several times.
+            codes = np.unique(rng.integers(0, 2, size=(50 * distinct, len(node_ids))), axis=0)
+            codes = rng.permutation(codes)[:distinct]
+            assert len(codes) == distinct
+            codebook = rng.integers(-1, 6, size=(3, 18)).astype(np.int8)
+            configurations = LayoutFeatures(node_ids, codebook, codes.astype(np.uint8))
+        runtime = rng.permutation(np.arange(1, distinct + 1)) * 1000
+        return GraphFeatures(
+            name="graph",
+            node_feat=rng.normal(size=(nodes, 4)).astype(dtype),
+            opcode=rng.integers(0, 6, size=nodes).astype(np.uint8),
+            node_layout=rng.integers(-1, 6, size=(nodes, 6)).astype(np.int8),
+            edge_index=edges,
+            node_splits=np.array([0, nodes]),
+            configurations=configurations,
+            row_of=np.arange(distinct),
+            runtime=runtime,
+            normalizer=np.full(distinct, 1000) if kind == "tile" else None,
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_inputs(make_features: MakeFeatures) -> Callable[..., Any]:
+    """Makes the inputs of a random graph, cut at random into some segments; other arguments are the graph's."""
+    import torch
+
+    from hlorank.models.inputs import GraphInputs
+    from hlorank.partition.build import whole_graph
+    from hlorank.partition.local import local_codes
+    from hlorank.partition.segments import Partition
+
+    def make(segments: int = 1, **graph: Any) -> GraphInputs:
+        features = make_features(**graph)
+        if segments == 1:
+            return GraphInputs(features, whole_graph(features), torch.device("cpu"))
+        segment_of = np.random.default_rng(1).permutation(np.arange(features.nodes) % segments).astype(np.int32)
+        configurations = features.configurations
+        assert isinstance(configurations, LayoutFeatures)
+        partition = Partition(segment_of, local_codes(configurations, segment_of))
+        return GraphInputs(features, partition, torch.device("cpu"))
+
+    return make

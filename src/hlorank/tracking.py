@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +28,35 @@ def open_experiment(config: TrackingConfig) -> str:
     """Makes the configured experiment the current one, creates it where it does not exist, and returns its id."""
     import mlflow
 
-    mlflow.set_tracking_uri(tracking_uri(config))
+    uri = tracking_uri(config)
+    mlflow.set_tracking_uri(uri)
     if mlflow.get_experiment_by_name(config.experiment) is None:
-        location = Path(config.artifacts).resolve().as_uri() if config.artifacts else None
+        # A server knows where its artifacts go, also where the variable puts one in the place of a local store.
+        location = Path(config.artifacts).resolve().as_uri() if uri.startswith("sqlite:") else None
         mlflow.create_experiment(config.experiment, artifact_location=location)
     experiment: str = mlflow.set_experiment(config.experiment).experiment_id
     return experiment
 
 
-def _exists(run_id: str) -> bool:
+def _experiment_of(run_id: str) -> str | None:
+    """The experiment of a run, None if the store has no such run, or had it."""
     import mlflow
     from mlflow.exceptions import MlflowException
 
     try:
-        mlflow.get_run(run_id)
+        info = mlflow.get_run(run_id).info
     except MlflowException:
-        return False
-    return True
+        return None
+    return info.experiment_id if info.lifecycle_stage == "active" else None
+
+
+def _git_commit() -> dict[str, str]:
+    """The tag with the commit of the current folder; MLflow alone looks where the package is installed."""
+    from mlflow.utils.git_utils import get_git_commit
+    from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT
+
+    commit = get_git_commit(str(Path.cwd()))
+    return {} if commit is None else {MLFLOW_GIT_COMMIT: commit}
 
 
 @contextmanager
@@ -64,13 +78,15 @@ def open_run(
     """
     import mlflow
 
-    open_experiment(config)
-    if run_id is not None and _exists(run_id):
+    mlflow.set_tracking_uri(tracking_uri(config))
+    if run_id is not None and (experiment := _experiment_of(run_id)) is not None:
+        mlflow.set_experiment(experiment_id=experiment)
         with mlflow.start_run(run_id=run_id):
             yield run_id, True
         return
+    open_experiment(config)
     parent = os.environ.get(PARENT_VARIABLE)
-    with mlflow.start_run(run_name=name, tags=dict(tags), parent_run_id=parent) as run:
+    with mlflow.start_run(run_name=name, tags={**tags, **_git_commit()}, parent_run_id=parent) as run:
         yield run.info.run_id, False
 
 
@@ -91,10 +107,14 @@ def _tracking_of(composed: DictConfig) -> TrackingConfig:
 
 
 class SweepRun(Callback):
-    """A Hydra callback: opens one run a multirun, whose trainings become its children."""
+    """A Hydra callback: opens one run a multirun of trainings, which become its children."""
+
+    _close: Callable[[str], None] | None = None
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Opens the parent run and hands its id to the jobs through the environment."""
+        if config.hydra.job.name != "train":
+            return
         from mlflow.tracking import MlflowClient
 
         tracking = _tracking_of(config)
@@ -103,10 +123,12 @@ class SweepRun(Callback):
         client = MlflowClient(tracking_uri(tracking))
         run = client.create_run(experiment, run_name=f"sweep {overrides}", tags={"hlorank.sweep": overrides})
         os.environ[PARENT_VARIABLE] = run.info.run_id
+        self._close = partial(client.set_terminated, run.info.run_id)
+        atexit.register(self._close, "FAILED")  # where a job fails, Hydra ends without on_multirun_end
 
-    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+    def on_multirun_end(self, **_: Any) -> None:
         """Closes the parent run."""
-        from mlflow.tracking import MlflowClient
-
-        if parent := os.environ.pop(PARENT_VARIABLE, None):
-            MlflowClient(tracking_uri(_tracking_of(config))).set_terminated(parent)
+        if self._close is not None:
+            del os.environ[PARENT_VARIABLE]
+            atexit.unregister(self._close)
+            self._close("FINISHED")

@@ -92,12 +92,12 @@ def content(root: Path) -> dict[str, bytes]:
 
 def mark(root: Path) -> None:
     """Marks each graph's folder, so that those written anew can be told."""
-    for folder in root.glob("*/*"):
+    for folder in root.glob("graphs/*/*"):
         (folder / "mark").touch()
 
 
 def marked(root: Path) -> set[Path]:
-    return {path.parent for path in root.glob("*/*/mark")}
+    return {path.parent for path in root.glob("graphs/*/*/mark")}
 
 
 def test_a_store_gives_what_was_cut(features: Path, tmp_path: Path) -> None:

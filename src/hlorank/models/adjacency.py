@@ -19,7 +19,7 @@ class Adjacency:
         offsets: (nodes,) int64, where each node's neighbours start in `index`.
         reverse_index: (edges,) int64, the nodes that have neighbour 0, then neighbour 1, and so on.
         reverse_offsets: (nodes,) int64.
-        weight: (nodes, 1) float32, 1 / number of neighbours, 0 for none.
+        weight: (nodes,) float64, 1 / number of neighbours, 0 for none.
     """
 
     index: Tensor
@@ -39,8 +39,8 @@ class Adjacency:
         """
         index, offsets, degree = _rows(nodes, neighbours, count)
         reverse_index, reverse_offsets, _ = _rows(neighbours, nodes, count)
-        weight = torch.where(degree > 0, 1 / degree.clamp(min=1), 0.0)
-        return cls(index, offsets, reverse_index, reverse_offsets, weight[:, None])
+        weight = torch.where(degree > 0, 1 / degree.double(), 0.0)
+        return cls(index, offsets, reverse_index, reverse_offsets, weight)
 
     def to(self, device: torch.device) -> Adjacency:
         """The same edges on another device."""
@@ -59,7 +59,7 @@ def _gather_sum(x: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
     if len(index) == 0:
         return torch.zeros_like(x)
     # The fused kernel never writes one row an edge to memory: 5x faster than index_add_ on unet_3d.
-    return embedding_bag(index, x.flatten(1), offsets, mode="sum").view_as(x)
+    return embedding_bag(index, x[:, None].flatten(1), offsets, mode="sum").view_as(x)
 
 
 class _MeanOverNeighbours(torch.autograd.Function):

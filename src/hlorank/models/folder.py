@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from hlorank.config import ModelConfig
+from hlorank.config import ConfigError, ModelConfig
 from hlorank.featurize.spec import FeatureSpec
-from hlorank.io import DataError, read_json, write_atomic, write_json
+from hlorank.io import DataError, read_json, sha256_file, write_atomic, write_json
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import InputSizes
 
 WEIGHTS, SPEC = "weights.safetensors", "spec.json"
+_SHA256 = "weights_sha256"
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,10 @@ class ModelSpec:
         """
         if value.keys() != cls.__dataclass_fields__.keys():
             raise DataError("keys", f"{sorted(cls.__dataclass_fields__)}", sorted(value))
+        for key, kind in get_type_hints(cls).items():
+            plain = kind if kind in (str, int, bool) else dict
+            if type(value[key]) is not plain:
+                raise DataError(key, f"JSON that Python reads as {plain.__name__}", value[key])
         try:
             model = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(ModelConfig), value["model"]))
         except OmegaConfBaseException as error:
@@ -77,10 +81,10 @@ def input_sizes(spec: FeatureSpec) -> InputSizes:
 
 
 def save_model(folder: Path, model: CostModel, spec: ModelSpec) -> None:
-    """Writes weights and specification, each file in one step."""
+    """Writes weights and specification, each file in one step; the specification holds the weights' SHA-256."""
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     write_atomic(folder / WEIGHTS, lambda file: file.write(save(weights)))
-    write_json(folder / SPEC, spec.to_json())
+    write_json(folder / SPEC, {**spec.to_json(), _SHA256: sha256_file(folder / WEIGHTS)})
 
 
 def load_model(folder: Path, device: torch.device) -> tuple[CostModel, ModelSpec]:
@@ -89,16 +93,21 @@ def load_model(folder: Path, device: torch.device) -> tuple[CostModel, ModelSpec
     Raises:
         DataError: a file is missing or damaged, or the weights do not fit the specification.
     """
+    value, path = read_json(folder / SPEC), folder / WEIGHTS
+    expected = value.pop(_SHA256, None)
     try:
-        spec = ModelSpec.from_json(read_json(folder / SPEC))
+        spec = ModelSpec.from_json(value)
+        model = CostModel(spec.model, input_sizes(spec.features), spec.aggregation)
+    except ConfigError as error:
+        raise DataError("model", "a model that can be built", error, file=folder / SPEC) from None
     except DataError as error:
         raise error.in_file(folder / SPEC) from None
-    model = CostModel(spec.model, input_sizes(spec.features), spec.aggregation)
-    path = folder / WEIGHTS
     if not path.is_file():
         raise DataError("file", "the weights of a model", "no such file", file=path)
+    if (found := sha256_file(path)) != expected:
+        raise DataError("sha256", f"{expected}, as {SPEC} says", found, file=path)
     try:
         model.load_state_dict(load_file(path))
-    except (SafetensorError, RuntimeError) as error:
+    except RuntimeError as error:
         raise DataError("weights", f"the weights that {SPEC} describes", error, file=path) from None
     return model.to(device), spec

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def stage(task: Callable[[Config], Any]) -> Callable[[], None]:
     what is wrong, and exit status 2; inside a sweep the job fails and the others go on.
     """
 
+    @wraps(task)  # Hydra names the job after the module that it finds behind this
     def run(composed: DictConfig) -> Any:
         for name in ("alembic", "mlflow"):  # they tell each step of what is routine
             logging.getLogger(name).setLevel(logging.WARNING)
@@ -41,7 +43,6 @@ def stage(task: Callable[[Config], Any]) -> Callable[[], None]:
                 sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2)
 
-    run.__doc__ = task.__doc__
     command: Callable[[], None] = hydra.main(
         version_base="1.3", config_path=str(Path.cwd() / "conf"), config_name="config"
     )(run)

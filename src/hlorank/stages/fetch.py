@@ -21,6 +21,10 @@ def main(config: Config) -> None:
         from hlorank.fetch import local
 
         local.fetch(collection, data.local, output)
+    elif data.origin == "pb" and data.pb:
+        from hlorank.fetch import pb
+
+        pb.fetch(collection, data.pb, output)
     elif data.origin == "synthetic" and data.synthetic:
         from hlorank.fetch import synthetic
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, EarlyStopping
 
+from hlorank.training.data import Step
 from hlorank.training.module import TRAIN_LOSS, VALID_TAU
 
 log = logging.getLogger(__name__)
@@ -27,15 +28,15 @@ class EpochHistory(Callback):
     """Keeps one row an epoch, in the checkpoint too, so that a resumed run has the whole history.
 
     Attributes:
-        rows: epoch, train_loss, valid_kendall_tau (None without validation graphs), step_seconds.
+        rows: epoch, train_loss, valid_kendall_tau (None without validation graphs), step_seconds (sampling included).
     """
 
-    def __init__(self, configs_per_step: int) -> None:
-        self.configs_per_step = configs_per_step
+    def __init__(self) -> None:
         self.rows: list[dict[str, float | None]] = []
         self._start = 0.0
-        self._steps_seconds = 0.0
+        self._seconds = 0.0
         self._steps = 0
+        self._configurations = 0
 
     def state_dict(self) -> dict[str, Any]:
         """The rows so far."""
@@ -47,24 +48,21 @@ class EpochHistory(Callback):
 
     def on_train_epoch_start(self, *_: Any) -> None:
         """Starts the epoch's clock."""
-        self._steps_seconds, self._steps = 0.0, 0
+        self._start, self._steps, self._configurations = time.perf_counter(), 0, 0
 
-    def on_train_batch_start(self, *_: Any) -> None:
-        """Starts the step's clock."""
-        self._start = time.perf_counter()
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        """Stops the step's clock."""
-        self._steps_seconds += time.perf_counter() - self._start
+    def on_train_batch_end(self, _trainer: Any, _module: Any, _outputs: Any, batch: Step, *_: Any) -> None:
+        """Counts the step; validation comes after the last one and is not part of their time."""
+        self._seconds = time.perf_counter() - self._start
         self._steps += 1
+        self._configurations += len(batch.rows)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Adds the epoch's row, and logs its cost."""
-        step_seconds = self._steps_seconds / max(1, self._steps)
+        step_seconds = self._seconds / self._steps
         pl_module.log_dict(
             {
                 "train/step_seconds": step_seconds,
-                "train/configs_per_second": self.configs_per_step / step_seconds,
+                "train/configs_per_second": self._configurations / self._seconds,
                 "train/peak_memory_bytes": float(peak_memory_bytes()),
             }
         )
@@ -79,3 +77,11 @@ class EpochHistory(Callback):
         self.rows.append(row)
         shown = "" if tau is None else f", validation Kendall tau {float(tau):.3f}"
         log.info("epoch %d of %d: loss %.4f%s", row["epoch"], trainer.max_epochs, row["train_loss"], shown)
+
+
+class Patience(EarlyStopping):
+    """Early stopping that stays stopped where a training is resumed after its last epoch."""
+
+    def on_train_start(self, trainer: lightning.Trainer, *_: Any) -> None:
+        """Stops before the first step if the checkpoint says so."""
+        trainer.should_stop = self.stopped_epoch > 0

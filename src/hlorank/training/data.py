@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import lightning
@@ -16,11 +16,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from hlorank.collection import Split
 from hlorank.config import Config
+from hlorank.featurize.features import GraphFeatures
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.open import GraphOpener
 from hlorank.training.sampling import Sampler, sampler_named
 
 log = logging.getLogger(__name__)
+
+# Each open graph holds a dozen files, of which some systems allow a process 1,024; tile:xla has 5,709 kernels.
+_OPEN_GRAPHS = 64
 
 
 class Step(NamedTuple):
@@ -88,10 +92,15 @@ class _Rankings(Dataset[Ranking]):
 
     def __getitem__(self, i: int) -> Ranking:
         graph = self.graphs[i]()
-        rows, labels = graph.features.targets()
-        count = min(self.config.trainer.validation_configs, len(rows))
-        drawn = np.sort(np.random.default_rng([self.config.seed, 2, i]).choice(len(rows), size=count, replace=False))
-        return Ranking(graph, rows[drawn], labels[drawn])
+        return Ranking(graph, *_validated(graph.features, self.config))
+
+
+def _validated(features: GraphFeatures, config: Config) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The targets of a graph that validation ranks, the same in each epoch."""
+    rows, labels = features.targets()
+    count = min(config.trainer.validation_configs, len(rows))
+    drawn = np.sort(np.random.default_rng([config.seed, 2]).choice(len(rows), size=count, replace=False))
+    return rows[drawn], labels[drawn]
 
 
 class StepData(lightning.LightningDataModule):
@@ -103,17 +112,19 @@ class StepData(lightning.LightningDataModule):
 
     Attributes:
         train: names of the graphs that are trained on.
-        valid: names of the graphs that are ranked in validation: labels known, at least two different ones.
+        valid: names of the graphs that are ranked in validation: labels known, at least two different ones drawn.
     """
 
     def __init__(self, graphs: GraphOpener, config: Config) -> None:
         super().__init__()
         self.config = config
         self.sampler = sampler_named(config.trainer.sampling)
-        self._open = cache(graphs.open)
-        self.train = graphs.store.trainable("train")
-        self.valid = graphs.store.trainable("valid")
-        for name, reason in graphs.store.skipped("train").items():
+        self._open = lru_cache(_OPEN_GRAPHS)(graphs.open)
+        store = graphs.store
+        self.train = store.trainable("train")
+        drawn = {name: _validated(store.open("valid", name), config)[1] for name in store.trainable("valid")}
+        self.valid = [name for name, labels in drawn.items() if labels.min() < labels.max()]
+        for name, reason in store.skipped("train").items():
             log.warning("%s: training skips the graph %s: %s", config.collection, name, reason)
 
     def _graphs(self, split: Split, names: list[str]) -> list[Callable[[], GraphInputs]]:

@@ -9,24 +9,25 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
 import lightning
 import pandas as pd
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, RichProgressBar
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import MLFlowLogger
 
 from hlorank import __version__
 from hlorank.collection import Collection
-from hlorank.config import Config, to_plain
+from hlorank.config import Config, ConfigError, to_plain
 from hlorank.io import fingerprint, read_json, write_json, write_text
 from hlorank.models.cost_model import CostModel
 from hlorank.models.folder import ModelSpec, input_sizes, save_model
 from hlorank.models.open import GraphOpener
 from hlorank.tracking import flatten, open_run, tracking_uri
-from hlorank.training.callbacks import EpochHistory
+from hlorank.training.callbacks import EpochHistory, Patience
 from hlorank.training.data import StepData
 from hlorank.training.methods import method_named
 from hlorank.training.module import TRAIN_LOSS, VALID_TAU, RankingModule
@@ -38,6 +39,18 @@ HISTORY, RUN = "history.csv", "run.json"
 _LAST = "last.ckpt"
 # A training that differs in none of these, nor in its data, is the same training and may be resumed.
 _IDENTITY = ("collection", "method", "seed", "model", "segments", "loss", "trainer")
+_PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+_LEAST = {
+    "seed": 0,
+    "segments.sampled": 1,
+    "trainer.max_epochs": 1,
+    "trainer.steps_per_epoch": 1,
+    "trainer.graphs_per_step": 1,
+    "trainer.configs_per_step": 2,
+    "trainer.validation_configs": 2,
+    "trainer.patience": 1,
+    "trainer.threads": 1,
+}
 
 
 def train(config: Config, output: Path) -> float | None:
@@ -54,15 +67,17 @@ def train(config: Config, output: Path) -> float | None:
 
     Raises:
         DataError: features or segments are missing, or do not belong together.
-        ValueError: a name in the configuration does not exist.
+        ConfigError: a name in the configuration does not exist, or a number is too small.
     """
+    _check(config)
+    device = _device(config.trainer.accelerator)
     torch.set_num_threads(config.trainer.threads)
     collection = Collection.parse(config.collection)
     whole_graph = method_named(config.method).whole_graph or collection.kind == "tile"
     graphs = GraphOpener(
         Path(config.paths.features) / collection.path,
         None if whole_graph else Path(config.paths.segments) / collection.path,
-        _device(config),
+        device,
     )
     spec = ModelSpec(
         version=__version__,
@@ -81,6 +96,7 @@ def train(config: Config, output: Path) -> float | None:
         model = CostModel(config.model, input_sizes(spec.features), config.segments.aggregation)
     if config.model.opcode_init:
         model.encoder.start_opcodes(spec.features.opcode_embedding)
+    module = RankingModule(model, config)
 
     identity = {name: value for name, value in to_plain(config).items() if name in _IDENTITY}
     state = Path(config.paths.state) / "training" / fingerprint([identity, spec.data, __version__])
@@ -90,17 +106,16 @@ def train(config: Config, output: Path) -> float | None:
     with open_run(config.tracking, name, tags, earlier) as (run_id, resumed):
         import mlflow
 
-        write_json(state / RUN, {"run_id": run_id})
         if not resumed:
             mlflow.log_params(flatten(to_plain(config)))
-        module = RankingModule(model, config)
-        history = EpochHistory(config.trainer.configs_per_step)
+            write_json(state / RUN, {"run_id": run_id})
+        history = EpochHistory()
         steps, best = 0, None
         if data.train:
-            steps, best = _fit(module, data, config, state, history, run_id)
+            steps, best = _fit(module, data, config, device, state, history, run_id)
         else:
             log.warning("%s: nothing is left to train on; the model keeps its initial weights", collection)
-        save_model(output, module.model, replace(spec, steps=steps))
+        save_model(output, model, replace(spec, steps=steps))
         columns = ["epoch", "train_loss", "valid_kendall_tau", "step_seconds"]
         write_text(output / HISTORY, pd.DataFrame(history.rows, columns=columns).to_csv(index=False))
         write_json(output / RUN, {"run_id": run_id, "tracking_uri": tracking_uri(config.tracking)})
@@ -109,9 +124,23 @@ def train(config: Config, output: Path) -> float | None:
     return best
 
 
-def _device(config: Config) -> torch.device:
-    cuda = config.trainer.accelerator in ("auto", "cuda") and torch.cuda.is_available()
-    return torch.device("cuda" if cuda else "cpu")
+def _check(config: Config) -> None:
+    for name, least in _LEAST.items():
+        if (value := attrgetter(name)(config)) < least:
+            raise ConfigError(f"{name}={value}: set it to at least {least}")
+    if config.trainer.precision not in _PRECISIONS:
+        found = config.trainer.precision
+        raise ConfigError(f"trainer.precision: expected one of {', '.join(_PRECISIONS)}, found {found!r}")
+
+
+def _device(accelerator: str) -> torch.device:
+    available = torch.cuda.is_available()
+    devices = {"auto": "cuda" if available else "cpu", "cpu": "cpu", "cuda": "cuda"}
+    if accelerator not in devices:
+        raise ConfigError(f"trainer.accelerator: expected one of {', '.join(devices)}, found {accelerator!r}")
+    if devices[accelerator] == "cuda" and not available:
+        raise ConfigError("trainer.accelerator=cuda: PyTorch finds no CUDA device; set it to auto or cpu")
+    return torch.device(devices[accelerator])
 
 
 @contextmanager
@@ -133,7 +162,13 @@ def _quiet() -> Iterator[None]:
 
 
 def _fit(
-    module: RankingModule, data: StepData, config: Config, state: Path, history: EpochHistory, run_id: str
+    module: RankingModule,
+    data: StepData,
+    config: Config,
+    device: torch.device,
+    state: Path,
+    history: EpochHistory,
+    run_id: str,
 ) -> tuple[int, float | None]:
     """Trains, from the last complete epoch if there is one, and leaves the best weights in the module.
 
@@ -145,12 +180,12 @@ def _fit(
     if not data.valid:
         log.warning("no graph of valid can be ranked: the best epoch is the one with the smallest training loss")
     best = ModelCheckpoint(state, "best", monitor=monitor, mode=mode, save_last=True, enable_version_counter=False)
-    callbacks: list[Callback] = [history, best, EarlyStopping(monitor, patience=settings.patience, mode=mode)]
+    callbacks: list[Callback] = [history, best, Patience(monitor, patience=settings.patience, mode=mode)]
     if sys.stderr.isatty():
         callbacks.append(RichProgressBar())
     trainer = lightning.Trainer(
         max_epochs=settings.max_epochs,
-        accelerator=settings.accelerator,
+        accelerator=device.type,
         devices=1,
         precision=settings.precision,  # type: ignore[arg-type] # Lightning checks the name
         accumulate_grad_batches=settings.graphs_per_step,

@@ -1,0 +1,28 @@
+"""Tiny cost models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from hlorank.config import ModelConfig
+from hlorank.models.cost_model import CostModel
+from hlorank.models.inputs import InputSizes
+
+CONFIG = ModelConfig(
+    width=6, layers=2, opcode_width=3, opcode_init=False, layout_width=2, dropout=0.0, pooling=["mean", "max"]
+)
+
+
+@pytest.fixture
+def make_model() -> Callable[..., CostModel]:
+    """Makes a float64 model that fits random graphs; keywords change its configuration."""
+
+    def make(kind: str = "layout", aggregation: str = "sum", **changes: object) -> CostModel:
+        torch.manual_seed(0)
+        sizes = InputSizes("tile" if kind == "tile" else "layout", 4, 6, 5 if kind == "tile" else 0)
+        return CostModel(ModelConfig(**{**vars(CONFIG), **changes}), sizes, aggregation).double()
+
+    return make

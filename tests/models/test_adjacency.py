@@ -1,0 +1,88 @@
+"""The mean over neighbours, against dense matrices and PyTorch Geometric."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch_geometric.nn import SimpleConv
+
+from hlorank.models.adjacency import Adjacency, mean_over_neighbours
+
+
+@st.composite
+def edges(draw: st.DrawFn) -> tuple[Tensor, Tensor, int]:
+    """Nodes, neighbours and the number of nodes; edges may repeat, and nodes may lack neighbours."""
+    count = draw(st.integers(1, 12))
+    node = st.integers(0, count - 1)
+    pairs = draw(st.lists(st.tuples(node, node), max_size=30))
+    columns = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1], count
+
+
+def states(count: int, *shape: int) -> Tensor:
+    return torch.randn(count, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(count))
+
+
+@given(edges())
+@settings(deadline=None, max_examples=50)
+def test_equals_the_dense_formula_and_simple_conv(drawn: tuple[Tensor, Tensor, int]) -> None:
+    nodes, neighbours, count = drawn
+    x = states(count, 3)
+    mean = mean_over_neighbours(x, Adjacency.from_edges(nodes, neighbours, count))
+    matrix = torch.zeros(count, count, dtype=torch.float64)
+    matrix.index_put_((nodes, neighbours), torch.ones(len(nodes), dtype=torch.float64), accumulate=True)
+    expected = matrix / matrix.sum(dim=1, keepdim=True).clamp(min=1) @ x
+    torch.testing.assert_close(mean, expected, rtol=1e-12, atol=1e-12)
+    convolved = SimpleConv(aggr="mean")(x, torch.stack([neighbours, nodes]))
+    torch.testing.assert_close(mean, convolved, rtol=1e-12, atol=1e-12)
+
+
+@given(edges())
+@settings(deadline=None, max_examples=15)
+def test_gradients(drawn: tuple[Tensor, Tensor, int]) -> None:
+    adjacency = Adjacency.from_edges(*drawn)
+    x = states(drawn[2], 2, 2).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: mean_over_neighbours(x, adjacency), (x,))
+
+
+def test_known_values() -> None:
+    adjacency = Adjacency.from_edges(torch.tensor([2, 0, 2, 2]), torch.tensor([0, 1, 1, 1]), 4)
+    mean = mean_over_neighbours(torch.tensor([[3.0], [6.0], [100.0], [100.0]]), adjacency)
+    assert mean.tolist() == [[6.0], [0.0], [5.0], [0.0]]
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (5, 2), (2, 3, 4)])
+def test_any_trailing_shape(shape: tuple[int, ...]) -> None:
+    adjacency = Adjacency.from_edges(torch.tensor([1, 2, 2]), torch.tensor([0, 0, 1]), 3)
+    x = states(3, *shape)
+    mean = mean_over_neighbours(x, adjacency)
+    assert mean.shape == x.shape
+    torch.testing.assert_close(mean, torch.stack([0 * x[0], x[0], (x[0] + x[1]) / 2]))
+    transposed = states(4, 3).T  # not contiguous
+    torch.testing.assert_close(mean_over_neighbours(transposed, adjacency)[1], transposed[0])
+
+
+def test_no_edges_at_all() -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    adjacency = Adjacency.from_edges(none, none, 3)
+    x = states(3, 2).requires_grad_()
+    mean = mean_over_neighbours(x, adjacency)
+    assert mean.tolist() == [[0, 0]] * 3
+    (gradient,) = torch.autograd.grad(mean.sum(), x)
+    assert gradient.tolist() == [[0, 0]] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    nodes, neighbours = torch.randint(0, 9, (2, 40), generator=torch.Generator().manual_seed(0))
+    adjacency = Adjacency.from_edges(nodes, neighbours, 9)
+    x = states(9, 4)
+    low = x.to(dtype).requires_grad_()
+    mean = mean_over_neighbours(low, adjacency)
+    (gradient,) = torch.autograd.grad(mean.sum(), low)
+    assert mean.dtype == gradient.dtype == dtype
+    expected = mean_over_neighbours(x, adjacency)
+    torch.testing.assert_close(mean.double(), expected, rtol=0.0, atol=8 * torch.finfo(dtype).eps)

@@ -1,0 +1,206 @@
+"""The cost model: its invariants, and its fast paths against the plain form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu
+
+from hlorank.config import ConfigError, PartitionConfig
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.models.cost_model import AGGREGATIONS, POOLINGS, CostModel
+from hlorank.models.inputs import ConfigurationBatch, GraphInputs, Segment
+from hlorank.models.layers import SageLayer
+from hlorank.partition.build import partition_graph, whole_graph
+from hlorank.partition.local import local_codes
+from hlorank.partition.segments import Partition
+
+MakeModel = Callable[..., CostModel]
+MakeInputs = Callable[..., GraphInputs]
+ROWS = np.array([3, 0, 7, 7, 11, 5, 2])
+assert_exact = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-12)
+
+
+def scores_of(model: CostModel, graph: GraphInputs, rows: np.ndarray = ROWS) -> Tensor:
+    embedded = [model.embed_rows(graph, j, rows) for j in range(len(graph.segments))]
+    return model.score(torch.stack(embedded).sum(dim=0), len(embedded))
+
+
+def plain_embedding(model: CostModel, graph: GraphInputs, j: int, row: int) -> Tensor:
+    """One configuration of one segment, from the graph's arrays, with dense matrices and no sharing of work."""
+    features, encoder, config = graph.features, model.encoder, model.config
+    nodes = np.flatnonzero(graph.partition.segment_of == j)
+    adjacency = torch.zeros(features.nodes, features.nodes, dtype=torch.float64)
+    for consumer, producer in features.edge_index:
+        adjacency[consumer, producer] += 1
+    operands, users = (matrix[nodes][:, nodes] for matrix in (adjacency, adjacency.T))
+    layouts = torch.from_numpy(features.node_layout[nodes].astype(np.int64) + 1)
+    x = encoder.numeric(torch.from_numpy(features.node_feat[nodes]))
+    x = x + encoder.opcode_map(encoder.opcode.weight[features.opcode[nodes].astype(int)])
+    x = x + encoder.node_layout_map(encoder.layout_value.weight[layouts].flatten(1))
+    configurations = features.configurations
+    if isinstance(configurations, TileFeatures):
+        x = x + encoder.configuration(torch.from_numpy(configurations.feat[row]))
+    else:
+        joined = torch.zeros_like(x)
+        for column, node in enumerate(configurations.node_ids):
+            if node in nodes:
+                values = torch.from_numpy(configurations.codebook[configurations.codes[row, column]].astype(int) + 1)
+                state = encoder.configuration(encoder.layout_value.weight[values].flatten())
+                joined[int(np.searchsorted(nodes, node))] = state
+        x = x + joined
+    for layer in model.layers:
+        assert isinstance(layer, SageLayer)
+        z = layer.norm(x)
+        messages = layer.operands(operands / operands.sum(1, keepdim=True).clamp(min=1) @ z)
+        messages = messages + layer.users(users / users.sum(1, keepdim=True).clamp(min=1) @ z)
+        x = x + gelu(layer.own(z) + messages)
+    x = model.norm(x)
+    pooled = {"mean": x.mean(0), "sum": x.sum(0), "max": x.max(0).values}
+    return torch.cat([pooled[name] for name in config.pooling])
+
+
+@pytest.mark.parametrize(("kind", "segments"), [("layout", 1), ("layout", 4), ("tile", 1)])
+def test_embeddings_equal_the_plain_form(
+    kind: str, segments: int, make_model: MakeModel, make_inputs: MakeInputs
+) -> None:
+    """Values and gradients: local configurations computed once, against each configuration of its own."""
+    model, graph = make_model(kind), make_inputs(segments=segments, kind=kind)
+    weight = torch.randn(len(ROWS), 12, dtype=torch.float64)
+    for j in range(segments):
+        embedded = model.embed_rows(graph, j, ROWS)
+        plain = torch.stack([plain_embedding(model, graph, j, row) for row in ROWS])
+        assert_exact(embedded, plain)
+        ours, theirs = (
+            torch.autograd.grad((result * weight).sum(), list(model.parameters()), allow_unused=True)
+            for result in (embedded, plain)
+        )
+        for one, other, parameter in zip(ours, theirs, model.parameters(), strict=True):
+            zero = torch.zeros_like(parameter)  # of the head, and of encoders that the segment has no use for
+            assert_exact(zero if one is None else one, zero if other is None else other)
+
+
+def test_each_distinct_local_configuration_is_computed_once(
+    make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, graph, computed = make_model(), make_inputs(segments=4), []
+    embed = model.embed
+
+    def counting(segment: Segment, batch: ConfigurationBatch) -> Tensor:
+        computed.append(len(batch))
+        return embed(segment, batch)
+
+    monkeypatch.setattr(model, "embed", counting)
+    for j in range(4):
+        model.embed_rows(graph, j, ROWS)
+    layouts = graph.features.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    local = [layouts.codes[ROWS][:, graph.partition.segment_of[layouts.node_ids] == j] for j in range(4)]
+    assert computed == [len({tuple(row) for row in codes.tolist()}) for codes in local]
+    assert min(computed) < len(np.unique(ROWS))
+
+
+def test_configurations_are_equivariant(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(), make_inputs(segments=3)
+    order = np.random.default_rng(0).permutation(len(ROWS))
+    scores = scores_of(model, graph)
+    assert_exact(scores_of(model, graph, ROWS[order]), scores[torch.from_numpy(order)])
+    assert len(np.unique(scores.detach().numpy().round(9))) == len(np.unique(ROWS))
+
+
+def renumbered(features: GraphFeatures, order: np.ndarray) -> GraphFeatures:
+    """The same graph with node order[i] as node i."""
+    new_id = np.argsort(order)
+    layouts = features.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    node_ids = new_id[layouts.node_ids]
+    columns = np.argsort(node_ids)
+    return replace(
+        features,
+        node_feat=features.node_feat[order],
+        opcode=features.opcode[order],
+        node_layout=features.node_layout[order],
+        edge_index=new_id[features.edge_index],
+        configurations=LayoutFeatures(node_ids[columns], layouts.codebook, layouts.codes[:, columns]),
+    )
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+def test_the_order_of_nodes_does_not_matter(segments: int, make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(), make_inputs(segments=segments)
+    order = np.random.default_rng(0).permutation(24)
+    features = renumbered(graph.features, order)
+    partition = Partition(graph.partition.segment_of[order], graph.partition.local_codes)
+    moved = GraphInputs(features, partition, graph.device)
+    assert_exact(scores_of(model, moved), scores_of(model, graph))
+
+
+def test_the_order_of_the_codebook_does_not_matter(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(), make_inputs(segments=3)
+    layouts = graph.features.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    order = np.array([2, 0, 1])
+    codes = np.argsort(order).astype(np.uint8)[layouts.codes]
+    moved = replace(graph.features, configurations=LayoutFeatures(layouts.node_ids, layouts.codebook[order], codes))
+    changed = GraphInputs(moved, graph.partition, graph.device)
+    assert_exact(scores_of(model, changed), scores_of(model, graph))
+
+
+def test_a_segment_reads_only_its_own_configuration(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(), make_inputs(segments=3)
+    layouts = graph.features.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    column = 0
+    inside = int(graph.partition.segment_of[layouts.node_ids[column]])
+    codes = layouts.codes.copy()
+    codes[:, column] = 2  # which no configuration has
+    changed_layouts = LayoutFeatures(layouts.node_ids, layouts.codebook, codes)
+    partition = Partition(graph.partition.segment_of, local_codes(changed_layouts, graph.partition.segment_of))
+    changed = GraphInputs(replace(graph.features, configurations=changed_layouts), partition, graph.device)
+    for j in range(3):
+        before, after = (model.embed_rows(inputs, j, ROWS) for inputs in (graph, changed))
+        assert torch.equal(before, after) == (j != inside)
+
+
+def test_one_segment_is_the_whole_graph(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, whole = make_model(), make_inputs()
+    config = PartitionConfig(algorithm="topological", max_nodes=24, workers=1)
+    cut = GraphInputs(whole.features, partition_graph(whole.features, config), whole.device)
+    assert_exact(scores_of(model, cut), scores_of(model, whole))
+    torch.testing.assert_close(
+        scores_of(model, whole),
+        scores_of(model, GraphInputs(whole.features, whole_graph(whole.features), whole.device)),
+    )
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_aggregation(aggregation: str, make_model: MakeModel) -> None:
+    model = make_model(aggregation=aggregation)
+    total = torch.randn(3, 12, dtype=torch.float64)
+    expected = model.head(total / 4 if aggregation == "mean" else total)[:, 0]
+    assert model.score(total, 4).shape == (3,)
+    assert_exact(model.score(total, 4), expected)
+
+
+@pytest.mark.parametrize("pooling", [[name] for name in POOLINGS] + [["max", "sum", "mean"]])
+def test_poolings(pooling: list[str], make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(pooling=pooling), make_inputs(segments=2)
+    embedded = model.embed_rows(graph, 1, ROWS)
+    assert embedded.shape == (len(ROWS), 6 * len(pooling))
+    torch.testing.assert_close(embedded[4], plain_embedding(model, graph, 1, int(ROWS[4])))
+    assert scores_of(model, graph).shape == (len(ROWS),)
+
+
+def test_unknown_names(make_model: MakeModel) -> None:
+    with pytest.raises(ConfigError, match=r"model.pooling: expected some of \['max', 'mean', 'sum'\], found \['min'\]"):
+        make_model(pooling=["min"])
+    with pytest.raises(ConfigError, match=r"model.pooling"):
+        make_model(pooling=[])
+    with pytest.raises(ConfigError, match=r"segments.aggregation: expected one of mean, sum, found 'median'"):
+        make_model(aggregation="median")

@@ -1,0 +1,95 @@
+"""First states of nodes: what joins them, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hlorank.config import ConfigError
+from hlorank.featurize.features import LayoutFeatures
+from hlorank.models.cost_model import CostModel
+from hlorank.models.encoder import Encoder
+from hlorank.models.inputs import GraphInputs, LayoutBatch, TileBatch
+
+MakeModel = Callable[..., CostModel]
+MakeInputs = Callable[..., GraphInputs]
+
+
+def plain_nodes(encoder: Encoder, graph: GraphInputs) -> Tensor:
+    """(nodes, width) states without configurations, node by node."""
+    states = []
+    for feat, opcode, layout in zip(
+        graph.features.node_feat, graph.features.opcode, graph.features.node_layout, strict=True
+    ):
+        embedded = torch.cat([encoder.layout_value.weight[int(value) + 1] for value in layout])
+        numeric = encoder.numeric.weight @ torch.from_numpy(feat) + encoder.numeric.bias
+        opcode_state = encoder.opcode_map.weight @ encoder.opcode.weight[int(opcode)]
+        states.append(numeric + opcode_state + encoder.node_layout_map.weight @ embedded)
+    return torch.stack(states)
+
+
+def test_layouts_join_at_their_configurable_nodes(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    encoder, graph, rows = make_model().encoder, make_inputs(), np.array([4, 0, 9])
+    (segment,) = graph.segments
+    states = encoder(segment, graph.configurations(rows, segment))
+    expected = plain_nodes(encoder, graph)[:, None].repeat(1, 3, 1)
+    layouts = graph.features.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    for column, node in enumerate(layouts.node_ids):
+        for c, row in enumerate(rows):
+            values = layouts.codebook[layouts.codes[row, column]]
+            embedded = torch.cat([encoder.layout_value.weight[int(value) + 1] for value in values])
+            expected[node, c] += encoder.configuration(embedded)
+    assert states.shape == (24, 3, 6)
+    torch.testing.assert_close(states, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_tiles_join_at_every_node(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    encoder, graph = make_model("tile").encoder, make_inputs(kind="tile")
+    (segment,) = graph.segments
+    batch = graph.configurations(np.arange(12), segment)
+    assert isinstance(batch, TileBatch)
+    expected = plain_nodes(encoder, graph)[:, None] + encoder.configuration(batch.feat)[None]
+    torch.testing.assert_close(encoder(segment, batch), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_layout_value_has_one_embedding_wherever_it_stands(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    encoder, graph = make_model().encoder, make_inputs()
+    (segment,) = graph.segments
+    encoder(segment, graph.configurations(np.arange(12), segment)).sum().backward()
+    gradient = encoder.layout_value.weight.grad
+    assert gradient is not None
+    assert encoder.layout_value.weight.shape == (7, 2)  # -1..5
+    assert (gradient != 0).any(dim=1).all()
+
+
+def test_tiles_that_keep_no_column(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model = make_model("tile")
+    encoder = Encoder(model.config, type(model.sizes)("tile", 4, 6, 0)).double()
+    (segment,) = make_inputs(kind="tile").segments
+    states = encoder(segment, TileBatch(torch.zeros(3, 0, dtype=torch.float64)))
+    assert states.shape == (24, 3, 6)
+    assert torch.equal(states[:, 0], states[:, 2])
+
+
+def test_opcodes_start_from_given_embeddings(make_model: MakeModel) -> None:
+    encoder = make_model().encoder
+    embedding = np.arange(18, dtype=np.float32).reshape(6, 3)
+    encoder.start_opcodes(embedding)
+    assert encoder.opcode.weight.tolist() == embedding.tolist()
+    assert encoder.opcode.weight.requires_grad
+    with pytest.raises(ConfigError, match=r"have width 5, the model 3; set model.opcode_width"):
+        encoder.start_opcodes(np.zeros((6, 5), dtype=np.float32))
+
+
+def test_no_configurable_node(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    encoder, graph = make_model().encoder, make_inputs()
+    (segment,) = graph.segments
+    bare = type(segment)(**{**vars(segment), "config_nodes": torch.zeros(0, dtype=torch.int64)})
+    codebook = torch.zeros(3, 18, dtype=torch.int64)
+    states = encoder(bare, LayoutBatch(codebook, torch.zeros(2, 0, dtype=torch.int64)))
+    torch.testing.assert_close(states, plain_nodes(encoder, graph)[:, None].expand(-1, 2, -1))

@@ -1,0 +1,190 @@
+"""Model folders: what is saved comes back bit by bit, and damage is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hlorank.config import ModelConfig
+from hlorank.featurize.store import FeatureStore
+from hlorank.io import DataError, sha256_file
+from hlorank.models.cost_model import CostModel
+from hlorank.models.folder import SPEC, WEIGHTS, ModelSpec, input_sizes, load_model, save_model
+from hlorank.models.open import GraphOpener
+
+CPU = torch.device("cpu")
+CONFIG = ModelConfig(
+    width=6, layers=2, opcode_width=3, opcode_init=False, layout_width=2, dropout=0.1, pooling=["mean", "max"]
+)
+
+
+@pytest.fixture
+def graphs(tiny_collections: Path) -> GraphOpener:
+    path = Path("layout/synthetic/random")
+    return GraphOpener(tiny_collections / "features" / path, tiny_collections / "segments" / path, CPU)
+
+
+def make_spec(graphs: GraphOpener, **changes: Any) -> ModelSpec:
+    spec = ModelSpec(
+        version="1.2.3",
+        collection="layout:synthetic:random",
+        method="gst",
+        model=CONFIG,
+        aggregation="sum",
+        whole_graph=False,
+        partition=graphs.partition,
+        data=graphs.fingerprint,
+        steps=12,
+        features=graphs.store.spec,
+    )
+    return replace(spec, **changes)
+
+
+@pytest.fixture
+def saved(graphs: GraphOpener, tmp_path: Path) -> tuple[Path, CostModel, ModelSpec]:
+    torch.manual_seed(1)
+    spec = make_spec(graphs)
+    model = CostModel(spec.model, input_sizes(spec.features), spec.aggregation).eval()
+    save_model(tmp_path / "model", model, spec)
+    return tmp_path / "model", model, spec
+
+
+Saved = tuple[Path, CostModel, ModelSpec]
+
+
+def test_a_loaded_model_gives_the_same_scores(saved: Saved, graphs: GraphOpener) -> None:
+    folder, model, spec = saved
+    loaded, loaded_spec = load_model(folder, CPU)
+    assert loaded_spec.to_json() == spec.to_json()
+    assert (loaded_spec.model, loaded_spec.steps, loaded_spec.whole_graph) == (CONFIG, 12, False)
+    graph = graphs.open("valid", graphs.store.graphs("valid")[0])
+    rows = np.arange(20)
+    for j in range(len(graph.segments)):
+        assert torch.equal(loaded.eval().embed_rows(graph, j, rows), model.embed_rows(graph, j, rows))
+    total = torch.randn(3, 12)
+    assert torch.equal(loaded.score(total, 2), model.score(total, 2))
+
+
+def test_files_are_plain(saved: Saved) -> None:
+    folder, model, _ = saved
+    assert sorted(path.name for path in folder.iterdir()) == [SPEC, WEIGHTS]
+    assert json.loads((folder / SPEC).read_text())["weights_sha256"] == sha256_file(folder / WEIGHTS)
+    weights = load_file(folder / WEIGHTS)  # safetensors holds nothing but a JSON header and numbers
+    assert weights.keys() == model.state_dict().keys()
+
+
+def test_equal_models_are_equal_bytes(saved: Saved, tmp_path: Path) -> None:
+    folder, model, spec = saved
+    save_model(tmp_path / "again", model, spec)
+    for name in (WEIGHTS, SPEC):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def other_shape(path: Path) -> None:
+    save_file({name: tensor[:1] for name, tensor in load_file(path).items()}, path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (Path.unlink, "no such file"),
+        (flip_a_bit, r"sha256: expected [0-9a-f]{64}, as spec.json says"),
+        (other_shape, "sha256"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-100]), "sha256"),
+        (lambda path: path.write_bytes(b""), "sha256"),
+    ],
+)
+def test_damaged_weights(damage: Callable[[Path], object], message: str, saved: Saved) -> None:
+    folder, *_ = saved
+    damage(folder / WEIGHTS)
+    with pytest.raises(DataError, match=rf"weights\.safetensors: .*{message}"):
+        load_model(folder, CPU)
+
+
+def test_weights_of_another_model(saved: Saved, graphs: GraphOpener) -> None:
+    folder, *_ = saved
+    value = json.loads((folder / SPEC).read_text())
+    value["model"]["layers"] = 3
+    (folder / SPEC).write_text(json.dumps(value))
+    with pytest.raises(DataError, match=r"weights\.safetensors: weights: expected the weights that spec.json"):
+        load_model(folder, CPU)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"colour": 1}, r"keys: expected .* found .*'colour'"),
+        ({"steps": "12"}, "steps: expected"),
+        ({"steps": True}, "steps: expected"),
+        ({"whole_graph": "no"}, "whole_graph: expected"),
+        ({"method": None}, "method: expected"),
+        ({"features": []}, "features: expected"),
+        ({"model": {**asdict(CONFIG), "colour": 1}}, "model: expected .*colour"),
+        ({"model": {**asdict(CONFIG), "width": "wide"}}, "model: expected .*wide"),
+        ({"model": {"width": 6}}, "model: expected"),
+        ({"model": {**asdict(CONFIG), "pooling": ["min"]}}, r"model: expected .*\['min'\]"),
+        ({"aggregation": "median"}, "model: expected .*'median'"),
+    ],
+)
+def test_damaged_specs(change: dict[str, Any], message: str, saved: Saved) -> None:
+    folder, *_ = saved
+    value = json.loads((folder / SPEC).read_text())
+    (folder / SPEC).write_text(json.dumps({**value, **change}))
+    with pytest.raises(DataError, match=rf"model/spec\.json: {message}"):
+        load_model(folder, CPU)
+
+
+def test_specs_that_are_missing_incomplete_or_of_another_featurization(saved: Saved) -> None:
+    folder, *_ = saved
+    value = json.loads((folder / SPEC).read_text())
+    changed = {**value["features"], "opcodes": value["features"]["opcodes"][:-1]}
+    for wrong, message in (
+        ({key: value[key] for key in value.keys() - {"steps"}}, "keys"),
+        ({**value, "features": {**value["features"], "fingerprint": "0" * 16}}, "fingerprint"),
+        ({**value, "features": changed}, "opcode_embedding"),
+    ):
+        (folder / SPEC).write_text(json.dumps(wrong))
+        with pytest.raises(DataError, match=rf"model/spec\.json: {message}"):
+            load_model(folder, CPU)
+    (folder / SPEC).write_text("{")
+    with pytest.raises(DataError, match=r"spec\.json: file: expected valid JSON"):
+        load_model(folder, CPU)
+    (folder / SPEC).unlink()
+    with pytest.raises(DataError, match=r"spec\.json: file: .*no such file"):
+        load_model(folder, CPU)
+
+
+def test_input_sizes(tiny_collections: Path) -> None:
+    layout = FeatureStore(tiny_collections / "features/layout/synthetic/random")
+    tile = FeatureStore(tiny_collections / "features/tile/synthetic")
+    graph = tile.open("valid", tile.graphs("valid")[0])
+    sizes = input_sizes(tile.spec)
+    assert (sizes.kind, sizes.node_columns) == ("tile", graph.node_feat.shape[1])
+    assert sizes.tile_columns == vars(graph.configurations)["feat"].shape[1]
+    assert sizes.opcodes == len(tile.spec.opcode_embedding)
+    assert (input_sizes(layout.spec).kind, input_sizes(layout.spec).tile_columns) == ("layout", 0)
+
+
+def test_graphs_open_whole_or_cut(tiny_collections: Path, graphs: GraphOpener) -> None:
+    (name, *_) = graphs.store.graphs("valid")
+    whole = GraphOpener(graphs.store.root, None, CPU)
+    assert len(graphs.open("valid", name).segments) > 1
+    assert len(whole.open("valid", name).segments) == 1
+    assert whole.partition == ""
+    assert len({whole.fingerprint, graphs.fingerprint, whole.store.fingerprint}) == 3
+    with pytest.raises(DataError, match="run the stage partition"):
+        GraphOpener(tiny_collections / "features/tile/synthetic", graphs.store.root, CPU)

@@ -1,0 +1,89 @@
+"""Graphs as tensors: segments of a known graph, and the rows of configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.models.adjacency import Adjacency
+from hlorank.models.inputs import GraphInputs, LayoutBatch, TileBatch
+from hlorank.partition.local import local_codes
+from hlorank.partition.segments import Partition
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def known(make_features: Callable[..., GraphFeatures]) -> GraphInputs:
+    """Six nodes in the segments {0, 2, 5} and {1, 3, 4}; 2, 3 and 5 are configurable."""
+    layouts = LayoutFeatures(
+        np.array([2, 3, 5]), np.arange(36).reshape(2, 18).astype(np.int8), np.array([[0, 1, 1], [1, 0, 0]], np.uint8)
+    )
+    edges = np.array([[1, 0], [2, 0], [3, 1], [4, 1], [4, 3], [5, 2], [5, 4]])
+    features = replace(make_features(nodes=6, distinct=2), configurations=layouts, edge_index=edges)
+    segment_of = np.array([0, 1, 0, 1, 1, 0], dtype=np.int32)
+    return GraphInputs(features, Partition(segment_of, local_codes(layouts, segment_of)), CPU)
+
+
+def pairs(adjacency: Adjacency) -> list[tuple[int, int]]:
+    """(node, neighbour) of every edge."""
+    stops = torch.cat([adjacency.offsets[1:], torch.tensor([len(adjacency.index)])])
+    degree = stops - adjacency.offsets
+    nodes = torch.repeat_interleave(torch.arange(len(degree)), degree)
+    return list(zip(nodes.tolist(), adjacency.index.tolist(), strict=True))
+
+
+def test_segments_of_a_known_graph(known: GraphInputs) -> None:
+    first, second = known.segments
+    np.testing.assert_array_equal(first.node_feat, known.features.node_feat[[0, 2, 5]])
+    np.testing.assert_array_equal(second.opcode, known.features.opcode[[1, 3, 4]])
+    np.testing.assert_array_equal(second.node_layout, known.features.node_layout[[1, 3, 4]])
+    assert (first.opcode.dtype, first.node_layout.dtype, first.nodes) == (torch.int64, torch.int64, 3)
+    # Of the edges only 2 <- 0, 5 <- 2 and 3 <- 1, 4 <- 1, 4 <- 3 stay inside a segment.
+    assert pairs(first.operands) == [(1, 0), (2, 1)]
+    assert pairs(first.users) == [(0, 1), (1, 2)]
+    assert pairs(second.operands) == [(1, 0), (2, 0), (2, 1)]
+    assert pairs(second.users) == [(0, 1), (0, 2), (1, 2)]
+    assert (first.config_nodes.tolist(), first.config_columns.tolist()) == ([1, 2], [0, 2])
+    assert (second.config_nodes.tolist(), second.config_columns.tolist()) == ([1], [1])
+
+
+def test_a_segment_sees_its_own_configuration(known: GraphInputs) -> None:
+    first, second = known.segments
+    batch = known.configurations(np.array([1, 0, 1]), first)
+    assert isinstance(batch, LayoutBatch)
+    assert len(batch) == 3
+    assert batch.codes.tolist() == [[1, 0], [0, 1], [1, 0]]
+    assert batch.codebook.tolist() == np.arange(36).reshape(2, 18).tolist()
+    other = known.configurations(np.array([0]), second)
+    assert isinstance(other, LayoutBatch)
+    assert other.codes.tolist() == [[1]]
+
+
+def test_each_node_and_inner_edge_is_in_one_segment(make_inputs: Callable[..., GraphInputs]) -> None:
+    cut = make_inputs(segments=4, nodes=40)
+    whole = make_inputs(segments=1, nodes=40)
+    assert sum(segment.nodes for segment in cut.segments) == 40
+    inner = cut.partition.segment_of[cut.features.edge_index]
+    expected = int((inner[:, 0] == inner[:, 1]).sum())
+    assert 0 < expected < len(cut.features.edge_index)
+    assert sum(len(segment.operands.index) for segment in cut.segments) == expected
+    assert sum(len(segment.users.index) for segment in cut.segments) == expected
+    assert sorted(np.concatenate([segment.config_columns for segment in cut.segments])) == list(range(10))
+    assert len(whole.segments[0].operands.index) == len(cut.features.edge_index)
+
+
+def test_tiles(make_inputs: Callable[..., GraphInputs]) -> None:
+    graph = make_inputs(kind="tile", dtype=np.float32)
+    batch = graph.configurations(np.array([3, 3, 0]), graph.segments[0])
+    assert isinstance(batch, TileBatch)
+    assert len(batch) == 3
+    assert isinstance(graph.features.configurations, TileFeatures)
+    np.testing.assert_array_equal(batch.feat, graph.features.configurations.feat[[3, 3, 0]])
+    assert batch.feat.dtype == torch.float32
+    assert len(graph.segments[0].config_nodes) == 0

@@ -1,0 +1,48 @@
+"""The GraphSAGE layer, against PyTorch Geometric's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.nn.functional import gelu
+from torch_geometric.nn import SAGEConv
+
+from hlorank.models.inputs import GraphInputs
+from hlorank.models.layers import SageLayer
+
+
+def test_equals_two_sage_convolutions(make_inputs: Callable[..., GraphInputs]) -> None:
+    graph, width = make_inputs(), 5
+    (segment,) = graph.segments
+    torch.manual_seed(0)
+    layer = SageLayer(width, dropout=0.0).double()
+    over_operands = SAGEConv(width, width, aggr="mean").double()
+    over_users = SAGEConv(width, width, aggr="mean", root_weight=False, bias=False).double()
+    with torch.no_grad():
+        over_operands.lin_l.weight.copy_(layer.operands.weight)
+        over_operands.lin_l.bias.copy_(layer.own.bias)
+        over_operands.lin_r.weight.copy_(layer.own.weight)
+        over_users.lin_l.weight.copy_(layer.users.weight)
+    consumer, producer = torch.from_numpy(graph.features.edge_index).T
+    x = torch.randn(24, 3, width, dtype=torch.float64)
+    result = layer(x, segment)
+    for c in range(3):
+        z = layer.norm(x[:, c])
+        messages = over_operands(z, torch.stack([producer, consumer])) + over_users(
+            z, torch.stack([consumer, producer])
+        )
+        torch.testing.assert_close(result[:, c], x[:, c] + gelu(messages), rtol=1e-10, atol=1e-12)
+
+
+def test_one_dropout_mask_serves_all_configurations(make_inputs: Callable[..., GraphInputs]) -> None:
+    (segment,) = make_inputs().segments
+    torch.manual_seed(0)
+    layer = SageLayer(8, dropout=0.5).double()
+    x = torch.randn(24, 3, 8, dtype=torch.float64)
+    kept = layer(x, segment) - x
+    plain = layer.eval()(x, segment) - x
+    mask = kept / plain
+    torch.testing.assert_close(mask, mask[:, :1].expand(-1, 3, -1))
+    assert {round(value, 9) for value in mask.flatten().tolist()} == {0.0, 2.0}
+    assert 0.3 < (mask == 0).double().mean() < 0.7
