@@ -104,7 +104,8 @@ def main() -> None:
     ratio = configurable * LAYOUT_VALUES * 4 / disk
     print(f"{disk:.0f} bytes a configuration on disk, {ratio:.0f} times less than as float32")
     print(
-        f"{figures['seconds_per_1000_configurations']:.1f} s to score 1,000 configurations, {scoring['segments']} segments"
+        f"{figures['seconds_per_1000_configurations']:.1f} s to score 1,000 configurations"
+        f" of {scoring['segments']} segments"
     )
     if options.json:
         write_json(options.json, figures)

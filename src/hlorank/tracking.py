@@ -126,7 +126,7 @@ class SweepRun(Callback):
         self._close = partial(client.set_terminated, run.info.run_id)
         atexit.register(self._close, "FAILED")  # where a job fails, Hydra ends without on_multirun_end
 
-    def on_multirun_end(self, **_: Any) -> None:
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002 - Hydra's signature
         """Closes the parent run."""
         if self._close is not None:
             del os.environ[PARENT_VARIABLE]

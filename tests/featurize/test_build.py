@@ -108,7 +108,9 @@ def test_unchanged_graphs_are_kept_and_others_made_anew(tmp_path: Path, raw: Pat
     (output / "graphs/train/.b.partial").mkdir()
     featurize_collection(raw, LAYOUT, CONFIG, output)
     after = changed_at(output)
-    assert {key for key in after if after[key] == before[key]} == {key for key in before if key.startswith("graphs/train/")}
+    assert {key for key in after if after[key] == before[key]} == {
+        key for key in before if key.startswith("graphs/train/")
+    }
     assert not list((output / "graphs/test").iterdir())
     featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "fresh")
     shutil.rmtree(output / "graphs/test")

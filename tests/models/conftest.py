@@ -16,7 +16,7 @@ CONFIG = ModelConfig(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_model() -> Callable[..., CostModel]:
     """Makes a float64 model that fits random graphs; keywords change its configuration."""
 

@@ -5,22 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from hlorank.config import ConfigError, PartitionConfig
+from hlorank.collection import Collection, read_graph
+from hlorank.config import ConfigError, ModelConfig, PartitionConfig
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.featurize.fit import TrainSample, fit_spec
+from hlorank.featurize.graph import featurize_graph
+from hlorank.featurize.spec import FeaturizeOptions
 from hlorank.models.cost_model import AGGREGATIONS, POOLINGS, CostModel
+from hlorank.models.folder import input_sizes
 from hlorank.models.inputs import ConfigurationBatch, GraphInputs, Segment
 from hlorank.models.layers import SageLayer
 from hlorank.partition.build import partition_graph, whole_graph
 from hlorank.partition.local import local_codes
 from hlorank.partition.segments import Partition
 
+CPU = torch.device("cpu")
 MakeModel = Callable[..., CostModel]
 MakeInputs = Callable[..., GraphInputs]
 ROWS = np.array([3, 0, 7, 7, 11, 5, 2])
@@ -84,6 +93,57 @@ def test_embeddings_equal_the_plain_form(
         for one, other, parameter in zip(ours, theirs, model.parameters(), strict=True):
             zero = torch.zeros_like(parameter)  # of the head, and of encoders that the segment has no use for
             assert_exact(zero if one is None else one, zero if other is None else other)
+
+
+def assert_fast_equals_plain(model: CostModel, graph: GraphInputs, rows: np.ndarray, tolerance: float) -> None:
+    """Embeddings and gradients of the fast paths against every node under every configuration, each row anew."""
+    for j in range(len(graph.segments)):
+        results = []
+        for fast in (True, False):
+            model.config_sparse = model.deduplicate = fast
+            embedded = model.embed_rows(graph, j, rows)
+            gradients = torch.autograd.grad(embedded.square().mean(), list(model.parameters()), allow_unused=True)
+            results.append((embedded, [torch.zeros(()) if g is None else g for g in gradients]))
+        (ours, our_gradients), (theirs, their_gradients) = results
+        assert (ours - theirs).norm() <= tolerance * theirs.norm()
+        for one, other in zip(our_gradients, their_gradients, strict=True):
+            assert (one - other).norm() <= tolerance * max(other.norm(), 1e-3)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    nodes=st.integers(8, 60),
+    segments=st.integers(1, 4),
+    seed=st.integers(0, 10**6),
+    layers=st.integers(0, 4),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+)
+def test_fast_paths_equal_the_plain_form_on_random_graphs(
+    nodes: int,
+    segments: int,
+    seed: int,
+    layers: int,
+    dtype: torch.dtype,
+    make_model: MakeModel,
+    make_inputs: MakeInputs,
+) -> None:
+    numpy_type = np.float64 if dtype == torch.float64 else np.float32
+    graph = make_inputs(segments=segments, nodes=nodes, distinct=4, seed=seed, dtype=numpy_type)
+    model = make_model(layers=layers, pooling=["mean", "sum", "max"]).to(dtype)
+    assert_fast_equals_plain(model, graph, np.array([2, 0, 3, 3]), 1e-9 if dtype == torch.float64 else 1e-4)
+
+
+@pytest.mark.parametrize("max_nodes", [500, 5000])
+def test_fast_paths_equal_the_plain_form_on_unet_3d(shared_data: Path, max_nodes: int) -> None:
+    measured = read_graph(shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz", "layout")
+    sample = TrainSample.of("unet_3d", measured, None)
+    spec = fit_spec(Collection.parse("layout:xla:default"), FeaturizeOptions("standard", 100, 8, None), [sample])
+    features = featurize_graph(measured, spec)
+    graph = GraphInputs(features, partition_graph(features, PartitionConfig("topological", max_nodes, 1)), CPU)
+    torch.manual_seed(0)
+    model = CostModel(ModelConfig(8, 3, 8, False, 2, 0.0, ["mean", "max"]), input_sizes(spec), "mean")
+    rows = np.random.default_rng(0).choice(features.distinct, size=5, replace=False)
+    assert_fast_equals_plain(model, graph, rows, 1e-4)
 
 
 def test_each_distinct_local_configuration_is_computed_once(

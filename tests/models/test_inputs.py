@@ -40,17 +40,31 @@ def pairs(adjacency: Adjacency) -> list[tuple[int, int]]:
 
 def test_segments_of_a_known_graph(known: GraphInputs) -> None:
     first, second = known.segments
-    np.testing.assert_array_equal(first.node_feat, known.features.node_feat[[0, 2, 5]])
-    np.testing.assert_array_equal(second.opcode, known.features.opcode[[1, 3, 4]])
-    np.testing.assert_array_equal(second.node_layout, known.features.node_layout[[1, 3, 4]])
+    # Configurable nodes first, then the others by their distance from them.
+    assert (first.node_ids.tolist(), second.node_ids.tolist()) == ([2, 5, 0], [3, 1, 4])
+    assert (list(first.within), list(second.within)) == ([2, 3], [1, 3])
+    np.testing.assert_array_equal(first.node_feat, known.features.node_feat[[2, 5, 0]])
+    np.testing.assert_array_equal(second.opcode, known.features.opcode[[3, 1, 4]])
+    np.testing.assert_array_equal(second.node_layout, known.features.node_layout[[3, 1, 4]])
     assert (first.opcode.dtype, first.node_layout.dtype, first.nodes) == (torch.int64, torch.int64, 3)
     # Of the edges only 2 <- 0, 5 <- 2 and 3 <- 1, 4 <- 1, 4 <- 3 stay inside a segment.
-    assert pairs(first.operands) == [(1, 0), (2, 1)]
-    assert pairs(first.users) == [(0, 1), (1, 2)]
-    assert pairs(second.operands) == [(1, 0), (2, 0), (2, 1)]
-    assert pairs(second.users) == [(0, 1), (0, 2), (1, 2)]
-    assert (first.config_nodes.tolist(), first.config_columns.tolist()) == ([1, 2], [0, 2])
-    assert (second.config_nodes.tolist(), second.config_columns.tolist()) == ([1], [1])
+    assert pairs(first.operands) == [(0, 2), (1, 0)]
+    assert pairs(first.users) == [(0, 1), (2, 0)]
+    assert sorted(pairs(second.operands)) == [(0, 1), (2, 0), (2, 1)]
+    assert sorted(pairs(second.users)) == [(0, 2), (1, 0), (1, 2)]
+    assert (first.config_columns.tolist(), second.config_columns.tolist()) == ([0, 2], [1])
+
+
+def test_hops_hold_the_edges_along_which_configurations_spread(known: GraphInputs) -> None:
+    first, second = known.segments
+    assert [first.reached(k) for k in range(4)] == [2, 3, 3, 3]
+    assert pairs(first.hop(0).operands) == [(1, 0)]  # 2 <- 0 brings nothing that depends on the configuration
+    assert pairs(first.hop(0).users) == [(0, 1), (2, 0)]
+    assert pairs(second.hop(0).operands) == [(2, 0)]
+    assert pairs(second.hop(0).users) == [(1, 0)]
+    assert sorted(pairs(second.hop(1).operands)) == sorted(pairs(second.operands))
+    # The weights are those of all neighbours, also of those left out.
+    assert second.hop(0).operands.weight.tolist() == [1.0, 0.0, 0.5]
 
 
 def test_a_segment_sees_its_own_configuration(known: GraphInputs) -> None:
@@ -86,4 +100,4 @@ def test_tiles(make_inputs: Callable[..., GraphInputs]) -> None:
     assert isinstance(graph.features.configurations, TileFeatures)
     np.testing.assert_array_equal(batch.feat, graph.features.configurations.feat[[3, 3, 0]])
     assert batch.feat.dtype == torch.float32
-    assert len(graph.segments[0].config_nodes) == 0
+    assert graph.segments[0].reached(0) == 24, "every node of a kernel depends on its tile"

@@ -10,6 +10,7 @@ from torch_geometric.nn import SAGEConv
 
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.layers import SageLayer
+from hlorank.models.state import State
 
 
 def test_equals_two_sage_convolutions(make_inputs: Callable[..., GraphInputs]) -> None:
@@ -26,13 +27,34 @@ def test_equals_two_sage_convolutions(make_inputs: Callable[..., GraphInputs]) -
         over_users.lin_l.weight.copy_(layer.users.weight)
     consumer, producer = torch.from_numpy(graph.features.edge_index).T
     x = torch.randn(24, 3, width, dtype=torch.float64)
-    result = layer(x, segment)
+    result = torch.empty_like(x)
+    result[segment.node_ids] = layer(x[segment.node_ids], segment)
     for c in range(3):
         z = layer.norm(x[:, c])
         messages = over_operands(z, torch.stack([producer, consumer])) + over_users(
             z, torch.stack([consumer, producer])
         )
         torch.testing.assert_close(result[:, c], x[:, c] + gelu(messages), rtol=1e-10, atol=1e-12)
+
+
+def test_spreading_equals_the_plain_form(make_inputs: Callable[..., GraphInputs]) -> None:
+    torch.manual_seed(0)
+    for segment in make_inputs(segments=3, nodes=60).segments:
+        layer = SageLayer(5, dropout=0.5).double()
+        varied = torch.randn(segment.reached(0), 4, 5, dtype=torch.float64)
+        state = State(torch.randn(segment.nodes, 5, dtype=torch.float64), varied)
+        x = state.dense()
+        for k in range(3):
+            torch.manual_seed(k)
+            state = layer.spread(state, segment, k)
+            torch.manual_seed(k)
+            x = layer(x, segment)
+            assert len(state.varied) == segment.reached(k + 1)
+            torch.testing.assert_close(state.dense(), x, rtol=1e-11, atol=1e-13)
+        with torch.no_grad():
+            alike = (x - x[:, :1]).abs().amax(dim=(1, 2)) < 1e-12
+        assert not alike[: segment.reached(3)].all()
+        assert alike[segment.reached(3) :].all(), "what no configurable node reaches is the same in the plain form"
 
 
 def test_one_dropout_mask_serves_all_configurations(make_inputs: Callable[..., GraphInputs]) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
 
-# Tensors of (nodes, configurations, width) that live at once in a layer without gradients.
+# Tensors of (reached nodes, configurations, width) that live at once in a layer without gradients.
 _LIVE_STATES = 8
 
 
@@ -35,17 +35,16 @@ def score_configurations(
     parameter = next(model.parameters())
     total = parameter.new_zeros(len(rows), model.config.width * len(model.config.pooling))
     for j, segment in enumerate(graph.segments):
-        row_bytes = segment.nodes * model.config.width * parameter.element_size() * _LIVE_STATES
-        chunk = max(1, memory_bytes // row_bytes)
-        local = graph.partition.local_codes[rows, j]
-        _, first, inverse = np.unique(local, return_index=True, return_inverse=True)
+        reached = max(1, segment.reached(model.config.layers))
+        chunk = max(1, memory_bytes // (reached * model.config.width * parameter.element_size() * _LIVE_STATES))
+        distinct, standing_for = graph.distinct(rows, j)
         embedded = torch.cat(
             [
-                model.embed(segment, graph.configurations(rows[first[start : start + chunk]], segment))
-                for start in range(0, len(first), chunk)
+                model.embed(segment, graph.configurations(distinct[start : start + chunk], segment))
+                for start in range(0, len(distinct), chunk)
             ]
         )
-        total += embedded[torch.from_numpy(inverse).to(total.device)]
+        total += embedded[standing_for]
     scores = model.score(total, len(graph.segments))
     model.train(was_training)
     result: NDArray[np.float64] = scores.double().cpu().numpy()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,12 +16,21 @@ from hlorank.config import ConfigError, ModelConfig
 from hlorank.models.encoder import Encoder
 from hlorank.models.inputs import ConfigurationBatch, GraphInputs, InputSizes, Segment
 from hlorank.models.layers import SageLayer
+from hlorank.models.state import State
 
-POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean": lambda x: x.mean(dim=0),
-    "sum": lambda x: x.sum(dim=0),
-    "max": lambda x: x.amax(dim=0),
-}
+
+def _sum(state: State) -> Tensor:
+    return state.varied.sum(dim=0) + state.unreached().sum(dim=0)
+
+
+def _max(state: State) -> Tensor:
+    parts = [part.amax(dim=0) for part in (state.varied, state.unreached()[:, None]) if len(part)]
+    return functools.reduce(torch.maximum, parts).expand(state.varied.shape[1], -1)
+
+
+POOLINGS: Mapping[str, Callable[[State], Tensor]] = MappingProxyType(
+    {"mean": lambda state: _sum(state) / len(state.shared), "sum": _sum, "max": _max}
+)
 AGGREGATIONS = ("mean", "sum")
 
 
@@ -29,6 +41,11 @@ class CostModel(nn.Module):
         config: widths, layers and pooling.
         sizes: what the inputs look like.
         aggregation: mean or sum over a graph's segments.
+
+    Attributes:
+        config_sparse: only nodes that a configurable node can reach get the configuration axis; False computes the
+            plain form, every node under every configuration, with equal results.
+        deduplicate: each distinct local configuration of a segment is computed once; False computes every row.
 
     Raises:
         ConfigError: a pooling or the aggregation has no such name.
@@ -44,6 +61,8 @@ class CostModel(nn.Module):
         self.config = config
         self.sizes = sizes
         self.aggregation = aggregation
+        self.config_sparse = True
+        self.deduplicate = True
         self.encoder = Encoder(config, sizes)
         self.layers = nn.ModuleList(SageLayer(config.width, config.dropout) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
@@ -53,14 +72,20 @@ class CostModel(nn.Module):
 
     def embed(self, segment: Segment, batch: ConfigurationBatch) -> Tensor:
         """F: the embedding of one segment under some configurations, (configurations, width * poolings)."""
-        x = self.encoder(segment, batch)
-        for layer in self.layers:
-            x = layer(x, segment)
-        x = self.norm(x)
-        return torch.cat([POOLINGS[name](x) for name in self.config.pooling], dim=-1)
+        state: State = self.encoder(segment, batch)
+        if self.config_sparse:
+            for index, layer in enumerate(cast("Iterable[SageLayer]", self.layers)):
+                state = layer.spread(state, segment, index)
+        else:
+            x = state.dense()
+            for plain_layer in self.layers:
+                x = plain_layer(x, segment)
+            state = State(x[:, 0], x)
+        state = State(self.norm(state.shared), self.norm(state.varied))
+        return torch.cat([POOLINGS[name](state) for name in self.config.pooling], dim=-1)
 
     def embed_rows(self, graph: GraphInputs, j: int, rows: NDArray[np.int64]) -> Tensor:
-        """F for distinct configurations of a graph: each distinct local configuration is computed once.
+        """F for distinct configurations of a graph.
 
         Args:
             graph: the graph.
@@ -70,10 +95,11 @@ class CostModel(nn.Module):
         Returns:
             (configurations, width * poolings).
         """
-        _, first, inverse = np.unique(graph.partition.local_codes[rows, j], return_index=True, return_inverse=True)
         segment = graph.segments[j]
-        embedded = self.embed(segment, graph.configurations(rows[first], segment))
-        return embedded[torch.from_numpy(inverse).to(embedded.device)]
+        if not self.deduplicate:
+            return self.embed(segment, graph.configurations(rows, segment))
+        distinct, standing_for = graph.distinct(rows, j)
+        return self.embed(segment, graph.configurations(distinct, segment))[standing_for]
 
     def score(self, total: Tensor, segments: int) -> Tensor:
         """A and H: summed segment embeddings to scores.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hlorank.config import ConfigError, ModelConfig
 from hlorank.graph import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
 from hlorank.models.inputs import ConfigurationBatch, InputSizes, LayoutBatch, Segment
+from hlorank.models.state import State
 
 
 class Encoder(nn.Module):
@@ -56,14 +57,14 @@ class Encoder(nn.Module):
         embedded: Tensor = self.layout_value(values - LAYOUT_MIN)
         return embedded.flatten(-2)
 
-    def forward(self, segment: Segment, batch: ConfigurationBatch) -> Tensor:
-        """The first states, (nodes, configurations, width)."""
+    def forward(self, segment: Segment, batch: ConfigurationBatch) -> State:
+        """The first states: configurable nodes depend on the configuration, all others do not."""
         nodes: Tensor = self.numeric(segment.node_feat) + self.opcode_map(self.opcode(segment.opcode))
         nodes = nodes + self.node_layout_map(self._layout(segment.node_layout))
         if isinstance(batch, LayoutBatch):
             # Each distinct row is embedded once a step; the configurations only gather.
-            rows = self.configuration(self._layout(batch.codebook))
-            states = nodes[:, None].expand(-1, len(batch), -1)
-            return torch.index_add(states, 0, segment.config_nodes, rows[batch.codes.T].to(states.dtype))
-        tiles: Tensor = self.configuration(batch.feat)
-        return nodes[:, None] + tiles[None]
+            rows: Tensor = self.configuration(self._layout(batch.codebook))
+            configured = rows[batch.codes.T]
+        else:
+            configured = self.configuration(batch.feat)[None]
+        return State(nodes, nodes[: segment.reached(0), None] + configured)

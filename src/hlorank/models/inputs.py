@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -37,28 +37,59 @@ class InputSizes:
 class Segment:
     """The nodes of one segment and the edges between them.
 
+    Nodes are ordered by their distance, in edges of either direction, from the nearest configurable node, so that
+    what a configuration can change after k layers of message passing is a prefix of the nodes. The configurable
+    nodes come first; in a tile kernel every node is configurable.
+
     Attributes:
+        node_ids: (nodes,) int64, the graph's nodes that these are.
         node_feat: (nodes, node columns) float32.
         opcode: (nodes,) int64.
         node_layout: (nodes, 6) int64, minor_to_major, -1 padded.
         operands: from each node's operands to the node.
         users: from each node's users to the node.
-        config_nodes: (k,) int64, the configurable nodes, as indices into this segment.
-        config_columns: (k,) int64, their columns in the graph's configuration codes.
+        within: `within[k]` nodes lie at most k edges from a configurable node; the last entry is the largest.
+        config_columns: (configurable nodes,) int64, their columns in the graph's configuration codes; none for tiles.
     """
 
+    node_ids: NDArray[np.int64]
     node_feat: Tensor
     opcode: Tensor
     node_layout: Tensor
     operands: Adjacency
     users: Adjacency
-    config_nodes: Tensor
+    within: Sequence[int]
     config_columns: NDArray[np.int64]
+    _hops: dict[int, Hop] = field(default_factory=dict, repr=False)
 
     @property
     def nodes(self) -> int:
         """The number of nodes."""
         return len(self.opcode)
+
+    def reached(self, hops: int) -> int:
+        """How many nodes lie at most `hops` edges from a configurable node."""
+        return self.within[min(hops, len(self.within) - 1)]
+
+    def hop(self, layer: int) -> Hop:
+        """The edges along which configurations spread in one layer of message passing, the first being 0."""
+        if layer not in self._hops:
+            before, after = self.reached(layer), self.reached(layer + 1)
+            self._hops[layer] = Hop(self.operands.between(after, before), self.users.between(after, before))
+        return self._hops[layer]
+
+
+@dataclass(frozen=True, eq=False)
+class Hop:
+    """The edges from nodes that depend on the configuration before a layer to those that do after it.
+
+    Attributes:
+        operands: from operands, (nodes after) x (nodes before).
+        users: from users.
+    """
+
+    operands: Adjacency
+    users: Adjacency
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +125,9 @@ class TileBatch:
 ConfigurationBatch = LayoutBatch | TileBatch
 
 
+_UNREACHED = np.iinfo(np.int64).max
+
+
 class GraphInputs:
     """One graph, cut into segments, with access to its configurations.
 
@@ -107,6 +141,15 @@ class GraphInputs:
         self.segments: Sequence[Segment] = _segments(features, partition.segment_of, device)
         if isinstance(features.configurations, LayoutFeatures):
             self._codebook = torch.tensor(features.configurations.codebook, dtype=torch.int64, device=device)
+
+    def distinct(self, rows: NDArray[np.int64], j: int) -> tuple[NDArray[np.int64], Tensor]:
+        """Of some configurations, one for each distinct local configuration of a segment.
+
+        Returns:
+            (d,) int64, rows that stand for the others, and (rows,) int64, which of them stands for each row.
+        """
+        _, first, inverse = np.unique(self.partition.local_codes[rows, j], return_index=True, return_inverse=True)
+        return rows[first], torch.from_numpy(inverse).to(self.device)
 
     def configurations(self, rows: NDArray[np.int64], segment: Segment) -> ConfigurationBatch:
         """Some distinct configurations as one segment sees them.
@@ -123,33 +166,53 @@ class GraphInputs:
 
 
 def _segments(features: GraphFeatures, segment_of: NDArray[np.int32], device: torch.device) -> list[Segment]:
-    order = np.argsort(segment_of, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(segment_of))])
-    local = np.empty(len(order), dtype=np.int64)  # a node's index inside its segment
-    local[order] = np.arange(len(order)) - starts[segment_of[order]]
-
     edges = np.asarray(features.edge_index)
     inner = edges[segment_of[edges[:, 0]] == segment_of[edges[:, 1]]]
+    column = np.full(features.nodes, -1)  # of the configurable nodes, in the configuration codes
+    if isinstance(features.configurations, LayoutFeatures):
+        column[features.configurations.node_ids] = np.arange(len(features.configurations.node_ids))
+        distance = _distances(inner, column >= 0)
+    else:
+        distance = np.zeros(features.nodes, dtype=np.int64)
+
+    order = np.lexsort((distance, segment_of))
+    starts = np.searchsorted(segment_of[order], np.arange(segment_of.max() + 2))
+    local = np.empty(features.nodes, dtype=np.int64)  # a node's index inside its segment
+    local[order] = np.arange(features.nodes) - starts[segment_of[order]]
     inner = inner[np.argsort(segment_of[inner[:, 0]], kind="stable")]
     edge_starts = np.searchsorted(segment_of[inner[:, 0]], np.arange(len(starts)))
-
-    configurations = features.configurations
-    node_ids = np.asarray(configurations.node_ids) if isinstance(configurations, LayoutFeatures) else np.zeros(0, int)
 
     segments = []
     for j in range(len(starts) - 1):
         nodes = order[starts[j] : starts[j + 1]]
-        own = torch.from_numpy(local[inner[edge_starts[j] : edge_starts[j + 1]]])
-        columns = np.flatnonzero(segment_of[node_ids] == j)
+        user, operand = torch.from_numpy(local[inner[edge_starts[j] : edge_starts[j + 1]]]).T
+        near = distance[nodes][distance[nodes] < _UNREACHED]
+        columns = column[nodes]
         segments.append(
             Segment(
+                node_ids=nodes,
                 node_feat=torch.tensor(features.node_feat[nodes], device=device),
                 opcode=torch.tensor(features.opcode[nodes], dtype=torch.int64, device=device),
                 node_layout=torch.tensor(features.node_layout[nodes], dtype=torch.int64, device=device),
-                operands=Adjacency.from_edges(own[:, 0], own[:, 1], len(nodes)).to(device),
-                users=Adjacency.from_edges(own[:, 1], own[:, 0], len(nodes)).to(device),
-                config_nodes=torch.tensor(local[node_ids[columns]], dtype=torch.int64, device=device),
-                config_columns=columns,
+                operands=Adjacency.from_edges(user, operand, len(nodes)).to(device),
+                users=Adjacency.from_edges(operand, user, len(nodes)).to(device),
+                within=np.cumsum(np.bincount(near, minlength=1)).tolist(),
+                config_columns=columns[columns >= 0],
             )
         )
     return segments
+
+
+def _distances(edges: NDArray[np.int64], sources: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(nodes,) the distance of each node from the nearest source along edges of either direction."""
+    distance = np.where(sources, 0, _UNREACHED)
+    ends = np.concatenate([edges, edges[:, ::-1]])
+    reached, hops = sources, 0
+    while reached.any():
+        hops += 1
+        neighbours = ends[reached[ends[:, 1]], 0]
+        reached = np.zeros_like(sources)
+        reached[neighbours] = True
+        reached &= distance == _UNREACHED
+        distance[reached] = hops
+    return distance

@@ -1,12 +1,18 @@
-"""Message-passing layers over states with a configuration axis."""
+"""Message-passing layers over states with a configuration axis.
+
+A layer that mixes only neighbours has two forms with equal results: `forward`, the plain one, computes every node
+under every configuration; `spread` gives the configuration axis only to nodes that a configurable node can reach.
+"""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu
+from torch.nn.functional import gelu, linear, pad
 
 from hlorank.models.adjacency import mean_over_neighbours
-from hlorank.models.inputs import Segment
+from hlorank.models.inputs import Hop, Segment
+from hlorank.models.state import State
 
 
 class SageLayer(nn.Module):
@@ -24,12 +30,36 @@ class SageLayer(nn.Module):
         self.users = nn.Linear(width, width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """(nodes, configurations, width) to the same shape."""
-        z = self.norm(x)
-        messages = self.operands(mean_over_neighbours(z, segment.operands))
-        messages = messages + self.users(mean_over_neighbours(z, segment.users))
+    def _messages(self, z: Tensor, edges: Segment | Hop) -> Tensor:
+        operands: Tensor = mean_over_neighbours(self.operands(z), edges.operands)
+        return operands + mean_over_neighbours(self.users(z), edges.users)
+
+    def _mask(self, nodes: int, like: Tensor) -> Tensor:
         # One mask serves all configurations, so that they stay comparable within a step.
-        mask = self.dropout(z.new_ones(len(z), 1, z.shape[-1]))
-        update: Tensor = mask * gelu(self.own(z) + messages)
-        return x + update
+        mask: Tensor = self.dropout(like.new_ones(nodes, like.shape[-1]))
+        return mask
+
+    def forward(self, x: Tensor, segment: Segment) -> Tensor:
+        """The plain form: (nodes, configurations, width) to the same shape."""
+        z = self.norm(x)
+        update = gelu(self.own(z) + self._messages(z, segment))
+        return x + self._mask(segment.nodes, x)[:, None] * update
+
+    def spread(self, state: State, segment: Segment, layer: int) -> State:
+        """The same, where only nodes within `layer` edges of a configurable node depend on the configuration.
+
+        What enters the activation is linear in the neighbours: the part that comes from nodes without the
+        configuration axis is computed once, for all nodes, and the other part is added to it.
+        """
+        before, after = segment.reached(layer), segment.reached(layer + 1)
+        own = pad(self.norm(state.unreached()), (0, 0, before, 0))
+        once = self.own(own) + self._messages(own, segment)
+        z = self.norm(state.varied)
+        each = once[:after, None] + self._messages(z, segment.hop(layer))
+        each = each + pad(linear(z, self.own.weight), (0, 0, 0, 0, 0, after - before))
+        mask = self._mask(segment.nodes, state.shared)
+        fresh = state.shared[before:after, None].expand(-1, state.varied.shape[1], -1)
+        return State(
+            state.shared + mask * gelu(once),
+            torch.cat([state.varied, fresh]) + mask[:after, None] * gelu(each),
+        )

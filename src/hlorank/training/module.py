@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import lightning
+import numpy as np
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
@@ -34,9 +35,10 @@ class RankingModule(lightning.LightningModule):
         self.config = config
         self.loss = make_loss(config.loss)
 
-    def on_train_epoch_start(self) -> None:
-        """Fixes the epoch's dropout masks, so that a resumed run repeats them."""
-        torch.manual_seed(self.config.seed * 1_000_003 + self.current_epoch)
+    def on_train_batch_start(self, _: Step, batch_idx: int) -> None:
+        """Fixes the step's dropout masks: a resumed run repeats them, whatever else draws random numbers."""
+        key = np.random.SeedSequence([self.config.seed, 3, self.current_epoch, batch_idx])
+        torch.manual_seed(int(key.generate_state(1, np.uint64)[0]))
 
     def training_step(self, step: Step, _: int) -> Tensor:
         """The loss of one graph: sampled segments with gradient, combined with the embeddings of the others."""

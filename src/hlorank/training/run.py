@@ -192,6 +192,7 @@ def _fit(
         gradient_clip_val=settings.gradient_clip,
         reload_dataloaders_every_n_epochs=1,  # an epoch's steps are drawn from its number
         num_sanity_val_steps=0,
+        limit_val_batches=1.0 if data.valid else 0,  # Lightning warns of empty data
         logger=MLFlowLogger(config.tracking.experiment, tracking_uri=tracking_uri(config.tracking), run_id=run_id),
         callbacks=callbacks,
         enable_progress_bar=sys.stderr.isatty(),

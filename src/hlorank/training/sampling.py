@@ -33,7 +33,7 @@ def fast(rng: np.random.Generator, labels: Labels, count: int) -> Indices:
 def quantile(rng: np.random.Generator, labels: Labels, count: int) -> Indices:
     """Draws one configuration from each of `count` equal strata of the runtimes."""
     order = np.argsort(labels, kind="stable")
-    bounds = np.linspace(0, len(labels), count + 1).astype(np.int64)
+    bounds = np.arange(count + 1) * len(labels) // count
     return order[rng.integers(bounds[:-1], bounds[1:])]
 
 

@@ -1,0 +1,28 @@
+"""The states of a segment's nodes under several configurations, each computed once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class State(NamedTuple):
+    """Node states, of which only a prefix depends on the configuration.
+
+    Attributes:
+        shared: (nodes, width), the states under every configuration; the first rows, those of `varied`, mean nothing.
+        varied: (reached nodes, configurations, width), the states of the first nodes under each configuration.
+    """
+
+    shared: Tensor
+    varied: Tensor
+
+    def dense(self) -> Tensor:
+        """The plain form, (nodes, configurations, width)."""
+        return torch.cat([self.varied, self.unreached()[:, None].expand(-1, self.varied.shape[1], -1)])
+
+    def unreached(self) -> Tensor:
+        """The states that do not depend on the configuration, (nodes - reached nodes, width)."""
+        return self.shared[len(self.varied) :]

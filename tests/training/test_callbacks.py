@@ -1,0 +1,78 @@
+"""What a training reports, and when it stops."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from hlorank.training import callbacks
+from hlorank.training.callbacks import EpochHistory, Patience, peak_memory_bytes
+
+
+def test_peak_memory_is_in_bytes() -> None:
+    resident = psutil.Process().memory_info().rss
+    assert 0.99 * resident <= peak_memory_bytes() <= 50 * resident
+
+
+def run_epoch(
+    history: EpochHistory, epoch: int, rows: list[int], tau: float | None, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, float]:
+    """One epoch whose steps take two seconds each, before a validation of a minute."""
+    logged: dict[str, float] = {}
+    clock = [100.0]
+    monkeypatch.setattr(callbacks, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    metrics = {"train/loss": torch.tensor(0.5 / epoch)} | (
+        {} if tau is None else {"valid/kendall_tau": torch.tensor(tau)}
+    )
+    trainer: Any = SimpleNamespace(callback_metrics=metrics, current_epoch=epoch - 1, max_epochs=9)
+    module: Any = SimpleNamespace(log_dict=logged.update)
+    history.on_train_epoch_start()
+    for count in rows:
+        clock[0] += 2
+        batch: Any = SimpleNamespace(rows=np.arange(count))
+        history.on_train_batch_end(trainer, module, None, batch, 0)
+    clock[0] += 60
+    history.on_train_epoch_end(trainer, module)
+    return logged
+
+
+def test_an_epoch_is_a_row(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    history = EpochHistory()
+    with caplog.at_level(logging.INFO):
+        logged = run_epoch(history, 1, [8, 8, 2], 0.25, monkeypatch)
+        run_epoch(history, 2, [8], None, monkeypatch)
+    assert logged["train/step_seconds"] == pytest.approx(2.0)
+    assert logged["train/configs_per_second"] == pytest.approx(18 / 6)
+    assert logged["train/peak_memory_bytes"] > 1e8
+    assert history.rows == [
+        {"epoch": 1, "train_loss": 0.5, "valid_kendall_tau": 0.25, "step_seconds": 2.0},
+        {"epoch": 2, "train_loss": 0.25, "valid_kendall_tau": None, "step_seconds": 2.0},
+    ]
+    assert "epoch 1 of 9: loss 0.5000, validation Kendall tau 0.250" in caplog.text
+    assert caplog.text.rstrip().endswith("epoch 2 of 9: loss 0.2500")
+
+
+def test_a_resumed_history_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    history, resumed = EpochHistory(), EpochHistory()
+    run_epoch(history, 1, [8], 0.25, monkeypatch)
+    state = history.state_dict()
+    run_epoch(history, 2, [8], 0.5, monkeypatch)
+    resumed.load_state_dict(state)
+    run_epoch(resumed, 2, [8], 0.5, monkeypatch)
+    assert resumed.rows == history.rows
+
+
+@pytest.mark.parametrize("stopped_epoch", [0, 4])
+def test_a_stopped_training_stays_stopped(stopped_epoch: int) -> None:
+    patience = Patience("valid/kendall_tau", patience=2, mode="max")
+    state = patience.state_dict() | {"stopped_epoch": stopped_epoch}
+    patience.load_state_dict(state)
+    trainer: Any = SimpleNamespace(should_stop=False)
+    patience.on_train_start(trainer)
+    assert trainer.should_stop == (stopped_epoch > 0)

@@ -1,0 +1,129 @@
+"""The training step of all methods, and the optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hlorank.config import Config
+from hlorank.evaluation.scoring import score_configurations
+from hlorank.metrics import kendall_tau
+from hlorank.models.cost_model import CostModel
+from hlorank.models.inputs import GraphInputs, InputSizes
+from hlorank.training.data import Ranking, Step
+from hlorank.training.module import TRAIN_LOSS, VALID_TAU, RankingModule
+
+Settings = Callable[..., Config]
+MakeInputs = Callable[..., GraphInputs]
+ROWS = np.array([4, 1, 9, 7, 0])
+LABELS = torch.tensor([3.0, 1.0, 5.0, 2.0, 4.0], dtype=torch.float64)
+
+
+def make_module(config: Config) -> tuple[RankingModule, dict[str, float]]:
+    """A module in float64, without a trainer, and what it logs."""
+    torch.manual_seed(0)
+    sizes = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
+    module = RankingModule(CostModel(config.model, sizes, config.segments.aggregation).double(), config)
+    logged: dict[str, float] = {}
+    module.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign, assignment]
+    return module, logged
+
+
+def gradients(loss: Tensor, module: RankingModule) -> list[Tensor]:
+    found = torch.autograd.grad(loss, list(module.parameters()), allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for g, p in zip(found, module.parameters(), strict=True)]
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "sum"])
+@pytest.mark.parametrize("sampled", [[0], [1, 3], [0, 1, 2, 3]])
+def test_only_sampled_segments_have_gradients(
+    sampled: list[int], aggregation: str, settings: Settings, make_inputs: MakeInputs
+) -> None:
+    module, logged = make_module(settings(segments__aggregation=aggregation, loss="mse"))
+    graph, model = make_inputs(segments=4), module.model
+    loss = module.training_step(Step(graph, ROWS, LABELS, np.array(sampled)), 0)
+
+    embedded = [model.embed_rows(graph, j, ROWS) for j in range(4)]
+    total = embedded[0] * 0
+    for j in range(4):
+        total = total + (embedded[j] if j in sampled else embedded[j].detach())
+    scores = model.head(total / 4 if aggregation == "mean" else total).squeeze(-1)
+    residual = (scores - scores.mean()) - (LABELS.log() - LABELS.log().mean())
+    expected = residual.square().mean()
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
+    assert logged == {TRAIN_LOSS: float(loss.detach())}
+    for ours, theirs in zip(gradients(loss, module), gradients(expected, module), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_all_segments_with_gradient_on_average(settings: Settings, make_inputs: MakeInputs) -> None:
+    """The embeddings' gradients of single segments add up to those of all of them together."""
+    module, _ = make_module(settings(loss="mse"))
+    graph = make_inputs(segments=3)
+    encoder = list(module.model.encoder.parameters())
+
+    def of(*sampled: int) -> list[Tensor]:
+        loss = module.training_step(Step(graph, ROWS, LABELS, np.array(sampled)), 0)
+        found = torch.autograd.grad(loss, encoder, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for g, p in zip(found, encoder, strict=True)]
+
+    for *parts, whole in zip(of(0), of(1), of(2), of(0, 1, 2), strict=True):
+        torch.testing.assert_close(torch.stack(parts).sum(dim=0), whole, rtol=1e-4, atol=1e-6)
+
+
+def test_validation_logs_kendall_tau(settings: Settings, make_inputs: MakeInputs) -> None:
+    module, logged = make_module(settings(model__dropout=0.5))
+    graph, labels = make_inputs(segments=3), LABELS.numpy()
+    module.train()
+    module.validation_step(Ranking(graph, ROWS, labels), 0)
+    expected = kendall_tau(score_configurations(module.model, graph, ROWS, 2**30), labels)
+    assert logged == {VALID_TAU: pytest.approx(expected)}
+    assert expected not in (0, 1)
+
+
+def test_a_step_has_its_own_dropout_masks(
+    settings: Settings, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, _ = make_module(settings(model__dropout=0.5))
+    step = Step(make_inputs(), ROWS, LABELS, np.array([0]))
+
+    def loss(epoch: int, index: int = 5) -> float:
+        monkeypatch.setattr(RankingModule, "current_epoch", epoch)
+        module.on_train_batch_start(step, index)
+        return float(module.training_step(step, 0).detach())
+
+    first = loss(3)
+    torch.rand(5)
+    assert loss(3) == first
+    assert loss(4) != first
+    assert loss(3, index=6) != first
+    module.config.seed = 1
+    assert loss(3) != first
+
+
+def test_the_learning_rate_rises_and_falls(settings: Settings) -> None:
+    config = settings(
+        trainer__max_epochs=5, trainer__steps_per_epoch=4, trainer__warmup=0.2, trainer__weight_decay=0.03
+    )
+    module, _ = make_module(config)
+    configured: Any = module.configure_optimizers()
+    optimizer, schedule = configured["optimizer"], configured["lr_scheduler"]["scheduler"]
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert optimizer.param_groups[0]["weight_decay"] == 0.03
+    assert configured["lr_scheduler"]["interval"] == "step"
+    assert len(optimizer.param_groups[0]["params"]) == len(list(module.model.parameters()))
+    rates = []
+    for _ in range(21):
+        rates.append(optimizer.param_groups[0]["lr"] / 0.01)
+        optimizer.step()
+        schedule.step()
+    assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1, 1])
+    assert rates[12] == pytest.approx(0.5)  # half way down
+    assert rates[8] == pytest.approx((1 + math.cos(math.pi / 4)) / 2)
+    assert rates[20] == pytest.approx(0, abs=1e-12)

@@ -1,0 +1,394 @@
+"""Whole trainings: outputs, determinism, interruption, and what MLflow is told."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+from omegaconf import OmegaConf
+
+import hlorank
+from hlorank.config import Config, ConfigError, to_plain
+from hlorank.evaluation.scoring import score_configurations
+from hlorank.featurize.store import FeatureStore
+from hlorank.io import DataError
+from hlorank.metrics import kendall_tau
+from hlorank.models.cost_model import CostModel
+from hlorank.models.folder import load_model
+from hlorank.models.open import GraphOpener
+from hlorank.training import run as training
+from hlorank.training.callbacks import EpochHistory
+from hlorank.training.module import RankingModule
+from hlorank.training.run import train
+
+Settings = Callable[..., Config]
+CPU = torch.device("cpu")
+WEIGHTS = "weights.safetensors"
+
+
+class Interrupted(Exception):
+    """Stands for a crash."""
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: Callable[[Any], bool]) -> None:
+    """Raises from a method before it does its work, on the first call for which `when(its first argument)` holds."""
+    plain = getattr(owner, name)
+
+    def raising(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if when(self if owner is RankingModule else arguments[0]):
+            monkeypatch.setattr(owner, name, plain)
+            raise Interrupted
+        return plain(self, *arguments, **keywords)
+
+    monkeypatch.setattr(owner, name, raising)
+
+
+def history(folder: Path) -> list[dict[str, str]]:
+    """history.csv without what depends on the clock."""
+    with (folder / "history.csv").open(newline="") as file:
+        return [{key: row[key] for key in row if key != "step_seconds"} for row in csv.DictReader(file)]
+
+
+def runs(config: Config) -> list[Run]:
+    client = MlflowClient(config.tracking.uri)
+    experiment = client.get_experiment_by_name(config.tracking.experiment)
+    return [] if experiment is None else list(client.search_runs([experiment.experiment_id]))
+
+
+@pytest.mark.parametrize(
+    ("collection", "method"),
+    [("layout:synthetic:random", "full"), ("layout:synthetic:random", "gst"), ("tile:synthetic", "full")],
+)
+def test_outputs(collection: str, method: str, settings: Settings, tmp_path: Path) -> None:
+    config = settings(collection=collection, method=method)
+    best = train(config, tmp_path / "model")
+    model, spec = load_model(tmp_path / "model", CPU)
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "history.csv",
+        "run.json",
+        "spec.json",
+        WEIGHTS,
+    ]
+    assert (spec.version, spec.collection, spec.method) == (hlorank.__version__, collection, method)
+    assert spec.whole_graph == (spec.partition == "") == (method == "full")
+    assert (spec.steps, spec.model) == (12, config.model)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    rows = history(tmp_path / "model")
+    assert [row["epoch"] for row in rows] == ["1", "2", "3"]
+    assert best == pytest.approx(max(float(row["valid_kendall_tau"]) for row in rows))
+    assert not list((tmp_path / "state" / "training").iterdir())  # nothing to resume is left
+    (run,) = runs(config)
+    assert json.loads((tmp_path / "model" / "run.json").read_text()) == {
+        "run_id": run.info.run_id,
+        "tracking_uri": config.tracking.uri,
+    }
+
+
+def test_what_mlflow_is_told(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "empty"], check=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+
+    config = settings(trainer__graphs_per_step=2)
+    train(config, tmp_path / "model")
+    (run,) = runs(config)
+    _, spec = load_model(tmp_path / "model", CPU)
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "layout:synthetic:random gst seed 0"
+    tags = run.data.tags
+    assert {key: tags[key] for key in ("collection", "method", "data", "trained")} == {
+        "collection": "layout:synthetic:random",
+        "method": "gst",
+        "data": spec.data,
+        "trained": "True",
+    }
+    assert tags["mlflow.source.git.commit"] == commit
+    parameters = run.data.params
+    assert parameters["trainer.max_epochs"] == "3"
+    assert parameters["model.pooling"] == "['mean', 'max']"
+    assert parameters["data.synthetic.seed"] == "0"
+    assert parameters["seed"] == "0"
+
+    client = MlflowClient(config.tracking.uri)
+    rows = history(tmp_path / "model")
+    for key, column in (("train/loss", "train_loss"), ("valid/kendall_tau", "valid_kendall_tau")):
+        logged = sorted(client.get_metric_history(run.info.run_id, key), key=lambda metric: metric.step)
+        assert [metric.value for metric in logged] == pytest.approx([float(row[column]) for row in rows])
+        assert [metric.step for metric in logged] == [3, 7, 11]
+    metrics = run.data.metrics
+    assert 0 < metrics["train/step_seconds"] < 10
+    assert metrics["train/configs_per_second"] == pytest.approx(8 / metrics["train/step_seconds"])
+    assert metrics["train/peak_memory_bytes"] > 1e8
+    artifacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id, "model")}
+    assert artifacts == {f"model/{name}" for name in ("history.csv", "run.json", "spec.json", WEIGHTS)}
+    logged_weights = next((tmp_path / "artifacts").rglob(WEIGHTS))
+    assert logged_weights.read_bytes() == (tmp_path / "model" / WEIGHTS).read_bytes()
+
+
+def test_the_same_training_gives_the_same_bits(settings: Settings, tmp_path: Path) -> None:
+    config = settings(model__dropout=0.2, trainer__sampling="fast", loss="listmle")
+    torch.rand(7)  # the state of the global generator plays no role
+    first = train(config, tmp_path / "first")
+    torch.rand(3)
+    assert train(config, tmp_path / "second") == first
+    assert (tmp_path / "second" / WEIGHTS).read_bytes() == (tmp_path / "first" / WEIGHTS).read_bytes()
+    assert history(tmp_path / "second") == history(tmp_path / "first")
+    assert len(runs(config)) == 2
+    train(settings(model__dropout=0.2, trainer__sampling="fast", loss="listmle", seed=1), tmp_path / "other")
+    assert (tmp_path / "other" / WEIGHTS).read_bytes() != (tmp_path / "first" / WEIGHTS).read_bytes()
+
+
+INTERRUPTIONS: dict[str, tuple[Any, str, Callable[[Any], bool]]] = {
+    # Ends of an epoch, before and after its checkpoint is written; the middle of the third epoch; after the last one.
+    "before a checkpoint": (EpochHistory, "on_train_epoch_end", lambda trainer: trainer.current_epoch == 1),
+    "between epochs": (EpochHistory, "on_train_epoch_start", lambda trainer: trainer.current_epoch == 1),
+    "in an epoch": (RankingModule, "training_step", lambda module: module.global_step == 10),
+    "in the first epoch": (RankingModule, "training_step", lambda module: module.global_step == 2),
+}
+
+
+@pytest.mark.parametrize("place", list(INTERRUPTIONS))
+def test_an_interrupted_training_goes_on(
+    place: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(model__dropout=0.2)
+    train(config, tmp_path / "whole")
+    (whole,) = runs(config)
+    interrupt(monkeypatch, *INTERRUPTIONS[place])
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "resumed")
+    assert not (tmp_path / "resumed").exists()
+    assert {run.info.status for run in runs(config)} == {"FINISHED", "FAILED"}
+    (failed,) = [run for run in runs(config) if run.info.status == "FAILED"]
+    train(config, tmp_path / "resumed")
+
+    assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    assert (tmp_path / "resumed" / "spec.json").read_bytes() == (tmp_path / "whole" / "spec.json").read_bytes()
+    assert history(tmp_path / "resumed") == history(tmp_path / "whole")
+    assert {run.info.run_id for run in runs(config)} == {whole.info.run_id, failed.info.run_id}
+    (resumed,) = [run for run in runs(config) if run.info.run_id == failed.info.run_id]
+    assert resumed.info.status == "FINISHED"
+    assert resumed.data.params == whole.data.params
+    for key in ("train/loss", "valid/kendall_tau"):
+        assert resumed.data.metrics[key] == whole.data.metrics[key]
+
+
+@pytest.mark.parametrize("patience", [1, 99])
+def test_interrupted_after_the_last_epoch(
+    patience: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where training stopped early: it must not take another epoch."""
+    config = settings(trainer__patience=patience, trainer__max_epochs=6, trainer__learning_rate=0.05)
+    train(config, tmp_path / "whole")
+    epochs = len(history(tmp_path / "whole"))
+    assert (epochs < 6) == (patience == 1)
+    plain = training.save_model
+
+    def raising(*arguments: Any) -> None:
+        monkeypatch.setattr(training, "save_model", plain)
+        raise Interrupted
+
+    monkeypatch.setattr(training, "save_model", raising)
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "resumed")
+    assert train(config, tmp_path / "resumed") is not None
+    assert history(tmp_path / "resumed") == history(tmp_path / "whole")
+    for name in (WEIGHTS, "spec.json"):
+        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_another_configuration_is_another_training(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, *INTERRUPTIONS["between epochs"])
+    config = settings()
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "model")
+    train(settings(trainer__learning_rate=0.02), tmp_path / "model")
+    assert len(history(tmp_path / "model")) == 3
+    assert sorted(run.info.status for run in runs(config)) == ["FAILED", "FINISHED"]
+    assert len(list((tmp_path / "state" / "training").iterdir())) == 1  # of the one that waits to go on
+
+
+def test_a_lost_run_does_not_stop_a_training(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings()
+    interrupt(monkeypatch, *INTERRUPTIONS["between epochs"])
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "model")
+    (lost,) = runs(config)
+    MlflowClient(config.tracking.uri).delete_run(lost.info.run_id)
+    train(config, tmp_path / "model")
+    (run,) = runs(config)
+    assert run.info.run_id != lost.info.run_id
+    assert run.data.params["seed"] == "0"
+
+
+def test_the_best_epoch_is_kept(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights at the end of each epoch, and the tau that validation is made to give."""
+    taus = {0: 0.1, 1: 0.7, 2: 0.4, 3: 0.3, 4: 0.2}
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+
+    def validation_step(self: RankingModule, *_: Any) -> None:
+        seen[self.current_epoch] = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.log("valid/kendall_tau", torch.tensor(taus[self.current_epoch]), on_epoch=True, batch_size=1)
+
+    monkeypatch.setattr(RankingModule, "validation_step", validation_step)
+    best = train(settings(trainer__max_epochs=5, trainer__patience=2), tmp_path / "model")
+    assert best == pytest.approx(0.7)
+    assert list(seen) == [0, 1, 2, 3]  # and not the fifth: two epochs without a better one
+    model, spec = load_model(tmp_path / "model", CPU)
+    assert all(torch.equal(value, seen[1][name]) for name, value in model.state_dict().items())
+    assert any(not torch.equal(value, seen[3][name]) for name, value in model.state_dict().items())
+    assert spec.steps == 16
+
+
+def test_nothing_to_train_on(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: [])
+    config = settings()
+    with caplog.at_level(logging.WARNING):
+        assert train(config, tmp_path / "model") is None
+    assert "nothing is left to train on; the model keeps its initial weights" in caplog.text
+    model, spec = load_model(tmp_path / "model", CPU)
+    assert spec.steps == 0
+    torch.manual_seed(config.seed)
+    initial = CostModel(config.model, model.sizes, config.segments.aggregation)
+    initial.encoder.start_opcodes(spec.features.opcode_embedding)
+    for name, value in initial.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name])
+    assert history(tmp_path / "model") == []
+    (run,) = runs(config)
+    assert (run.info.status, run.data.tags["trained"]) == ("FINISHED", "False")
+
+
+def test_nothing_to_validate_on(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = FeatureStore.trainable
+    monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: plain(self, split) if split == "train" else [])
+    config = settings(trainer__max_epochs=6, trainer__patience=2, trainer__learning_rate=1.0)
+    with caplog.at_level(logging.WARNING):
+        assert train(config, tmp_path / "model") is None
+    assert "no graph of valid can be ranked" in caplog.text
+    rows = history(tmp_path / "model")
+    assert {row["valid_kendall_tau"] for row in rows} == {""}
+    losses = [float(row["train_loss"]) for row in rows]
+    assert len(rows) == min(6, losses.index(min(losses)) + 1 + 2)  # it stops by the loss
+
+
+def test_mixed_precision(settings: Settings, tmp_path: Path) -> None:
+    train(settings(trainer__precision="bf16-mixed"), tmp_path / "mixed")
+    train(settings(), tmp_path / "single")
+    losses = [[float(row["train_loss"]) for row in history(tmp_path / name)] for name in ("mixed", "single")]
+    assert losses[0] == pytest.approx(losses[1], rel=0.1)
+    assert losses[0] != losses[1]
+    model, _ = load_model(tmp_path / "mixed", CPU)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_a_training_learns(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranking of the graphs that it was trained on is far better than chance."""
+    plain = FeatureStore.trainable
+    monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: plain(self, split) if split == "train" else [])
+    config = settings(trainer__max_epochs=4, trainer__steps_per_epoch=40, trainer__configs_per_step=20, model__width=16)
+    train(config, tmp_path / "model")
+    model, _ = load_model(tmp_path / "model", CPU)
+    path = Path("layout/synthetic/random")
+    graphs = GraphOpener(Path(config.paths.features) / path, Path(config.paths.segments) / path, CPU)
+    taus = []
+    for name in graphs.store.graphs("train"):
+        graph = graphs.open("train", name)
+        rows, labels = graph.features.targets()
+        taus.append(kendall_tau(score_configurations(model, graph, rows, 2**30), labels))
+    assert min(taus) > 0.4
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"method": "other"}, "method: expected one of full, gst"),
+        ({"loss.name": "l2"}, "loss.name"),
+        ({"trainer.sampling": "slow"}, "trainer.sampling"),
+        ({"trainer.precision": "64"}, "trainer.precision: expected one of 32-true"),
+        ({"trainer.accelerator": "tpu"}, "trainer.accelerator: expected one of auto, cpu, cuda"),
+        ({"segments.aggregation": "max"}, "segments.aggregation"),
+        ({"segments.sampled": 0}, "segments.sampled=0: set it to at least 1"),
+        ({"trainer.max_epochs": 0}, "trainer.max_epochs=0: set it to at least 1"),
+        ({"trainer.configs_per_step": 1}, "trainer.configs_per_step=1: set it to at least 2"),
+        ({"model.opcode_width": 5}, "set model.opcode_width to featurize.opcode_width"),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(
+    values: dict[str, Any], message: str, settings: Settings, tmp_path: Path
+) -> None:
+    config = settings(**values)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        train(config, tmp_path / "model")
+    assert not runs(config)
+    assert not (tmp_path / "model").exists()
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_missing_device_is_named(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trainer.accelerator=cuda: PyTorch finds no CUDA device"):
+        train(settings(trainer__accelerator="cuda"), tmp_path / "model")
+
+
+def test_missing_data_is_named(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="run the stage featurize"):
+        train(settings(paths__features=tmp_path / "none"), tmp_path / "model")
+    with pytest.raises(DataError, match="run the stage partition"):
+        train(settings(paths__segments=tmp_path / "none"), tmp_path / "model")
+
+
+@pytest.mark.slow
+def test_a_killed_stage_goes_on(settings: Settings, tmp_path: Path) -> None:
+    """Kill -9 of the process group of the real command, then the same command again."""
+    config = settings(model__dropout=0.2, trainer__max_epochs=30, trainer__patience=99, output=tmp_path / "resumed")
+    train(config, tmp_path / "whole")
+    root = Path(hlorank.__file__).parents[2]
+    shutil.copytree(root / "conf", tmp_path / "conf")
+    OmegaConf.save(to_plain(config), tmp_path / "params.yaml")
+    command = [sys.executable, "-m", "hlorank.stages.train", "--config-dir", ".", "--config-name", "params"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    environment |= {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
+
+    killed = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True)
+    end = time.monotonic() + 120
+    while not list((tmp_path / "state").rglob("last.ckpt")):
+        assert killed.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    os.killpg(killed.pid, signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    assert not (tmp_path / "resumed").exists()
+
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    for name in (WEIGHTS, "spec.json"):
+        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert history(tmp_path / "resumed") == history(tmp_path / "whole")
+    assert [run.info.status for run in runs(config)] == ["FINISHED", "FINISHED"]
