@@ -17,6 +17,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from hlorank.config import ConfigError
 from hlorank.graph import (
     LAYOUT_VALUES,
     Graph,
@@ -68,7 +69,7 @@ class Collection:
         """Reads an address written with `:`, or with `/` as in paths, or with `.` as in model names.
 
         Raises:
-            ValueError: the address is none of these.
+            ConfigError: the address is none of these.
         """
         parts = re.split(r"[:/.]", address)
         if all(_NAME.fullmatch(part) for part in parts):
@@ -76,7 +77,7 @@ class Collection:
                 return cls("tile", parts[1])
             if len(parts) == 3 and parts[0] == "layout" and parts[2] in SEARCHES:
                 return cls("layout", parts[1], parts[2])
-        raise ValueError(f"collection {address!r}: expected layout:<source>:<{'|'.join(SEARCHES)}> or tile:<source>")
+        raise ConfigError(f"collection {address!r}: expected layout:<source>:<{'|'.join(SEARCHES)}> or tile:<source>")
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -131,9 +131,21 @@ class SegmentsConfig:
     """How segments are trained; shared by all methods."""
 
     sampled: int = MISSING
-    """Segments with gradients per graph and step."""
+    """Segments with gradients per graph and step; graphs of fewer segments train all of theirs."""
     aggregation: str = MISSING
     """mean or sum over a graph's segments."""
+    keep_probability: float = MISSING
+    """With which a stale embedding is kept by the methods that drop some, above 0 and at most 1."""
+    table_bytes: int = MISSING
+    """Bound of the historical table."""
+    table_dtype: str = MISSING
+    """float32 or float16."""
+    configs_per_graph: int | None = MISSING
+    """Working set: configurations of a graph that are trained on at a time; null is all of them."""
+    redraw_epochs: int = MISSING
+    """Epochs after which the working sets are drawn anew."""
+    finetune_epochs: int = MISSING
+    """Epochs of the methods that finetune the head."""
 
 
 @dataclass

@@ -24,12 +24,22 @@ def tracking_uri(config: TrackingConfig) -> str:
     return os.environ.get(URI_VARIABLE) or config.uri
 
 
+def _connect(config: TrackingConfig) -> str:
+    import mlflow
+
+    uri, by_variable = tracking_uri(config), URI_VARIABLE in os.environ
+    mlflow.set_tracking_uri(uri)
+    if not by_variable:
+        # MLflow may set the variable itself, which would overrule the next configuration in this process.
+        os.environ.pop(URI_VARIABLE, None)
+    return uri
+
+
 def open_experiment(config: TrackingConfig) -> str:
     """Makes the configured experiment the current one, creates it where it does not exist, and returns its id."""
     import mlflow
 
-    uri = tracking_uri(config)
-    mlflow.set_tracking_uri(uri)
+    uri = _connect(config)
     if mlflow.get_experiment_by_name(config.experiment) is None:
         # A server knows where its artifacts go, also where the variable puts one in the place of a local store.
         location = Path(config.artifacts).resolve().as_uri() if uri.startswith("sqlite:") else None
@@ -78,7 +88,7 @@ def open_run(
     """
     import mlflow
 
-    mlflow.set_tracking_uri(tracking_uri(config))
+    _connect(config)
     if run_id is not None and (experiment := _experiment_of(run_id)) is not None:
         mlflow.set_experiment(experiment_id=experiment)
         with mlflow.start_run(run_id=run_id):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,12 @@ def make_module(config: Config) -> tuple[RankingModule, dict[str, float]]:
     sizes = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
     module = RankingModule(CostModel(config.model, sizes, config.segments.aggregation).double(), config)
     logged: dict[str, float] = {}
-    module.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign, assignment]
+    module.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign]
     return module, logged
+
+
+def make_step(graph: GraphInputs, sampled: Sequence[int]) -> Step:
+    return Step(graph, 0, ROWS, LABELS, np.array(sampled), np.zeros(len(graph.segments)))
 
 
 def gradients(loss: Tensor, module: RankingModule) -> list[Tensor]:
@@ -47,7 +51,7 @@ def test_only_sampled_segments_have_gradients(
 ) -> None:
     module, logged = make_module(settings(segments__aggregation=aggregation, loss="mse"))
     graph, model = make_inputs(segments=4), module.model
-    loss = module.training_step(Step(graph, ROWS, LABELS, np.array(sampled)), 0)
+    loss = module.training_step(make_step(graph, sampled), 0)
 
     embedded = [model.embed_rows(graph, j, ROWS) for j in range(4)]
     total = embedded[0] * 0
@@ -69,7 +73,7 @@ def test_all_segments_with_gradient_on_average(settings: Settings, make_inputs: 
     encoder = list(module.model.encoder.parameters())
 
     def of(*sampled: int) -> list[Tensor]:
-        loss = module.training_step(Step(graph, ROWS, LABELS, np.array(sampled)), 0)
+        loss = module.training_step(make_step(graph, sampled), 0)
         found = torch.autograd.grad(loss, encoder, allow_unused=True)
         return [torch.zeros_like(p) if g is None else g for g, p in zip(found, encoder, strict=True)]
 
@@ -91,7 +95,7 @@ def test_a_step_has_its_own_dropout_masks(
     settings: Settings, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, _ = make_module(settings(model__dropout=0.5))
-    step = Step(make_inputs(), ROWS, LABELS, np.array([0]))
+    step = make_step(make_inputs(), [0])
 
     def loss(epoch: int, index: int = 5) -> float:
         monkeypatch.setattr(RankingModule, "current_epoch", epoch)

@@ -31,7 +31,6 @@ from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
 from hlorank.models.folder import load_model
 from hlorank.models.open import GraphOpener
-from hlorank.training import run as training
 from hlorank.training.callbacks import EpochHistory
 from hlorank.training.module import RankingModule
 from hlorank.training.run import train
@@ -158,17 +157,19 @@ def test_the_same_training_gives_the_same_bits(settings: Settings, tmp_path: Pat
 
 
 INTERRUPTIONS: dict[str, tuple[Any, str, Callable[[Any], bool]]] = {
-    # Ends of an epoch, before and after its checkpoint is written; the middle of the third epoch; after the last one.
     "before a checkpoint": (EpochHistory, "on_train_epoch_end", lambda trainer: trainer.current_epoch == 1),
     "between epochs": (EpochHistory, "on_train_epoch_start", lambda trainer: trainer.current_epoch == 1),
-    "in an epoch": (RankingModule, "training_step", lambda module: module.global_step == 10),
+    "in the third epoch": (RankingModule, "training_step", lambda module: module.global_step == 10),
     "in the first epoch": (RankingModule, "training_step", lambda module: module.global_step == 2),
 }
 
 
-@pytest.mark.parametrize("place", list(INTERRUPTIONS))
+@pytest.mark.parametrize(
+    ("place", "left"),
+    [("before a checkpoint", 8), ("between epochs", 8), ("in the third epoch", 4), ("in the first epoch", 12)],
+)
 def test_an_interrupted_training_goes_on(
-    place: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, left: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = settings(model__dropout=0.2)
     train(config, tmp_path / "whole")
@@ -179,8 +180,16 @@ def test_an_interrupted_training_goes_on(
     assert not (tmp_path / "resumed").exists()
     assert {run.info.status for run in runs(config)} == {"FINISHED", "FAILED"}
     (failed,) = [run for run in runs(config) if run.info.status == "FAILED"]
+    steps: list[int] = []
+
+    def counted(module: RankingModule) -> bool:
+        steps.append(module.global_step)
+        return False
+
+    interrupt(monkeypatch, RankingModule, "training_step", counted)
     train(config, tmp_path / "resumed")
 
+    assert steps == list(range(12 - left, 12))
     assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
     assert (tmp_path / "resumed" / "spec.json").read_bytes() == (tmp_path / "whole" / "spec.json").read_bytes()
     assert history(tmp_path / "resumed") == history(tmp_path / "whole")
@@ -192,25 +201,38 @@ def test_an_interrupted_training_goes_on(
         assert resumed.data.metrics[key] == whole.data.metrics[key]
 
 
-@pytest.mark.parametrize("patience", [1, 99])
+def validate_with(monkeypatch: pytest.MonkeyPatch, taus: list[float]) -> dict[int, dict[str, torch.Tensor]]:
+    """Makes validation give these figures, one an epoch, and keep the weights that it sees."""
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+
+    def validation_step(self: RankingModule, *_: Any) -> None:
+        seen[self.current_epoch] = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.log("valid/kendall_tau", torch.tensor(taus[self.current_epoch]), on_epoch=True, batch_size=1)
+
+    monkeypatch.setattr(RankingModule, "validation_step", validation_step)
+    return seen
+
+
+@pytest.mark.parametrize(("patience", "epochs"), [(1, 3), (99, 5)])
 def test_interrupted_after_the_last_epoch(
-    patience: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    patience: int, epochs: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where training stopped early: it must not take another epoch."""
-    config = settings(trainer__patience=patience, trainer__max_epochs=6, trainer__learning_rate=0.05)
+    # Were there another epoch, it would be the best.
+    validate_with(monkeypatch, [0.1, 0.7, 0.4, 0.8, 0.2])
+    config = settings(trainer__patience=patience, trainer__max_epochs=5)
     train(config, tmp_path / "whole")
-    epochs = len(history(tmp_path / "whole"))
-    assert (epochs < 6) == (patience == 1)
-    plain = training.save_model
+    assert len(history(tmp_path / "whole")) == epochs
 
-    def raising(*arguments: Any) -> None:
-        monkeypatch.setattr(training, "save_model", plain)
+    def raising(*_: Any) -> None:
         raise Interrupted
 
-    monkeypatch.setattr(training, "save_model", raising)
-    with pytest.raises(Interrupted):
-        train(config, tmp_path / "resumed")
-    assert train(config, tmp_path / "resumed") is not None
+    with monkeypatch.context() as patched:
+        patched.setattr("hlorank.training.run.save_model", raising)
+        with pytest.raises(Interrupted):
+            train(config, tmp_path / "resumed")
+    interrupt(monkeypatch, RankingModule, "training_step", lambda _: True)  # were there another step
+    assert train(config, tmp_path / "resumed") == pytest.approx(0.8 if patience == 99 else 0.7)
     assert history(tmp_path / "resumed") == history(tmp_path / "whole")
     for name in (WEIGHTS, "spec.json"):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -245,15 +267,7 @@ def test_a_lost_run_does_not_stop_a_training(
 
 
 def test_the_best_epoch_is_kept(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights at the end of each epoch, and the tau that validation is made to give."""
-    taus = {0: 0.1, 1: 0.7, 2: 0.4, 3: 0.3, 4: 0.2}
-    seen: dict[int, dict[str, torch.Tensor]] = {}
-
-    def validation_step(self: RankingModule, *_: Any) -> None:
-        seen[self.current_epoch] = {name: value.clone() for name, value in self.model.state_dict().items()}
-        self.log("valid/kendall_tau", torch.tensor(taus[self.current_epoch]), on_epoch=True, batch_size=1)
-
-    monkeypatch.setattr(RankingModule, "validation_step", validation_step)
+    seen = validate_with(monkeypatch, [0.1, 0.7, 0.4, 0.3, 0.2])
     best = train(settings(trainer__max_epochs=5, trainer__patience=2), tmp_path / "model")
     assert best == pytest.approx(0.7)
     assert list(seen) == [0, 1, 2, 3]  # and not the fifth: two epochs without a better one

@@ -64,7 +64,7 @@ def test_fast_draws_fast_ones_more_often() -> None:
 def test_quantile_draws_one_of_each_stratum(size: int, seed: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, size))
     rank = np.random.default_rng(seed).permutation(size)
-    drawn = quantile(np.random.default_rng(seed), rank + 1.0, count)
+    drawn = quantile(np.random.default_rng(seed), rank.astype(np.float64), count)
     strata = np.array_split(np.arange(size), count)
     bounds = (np.arange(count + 1) * size) // count
     for i, index in enumerate(drawn):

@@ -59,6 +59,7 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
     run_id = read_json(model_folder / "run.json")["run_id"]
     tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "run": "evaluated elsewhere"}
     with open_run(config.tracking, f"{collection} {spec.method} evaluation", tags, run_id):
-        mlflow.log_metrics(metrics)
+        # A name of their own: valid/kendall_tau is the curve of the training.
+        mlflow.log_metrics({f"evaluate/{name}": value for name, value in metrics.items()})
         mlflow.log_artifacts(str(output), "report")
     return metrics

@@ -66,9 +66,12 @@ class CostModel(nn.Module):
         self.encoder = Encoder(config, sizes)
         self.layers = nn.ModuleList(SageLayer(config.width, config.dropout) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
-        self.head = nn.Sequential(
-            nn.Linear(config.width * len(config.pooling), config.width), nn.GELU(), nn.Linear(config.width, 1)
-        )
+        self.head = nn.Sequential(nn.Linear(self.embedding_width, config.width), nn.GELU(), nn.Linear(config.width, 1))
+
+    @property
+    def embedding_width(self) -> int:
+        """Numbers in the embedding of a segment."""
+        return self.config.width * len(self.config.pooling)
 
     def embed(self, segment: Segment, batch: ConfigurationBatch) -> Tensor:
         """F: the embedding of one segment under some configurations, (configurations, width * poolings)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -141,6 +142,11 @@ class GraphInputs:
         self.segments: Sequence[Segment] = _segments(features, partition.segment_of, device)
         if isinstance(features.configurations, LayoutFeatures):
             self._codebook = torch.tensor(features.configurations.codebook, dtype=torch.int64, device=device)
+
+    @cached_property
+    def targets(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """What training ranks; see `GraphFeatures.targets`."""
+        return self.features.targets()
 
     def distinct(self, rows: NDArray[np.int64], j: int) -> tuple[NDArray[np.int64], Tensor]:
         """Of some configurations, one for each distinct local configuration of a segment.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
 import lightning
@@ -32,15 +32,19 @@ class Step(NamedTuple):
 
     Attributes:
         graph: the graph.
+        number: the graph's number, for the keys of the historical table.
         rows: (configurations,) int64, distinct configurations.
         labels: (configurations,) float64 tensor, their runtimes.
         with_gradient: (S,) int64, the segments that get gradients, increasing.
+        draws: (J,) uniform in [0, 1), which stale embeddings are kept.
     """
 
     graph: GraphInputs
+    number: int
     rows: NDArray[np.int64]
     labels: Tensor
     with_gradient: NDArray[np.int64]
+    draws: NDArray[np.float64]
 
 
 class Ranking(NamedTuple):
@@ -73,13 +77,28 @@ class _Steps(Dataset[Step]):
         rounds, place = divmod(self.epoch * len(self) + i, len(self.graphs))
         # Every graph once a round, each round in an order of its own.
         order = np.random.default_rng([self.config.seed, 0, rounds]).permutation(len(self.graphs))
-        graph = self.graphs[order[place]]()
+        number = int(order[place])
+        graph = self.graphs[number]()
         rng = np.random.default_rng([self.config.seed, 1, self.epoch, i])
-        rows, labels = graph.features.targets()
+        rows, labels = working_set(graph, number, self.config, self.epoch)
         drawn = self.sampler(rng, labels, min(self.config.trainer.configs_per_step, len(rows)))
         count = min(self.config.segments.sampled, len(graph.segments))
         with_gradient = np.sort(rng.choice(len(graph.segments), size=count, replace=False))
-        return Step(graph, rows[drawn], torch.from_numpy(labels[drawn]), with_gradient)
+        draws = rng.random(len(graph.segments))
+        return Step(graph, number, rows[drawn], torch.from_numpy(labels[drawn]), with_gradient, draws)
+
+
+def working_set(
+    graph: GraphInputs, number: int, config: Config, epoch: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The targets of a graph that an epoch trains on; the same for `redraw_epochs` epochs."""
+    rows, labels = graph.targets
+    count = config.segments.configs_per_graph
+    if count is None or count >= len(rows):
+        return rows, labels
+    rng = np.random.default_rng([config.seed, 4, number, epoch // config.segments.redraw_epochs])
+    drawn = np.sort(rng.choice(len(rows), size=count, replace=False))
+    return rows[drawn], labels[drawn]
 
 
 class _Rankings(Dataset[Ranking]):
@@ -127,20 +146,29 @@ class StepData(lightning.LightningDataModule):
         for name, reason in store.skipped("train").items():
             log.warning("%s: training skips the graph %s: %s", config.collection, name, reason)
 
+    def graph(self, split: Split, number: int) -> GraphInputs:
+        """One of the graphs of `train` or `valid`, by its place there."""
+        return self._open(split, (self.train if split == "train" else self.valid)[number])
+
+    def ranked(self, graph: GraphInputs) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The rows and labels of a validation graph that are ranked in each epoch."""
+        return _validated(graph.features, self.config)
+
     def _graphs(self, split: Split, names: list[str]) -> list[Callable[[], GraphInputs]]:
-        return [lambda name=name: self._open(split, name) for name in names]  # type: ignore[misc] # binds each name
+        return [partial(self.graph, split, number) for number in range(len(names))]
 
     def train_dataloader(self) -> DataLoader[Any]:
         """The steps of the trainer's current epoch, in order."""
         epoch = cast("lightning.Trainer", self.trainer).current_epoch
-        return _in_order(_Steps(self._graphs("train", self.train), self.config, self.sampler, epoch))
+        return in_order(_Steps(self._graphs("train", self.train), self.config, self.sampler, epoch))
 
     def val_dataloader(self) -> DataLoader[Any]:
         """One item for each validation graph."""
-        return _in_order(_Rankings(self._graphs("valid", self.valid), self.config))
+        return in_order(_Rankings(self._graphs("valid", self.valid), self.config))
 
 
-def _in_order(dataset: Dataset[Any]) -> DataLoader[Any]:
+def in_order(dataset: Dataset[Any]) -> DataLoader[Any]:
+    """The items of a dataset as they are, one after the other."""
     # In this process: an item is a few rows of a memory map, and a worker would copy its graph.
     return DataLoader(dataset, batch_size=None, num_workers=0, collate_fn=_unchanged)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import lightning
 import numpy as np
@@ -14,8 +15,11 @@ from hlorank.config import Config
 from hlorank.evaluation.scoring import score_configurations
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
+from hlorank.training.combine import Combiner, StepCost
 from hlorank.training.data import Ranking, Step
 from hlorank.training.losses import make_loss
+from hlorank.training.methods import method_named
+from hlorank.training.table import HistoricalTable
 
 VALID_TAU = "valid/kendall_tau"
 TRAIN_LOSS = "train/loss"
@@ -34,25 +38,45 @@ class RankingModule(lightning.LightningModule):
         self.model = model
         self.config = config
         self.loss = make_loss(config.loss)
+        method, segments = method_named(config.method), config.segments
+        self.table: HistoricalTable | None = None
+        if method.others == "table":
+            self.table = HistoricalTable(model.embedding_width, segments.table_bytes, segments.table_dtype)
+        self.combine = Combiner(model, method, segments.keep_probability, self.table)
 
     def on_train_batch_start(self, _: Step, batch_idx: int) -> None:
         """Fixes the step's dropout masks: a resumed run repeats them, whatever else draws random numbers."""
         key = np.random.SeedSequence([self.config.seed, 3, self.current_epoch, batch_idx])
         torch.manual_seed(int(key.generate_state(1, np.uint64)[0]))
 
-    def training_step(self, step: Step, _: int) -> Tensor:
+    def training_step(self, step: Step, index: int) -> Tensor:
         """The loss of one graph: sampled segments with gradient, combined with the embeddings of the others."""
-        graph, rows = step.graph, step.rows
-        sampled = set(step.with_gradient.tolist())
-        total = torch.zeros((), device=self.device)
-        for j in range(len(graph.segments)):
-            with torch.set_grad_enabled(j in sampled):
-                embedding = self.model.embed_rows(graph, j, rows)
-            total = total + embedding
-        scores = self.model.score(total, len(graph.segments))
+        trainer = self.config.trainer
+        now = self.current_epoch * trainer.steps_per_epoch * trainer.graphs_per_step + index
+        scores = self.model.score(self.combine(step, now), len(step.graph.segments))
         loss = self.loss(scores.float(), step.labels)
         self.log(TRAIN_LOSS, loss.detach(), on_step=False, on_epoch=True, prog_bar=True, batch_size=1)
         return loss
+
+    def on_train_epoch_end(self) -> None:
+        """Logs what the epoch's steps cost, against the plain form, and what the table gave."""
+        cost, self.combine.cost = self.combine.cost, StepCost()
+        self.log("train/rows", float(cost.rows))
+        self.log("train/rows_of_plain_form", cost.rows / max(1, cost.plain_rows))
+        if self.table is not None:
+            self.log("table/hit_rate", cost.found / max(1, cost.looked_up))
+            self.log("table/staleness_steps", cost.staleness / max(1, cost.used))
+            self.log("table/bytes", float(self.table.bytes))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps the table."""
+        if self.table is not None:
+            checkpoint["table"] = self.table.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Goes on with the table."""
+        if self.table is not None:
+            self.table.load_state_dict(checkpoint["table"])
 
     def validation_step(self, ranking: Ranking, _: int) -> None:
         """Kendall tau of one validation graph; the epoch's value is the mean over graphs."""

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import cast
@@ -29,6 +30,7 @@ from hlorank.models.open import GraphOpener
 from hlorank.tracking import flatten, open_run, tracking_uri
 from hlorank.training.callbacks import EpochHistory, Patience
 from hlorank.training.data import StepData
+from hlorank.training.finetune import HEAD_LOSS, HEAD_TAU, HeadData, HeadModule
 from hlorank.training.methods import method_named
 from hlorank.training.module import TRAIN_LOSS, VALID_TAU, RankingModule
 
@@ -36,13 +38,14 @@ log = logging.getLogger(__name__)
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it tells what hardware there is, and advertises
 
 HISTORY, RUN = "history.csv", "run.json"
-_LAST = "last.ckpt"
 # A training that differs in none of these, nor in its data, is the same training and may be resumed.
 _IDENTITY = ("collection", "method", "seed", "model", "segments", "loss", "trainer")
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 _LEAST = {
     "seed": 0,
     "segments.sampled": 1,
+    "segments.redraw_epochs": 1,
+    "segments.finetune_epochs": 1,
     "trainer.max_epochs": 1,
     "trainer.steps_per_epoch": 1,
     "trainer.graphs_per_step": 1,
@@ -73,7 +76,8 @@ def train(config: Config, output: Path) -> float | None:
     device = _device(config.trainer.accelerator)
     torch.set_num_threads(config.trainer.threads)
     collection = Collection.parse(config.collection)
-    whole_graph = method_named(config.method).whole_graph or collection.kind == "tile"
+    method = method_named(config.method)
+    whole_graph = method.whole_graph or collection.kind == "tile"
     graphs = GraphOpener(
         Path(config.paths.features) / collection.path,
         None if whole_graph else Path(config.paths.segments) / collection.path,
@@ -112,7 +116,15 @@ def train(config: Config, output: Path) -> float | None:
         history = EpochHistory()
         steps, best = 0, None
         if data.train:
-            steps, best = _fit(module, data, config, device, state, history, run_id)
+            if not data.valid:
+                log.warning("no graph of valid can be ranked: the epoch with the smallest training loss is the best")
+            fit = partial(_fit, config=config, device=device, run_id=run_id)
+            monitor = (TRAIN_LOSS, VALID_TAU if data.valid else None)
+            steps, best = fit(module, data, config.trainer.max_epochs, monitor, [history], state=state)
+            if method.finetune_head and not whole_graph:
+                head, monitor = HeadModule(model, config), (HEAD_LOSS, HEAD_TAU if data.valid else None)
+                aggregates = HeadData(model, data, config)
+                _, best = fit(head, aggregates, config.segments.finetune_epochs, monitor, [], state=state / "head")
         else:
             log.warning("%s: nothing is left to train on; the model keeps its initial weights", collection)
         save_model(output, model, replace(spec, steps=steps))
@@ -128,6 +140,12 @@ def _check(config: Config) -> None:
     for name, least in _LEAST.items():
         if (value := attrgetter(name)(config)) < least:
             raise ConfigError(f"{name}={value}: set it to at least {least}")
+    if not 0 < config.segments.keep_probability <= 1:
+        raise ConfigError(f"segments.keep_probability={config.segments.keep_probability}: above 0, and at most 1")
+    if config.segments.configs_per_graph is not None and config.segments.configs_per_graph < 2:
+        raise ConfigError(
+            f"segments.configs_per_graph={config.segments.configs_per_graph}: at least 2, or null for all"
+        )
     if config.trainer.precision not in _PRECISIONS:
         found = config.trainer.precision
         raise ConfigError(f"trainer.precision: expected one of {', '.join(_PRECISIONS)}, found {found!r}")
@@ -162,29 +180,44 @@ def _quiet() -> Iterator[None]:
 
 
 def _fit(
-    module: RankingModule,
-    data: StepData,
+    module: lightning.LightningModule,
+    data: lightning.LightningDataModule,
+    epochs: int,
+    monitor: tuple[str, str | None],
+    callbacks: list[Callback],
     config: Config,
     device: torch.device,
     state: Path,
-    history: EpochHistory,
     run_id: str,
 ) -> tuple[int, float | None]:
     """Trains, from the last complete epoch if there is one, and leaves the best weights in the module.
+
+    Args:
+        module: what is trained.
+        data: its steps and rankings.
+        epochs: at most.
+        monitor: names of the training loss, and of the validation Kendall tau if there is one.
+        callbacks: whose state is kept with the epoch's.
+        config: the whole configuration.
+        device: where the model is trained.
+        state: the folder of the checkpoints.
+        run_id: the MLflow run.
 
     Returns:
         The optimizer steps taken, and the best validation Kendall tau.
     """
     settings = config.trainer
-    monitor, mode = (VALID_TAU, "max") if data.valid else (TRAIN_LOSS, "min")
-    if not data.valid:
-        log.warning("no graph of valid can be ranked: the best epoch is the one with the smallest training loss")
-    best = ModelCheckpoint(state, "best", monitor=monitor, mode=mode, save_last=True, enable_version_counter=False)
-    callbacks: list[Callback] = [history, best, Patience(monitor, patience=settings.patience, mode=mode)]
+    loss, tau = monitor
+    watched, mode = (loss, "min") if tau is None else (tau, "max")
+    best = ModelCheckpoint(state, "best", monitor=watched, mode=mode, enable_version_counter=False)
+    # Not save_last of the other, which saves only after epochs that are the best so far. It comes after all whose
+    # state it holds.
+    last = ModelCheckpoint(state, "last", enable_version_counter=False)
+    callbacks = [*callbacks, Patience(watched, patience=settings.patience, mode=mode), best, last]
     if sys.stderr.isatty():
         callbacks.append(RichProgressBar())
     trainer = lightning.Trainer(
-        max_epochs=settings.max_epochs,
+        max_epochs=epochs,
         accelerator=device.type,
         devices=1,
         precision=settings.precision,  # type: ignore[arg-type] # Lightning checks the name
@@ -192,16 +225,16 @@ def _fit(
         gradient_clip_val=settings.gradient_clip,
         reload_dataloaders_every_n_epochs=1,  # an epoch's steps are drawn from its number
         num_sanity_val_steps=0,
-        limit_val_batches=1.0 if data.valid else 0,  # Lightning warns of empty data
+        limit_val_batches=0 if tau is None else 1.0,  # Lightning warns of empty data
         logger=MLFlowLogger(config.tracking.experiment, tracking_uri=tracking_uri(config.tracking), run_id=run_id),
         callbacks=callbacks,
         enable_progress_bar=sys.stderr.isatty(),
         enable_model_summary=False,
         log_every_n_steps=settings.steps_per_epoch,
     )
-    last = state / _LAST
+    resume = state / "last.ckpt"
     with _quiet():
-        trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.exists() else None, weights_only=True)
+        trainer.fit(module, datamodule=data, ckpt_path=str(resume) if resume.exists() else None, weights_only=True)
     checkpoint = torch.load(best.best_model_path, weights_only=True, map_location=module.device)
     module.load_state_dict(checkpoint["state_dict"])
-    return trainer.global_step, float(cast("torch.Tensor", best.best_model_score)) if data.valid else None
+    return trainer.global_step, None if tau is None else float(cast("torch.Tensor", best.best_model_score))

@@ -1,0 +1,74 @@
+"""An evaluation joins the run of the training that made the model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hlorank.config import Config
+from hlorank.evaluation.run import evaluate
+from hlorank.io import DataError, read_json, write_json
+from hlorank.training.run import train
+
+Settings = Callable[..., Config]
+
+
+def runs(config: Config) -> list[Any]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(config.tracking.uri)
+    experiment = client.get_experiment_by_name(config.tracking.experiment)
+    assert experiment is not None
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+@pytest.mark.parametrize(("collection", "method"), [("layout:synthetic:random", "gst"), ("tile:synthetic", "full")])
+def test_metrics_join_the_run_of_the_training(collection: str, method: str, settings: Settings, tmp_path: Path) -> None:
+    config = settings(collection=collection, method=method)
+    best = train(config, tmp_path / "model")
+    metrics = evaluate(config, tmp_path / "model", tmp_path / "report")
+    (run,) = runs(config)
+    assert {f"evaluate/{name}": value for name, value in metrics.items()}.items() <= run.data.metrics.items()
+    assert run.data.metrics["train/loss"] > 0
+    assert metrics["test/graphs"] == 1
+    if method == "gst":  # repeated configurations apart, these are the graphs and configurations of validation
+        assert metrics["valid/kendall_tau"] == pytest.approx(best, abs=0.05)
+    (report,) = (tmp_path / "artifacts").rglob("report")
+    assert {path.name for path in report.iterdir()} == {path.name for path in (tmp_path / "report").iterdir()}
+    assert evaluate(config, tmp_path / "model", tmp_path / "again") == metrics
+    assert len(runs(config)) == 1
+
+
+def test_a_model_without_its_run_gets_one(settings: Settings, tmp_path: Path) -> None:
+    config = settings()
+    train(config, tmp_path / "model")
+    (trained,) = runs(config)
+    write_json(tmp_path / "model/run.json", {"run_id": "0" * 32, "tracking_uri": config.tracking.uri})
+    metrics = evaluate(config, tmp_path / "model", tmp_path / "report")
+    (own,) = [run for run in runs(config) if run.info.run_id != trained.info.run_id]
+    assert own.data.tags["run"] == "evaluated elsewhere"
+    assert own.data.metrics["evaluate/valid/opa"] == pytest.approx(metrics["valid/opa"])
+
+
+def test_a_model_of_other_data_is_refused(settings: Settings, tmp_path: Path) -> None:
+    train(settings(), tmp_path / "model")
+    tiles = settings(collection="tile:synthetic")
+    spec = read_json(tmp_path / "model/spec.json")
+    write_json(tmp_path / "model/spec.json", spec | {"whole_graph": True})
+    with pytest.raises(DataError, match=r"model/spec.json: data: expected data [0-9a-f]{16}.*re-run the stage train"):
+        evaluate(tiles, tmp_path / "model", tmp_path / "report")
+    assert not (tmp_path / "report").exists()
+
+
+def test_an_untrained_model_is_told(settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = settings()
+    train(config, tmp_path / "model")
+    spec = read_json(tmp_path / "model/spec.json")
+    write_json(tmp_path / "model/spec.json", spec | {"steps": 0})
+    with caplog.at_level(logging.WARNING):
+        evaluate(config, tmp_path / "model", tmp_path / "report")
+    assert "the model was never trained; its scores say nothing" in caplog.text
