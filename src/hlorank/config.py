@@ -96,6 +96,12 @@ class FeaturizeConfig:
     """Width of the opcode embeddings computed from co-occurrence along edges."""
     prune_hops: int | None = MISSING
     """Keep only nodes within this many edges of a configurable node; null keeps all."""
+    dims_128: bool = MISSING
+    """Add each dimension mod 128 and div 128: the registers of a TPU are 128 wide."""
+    walk_steps: int = MISSING
+    """Add random-walk positional encodings of this many steps; 0 adds none."""
+    protobuf: bool = MISSING
+    """Add what <graph>.extra.npz beside each graph holds: dot, gather and scatter dimensions, operand shapes."""
     workers: int = MISSING
 
 

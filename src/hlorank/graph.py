@@ -30,7 +30,7 @@ _RADIX = LAYOUT_MAX - LAYOUT_MIN + 2  # 8: three bits a value, so that 18 values
 _POWERS = np.array([_RADIX**i for i in reversed(range(LAYOUT_VALUES))], dtype=np.int64)
 
 
-def _check_array(key: str, array: NDArray[Any], dtype: type, shape: tuple[int | None, ...]) -> None:
+def check_array(key: str, array: NDArray[Any], dtype: type, shape: tuple[int | None, ...]) -> None:
     """Raises DataError unless `array` has this dtype and shape (None = any length)."""
     if array.dtype != np.dtype(dtype):
         raise DataError(key, f"dtype {np.dtype(dtype).name}", array.dtype.name)
@@ -72,13 +72,13 @@ class Graph:
         return len(self.node_opcode)
 
     def __post_init__(self) -> None:
-        _check_array("node_opcode", self.node_opcode, np.uint8, (None,))
+        check_array("node_opcode", self.node_opcode, np.uint8, (None,))
         n = self.nodes
         if n == 0:
             raise DataError("node_opcode", "at least one node", "an empty graph")
-        _check_array("node_feat", self.node_feat, np.float32, (n, NODE_FEATURES))
-        _check_array("edge_index", self.edge_index, np.int64, (None, 2))
-        _check_array("node_splits", self.node_splits, np.int64, (None,))
+        check_array("node_feat", self.node_feat, np.float32, (n, NODE_FEATURES))
+        check_array("edge_index", self.edge_index, np.int64, (None, 2))
+        check_array("node_splits", self.node_splits, np.int64, (None,))
         if (worst := int(self.node_opcode.max())) > MAX_OPCODE:
             raise DataError("node_opcode", f"opcodes in 0..{MAX_OPCODE}", worst)
         _check_finite("node_feat", self.node_feat)
@@ -156,8 +156,8 @@ class LayoutConfigurations:
         return len(self.codes)
 
     def __post_init__(self) -> None:
-        _check_array("node_config_ids", self.node_ids, np.int64, (None,))
-        _check_array("node_config_feat", self.codebook, np.int8, (None, LAYOUT_VALUES))
+        check_array("node_config_ids", self.node_ids, np.int64, (None,))
+        check_array("node_config_feat", self.codebook, np.int8, (None, LAYOUT_VALUES))
         if len(self.node_ids) == 0:
             raise DataError("node_config_ids", "at least one configurable node", "none")
         if (np.diff(self.node_ids) <= 0).any() or self.node_ids[0] < 0:
@@ -236,7 +236,7 @@ class TileConfigurations:
         return len(self.feat)
 
     def __post_init__(self) -> None:
-        _check_array("config_feat", self.feat, np.float32, (None, TILE_FEATURES))
+        check_array("config_feat", self.feat, np.float32, (None, TILE_FEATURES))
         if len(self.feat) == 0:
             raise DataError("config_feat", "at least one configuration", "none")
         _check_finite("config_feat", self.feat)
@@ -261,14 +261,14 @@ class Measurements:
         return len(self.runtime)
 
     def __post_init__(self) -> None:
-        _check_array("config_runtime", self.runtime, np.int64, (None,))
+        check_array("config_runtime", self.runtime, np.int64, (None,))
         if len(self.runtime) and self.runtime.min() < 0:
             raise DataError("config_runtime", "runtimes of at least 0 ns", int(self.runtime.min()))
         if (self.runtime == 0).any() and not self.withheld:
             expected = "positive runtimes, or 0 for every configuration (labels withheld)"
             raise DataError("config_runtime", expected, f"0 at {int(np.argmin(self.runtime))} among others")
         if self.normalizer is not None:
-            _check_array("config_runtime_normalizers", self.normalizer, np.int64, (len(self.runtime),))
+            check_array("config_runtime_normalizers", self.normalizer, np.int64, (len(self.runtime),))
             if len(self.normalizer) and self.normalizer.min() <= 0:
                 raise DataError("config_runtime_normalizers", "positive runtimes", int(self.normalizer.min()))
 

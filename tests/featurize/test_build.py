@@ -23,13 +23,16 @@ from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatur
 from hlorank.featurize.graph import featurize_graph
 from hlorank.featurize.store import FeatureStore
 from hlorank.graph import MeasuredGraph
+from hlorank.hlo.extra import extra_features, extra_path, write_extra
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.program import Program, flatten
 from hlorank.io import DataError, read_json, sha256_file
 
 MakeGraph = Callable[..., MeasuredGraph]
 
 LAYOUT = Collection("layout", "cpu", "random")
 TILE = Collection("tile", "cpu")
-CONFIG = FeaturizeConfig("standard", 100.0, 8, None, 1)
+CONFIG = FeaturizeConfig("standard", 100.0, 8, None, False, 0, False, 1)
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def digests(root: Path) -> dict[str, str]:
 
 
 def changed_at(root: Path) -> dict[str, int]:
-    return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in root.glob("*/*/*.npy")}
+    return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in root.glob("graphs/*/*/*.npy")}
 
 
 def assert_equal(left: GraphFeatures, right: GraphFeatures) -> None:
@@ -143,12 +146,12 @@ def test_a_kill_leaves_an_incomplete_store_that_the_next_run_completes(tmp_path:
         "from hlorank.config import FeaturizeConfig\n"
         "from hlorank.featurize import build\n"
         "make = build.featurize_graph\n"
-        "def slow(measured, spec):\n"
+        "def slow(measured, spec, *extra):\n"
         "    if measured.name == 'b':\n"
         "        time.sleep(60)\n"
-        "    return make(measured, spec)\n"
+        "    return make(measured, spec, *extra)\n"
         "build.featurize_graph = slow\n"
-        "config = FeaturizeConfig('standard', 100.0, 8, None, 1)\n"
+        "config = FeaturizeConfig('standard', 100.0, 8, None, False, 0, False, 1)\n"
         f"build.featurize_collection(Path({str(raw)!r}), Collection('layout', 'cpu', 'random'), config, "
         f"Path({str(output)!r}))\n"
     )
@@ -250,3 +253,49 @@ def test_real_collections(tmp_path: Path, shared_data: Path, caplog: pytest.LogC
     store = FeatureStore(tmp_path / "layout:xla:default")
     assert store.entries("train")["unet3d"].distinct == 681
     assert store.skipped("test") == {"cd708819d3f5103afd6460b15e74eaf3": "labels withheld"}
+
+
+def chain(nodes: int, size: int) -> Program:
+    """A program of that many nodes with operands of that size."""
+    module = HloModuleProto(name="chain")
+    one = module.computations.add(name="main", id=1, root_id=nodes)
+    for i in range(1, nodes + 1):
+        instruction = one.instructions.add(id=i, opcode="add", operand_ids=[i - 1] if i > 1 else [])
+        instruction.shape.dimensions.append(size * i)
+    return flatten(module)
+
+
+def test_extra_features_of_the_protobuf(tmp_path: Path, raw: Path) -> None:
+    config, output = replace(CONFIG, protobuf=True), tmp_path / "out"
+    files = sorted((raw / LAYOUT.path).rglob("*.npz"))
+    for path in files[1:]:
+        write_extra(path, chain(40, 3))
+    with pytest.raises(DataError, match=f"extra features of {files[0].name}.*data.pb.extra=true"):
+        featurize_collection(raw, LAYOUT, config, output)
+    write_extra(files[0], chain(40, 3))
+    featurize_collection(raw, LAYOUT, config, output)
+    store, before = FeatureStore(output), changed_at(output)
+    for split in ("train", "valid", "test"):
+        for name in store.graphs(split):
+            measured = read_graph(raw / LAYOUT.path / split / f"{name}.npz", "layout")
+            expected = featurize_graph(measured, store.spec, extra_features(chain(40, 3)))
+            assert_equal(store.open(split, name), expected)
+
+    write_extra(raw / LAYOUT.path / "valid/c.npz", chain(40, 4))
+    featurize_collection(raw, LAYOUT, config, output)
+    after = changed_at(output)
+    assert {place.split("/")[2] for place in after if after[place] != before[place]} == {"c"}
+    assert FeatureStore(output).fingerprint != store.fingerprint
+    featurize_collection(raw, LAYOUT, CONFIG, output)  # without the option the files play no role
+    plain = FeatureStore(output)
+    extra_path(raw / LAYOUT.path / "valid/c.npz").unlink()
+    featurize_collection(raw, LAYOUT, CONFIG, output)
+    assert FeatureStore(output).fingerprint == plain.fingerprint
+
+
+def test_extra_features_missing_outside_train_are_named(tmp_path: Path, raw: Path) -> None:
+    for path in (raw / LAYOUT.path / "train").glob("*.npz"):
+        write_extra(path, chain(40, 3))
+    with pytest.raises(DataError, match=r"c.extra.npz") as caught:
+        featurize_collection(raw, LAYOUT, replace(CONFIG, protobuf=True), tmp_path / "out")
+    assert "..d.extra.npz" in str(caught.value)

@@ -21,7 +21,7 @@ OPTIONS = FeaturizeOptions("standard", 100.0, 6, None)
 
 
 def sample(measured: MeasuredGraph) -> TrainSample:
-    return TrainSample.of(measured.name, measured, None)
+    return TrainSample.of(measured.name, measured, OPTIONS)
 
 
 def test_columns_and_opcodes_of_all_graphs_count(layout_graph: MakeGraph) -> None:
@@ -56,7 +56,7 @@ def test_layout_configurations_and_runtimes_play_no_role(layout_graph: MakeGraph
 
 def test_inputs_tell_what_it_was_fitted_on(layout_graph: MakeGraph) -> None:
     one, same, other = (
-        fit_spec(COLLECTION, OPTIONS, [TrainSample(source, layout_graph().graph, None)]) for source in "aab"
+        fit_spec(COLLECTION, OPTIONS, [TrainSample.of(source, layout_graph(), OPTIONS)]) for source in "aab"
     )
     assert one.inputs == same.inputs != other.inputs
     assert one.fingerprint == other.fingerprint  # the content is the same

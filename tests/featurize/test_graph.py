@@ -23,7 +23,7 @@ MakeGraph = Callable[..., MeasuredGraph]
 def fitted(address: str, *graphs: MeasuredGraph, prune_hops: int | None = None) -> FeatureSpec:
     options = FeaturizeOptions("standard", 100.0, 8, prune_hops)
     return fit_spec(
-        Collection.parse(address), options, [TrainSample.of(graph.name, graph, prune_hops) for graph in graphs]
+        Collection.parse(address), options, [TrainSample.of(graph.name, graph, options) for graph in graphs]
     )
 
 

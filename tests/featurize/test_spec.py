@@ -24,7 +24,7 @@ MakeGraph = Callable[..., MeasuredGraph]
 def spec(request: pytest.FixtureRequest, layout_graph: MakeGraph, tile_graph: MakeGraph) -> FeatureSpec:
     measured = layout_graph() if request.param.startswith("layout") else tile_graph()
     options = FeaturizeOptions("minmax", 100.0, 4, None)
-    return fit_spec(Collection.parse(request.param), options, [TrainSample.of("graph", measured, None)])
+    return fit_spec(Collection.parse(request.param), options, [TrainSample.of("graph", measured, options)])
 
 
 def test_json_round_trip(spec: FeatureSpec) -> None:
@@ -91,10 +91,11 @@ def test_opcode_index(spec: FeatureSpec) -> None:
         ("log_range", float("nan"), "at least 0"),
         ("opcode_width", 0, "at least 1"),
         ("prune_hops", -1, "at least 0"),
+        ("walk_steps", -1, "0 for none"),
     ],
 )
 def test_bad_options_are_refused(key: str, value: Any, remedy: str) -> None:
-    config = FeaturizeConfig("standard", 100.0, 16, None, 1)
+    config = FeaturizeConfig("standard", 100.0, 16, None, False, 0, False, 1)
     FeaturizeOptions.from_config(config)
     with pytest.raises(ConfigError, match=rf"featurize.{key}={value}: .*{remedy}"):
         FeaturizeOptions.from_config(replace(config, **{key: value}))

@@ -23,10 +23,9 @@ KEY = {"source": "a", "spec": "b"}
 
 
 def featurized(address: str, measured: MeasuredGraph) -> GraphFeatures:
-    sample = TrainSample.of(measured.name, measured, None)
-    return featurize_graph(
-        measured, fit_spec(Collection.parse(address), FeaturizeOptions("standard", 100.0, 4, None), [sample])
-    )
+    options = FeaturizeOptions("standard", 100.0, 4, None)
+    sample = TrainSample.of(measured.name, measured, options)
+    return featurize_graph(measured, fit_spec(Collection.parse(address), options, [sample]))
 
 
 @pytest.mark.parametrize("name", ["unet_3d.4x4.bf16", ".hidden", "..", ".", "a/../../b", "späte: 50 %", "x" * 250])
@@ -80,6 +79,8 @@ def test_skip_reasons(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:
     assert skip_reason(tile) is None
     withheld = replace(layout, runtime=np.zeros_like(layout.runtime))
     assert skip_reason(withheld) == "labels withheld"
+    level = replace(layout, runtime=np.full_like(layout.runtime, 7))
+    assert skip_reason(level) == "all runtimes are equal"
     assert skip_reason(featurized("layout:xla:random", layout_graph(configurations=1))) == "a single configuration"
 
 

@@ -14,6 +14,9 @@ from hlorank.collection import SPLITS, Collection, write_graph
 from hlorank.config import ConfigError, LocalConfig
 from hlorank.fetch.local import fetch
 from hlorank.graph import NODE_FEATURES, TILE_FEATURES, Graph, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.hlo.extra import write_extra
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.program import flatten
 from hlorank.io import SHARED_VARIABLE, DataError, shared_dir
 
 TILE = Collection.parse("tile:own")
@@ -276,3 +279,28 @@ def test_a_split_of_the_real_files_needs_more_families(shared_data: Path, tmp_pa
     with pytest.raises(ConfigError, match=r"data\.local\.folds = 3: 2 labelled graphs are of only 1 model families"):
         fetch(Collection.parse("layout:xla:default"), settings, tmp_path / "raw")
     assert list(tmp_path.iterdir()) == []
+
+
+def module(nodes: int) -> HloModuleProto:
+    """A program of some parameters."""
+    made = HloModuleProto(name="parameters")
+    main = made.computations.add(name="main", id=1, root_id=1)
+    for i in range(nodes):
+        main.instructions.add(id=i + 1, opcode="parameter")
+    return made
+
+
+def test_extra_features_come_with_their_graphs(tmp_path: Path, output: Path) -> None:
+    write_tree(tmp_path / "own", train=["a_1", "b_1"], valid=["c_1"])
+    extra = write_extra(tmp_path / "own" / TILE.path / "train/a_1.npz", flatten(module(2)))
+    settings = config(tmp_path / "own", tmp_path / "split.json", folds=3, fold=0)
+    fetch(TILE, settings, output)
+    (copy,) = output.rglob("*.extra.npz")
+    assert copy.read_bytes() == extra.read_bytes()
+    assert (copy.parent / "a_1.npz").is_file()
+    extra.unlink()
+    fetch(TILE, settings, output)
+    assert list(output.rglob("*.extra.npz")) == []
+    write_extra(tmp_path / "own" / TILE.path / "train/a_1.npz", flatten(module(3)))
+    with pytest.raises(DataError, match=r"a_1.extra.npz: dot_dimensions"):
+        fetch(TILE, settings, output)

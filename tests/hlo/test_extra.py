@@ -3,11 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from hlorank.hlo.extra import extra_features, extra_path, write_extra
+from hlorank.hlo.extra import EXTRA_SHAPES, extra_features, extra_path, read_extra, write_extra
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
 from hlorank.hlo.program import flatten
 from hlorank.hlo.reader import featurize, read_records
+from hlorank.io import DataError
 
 
 def test_dot_gather_scatter_and_operand_shapes(module: HloModuleProto) -> None:
@@ -32,6 +34,7 @@ def test_dot_gather_scatter_and_operand_shapes(module: HloModuleProto) -> None:
         "index_vector_dim": (6,),
         "operand_shapes": (6, 3, 6),
     }
+    assert {key: array.shape[1:] for key, array in extra.items()} == EXTRA_SHAPES
     assert all(array.dtype == np.int64 for array in extra.values())
     assert extra["dot_dimensions"][2].tolist() == [[1, *none[1:]], [0, *none[1:]], none, [2, 3, *none[2:]]]
     assert extra["gather_dimensions"][4].tolist() == [[0, 1, 2, 3, 4, 5], none, [0, *none[1:]]]
@@ -72,3 +75,26 @@ def test_operand_shapes_of_the_official_record_are_those_of_the_nodes_consumed(s
     assert single.sum() > 500
     np.testing.assert_array_equal(np.maximum(shapes[users[single], 0], 0), features[used[single], 21:27])
     assert (shapes[users[single], 1:] == -1).all()
+
+
+def test_what_was_written_is_read(tmp_path: Path, module: HloModuleProto) -> None:
+    program = flatten(module)
+    graph = tmp_path / "a.4x4.npz"
+    path = write_extra(graph, program)
+    found = read_extra(graph, 4)
+    for key, array in extra_features(program).items():
+        np.testing.assert_array_equal(found[key], array)
+    with pytest.raises(DataError, match=r"a.4x4.extra.npz: dot_dimensions: expected shape \(5, 4, 6\)"):
+        read_extra(graph, 5)
+    np.savez(path, dot_dimensions=found["dot_dimensions"])
+    with pytest.raises(DataError, match=r"a.4x4.extra.npz: keys"):
+        read_extra(graph, 4)
+    np.savez(path, **{key: array.astype(np.float32) for key, array in found.items()})  # type: ignore[arg-type] # numpy
+    with pytest.raises(DataError, match="expected dtype int64"):
+        read_extra(graph, 4)
+    path.write_bytes(b"text")
+    with pytest.raises(DataError, match=r"a.4x4.extra.npz: file"):
+        read_extra(graph, 4)
+    path.unlink()
+    with pytest.raises(DataError, match=r"the extra features of a.4x4.npz: .*hlorank convert --extra"):
+        read_extra(graph, 4)

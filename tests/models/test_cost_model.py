@@ -136,8 +136,9 @@ def test_fast_paths_equal_the_plain_form_on_random_graphs(
 @pytest.mark.parametrize("max_nodes", [500, 5000])
 def test_fast_paths_equal_the_plain_form_on_unet_3d(shared_data: Path, max_nodes: int) -> None:
     measured = read_graph(shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz", "layout")
-    sample = TrainSample.of("unet_3d", measured, None)
-    spec = fit_spec(Collection.parse("layout:xla:default"), FeaturizeOptions("standard", 100, 8, None), [sample])
+    options = FeaturizeOptions("standard", 100, 8, None)
+    sample = TrainSample.of("unet_3d", measured, options)
+    spec = fit_spec(Collection.parse("layout:xla:default"), options, [sample])
     features = featurize_graph(measured, spec)
     graph = GraphInputs(features, partition_graph(features, PartitionConfig("topological", max_nodes, 1)), CPU)
     torch.manual_seed(0)

@@ -23,7 +23,8 @@ from hlorank.featurize.store import (
     write_graph_features,
 )
 from hlorank.featurize.workers import Workers
-from hlorank.graph import LAYOUT_VALUES, TILE_FEATURES
+from hlorank.graph import LAYOUT_VALUES, TILE_FEATURES, MeasuredGraph
+from hlorank.hlo.extra import Extra, existing_extra, read_extra
 from hlorank.io import DataError, fingerprint, sha256_file, write_json
 
 METRICS_FILE = "metrics.json"
@@ -58,12 +59,12 @@ def featurize_collection(raw: Path, collection: Collection, config: FeaturizeCon
     tasks = [(split, path) for split in SPLITS for path in files[split]]
     (output / INDEX_FILE).unlink(missing_ok=True)
     with Workers(config.workers) as workers:
-        sample = partial(_train_sample, kind=collection.kind, prune_hops=options.prune_hops)
+        sample = partial(_train_sample, kind=collection.kind, options=options)
         try:
             spec = fit_spec(collection, options, workers.map(sample, files["train"], "featurize: statistics"))
         except DataError:
             # The user wants to hear of all bad files, not only of those in the train split.
-            check = partial(_check, kind=collection.kind)
+            check = partial(_read, kind=collection.kind, options=options)
             for _ in workers.map(check, [path for _, path in tasks], "featurize: check"):
                 pass
             raise
@@ -90,24 +91,34 @@ def featurize_collection(raw: Path, collection: Collection, config: FeaturizeCon
     )
 
 
-def _train_sample(path: Path, kind: Kind, prune_hops: int | None) -> TrainSample:
+def _source(path: Path, options: FeaturizeOptions) -> str:
+    """Identifies what `_read` reads."""
+    files = [path, existing_extra(path)] if options.protobuf else [path]
+    return " ".join(sha256_file(file) for file in files)
+
+
+def _read(
+    path: Path, kind: Kind, options: FeaturizeOptions, first: int | None = None
+) -> tuple[MeasuredGraph, Extra | None]:
+    measured = read_graph(path, kind, first)
+    return measured, read_extra(path, measured.graph.nodes) if options.protobuf else None
+
+
+def _train_sample(path: Path, kind: Kind, options: FeaturizeOptions) -> TrainSample:
     # Layout configurations are most of a file and play no role here; one is enough to make the graph valid.
-    measured = read_graph(path, kind, first=1 if kind == "layout" else None)
-    return TrainSample.of(sha256_file(path), measured, prune_hops)
-
-
-def _check(path: Path, kind: Kind) -> None:
-    read_graph(path, kind)
+    measured, extra = _read(path, kind, options, first=1 if kind == "layout" else None)
+    return TrainSample.of(_source(path, options), measured, options, extra)
 
 
 def _store_graph(task: tuple[Split, Path], spec: FeatureSpec, output: Path) -> tuple[str, GraphEntry]:
     split, path = task
-    source = sha256_file(path)
+    source = _source(path, spec.options)
     folder = graph_folder(output, split, path.stem)
     key = {"source": source, "spec": spec.fingerprint}
     entry = stored_entry(folder, key)
     if entry is None:
-        entry = write_graph_features(folder, featurize_graph(read_graph(path, spec.kind), spec), key)
+        measured, extra = _read(path, spec.kind, spec.options)
+        entry = write_graph_features(folder, featurize_graph(measured, spec, extra), key)
     return source, entry
 
 

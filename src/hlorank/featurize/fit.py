@@ -9,34 +9,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.collection import Collection
+from hlorank.featurize.columns import node_columns
 from hlorank.featurize.opcodes import opcode_embedding
 from hlorank.featurize.prune import induced_subgraph, kept_nodes
-from hlorank.featurize.spec import NUMERIC_COLUMNS, FeatureSpec, FeaturizeOptions
+from hlorank.featurize.spec import FeatureSpec, FeaturizeOptions
 from hlorank.featurize.transform import ColumnStatistics
-from hlorank.graph import MAX_OPCODE, Graph, MeasuredGraph, TileConfigurations
+from hlorank.graph import MAX_OPCODE, Int64, MeasuredGraph, TileConfigurations
+from hlorank.hlo.extra import Extra
 from hlorank.io import DataError, fingerprint
 
 
 @dataclass(frozen=True, eq=False)
 class TrainSample:
-    """What a spec is fitted on, of one graph.
+    """What a spec is fitted on, of one graph, pruned.
 
     Attributes:
         source: identifies the data, for example by the SHA-256 of its file.
-        graph: the graph, pruned.
+        node_columns: (nodes, numeric columns) float32.
+        node_opcode: (nodes,) uint8.
+        edge_index: (edges, 2) int64.
         tile_feat: (configurations, 24) float32; None for layouts, whose configurations play no role here.
     """
 
     source: str
-    graph: Graph
+    node_columns: NDArray[np.float32]
+    node_opcode: NDArray[np.uint8]
+    edge_index: Int64
     tile_feat: NDArray[np.float32] | None
 
     @classmethod
-    def of(cls, source: str, measured: MeasuredGraph, prune_hops: int | None) -> TrainSample:
-        """The sample of a measured graph."""
+    def of(
+        cls, source: str, measured: MeasuredGraph, options: FeaturizeOptions, extra: Extra | None = None
+    ) -> TrainSample:
+        """The sample of a measured graph; `extra` as in `featurize_graph`."""
         configurations = measured.configurations
         tile_feat = configurations.feat if isinstance(configurations, TileConfigurations) else None
-        return cls(source, induced_subgraph(measured.graph, kept_nodes(measured, prune_hops)), tile_feat)
+        kept = kept_nodes(measured, options.prune_hops)
+        graph = induced_subgraph(measured.graph, kept)
+        columns = node_columns(measured.graph, options, extra)[kept]
+        return cls(source, columns, graph.node_opcode, graph.edge_index, tile_feat)
 
 
 def fit_spec(collection: Collection, options: FeaturizeOptions, samples: Iterable[TrainSample]) -> FeatureSpec:
@@ -58,12 +69,11 @@ def fit_spec(collection: Collection, options: FeaturizeOptions, samples: Iterabl
     sources: list[str] = []
     for sample in samples:
         sources.append(sample.source)
-        opcodes = sample.graph.node_opcode
-        nodes.update(sample.graph.node_feat[:, :NUMERIC_COLUMNS])
+        nodes.update(sample.node_columns)
         if tiles is not None and sample.tile_feat is not None:
             tiles.update(sample.tile_feat)
-        seen[opcodes] = True
-        np.add.at(edges, tuple(opcodes[sample.graph.edge_index].T), 1)
+        seen[sample.node_opcode] = True
+        np.add.at(edges, tuple(sample.node_opcode[sample.edge_index].T), 1)
     if not sources:
         raise DataError("train", f"at least one graph of {collection} to fit statistics on", "none")
     vocabulary = np.flatnonzero(seen)

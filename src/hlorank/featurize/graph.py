@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.featurize.columns import DIMS, node_columns
 from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.prune import induced_subgraph, kept_nodes
-from hlorank.featurize.spec import NUMERIC_COLUMNS, FeatureSpec
+from hlorank.featurize.spec import FeatureSpec
 from hlorank.graph import LAYOUT_DIMS, LayoutConfigurations, MeasuredGraph
+from hlorank.hlo.extra import Extra
 from hlorank.io import DataError
 
-_DIMS = slice(21, 27)
 _DIMS_PRODUCT = 28  # of all dimensions, also of those beyond the sixth
 
 
@@ -29,7 +30,7 @@ def node_layout(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
     Returns:
         (nodes, 6) int8.
     """
-    dims, raw = node_feat[:, _DIMS], node_feat[:, -LAYOUT_DIMS:]
+    dims, raw = node_feat[:, DIMS], node_feat[:, -LAYOUT_DIMS:]
     positions = np.arange(LAYOUT_DIMS)
     rank = np.where(dims > 0, positions + 1, 0).max(axis=1)
     # A trailing dimension of size 0 looks like padding, but makes the product 0; a captured layout counts it too.
@@ -41,14 +42,19 @@ def node_layout(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
     return np.where(inside & captured[:, None], raw, -1).astype(np.int8)
 
 
-def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec) -> GraphFeatures:
+def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | None = None) -> GraphFeatures:
     """Turns one raw graph into what a model reads.
 
     Layout configurations that repeat are merged, and so are tile configurations with equal raw features; `row_of`,
     `runtime` and `normalizer` keep every original row.
 
+    Args:
+        measured: the graph.
+        spec: fitted on graphs of its kind.
+        extra: its extra features of the protobuf, for a spec with the option `protobuf`.
+
     Raises:
-        DataError: the graph's configurations are not of the spec's kind.
+        DataError: the graph's configurations are not of the spec's kind, or extra features are missing.
     """
     configurations = measured.configurations
     parts: LayoutFeatures | TileFeatures
@@ -66,7 +72,7 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec) -> GraphFeatures
     graph = induced_subgraph(measured.graph, kept)
     return GraphFeatures(
         name=measured.name,
-        node_feat=spec.node_columns(graph.node_feat[:, :NUMERIC_COLUMNS]),
+        node_feat=spec.node_columns(node_columns(measured.graph, spec.options, extra)[kept]),
         opcode=spec.opcode_index(graph.node_opcode),
         node_layout=node_layout(measured.graph.node_feat)[kept],
         edge_index=graph.edge_index,

@@ -13,14 +13,15 @@ from hlorank.collection import Collection, Kind
 from hlorank.config import ConfigError, FeaturizeConfig
 from hlorank.featurize.transform import SCALINGS, ColumnTransform, Scaling
 from hlorank.graph import LAYOUT_DIMS, MAX_OPCODE, NODE_FEATURES, TILE_FEATURES
+from hlorank.hlo.extra import EXTRA_SHAPES
 from hlorank.io import DataError, fingerprint
 
 NUMERIC_COLUMNS = NODE_FEATURES - LAYOUT_DIMS  # the last six are minor_to_major, which node_layout holds
 
-_VERSION = 1  # raise it when the same spec gives other features
+_VERSION = 2  # raise it when the same spec gives other features, or has other keys
 _KEYS = {
     *("version", "fingerprint", "inputs", "collection", "options"),
-    *("node_columns", "tile_columns", "opcodes", "opcode_embedding"),
+    *("extra_columns", "node_columns", "tile_columns", "opcodes", "opcode_embedding"),
 }
 
 
@@ -36,6 +37,9 @@ class FeaturizeOptions:
     log_range: float
     opcode_width: int
     prune_hops: int | None
+    dims_128: bool = False
+    walk_steps: int = 0
+    protobuf: bool = False
 
     def __post_init__(self) -> None:
         if self.scaling not in SCALINGS:
@@ -46,12 +50,37 @@ class FeaturizeOptions:
             raise ConfigError(f"featurize.opcode_width={self.opcode_width}: set it to at least 1")
         if self.prune_hops is not None and self.prune_hops < 0:
             raise ConfigError(f"featurize.prune_hops={self.prune_hops}: set it to at least 0, or null to keep all")
+        if self.walk_steps < 0:
+            raise ConfigError(f"featurize.walk_steps={self.walk_steps}: set it to at least 1, or 0 for none")
 
     @classmethod
     def from_config(cls, config: FeaturizeConfig) -> FeaturizeOptions:
         """The options of a configuration."""
         scaling: Any = config.scaling  # checked above
-        return cls(scaling, config.log_range, config.opcode_width, config.prune_hops)
+        return cls(
+            scaling,
+            config.log_range,
+            config.opcode_width,
+            config.prune_hops,
+            config.dims_128,
+            config.walk_steps,
+            config.protobuf,
+        )
+
+    @property
+    def extra_columns(self) -> list[str]:
+        """The names of the numeric columns beyond the 134, in order; those of the protobuf index its arrays."""
+        names: list[str] = []
+        if self.dims_128:
+            names += [f"dims[{i}] {operation} 128" for operation in ("mod", "div") for i in range(LAYOUT_DIMS)]
+        names += [f"return_probability[{step}]" for step in range(1, self.walk_steps + 1)]
+        if self.protobuf:
+            names += [
+                key + "".join(f"[{i}]" for i in index)
+                for key, shape in EXTRA_SHAPES.items()
+                for index in np.ndindex(shape)
+            ]
+        return names
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +90,7 @@ class FeatureSpec:
     Attributes:
         collection: the collection that it was fitted on.
         options: the settings that it was fitted with.
-        node_columns: the transform of the first 134 node features; the other six are layouts.
+        node_columns: the transform of the first 134 node features and the extra columns; the other six are layouts.
         tile_columns: the transform of the 24 tile configuration features; None for layouts.
         opcodes: (vocabulary,) uint8, increasing, the known opcodes seen in train; index 0 is kept for all others.
         opcode_embedding: (vocabulary + 1, opcode_width) float32; zeros for an opcode without edges in train, so for
@@ -90,7 +119,7 @@ class FeatureSpec:
         if (self.tile_columns is None) != (self.kind == "layout"):
             raise DataError("tile_columns", f"a transform for tiles only ({self.collection})", self.tile_columns)
         for key, columns, limit in (
-            ("node_columns", self.node_columns, NUMERIC_COLUMNS),
+            ("node_columns", self.node_columns, NUMERIC_COLUMNS + len(self.options.extra_columns)),
             ("tile_columns", self.tile_columns, TILE_FEATURES),
         ):
             if columns is not None and (columns.columns >= limit).any():
@@ -111,6 +140,7 @@ class FeatureSpec:
             "version": _VERSION,
             "collection": str(self.collection),
             "options": asdict(self.options),
+            "extra_columns": self.options.extra_columns,
             "node_columns": self.node_columns.to_json(),
             "tile_columns": None if self.tile_columns is None else self.tile_columns.to_json(),
             "opcodes": self.opcodes.tolist(),
@@ -149,6 +179,8 @@ class FeatureSpec:
             raise
         except (TypeError, ValueError, OverflowError) as error:
             raise DataError("spec", "values of the right types", error) from None
+        if spec.options.extra_columns != value["extra_columns"]:
+            raise DataError("extra_columns", f"{spec.options.extra_columns}, as options say", value["extra_columns"])
         if spec.fingerprint != value["fingerprint"]:
             raise DataError("fingerprint", spec.fingerprint, value["fingerprint"])
         return spec

@@ -75,7 +75,10 @@ def skip_reason(features: GraphFeatures) -> str | None:
     if features.distinct == 1:
         tile = isinstance(features.configurations, TileFeatures)
         return f"{configurations} configurations, {'one distinct row' if tile else 'all identical'}"
-    return "labels withheld" if features.withheld else None
+    if features.withheld:
+        return "labels withheld"
+    _, labels = features.targets()
+    return "all runtimes are equal" if labels.min() == labels.max() else None
 
 
 def write_graph_features(folder: Path, features: GraphFeatures, key: dict[str, str]) -> GraphEntry:

@@ -17,6 +17,7 @@ from hlorank.collection import SPLITS, Collection, Split, graph_files, read_grap
 from hlorank.config import ConfigError, LocalConfig
 from hlorank.fetch.split import split_graphs
 from hlorank.fetch.tree import remove_stale
+from hlorank.hlo.extra import extra_path, read_extra
 from hlorank.io import DataError, atomic_path, resolve_path
 
 _log = logging.getLogger(__name__)
@@ -25,8 +26,9 @@ _log = logging.getLogger(__name__)
 def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
     """Copies one collection of a user's tree into `<output>/<split>/`, each file validated first.
 
-    A re-run copies only what changed, and removes files that the tree no longer has. With `config.split_file` the
-    graphs are split anew (`split_graphs`); those whose labels are withheld are then all in test.
+    Extra features beside a graph come with it. A re-run copies only what changed, and removes files that the tree no
+    longer has. With `config.split_file` the graphs are split anew (`split_graphs`); those whose labels are withheld
+    are then all in test.
 
     Raises:
         ConfigError: the tree lies where fetch writes, or the folds are out of range.
@@ -46,6 +48,7 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
         splits = split_graphs(collection, labelled, split_file, config.folds, config.fold)
         sources = {path: splits.get(path.stem, "test") for path in sources}
     copies = {output / split / path.name: path for path, split in sources.items()}
+    copies |= {extra_path(copy): extra for copy, path in copies.items() if (extra := extra_path(path)).is_file()}
     for copy in _progress(copies, "Copying"):
         if not (copy.is_file() and filecmp.cmp(copies[copy], copy, shallow=False)):
             # Not a link: DVC may protect or replace what lies in its output folders.
@@ -77,8 +80,11 @@ def _validate(files: Iterable[Path], collection: Collection, folder: Path) -> se
     withheld, errors = set(), []
     for path in _progress(files, "Validating"):
         try:
-            if read_graph(path, collection.kind).measurements.withheld:
+            measured = read_graph(path, collection.kind)
+            if measured.measurements.withheld:
                 withheld.add(path)
+            if extra_path(path).is_file():
+                read_extra(path, measured.graph.nodes)
         except DataError as error:
             errors.append(error)
     if errors:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from hlorank.collection import EXTRA_SUFFIX
-from hlorank.graph import Int64
+from hlorank.collection import EXTRA_SUFFIX, NpzFile
+from hlorank.graph import Int64, check_array
 from hlorank.hlo.features import Columns, put_lists, with_field
 from hlorank.hlo.program import Program
-from hlorank.io import write_atomic
+from hlorank.io import DataError, write_atomic
 
 OPERANDS = 3
 """Operands whose shapes are kept."""
 _WIDTH = 6
+
+Extra = Mapping[str, Int64]
+"""The extra features of a graph by key, as `extra_features` makes them."""
+EXTRA_SHAPES: dict[str, tuple[int, ...]] = {
+    "dot_dimensions": (4, _WIDTH),
+    "gather_dimensions": (3, _WIDTH),
+    "gather_slice_sizes": (1, _WIDTH),
+    "scatter_dimensions": (3, _WIDTH),
+    "index_vector_dim": (),
+    "operand_shapes": (OPERANDS, _WIDTH),
+}
+"""The shape of one node's features."""
 
 
 def extra_path(graph: Path) -> Path:
@@ -99,3 +111,38 @@ def write_extra(graph: Path, program: Program) -> Path:
     arrays = extra_features(program)
     write_atomic(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
     return path
+
+
+def existing_extra(graph: Path) -> Path:
+    """The extra file of a graph's npz file; DataError if there is none."""
+    path = extra_path(graph)
+    if not path.is_file():
+        expected = (
+            f"the extra features of {graph.name}: fetch with data.pb.extra=true or `hlorank convert --extra`,"
+            " or set featurize.protobuf=false"
+        )
+        raise DataError("file", expected, "no such file", file=path)
+    return path
+
+
+def read_extra(graph: Path, nodes: int) -> Extra:
+    """Reads the extra features that lie beside a graph's npz file.
+
+    Args:
+        graph: the graph's npz file.
+        nodes: the nodes of the graph.
+
+    Raises:
+        DataError: there are none, or they are damaged or of another graph.
+    """
+    path = existing_extra(graph)
+    try:
+        with NpzFile(path) as file:
+            if file.keys != EXTRA_SHAPES.keys():
+                raise DataError("keys", f"{sorted(EXTRA_SHAPES)}", sorted(file.keys))
+            arrays = {key: file.read(key) for key in EXTRA_SHAPES}
+        for key, shape in EXTRA_SHAPES.items():
+            check_array(key, arrays[key], np.int64, (nodes, *shape))
+    except DataError as error:
+        raise error.in_file(path) from None
+    return arrays

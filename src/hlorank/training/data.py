@@ -144,7 +144,7 @@ class StepData(lightning.LightningDataModule):
         drawn = {name: _validated(store.open("valid", name), config)[1] for name in store.trainable("valid")}
         self.valid = [name for name, labels in drawn.items() if labels.min() < labels.max()]
         for name, reason in store.skipped("train").items():
-            log.warning("%s: training skips the graph %s: %s", config.collection, name, reason)
+            log.warning("%s: training skips the graph %s: %s", store.spec.collection, name, reason)
 
     def graph(self, split: Split, number: int) -> GraphInputs:
         """One of the graphs of `train` or `valid`, by its place there."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hlorank.collection import SPLITS, Collection, Split, write_graph
-from hlorank.config import SyntheticConfig, to_plain
+from hlorank.config import ConfigError, SyntheticConfig, to_plain
 from hlorank.fetch.synthetic.graphs import MIN_NODES
 from hlorank.fetch.synthetic.layouts import layout_graph
 from hlorank.fetch.synthetic.runtime import layout_runtime
@@ -49,7 +49,7 @@ def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None
         output: the collection's folder.
 
     Raises:
-        ValueError: a source other than `synthetic`, as generated data is always labelled so; or settings out of
+        ConfigError: a source other than `synthetic`, as generated data is always labelled so; or settings out of
             range.
     """
     _check(collection, config)
@@ -110,7 +110,7 @@ def _settings(collection: Collection, config: SyntheticConfig) -> dict[str, obje
 
 def _check(collection: Collection, config: SyntheticConfig) -> None:
     if collection.source != "synthetic":
-        raise ValueError(
+        raise ConfigError(
             f"collection {collection}: generated data has the source synthetic; choose layout:synthetic:<search> or "
             "tile:synthetic, or another origin (data=tpugraphs, data=local)"
         )
@@ -124,4 +124,4 @@ def _check(collection: Collection, config: SyntheticConfig) -> None:
     for name, low, high in limits:
         value = getattr(config, name)
         if not low <= value <= high:
-            raise ValueError(f"data.synthetic.{name}: {value}; choose a value from {low:g} to {high:g}")
+            raise ConfigError(f"data.synthetic.{name}: {value}; choose a value from {low:g} to {high:g}")

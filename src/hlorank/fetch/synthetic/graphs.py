@@ -12,6 +12,7 @@ import math
 import numpy as np
 from numpy.random import Generator
 
+from hlorank.config import ConfigError
 from hlorank.fetch.synthetic.program import (
     BINARY,
     CONFIGURABLE,
@@ -55,13 +56,13 @@ def build_graph(rng: Generator, nodes: int, configurable_nodes: int | None) -> t
         The graph, and the (configurable nodes,) int64 ids of its convolutions, dots and reshapes.
 
     Raises:
-        ValueError: too few nodes, or too many or no configurable ones.
+        ConfigError: too few nodes, or too many or no configurable ones.
     """
     wanted = default_configurable_nodes(nodes) if configurable_nodes is None else configurable_nodes
     if nodes < MIN_NODES:
-        raise ValueError(f"synthetic graph: {nodes} nodes; ask for at least {MIN_NODES}")
+        raise ConfigError(f"synthetic graph: {nodes} nodes; ask for at least {MIN_NODES}")
     if not 1 <= wanted <= nodes // 6:
-        raise ValueError(
+        raise ConfigError(
             f"synthetic graph: {wanted} configurable nodes of {nodes} nodes; ask for 1 to {nodes // 6}, or raise "
             "min_nodes"
         )

@@ -10,6 +10,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from hlorank.collection import SEARCHES
+from hlorank.config import ConfigError
 from hlorank.fetch.synthetic.graphs import build_graph
 from hlorank.fetch.synthetic.program import DIMS, OPCODES
 from hlorank.fetch.synthetic.runtime import Float64, Operands, RuntimeModel
@@ -65,12 +66,12 @@ def layout_graph(
         The graph; runtimes in ns are `layout_runtime` times noise, rounded.
 
     Raises:
-        ValueError: an argument is out of range.
+        ConfigError: an argument is out of range.
     """
     if search not in SEARCHES:
-        raise ValueError(f"synthetic graph: search {search!r}; choose one of {', '.join(SEARCHES)}")
+        raise ConfigError(f"synthetic graph: search {search!r}; choose one of {', '.join(SEARCHES)}")
     if configurations < 1:
-        raise ValueError(f"synthetic graph: {configurations} configurations; ask for at least 1")
+        raise ConfigError(f"synthetic graph: {configurations} configurations; ask for at least 1")
     graph, node_ids = build_graph(rng, nodes, configurable_nodes)
     space = _draw_space(rng, graph, node_ids)
     distinct = max(1, configurations - round(repeated * configurations))

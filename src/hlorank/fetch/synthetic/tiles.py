@@ -20,6 +20,7 @@ import math
 import numpy as np
 from numpy.random import Generator
 
+from hlorank.config import ConfigError
 from hlorank.fetch.synthetic.layouts import measure
 from hlorank.fetch.synthetic.program import (
     BINARY,
@@ -80,12 +81,12 @@ def tile_kernel(
         kernel in five has only all-zero rows with different runtimes, as some real ones have.
 
     Raises:
-        ValueError: an argument is out of range.
+        ConfigError: an argument is out of range.
     """
     if not MIN_NODES <= nodes <= MAX_NODES:
-        raise ValueError(f"synthetic kernel: {nodes} nodes; ask for {MIN_NODES} to {MAX_NODES}")
+        raise ConfigError(f"synthetic kernel: {nodes} nodes; ask for {MIN_NODES} to {MAX_NODES}")
     if configurations < 1:
-        raise ValueError(f"synthetic kernel: {configurations} configurations; ask for at least 1")
+        raise ConfigError(f"synthetic kernel: {configurations} configurations; ask for at least 1")
     graph = _build_kernel(rng, nodes)
     untiled = rng.random() < _UNTILED
     distinct = max(1, configurations - round(repeated * configurations))

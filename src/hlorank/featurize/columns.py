@@ -1,0 +1,80 @@
+"""The numbers of a graph's nodes before they are scaled: the official ones, and extra ones where they are asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.featurize.spec import NUMERIC_COLUMNS, FeaturizeOptions
+from hlorank.graph import LAYOUT_DIMS, Graph
+from hlorank.hlo.extra import EXTRA_SHAPES, Extra
+from hlorank.io import DataError
+
+DIMS = slice(21, 21 + LAYOUT_DIMS)
+"""The columns of a node's dimensions."""
+_BLOCK_ENTRIES = 2**22  # of a block of walks, were each of its nodes to reach the whole graph: 48 MiB
+
+
+def node_columns(graph: Graph, options: FeaturizeOptions, extra: Extra | None) -> NDArray[np.float32]:
+    """The columns of all nodes that a `ColumnTransform` selects from and scales.
+
+    Args:
+        graph: the whole graph, as walks may leave what pruning keeps of it.
+        options: which columns there are.
+        extra: what `hlorank.hlo.extra.read_extra` reads; needed, and used, only with `options.protobuf`.
+
+    Returns:
+        (nodes, 134 + extra) float32: the node features without minor_to_major, then `options.extra_columns`.
+
+    Raises:
+        DataError: the options ask for extra features of the protobuf, and there are none.
+    """
+    parts = [graph.node_feat[:, :NUMERIC_COLUMNS]]
+    if options.dims_128:
+        quotient, remainder = np.divmod(graph.node_feat[:, DIMS], np.float32(128))
+        parts += [remainder, quotient]
+    if options.walk_steps:
+        parts.append(return_probabilities(graph, options.walk_steps).astype(np.float32))
+    if options.protobuf:
+        if extra is None:
+            raise DataError("extra", "the extra features of the protobuf, or featurize.protobuf=false", "none")
+        parts += [extra[key].reshape(graph.nodes, -1).astype(np.float32) for key in EXTRA_SHAPES]
+    return parts[0] if len(parts) == 1 else np.hstack(parts)
+
+
+def return_probabilities(graph: Graph, steps: int) -> NDArray[np.float64]:
+    """Random-walk positional encodings: how probably a walk over edges of either direction is back after k steps.
+
+    The diagonals of (D^-1 A)^k for k = 1 to `steps` (Dwivedi et al., "Graph Neural Networks with Learnable Structural
+    and Positional Representations", ICLR 2022, equation 8). They equal those of S^k, S = D^-1/2 A D^-1/2, and since S
+    is symmetric, entry v of the diagonal of S^(i+j) is the product of rows v of S^i and S^j: half the steps do, and
+    blocks of rows bound the memory. So they are exact, and cheap where few nodes lie within steps / 2 edges of another.
+
+    Args:
+        graph: the graph; a node without edges gets zeros.
+        steps: at least 1; the first is 0 everywhere, as no edge leads from a node to itself.
+
+    Returns:
+        (nodes, steps) float64 in 0..1.
+    """
+    from scipy import sparse
+
+    consumer, producer = graph.edge_index.T
+    ends = np.concatenate([consumer, producer]), np.concatenate([producer, consumer])
+    adjacency = sparse.csr_array((np.ones(len(ends[0])), ends), shape=(graph.nodes, graph.nodes))
+    adjacency.data[:] = 1  # an edge given twice is one edge
+    norm = sparse.diags_array(1 / np.sqrt(np.maximum(adjacency.sum(axis=1), 1)))
+    step = sparse.csr_array(norm @ adjacency @ norm)
+    back = np.zeros((graph.nodes, steps))
+    rows = max(1, _BLOCK_ENTRIES // graph.nodes)
+    identity = sparse.csr_array(sparse.eye_array(graph.nodes))
+    for start in range(0, graph.nodes, rows):
+        block = slice(start, start + rows)
+        walks = identity[block]
+        for k in range(steps):
+            if k % 2 == 0:
+                further = walks @ step
+            else:
+                walks = further
+            back[block, k] = walks.multiply(further).sum(axis=1)
+    return back

@@ -1,0 +1,119 @@
+"""The documentation is true of the code, as far as a machine can tell."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+import tomllib
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hlorank.config import Config
+from hlorank.training.methods import METHODS
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+_CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = _HEADING.findall(_CODE.sub("", page.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands(page: Path) -> str:
+    """All shell blocks and inline code of a page."""
+    text = page.read_text(encoding="utf-8")
+    return "\n".join([*_SHELL.findall(text), *_INLINE.findall(_CODE.sub("", text))])
+
+
+def keys(config: type, prefix: str = "") -> Iterator[str]:
+    """The dotted keys of a configuration class that hold values."""
+    hints = typing.get_type_hints(config)
+    for field in dataclasses.fields(config):
+        kinds: tuple[Any, ...] = typing.get_args(hints[field.name]) or (hints[field.name],)
+        groups = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+        if groups:
+            yield from keys(typing.cast("type", groups[0]), f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name
+
+
+@every_page
+def test_relative_links_resolve(page: Path) -> None:
+    for link in _LINK.findall(_CODE.sub("", page.read_text(encoding="utf-8"))):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert target.is_relative_to(ROOT), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / link).resolve() for link in _LINK.findall(index.read_text(encoding="utf-8"))}
+    assert {page for page in PAGES if page.name != "README.md"} <= linked
+
+
+def test_every_key_of_the_configuration_is_documented_and_no_other() -> None:
+    text = (ROOT / "docs/reference/configuration.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\| key \|.*?(?=^(?!\|))", text, re.MULTILINE | re.DOTALL)
+    documented = [key for table in tables for key in re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)]
+    assert sorted(documented) == sorted(keys(Config))
+
+
+def test_every_method_is_documented() -> None:
+    text = (ROOT / "docs/explanation/gst.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(\w+)` \| (?:one segment|segments)", text, re.MULTILINE) == list(METHODS)
+
+
+def test_every_dependency_is_documented() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    text = (ROOT / "docs/dependencies.md").read_text(encoding="utf-8")
+    rows = " ".join(line for line in text.splitlines() if line.startswith("|"))
+    words = set(re.findall(r"[\w-]+", rows))
+    assert {name.partition("==")[0] for group in groups for name in group} <= words
+
+
+@every_page
+def test_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(re.findall(r"(?:^|&& )make ([a-z-]+)", commands(page), re.MULTILINE))
+    assert named <= targets
+
+
+@every_page
+def test_modules_of_commands_exist(page: Path) -> None:
+    for module in re.findall(r"python -m (hlorank[\w.]*)", commands(page).replace("$stage", "fetch")):
+        assert importlib.util.find_spec(module.rstrip(".")) is not None, module
+
+
+@every_page
+def test_choices_of_groups_exist(page: Path) -> None:
+    groups = "|".join(path.name for path in (ROOT / "conf").iterdir() if path.is_dir())
+    for group, choices in re.findall(rf"(?:^|[ '])({groups})=([\w,]+)", commands(page), re.MULTILINE):
+        for choice in choices.split(","):
+            assert (ROOT / "conf" / group / f"{choice}.yaml").is_file(), f"{group}={choice}"
+
+
+@every_page
+def test_overrides_name_keys_that_exist(page: Path) -> None:
+    known = set(keys(Config))
+    overrides = re.findall(r"(?:^|[ '])([a-z_]+(?:\.[a-z_]+)+)=", commands(page), re.MULTILINE)
+    assert {key for key in overrides if not key.startswith("hydra.")} <= known
