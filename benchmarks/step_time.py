@@ -1,0 +1,183 @@
+"""Time of a training step: gst_e, which looks the other segments up, against gst, which computes them.
+
+Both methods take the same steps on the same synthetic graph in turn: one segment with gradient, the table of gst_e
+warm (it holds every other segment), forward and backward. The paper's claim is about the plain form, where every node
+of a segment is computed under every configuration; the ratio with config-sparse propagation and deduplication follows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+
+from hlorank.collection import Collection
+from hlorank.config import ModelConfig, PartitionConfig
+from hlorank.featurize.fit import TrainSample, fit_spec
+from hlorank.featurize.graph import featurize_graph
+from hlorank.featurize.spec import FeaturizeOptions
+from hlorank.fetch.synthetic import layout_graph
+from hlorank.graph import MeasuredGraph
+from hlorank.io import write_json
+from hlorank.models.cost_model import CostModel
+from hlorank.models.folder import input_sizes
+from hlorank.models.inputs import GraphInputs
+from hlorank.partition.build import partition_graph, whole_graph
+from hlorank.training.combine import Combiner, StepCost
+from hlorank.training.data import Step
+from hlorank.training.losses import pairwise_hinge
+from hlorank.training.methods import method_named
+from hlorank.training.table import HistoricalTable
+
+MAX_NODES, MARGIN, KEEP_PROBABILITY, TABLE_BYTES = 1000, 0.1, 0.5, 2**30
+FORMS = {"plain": False, "sparse and deduplicated": True}
+
+
+def synthetic(nodes: int, configurations: int, configurable: int | None = None) -> MeasuredGraph:
+    """A graph with configurations of random search, the same whenever it is drawn."""
+    return layout_graph(np.random.default_rng(nodes), nodes, configurable, configurations, "random", 0.0, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """One graph, cut into segments and whole, and a cost model for it."""
+
+    graph: GraphInputs
+    whole: GraphInputs
+    model: CostModel
+
+    @classmethod
+    def of(cls, measured: MeasuredGraph, width: int, device: str = "cpu") -> Workload:
+        """Featurizes the graph, with statistics of its own, and cuts it."""
+        collection = Collection.parse("layout/synthetic/random")
+        options = FeaturizeOptions("standard", log_range=20.0, opcode_width=16, prune_hops=None)
+        spec = fit_spec(collection, options, [TrainSample.of("benchmark", measured, options)])
+        features = featurize_graph(measured, spec)
+        torch.manual_seed(0)
+        config = ModelConfig(
+            width=width, layers=3, opcode_width=16, opcode_init=False, layout_width=4, dropout=0.0,
+            pooling=["mean", "max"],
+        )  # fmt: skip
+        place = torch.device(device)
+        cut = partition_graph(features, PartitionConfig("topological", MAX_NODES, workers=1))
+        return cls(
+            GraphInputs(features, cut, place),
+            GraphInputs(features, whole_graph(features), place),
+            CostModel(config, input_sizes(spec), "sum").to(place),
+        )
+
+    def choose_form(self, fast: bool) -> None:
+        """Turns config-sparse propagation and deduplication on, or both off."""
+        self.model.config_sparse = self.model.deduplicate = fast
+
+
+class Training:
+    """Training steps of one method on one graph.
+
+    Args:
+        workload: the graph and the model.
+        method: its name.
+        configurations: in each step.
+    """
+
+    def __init__(self, workload: Workload, method: str, configurations: int) -> None:
+        specification, self.model = method_named(method), workload.model
+        self.graph = workload.whole if specification.whole_graph else workload.graph
+        self.table: HistoricalTable | None = None
+        if specification.others == "table":
+            self.table = HistoricalTable(self.model.embedding_width, TABLE_BYTES, "float32")
+        self.combine = Combiner(self.model, specification, KEEP_PROBABILITY, self.table)
+        rows, labels = self.graph.targets
+        self.rows = rows[:configurations]
+        self.labels = torch.from_numpy(labels[:configurations]).to(self.graph.device)
+        if self.table is not None:
+            with torch.no_grad():
+                self.combine(self._step(np.arange(len(self.graph.segments))), 0)
+            self.combine.cost = StepCost()
+
+    def _step(self, with_gradient: np.ndarray[Any, np.dtype[np.int64]]) -> Step:
+        draws = np.random.default_rng(0).random(len(self.graph.segments))
+        return Step(self.graph, 0, self.rows, self.labels, with_gradient, draws)
+
+    def __call__(self, segment: int) -> None:
+        """Forward and backward with the gradient of one segment."""
+        self.model.zero_grad(set_to_none=True)
+        step = self._step(np.array([segment]))
+        scores = self.model.score(self.combine(step, 1), len(self.graph.segments))
+        torch.autograd.backward(pairwise_hinge(scores, self.labels, MARGIN))
+
+
+def spread(segments: int, count: int) -> list[int]:
+    """Up to `count` segments, evenly over the graph."""
+    return sorted({i * segments // count for i in range(count)})
+
+
+def interleaved(
+    functions: Mapping[str, Callable[[int], object]], calls: Sequence[int], repeats: int, device: str = "cpu"
+) -> dict[str, float]:
+    """Median seconds of each function, called in turn; what a repeat takes is the mean over the calls.
+
+    On the CPU these are seconds of CPU time, which other processes on the machine hardly change.
+
+    Args:
+        functions: take one of the calls.
+        calls: what the functions are called with in each repeat.
+        repeats: after one round that is not counted.
+        device: cpu or cuda.
+    """
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(repeats + 1):
+        for name, function in functions.items():
+            start = _clock(device)
+            for call in calls:
+                function(call)
+            times[name].append((_clock(device) - start) / len(calls))
+    return {name: median(values[1:]) for name, values in times.items()}
+
+
+def _clock(device: str) -> float:
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a narrow model")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    width, configurations, repeats = 16 if arguments.quick else 64, 8, 3 if arguments.quick else 5
+    results: dict[str, Any] = {"width": width, "configurations": configurations, "repeats": repeats, "ratios": []}
+    for segments in (10, 50):
+        workload = Workload.of(synthetic(segments * MAX_NODES, configurations), width, arguments.device)
+        for form, fast in FORMS.items():
+            workload.choose_form(fast)
+            methods = {name: Training(workload, name, configurations) for name in ("gst", "gst_e")}
+            taken = interleaved(methods, spread(segments, 5), repeats, arguments.device)
+            cost = methods["gst_e"].combine.cost
+            assert cost.found == cost.looked_up
+            ratio = taken["gst"] / taken["gst_e"]
+            results["ratios"].append({"segments": segments, "form": form, "seconds": taken, "ratio": ratio})
+            print(
+                f"J = {segments}, {form}: gst {taken['gst']:.3f} s, gst_e {taken['gst_e']:.3f} s a step: {ratio:.1f}x",
+                flush=True,
+            )
+    if arguments.json:
+        write_json(arguments.json, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""Configurations a second, in training and in scoring, against the form that public code uses.
+
+That form makes one torch_geometric Data object of each (segment, configuration), batches them with
+Batch.from_data_list, and computes every node of every object: encoder, three SAGEConv with mean aggregation over both
+edge directions, pooling. It holds the weights of the cost model here, and its scores are checked to be equal.
+
+Training: one segment with gradient, the others from a table (gst_e, warm) or from a forward pass (gst). Last, all
+50,000 configurations of a graph of 20,000 nodes are scored, in a process of its own, for its peak resident memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from step_time import MARGIN, Training, Workload, interleaved, spread, synthetic  # type: ignore[import-not-found] # beside this script
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn import SAGEConv, global_max_pool, global_mean_pool
+
+from hlorank.collection import read_graph
+from hlorank.evaluation.scoring import score_configurations
+from hlorank.graph import LAYOUT_MIN
+from hlorank.io import shared_dir, write_json
+from hlorank.models.cost_model import CostModel
+from hlorank.models.inputs import GraphInputs, LayoutBatch, Segment
+from hlorank.models.layers import SageLayer
+from hlorank.training.losses import pairwise_hinge
+
+UNET = Path("data/tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz")
+MEMORY_BYTES = 2**28
+
+
+class PublicForm(nn.Module):
+    """The cost model over batches of Data objects, with the same weights."""
+
+    def __init__(self, model: CostModel) -> None:
+        super().__init__()
+        self.model = model
+        self.operands, self.users = nn.ModuleList(), nn.ModuleList()
+        for layer in cast("Sequence[SageLayer]", model.layers):
+            width = model.config.width
+            operands, users = SAGEConv(width, width), SAGEConv(width, width, root_weight=False, bias=False)
+            operands.lin_r.weight, operands.lin_l.bias = layer.own.weight, layer.own.bias
+            operands.lin_l.weight, users.lin_l.weight = layer.operands.weight, layer.users.weight
+            self.operands.append(operands)
+            self.users.append(users)
+
+    @staticmethod
+    def data(graph: GraphInputs, segment: Segment, rows: NDArray[np.int64]) -> list[Data]:
+        """One object for each configuration of a segment; the names that hold `index` are those that PyG shifts."""
+        batch = graph.configurations(rows, segment)
+        assert isinstance(batch, LayoutBatch)
+        layouts = batch.codebook[batch.codes]
+        operands = segment.operands
+        counts = torch.diff(operands.offsets, append=torch.tensor([len(operands.index)]))
+        edge_index = torch.stack([operands.index, torch.repeat_interleave(counts)])
+        configured = torch.arange(layouts.shape[1])
+        return [
+            Data(
+                x=segment.node_feat, opcode=segment.opcode, node_layout=segment.node_layout, edge_index=edge_index,
+                configured_index=configured, layout=layout,
+            )
+            for layout in layouts
+        ]  # fmt: skip
+
+    def forward(self, objects: list[Data]) -> Tensor:
+        """(objects, width * poolings) embeddings."""
+        batch: Any = Batch.from_data_list(objects)
+        encoder = self.model.encoder
+
+        def embedded(layouts: Tensor) -> Tensor:
+            values: Tensor = encoder.layout_value(layouts - LAYOUT_MIN)
+            return values.flatten(-2)
+
+        x = encoder.numeric(batch.x) + encoder.opcode_map(encoder.opcode(batch.opcode))
+        x = x + encoder.node_layout_map(embedded(batch.node_layout))
+        x = x.index_add(0, batch.configured_index, encoder.configuration(embedded(batch.layout)))
+        flipped = batch.edge_index.flip(0)
+        for layer, operands, users in zip(
+            cast("Sequence[SageLayer]", self.model.layers), self.operands, self.users, strict=True
+        ):
+            z = layer.norm(x)
+            x = x + gelu(operands(z, batch.edge_index) + users(z, flipped))
+        x = self.model.norm(x)
+        return torch.cat([global_mean_pool(x, batch.batch), global_max_pool(x, batch.batch)], dim=-1)
+
+    def embed(self, graph: GraphInputs, j: int, rows: NDArray[np.int64]) -> Tensor:
+        """Embeddings of one segment."""
+        return cast("Tensor", self(self.data(graph, graph.segments[j], rows)))
+
+    def step(self, training: Training, segment: int, fresh: bool) -> None:
+        """The counterpart of a training step: the other segments from a forward pass, or from a table of zeros."""
+        graph, rows = training.graph, training.rows
+        self.model.zero_grad(set_to_none=True)
+        total = self.embed(graph, segment, rows)
+        with torch.no_grad():
+            for j in range(len(graph.segments)):
+                if j != segment:
+                    total = total + (self.embed(graph, j, rows) if fresh else torch.zeros_like(total))
+        scores = self.model.score(total, len(graph.segments))
+        torch.autograd.backward(pairwise_hinge(scores, training.labels, MARGIN))
+
+    @torch.no_grad()
+    def scores(self, graph: GraphInputs, rows: NDArray[np.int64], at_once: int) -> NDArray[np.float64]:
+        """Scores of some configurations, `at_once` in a batch."""
+        parts = []
+        for start in range(0, len(rows), at_once):
+            some = rows[start : start + at_once]
+            total = torch.stack([self.embed(graph, j, some) for j in range(len(graph.segments))]).sum(dim=0)
+            parts.append(self.model.score(total, len(graph.segments)))
+        return torch.cat(parts).double().numpy()
+
+
+def training_ratios(name: str, workload: Workload, configurations: int, repeats: int) -> dict[str, Any]:
+    """Configurations a second of both forms, for a method with a table and one with forward passes."""
+    public, figures = PublicForm(workload.model), {}
+    for method in ("gst_e", "gst"):
+        training = Training(workload, method, configurations)
+        fresh = method == "gst"
+        taken = interleaved(
+            {
+                "here": training,
+                "public": lambda i, training=training, fresh=fresh: public.step(training, i, fresh),
+            },
+            spread(len(workload.graph.segments), 4),
+            repeats,
+        )
+        figures[method] = report(f"{name}, training, {method}", configurations, taken)
+    return figures
+
+
+def scoring_ratio(name: str, workload: Workload, share: int, repeats: int) -> dict[str, Any]:
+    """Configurations a second of both forms: here all, in the public form the first `share`, as it is linear."""
+    public, graph, rows = PublicForm(workload.model), workload.graph, workload.graph.targets[0]
+    ours = score_configurations(workload.model, graph, rows, MEMORY_BYTES)
+    np.testing.assert_allclose(public.scores(graph, rows[:8], 8), ours[:8], rtol=1e-3, atol=1e-4)
+    taken = interleaved(
+        {
+            "here": lambda _: score_configurations(workload.model, graph, rows, MEMORY_BYTES),
+            "public": lambda _: public.scores(graph, rows[:share], 32),
+        },
+        [0],
+        repeats,
+    )
+    # Repeated configurations, which featurize merges, are scored anew there.
+    configurations = len(graph.features.row_of)
+    taken["public"] *= configurations / share
+    return report(f"{name}, scoring all {configurations:,}", configurations, taken)
+
+
+def report(name: str, configurations: int, taken: dict[str, float]) -> dict[str, Any]:
+    """Prints and returns the figures of one comparison."""
+    here, public = configurations / taken["here"], configurations / taken["public"]
+    print(f"{name}: {here:,.0f} configurations/s, public form {public:,.1f}: {here / public:.1f}x", flush=True)
+    return {"configurations_per_second": here, "public_form": public, "ratio": here / public}
+
+
+def score_large(configurations: int) -> dict[str, float]:
+    """Scores all configurations of a graph of 20,000 nodes; for a process of its own."""
+    torch.set_num_threads(1)
+    workload = Workload.of(synthetic(20_000, configurations, 800), width=64)
+    rows = workload.graph.targets[0]
+    start, start_cpu = time.perf_counter(), time.process_time()
+    score_configurations(workload.model, workload.graph, rows, MEMORY_BYTES)
+    taken, taken_cpu = time.perf_counter() - start, time.process_time() - start_cpu
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"configurations": len(rows), "seconds": taken, "cpu_seconds": taken_cpu, "peak_bytes": peak}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="narrow models; no large scoring")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
+    parser.add_argument("--large", type=int, metavar="N", help="only score N configurations of the large graph")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.large:
+        print(json.dumps(score_large(arguments.large)))
+        return
+    unet_width, width, nodes, configurations, share = (
+        (32, 16, 4_000, 8, 16) if arguments.quick else (256, 64, 20_000, 32, 32)
+    )
+    results: dict[str, Any] = {"repeats": 3}
+    if (path := shared_dir() / UNET).is_file():
+        unet = Workload.of(read_graph(path, "layout"), unet_width)
+        results["unet_3d"] = training_ratios("unet_3d", unet, configurations, 3)
+        results["unet_3d"]["scoring"] = scoring_ratio("unet_3d", unet, share, 3)
+    else:
+        print(f"skipped unet_3d: there is no {path}")
+    name = f"synthetic, {nodes:,} nodes"
+    results["synthetic"] = training_ratios(
+        name, Workload.of(synthetic(nodes, configurations), width), configurations, 3
+    )
+    if not arguments.quick:
+        command = [sys.executable, __file__, "--large", "50000"]
+        results["large"] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        print(
+            "{configurations:,} configurations in {seconds:.0f} s, peak {peak_bytes:,} bytes".format(**results["large"])
+        )
+    if arguments.json:
+        write_json(arguments.json, results)
+
+
+if __name__ == "__main__":
+    main()

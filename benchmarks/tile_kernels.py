@@ -1,0 +1,139 @@
+"""Tile kernels from the dataset's raw protobuf, each ranked by a model trained on the others.
+
+Converts the 15 kernels of alexnet_train_batch_32 (752 configurations) with the origin `pb`, then for each kernel
+featurizes and trains on the other 14 and evaluates on it. Nothing is chosen by the kernel left out: without a valid
+split the epoch with the smallest training loss is kept. The plain form is a pick at random, whose slowdown is its
+expectation. Kernels whose tiles the features cannot tell apart cannot be ranked and stand outside the means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from math import comb
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from hydra import compose, initialize_config_dir
+from numpy.typing import NDArray
+
+from hlorank.collection import Collection, graph_files
+from hlorank.config import Config, PbConfig, load
+from hlorank.evaluation.run import evaluate
+from hlorank.featurize.build import featurize_collection
+from hlorank.featurize.store import FeatureStore
+from hlorank.fetch import pb
+from hlorank.io import shared_dir
+from hlorank.training.run import train
+
+COLLECTION = Collection.parse("tile:xla")
+CONF = Path(__file__).resolve().parents[1] / "conf"
+METRICS = ("kendall_tau", "slowdown_1", "slowdown_5")
+
+
+def settings(root: Path, kernel: str, seed: int, quick: bool) -> Config:
+    """The composed configuration, with folders of this kernel."""
+    values = {
+        "collection": COLLECTION,
+        "method": "full",
+        "seed": seed,
+        "featurize.workers": 1,
+        "trainer.accelerator": "cpu",
+        "trainer.max_epochs": 1 if quick else 10,
+        "trainer.steps_per_epoch": 20 if quick else 80,
+        "evaluate.splits": "[test]",
+        "tracking.uri": f"sqlite:///{root}/mlflow.db",
+        "tracking.artifacts": root / "artifacts",
+        **{f"paths.{name}": root / kernel / name for name in ("raw", "features", "models", "reports", "state")},
+    }
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return load(compose("config", overrides=[f"{key}={value}" for key, value in values.items()]))
+
+
+def leave_one_out(files: Sequence[Path], kernel: Path, raw: Path) -> None:
+    """Makes a tree with one kernel in the split test and the others in train."""
+    for file in files:
+        target = raw / COLLECTION.path / ("test" if file == kernel else "train") / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(file)
+
+
+def random_slowdown(label: NDArray[np.float64], k: int) -> float:
+    """The expected slowdown of the best of k different configurations drawn at random."""
+    count, k = len(label), min(k, len(label))
+    # The i-th fastest is the best of those drawn if the other k - 1 are among the slower ones.
+    share = np.array([comb(count - 1 - i, k - 1) for i in range(count)]) / comb(count, k)
+    return float(share @ np.sort(label) / label.min() - 1)
+
+
+def measure(root: Path, files: Sequence[Path], kernel: Path, seeds: Sequence[int], quick: bool) -> dict[str, Any]:
+    """The figures of one kernel, one value a seed."""
+    config = settings(root, kernel.stem, seeds[0], quick)
+    leave_one_out(files, kernel, Path(config.paths.raw))
+    features = Path(config.paths.features) / COLLECTION.path
+    featurize_collection(Path(config.paths.raw), COLLECTION, config.featurize, features)
+    graph = FeatureStore(features).open("test", kernel.stem)
+    figures: dict[str, Any] = {"configurations": len(graph.row_of), "distinct": graph.distinct, "seeds": {}}
+    figures |= {f"random_slowdown_{k}": random_slowdown(graph.label, k) for k in (1, 5)}
+    if graph.distinct == 1:
+        return figures
+    for seed in seeds:
+        config = settings(root, kernel.stem, seed, quick)
+        model = Path(config.paths.models) / str(seed)
+        train(config, model)
+        found = evaluate(config, model, Path(config.paths.reports) / str(seed))
+        figures["seeds"][seed] = {name: found[f"test/{name}"] for name in METRICS}
+    return figures | {name: float(np.mean([one[name] for one in figures["seeds"].values()])) for name in METRICS}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="four kernels, one seed, a short training")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
+    arguments = parser.parse_args()
+    logging.getLogger("hlorank").setLevel(logging.ERROR)  # each training tells that it has no valid split
+    record = shared_dir() / "data" / "official" / "op_tuning_data.pb"
+    if not record.is_file():
+        parser.exit(0, f"skipped: {record} is not there\n")
+    start = time.perf_counter()
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "pb").mkdir()
+        (root / "pb" / "alexnet_train_batch_32.pb").symlink_to(record.resolve())
+        pb.fetch(COLLECTION, PbConfig(str(root / "pb"), "train", extra=False), root / "all" / COLLECTION.path)
+        files = graph_files(root / "all", COLLECTION, "train")
+        seeds = (0,) if arguments.quick else (0, 1, 2)
+        print(f"{'kernel':18} configs distinct      tau  slowdown@1 (random)  slowdown@5 (random)")
+        for kernel in files[:4] if arguments.quick else files:
+            name = kernel.stem.rpartition("_")[2]
+            one = results[name] = measure(root, files, kernel, seeds, arguments.quick)
+            counts = f"{name:18} {one['configurations']:7} {one['distinct']:8}"
+            ranked = [
+                f"{one[f'slowdown_{k}']:11.3f} {one[f'random_slowdown_{k}']:8.3f}" for k in (1, 5) if one["seeds"]
+            ]
+            tau = f"{one['kendall_tau']:8.3f}" if one["seeds"] else "not rankable"
+            print(counts, tau, *ranked, flush=True)
+
+    ranked_kernels = [one for one in results.values() if one["seeds"]]
+    names = (*METRICS, "random_slowdown_1", "random_slowdown_5")
+    means = {name: float(np.mean([one[name] for one in ranked_kernels])) for name in names}
+    by_seed = [float(np.mean([one["seeds"][seed]["kendall_tau"] for one in ranked_kernels])) for seed in seeds]
+    print(f"means over {len(ranked_kernels)} kernels:", ", ".join(f"{name} {mean:.3f}" for name, mean in means.items()))
+    print("mean tau of each seed:", ", ".join(f"{tau:.3f}" for tau in by_seed))
+    print(f"{time.perf_counter() - start:.0f} s")
+    if arguments.json:
+        figures = {"kernels": results, "means": means, "kendall_tau_by_seed": by_seed}
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
