@@ -46,8 +46,7 @@ def peak_bytes(function: Callable[[], object], device: str) -> int:
         profiler.export_chrome_trace(str(path))
         trace = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     events = sorted((e for e in trace if e["name"] == "[memory]"), key=lambda event: event["ts"])
-    peak: int = max(accumulate(event["args"]["Bytes"] for event in events))
-    return largest
+    return int(max(accumulate(event["args"]["Bytes"] for event in events)))
 
 
 def main() -> None:
