@@ -55,11 +55,13 @@ def test_the_probability_of_being_back() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 8])
 @pytest.mark.parametrize("entries", [1, 100, 2**22])
+@pytest.mark.parametrize("filled", [0.0, 0.3, 1.0])
 def test_blocks_of_walks_equal_the_plain_form(
-    steps: int, entries: int, layout_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
+    steps: int, entries: int, filled: float, layout_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = layout_graph(seed=3).graph
     monkeypatch.setattr(columns, "_BLOCK_ENTRIES", entries)
+    monkeypatch.setattr(columns, "_FILLED", filled)
     np.testing.assert_allclose(return_probabilities(graph, steps), plain_walks(graph, steps), atol=1e-15)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +15,8 @@ from hlorank.io import DataError
 
 DIMS = slice(21, 21 + LAYOUT_DIMS)
 """The columns of a node's dimensions."""
-_BLOCK_ENTRIES = 2**22  # of a block of walks, were each of its nodes to reach the whole graph: 48 MiB
+_BLOCK_ENTRIES = 2**22  # of a block of walks, were each of its nodes to reach the whole graph: 32 MiB
+_FILLED = 0.1  # share of nonzero entries from which on a block is dense
 
 
 def node_columns(graph: Graph, options: FeaturizeOptions, extra: Extra | None) -> NDArray[np.float32]:
@@ -68,13 +72,17 @@ def return_probabilities(graph: Graph, steps: int) -> NDArray[np.float64]:
     back = np.zeros((graph.nodes, steps))
     rows = max(1, _BLOCK_ENTRIES // graph.nodes)
     identity = sparse.csr_array(sparse.eye_array(graph.nodes))
+    walks: Any  # rows of two powers of S, sparse until they fill
+    further: Any
     for start in range(0, graph.nodes, rows):
         block = slice(start, start + rows)
         walks = identity[block]
         for k in range(steps):
             if k % 2 == 0:
                 further = walks @ step
+                if isinstance(further, sparse.csr_array) and further.nnz > _FILLED * math.prod(further.shape):
+                    further = further.toarray()  # a hub lies within reach; dense rows are then several times faster
             else:
                 walks = further
-            back[block, k] = walks.multiply(further).sum(axis=1)
+            back[block, k] = (walks * further).sum(axis=1)
     return back
