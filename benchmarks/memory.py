@@ -1,8 +1,8 @@
 """Memory of one training step against the size of the graph, for each method.
 
 Peak bytes that torch allocates above the resting state (the graph, the model, the table) during forward and backward:
-on the CPU the running sum of the allocator's events in torch.profiler, on CUDA its own counter. Steps with the gradient
-of different segments, evenly over the graph, are measured apart; the largest counts, as it decides what fits.
+on the CPU the running sum of the allocator's events in torch.profiler, on CUDA its own counter. The step is measured
+with the gradient of each segment in turn; the largest peak counts, as it decides what fits.
 gst_ef and gst_efd take the steps of gst_e and gst_ed.
 """
 
@@ -28,7 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 from hlorank.io import write_json
 
 METHODS = ("gst_one", "gst", "gst_e", "gst_ed", "full")
-CONFIGURATIONS, SAMPLED = 8, 5
+CONFIGURATIONS, REPEATS, QUICK_SEGMENTS = 8, 3, 5
 
 
 def peak_bytes(function: Callable[[], object], device: str) -> int:
@@ -51,7 +51,7 @@ def peak_bytes(function: Callable[[], object], device: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a narrow model, and full on small graphs only")
+    parser.add_argument("--quick", action="store_true", help="a narrow model, a few segments, full on small graphs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()
@@ -66,8 +66,9 @@ def main() -> None:
                 if method == "full" and nodes > full_nodes:
                     continue
                 training = Training(workload, method, CONFIGURATIONS)
-                # Where there are fewer segments than that, some are measured again.
-                measured = [i * len(training.graph.segments) // SAMPLED for i in range(SAMPLED)]
+                segments = len(training.graph.segments)
+                count = max(REPEATS, min(segments, QUICK_SEGMENTS) if arguments.quick else segments)
+                measured = [i * segments // count for i in range(count)]
                 for segment in set(measured):  # what is made once and kept, as a segment's hops, is resting state
                     training(segment)
                 found = peaks[form][method][nodes] = []
