@@ -1,4 +1,8 @@
-"""Speed of reading HLO protobufs on one core, against a plain form that follows the rules one node at a time."""
+"""Speed and memory of reading HLO protobufs on one core.
+
+Speed stands against a plain form that follows the rules one node at a time. Memory is the peak of a process of its own
+above what it has before reading: for one module of growing size, and for files with more and more modules.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,9 @@ import argparse
 import json
 import math
 import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +25,24 @@ from numpy.typing import NDArray
 
 from hlorank.graph import Graph
 from hlorank.hlo.features import node_features
-from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
+from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ModuleTuningData, TuningData
 from hlorank.hlo.opcodes import OPCODES, opcode_ids
 from hlorank.hlo.program import flatten
 from hlorank.io import shared_dir
 
+# Prints the bytes that reading adds to the peak of the resident memory (of Linux: getrusage's peak is the parent's).
+READ = """
+import sys
+from pathlib import Path
+from hlorank.hlo.reader import featurize, read_records
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+before = peak()
+for record in read_records(Path(sys.argv[1])):
+    featurize(record, "tile")
+print(peak() - before)
+"""
 ELEMENT_TYPES = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 15, 18, 13, 14, 17]
 
 
@@ -165,6 +185,29 @@ def _seconds(function: Callable[[bytes], Graph], data: bytes, repeats: int) -> f
     return min(times)
 
 
+def peak_bytes(data: bytes) -> int:
+    """What reading a file adds to the peak memory of a fresh process."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "generated.pb"
+        path.write_bytes(data)
+        command = [sys.executable, "-c", READ, str(path)]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def memory(nodes: int) -> dict[str, Any]:
+    """Peak bytes for one module of `nodes` nodes and its multiples, and for 1, 10 and 100 modules in one file."""
+    by_nodes = {n: peak_bytes(generated_module(n, 0).SerializeToString()) for n in (nodes, 4 * nodes, 16 * nodes)}
+    by_modules = {}
+    for count in (1, 10, 100):
+        modules = (generated_module(nodes, seed) for seed in range(count))
+        records = [ModuleTuningData(module=m, fingerprint=k) for k, m in enumerate(modules)]
+        for record in records:
+            record.runs.add(is_default=True).op_config.SetInParent()
+            record.runs[0].profile.compute_time_ns = 1
+        by_modules[count] = peak_bytes(TuningData(modules=[r.SerializeToString() for r in records]).SerializeToString())
+    return {"nodes_per_module": nodes, "by_nodes": by_nodes, "by_modules_in_a_file": by_modules}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a small module, measured once")
@@ -176,7 +219,9 @@ def main() -> None:
         from hlorank.hlo.reader import read_records
 
         modules["unet_3d.4x4.bf16"] = next(read_records(record)).module.SerializeToString()
-    results: dict[str, Any] = {}
+    results: dict[str, Any] = {"memory": memory(500 if arguments.quick else 5_000)}
+    for key in ("by_nodes", "by_modules_in_a_file"):
+        print(f"peak MiB {key}:", {n: round(peak / 2**20, 1) for n, peak in results["memory"][key].items()})
     for name, data in modules.items():
         nodes = fast_graph(data).nodes
         repeats = 1 if arguments.quick else 5

@@ -7,6 +7,7 @@ import logging
 import resource
 import time
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def corpus(benchmark_module: dict[str, Any]) -> list[tuple[type[Message], bytes]
 
 
 def read_all(data: bytes) -> int:
-    return sum(featurize(record)[0].graph.nodes for record in parse_records(data, PATH))
+    return sum(featurize(record)[0].graph.nodes for record in parse_records(BytesIO(data), PATH))
 
 
 def test_the_corpus_is_valid(corpus: list[tuple[type[Message], bytes]]) -> None:

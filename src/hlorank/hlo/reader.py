@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
@@ -19,6 +19,7 @@ from hlorank.hlo.features import node_features
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.opcodes import OPCODES, opcode_ids
 from hlorank.hlo.program import Program, flatten
+from hlorank.hlo.wire import field_places
 from hlorank.io import DataError
 
 _log = logging.getLogger(__name__)
@@ -86,9 +87,14 @@ def _is_tuning(tuning: ModuleTuningData) -> bool:
     return tuning.HasField("fingerprint") or bool(tuning.config_index_to_node) or timed
 
 
-def _tuning_records(path: Path, entries: Sequence[bytes]) -> Iterator[Record]:
-    for index, entry in enumerate(entries):
-        tuning = _parse(ModuleTuningData, entry)
+def _part(file: BinaryIO, place: tuple[int, int]) -> bytes:
+    file.seek(place[0])
+    return file.read(place[1])
+
+
+def _tuning_records(path: Path, file: BinaryIO, places: Sequence[tuple[int, int]]) -> Iterator[Record]:
+    for index, place in enumerate(places):
+        tuning = _parse(ModuleTuningData, _part(file, place))
         if not _is_module(tuning.module):
             raise DataError(f"modules[{index}]", "a ModuleTuningData with a module", "another message", file=path)
         # The official names hold the fingerprint as a signed number.
@@ -97,22 +103,27 @@ def _tuning_records(path: Path, entries: Sequence[bytes]) -> Iterator[Record]:
         yield Record(name, path, f"modules[{index}].", tuning.module, tuning)
 
 
-def parse_records(data: bytes, path: Path) -> Iterator[Record]:
-    """Parses the modules of a file that has been read, one at a time; otherwise as `read_records`.
+def parse_records(file: BinaryIO, path: Path) -> Iterator[Record]:
+    """Parses the modules of an open file, one at a time; otherwise as `read_records`.
 
     Args:
-        data: the content of the file.
-        path: the file, which graphs are named after and errors name.
+        file: read from its start; must stay open until the last record is taken.
+        path: what graphs are named after and errors name.
     """
     name = graph_name(path)
+    # First what may hold many modules: parsed as any other message, all of them would come to memory.
+    places = field_places(file, TuningData.MODULES_FIELD_NUMBER)
+    if places and _is_module(_parse(ModuleTuningData, _part(file, places[0])).module):
+        yield from _tuning_records(path, file, places)
+        return
+    file.seek(0)
+    data = file.read()
     if _is_module(module := _parse(HloModuleProto, data)):
         yield Record(name, path, "", module, None)
     elif _is_tuning(tuning := _parse(ModuleTuningData, data)):
         yield Record(name, path, "", tuning.module, tuning)
     elif _is_module(module := _parse(HloProto, data).hlo_module):
         yield Record(name, path, "", module, None)
-    elif (entries := _parse(TuningData, data).modules) and _is_module(_parse(ModuleTuningData, entries[0]).module):
-        yield from _tuning_records(path, entries)
     elif not data:
         raise DataError("file", _EXPECTED, "an empty file", file=path)
     elif not data.translate(None, _TEXT):
@@ -122,7 +133,7 @@ def parse_records(data: bytes, path: Path) -> Iterator[Record]:
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Reads the modules of a file, one at a time, by the first of four messages whose module looks like one.
+    """Reads the modules of a file, one at a time: memory is that of the largest module.
 
     HloModuleProto and HloProto (a compiler's dump), ModuleTuningData and TuningData (TpuGraphs' records) are told
     apart by what they hold; fields of other versions of the schema are ignored. A graph is named after its file, one
@@ -132,10 +143,11 @@ def read_records(path: Path) -> Iterator[Record]:
         DataError: the file is missing, empty, text, truncated, or another message.
     """
     try:
-        data = path.read_bytes()
+        file = path.open("rb")
     except OSError as error:
         raise DataError("file", _EXPECTED, error.strerror, file=path) from None
-    return parse_records(data, path)
+    with file:
+        yield from parse_records(file, path)
 
 
 def _notice(record: Record, program: Program) -> None:
