@@ -26,7 +26,7 @@ from hlorank.graph import (
     Measurements,
     TileConfigurations,
 )
-from hlorank.io import DataError, write_atomic
+from hlorank.io import DataError, read_json, write_atomic
 
 Kind = Literal["layout", "tile"]
 Split = Literal["train", "valid", "test"]
@@ -102,6 +102,26 @@ def graph_files(root: Path, collection: Collection, split: Split) -> list[Path]:
     """The graphs' npz files of one split under a tree such as data/raw, sorted by name."""
     files = (root / collection.path / split).glob("*.npz")
     return sorted(path for path in files if not path.name.endswith(EXTRA_SUFFIX))
+
+
+def sidecar_path(graph: Path) -> Path:
+    """The JSON file beside a graph's npz file that says how it was measured; our own collector writes one."""
+    return graph.with_suffix(".json")
+
+
+def split_half_tau(graph: Path) -> float | None:
+    """The Kendall tau between two independent halves of a graph's measurements, from its sidecar; None without one.
+
+    Raises:
+        DataError: the sidecar is damaged, or holds no tau in -1..1.
+    """
+    path = sidecar_path(graph)
+    if not path.is_file():
+        return None
+    tau = read_json(path).get("split_half_tau")
+    if not isinstance(tau, int | float) or not -1 <= tau <= 1:
+        raise DataError("split_half_tau", "a number in -1..1", tau, file=path)
+    return float(tau)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from hlorank.evaluation.submission import check_submission, read_submission
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.graph import LayoutConfigurations
 from hlorank.io import DataError
-from hlorank.metrics import group_medians
+from hlorank.metrics import group_medians, noise_ceiling
 
 MakeGraph = Callable[..., GraphFeatures]
 
@@ -99,7 +100,17 @@ def test_rows_of_graphs(make_graph: MakeGraph, tmp_path: Path) -> None:
     tied, labelled, hidden = table(tmp_path / "per_graph.csv")
     metrics = ["kendall_tau", "repeat_ceiling", "opa", "slowdown_1", "slowdown_10", "slowdown_100", "kaggle"]
     sizes = ["nodes", "configurations", "distinct"]
-    assert list(tied) == ["split", "graph", "protocol", *sizes, *metrics, "seconds", "note"]
+    assert list(tied) == [
+        "split",
+        "graph",
+        "protocol",
+        *sizes,
+        *metrics,
+        "split_half_tau",
+        "noise_ceiling",
+        "seconds",
+        "note",
+    ]
     assert (tied["split"], tied["graph"], tied["note"]) == ("valid", "tied", "one distinct configuration")
     assert (labelled["configurations"], labelled["distinct"], labelled["nodes"]) == ("3", "2", "2")
     assert float(labelled["kendall_tau"]) == pytest.approx(2 / math.sqrt(6))
@@ -110,6 +121,19 @@ def test_rows_of_graphs(make_graph: MakeGraph, tmp_path: Path) -> None:
     assert {(point["split"], point["graph"]) for point in points} == {("valid", "tied"), ("test", "labelled")}
     assert [point["measured_rank"] for point in points] == ["0.0", "1.0", "0.0", "0.5", "1.0"]
     assert [point["predicted_rank"] for point in points] == ["0.5", "0.5", "0.0", "0.75", "0.75"]
+
+
+def test_the_noise_ceiling_is_known_where_every_graph_was_measured_twice(make_graph: MakeGraph, tmp_path: Path) -> None:
+    twice = replace(make_graph([0, 1], [1, 2], name="twice"), split_half_tau=0.74)
+    perfect = replace(make_graph([0, 1], [1, 2], name="perfect"), split_half_tau=1.0)
+    once = make_graph([0, 1], [1, 2], name="once")
+    features = Memory(valid=[twice, perfect], test=[twice, once])
+    found = evaluate_collection(features, LAYOUT, ascending, config("valid", "test"), tmp_path)
+    assert found["valid/noise_ceiling"] == pytest.approx((noise_ceiling(0.74) + 1) / 2)
+    assert "test/noise_ceiling" not in found
+    rows = table(tmp_path / "per_graph.csv")
+    assert [row["split_half_tau"] for row in rows] == ["0.74", "1.0", "0.74", ""]
+    assert [row["noise_ceiling"] for row in rows] == [str(noise_ceiling(0.74)), "1.0", str(noise_ceiling(0.74)), ""]
 
 
 def test_withheld_graphs_are_submitted_with_ties_by_index(make_graph: MakeGraph, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hlorank.collection import Collection, read_graph, write_graph
+from hlorank.collection import Collection, graph_files, read_graph, sidecar_path, write_graph
 from hlorank.config import ConfigError, FeaturizeConfig
 from hlorank.featurize.build import featurize_collection
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
@@ -128,6 +128,18 @@ def test_another_option_makes_all_graphs_anew(tmp_path: Path, raw: Path) -> None
     after = changed_at(output)
     assert all(after[key] != before[key] for key in before)
     assert FeatureStore(output).open("train", "b").nodes < 40
+
+
+def test_the_split_half_tau_of_a_sidecar_is_kept(tmp_path: Path, raw: Path) -> None:
+    store = tmp_path / "store"
+    sidecar = sidecar_path(graph_files(raw, LAYOUT, "valid")[0])
+    featurize_collection(raw, LAYOUT, CONFIG, store)
+    before = FeatureStore(store)
+    sidecar.write_text('{"split_half_tau": 0.75, "rounds": 20}')
+    featurize_collection(raw, LAYOUT, CONFIG, store)
+    after = FeatureStore(store)
+    assert [s.open("valid", sidecar.stem).split_half_tau for s in (before, after)] == [None, 0.75]
+    assert before.fingerprint != after.fingerprint
 
 
 def test_pruning_leaves_tiles_alone(tmp_path: Path, raw: Path) -> None:

@@ -290,6 +290,22 @@ def module(nodes: int) -> HloModuleProto:
     return made
 
 
+def test_the_sidecar_of_a_measurement_comes_with_its_graph(tmp_path: Path, output: Path) -> None:
+    write_tree(tmp_path / "own", train=["a.b_1"], valid=["c_1"])
+    sidecar = tmp_path / "own" / TILE.path / "train/a.b_1.json"
+    sidecar.write_text('{"split_half_tau": 0.8}')
+    settings = config(tmp_path / "own")
+    fetch(TILE, settings, output)
+    (copy,) = output.rglob("*.json")
+    assert (copy.name, copy.read_bytes()) == (sidecar.name, sidecar.read_bytes())
+    sidecar.write_text('{"split_half_tau": 2}')
+    with pytest.raises(DataError, match=r"a.b_1.json: split_half_tau: expected a number in -1..1, found 2"):
+        fetch(TILE, settings, output)
+    sidecar.unlink()
+    fetch(TILE, settings, output)
+    assert list(output.rglob("*.json")) == []
+
+
 def test_extra_features_come_with_their_graphs(tmp_path: Path, output: Path) -> None:
     write_tree(tmp_path / "own", train=["a_1", "b_1"], valid=["c_1"])
     extra = write_extra(tmp_path / "own" / TILE.path / "train/a_1.npz", flatten(module(2)))

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 from hlorank.collection import Kind, Split
 from hlorank.featurize.features import GraphFeatures
-from hlorank.metrics import kendall_tau, ordered_pair_accuracy, ranking, repeat_ceiling, top_k_slowdown
+from hlorank.metrics import (
+    kendall_tau,
+    noise_ceiling,
+    ordered_pair_accuracy,
+    ranking,
+    repeat_ceiling,
+    top_k_slowdown,
+)
 
 SLOWDOWN_AT: dict[Kind, tuple[int, ...]] = {"layout": (1, 10, 100), "tile": (1, 5, 10)}
 PREDICTIONS_PER_GRAPH = 200
@@ -25,7 +32,7 @@ def metric_names(kind: Kind) -> list[str]:
 def per_graph_columns(kind: Kind) -> list[str]:
     """The columns of per_graph.csv."""
     identity = ["split", "graph", "protocol", "nodes", "configurations", "distinct"]
-    return [*identity, *metric_names(kind), "seconds", "note"]
+    return [*identity, *metric_names(kind), "split_half_tau", "noise_ceiling", "seconds", "note"]
 
 
 def rank_metrics(
@@ -67,6 +74,8 @@ class GraphReport:
         distinct: distinct ones among them.
         withheld: whether the labels are withheld.
         metrics: of `rank_metrics`; empty where labels are withheld or there is nothing to rank.
+        split_half_tau: Kendall tau between two halves of the measurements; None where nothing was measured twice.
+        noise_ceiling: what a perfect model could reach against such measurements (`hlorank.metrics.noise_ceiling`).
         seconds: time to score the graph's distinct configurations.
         notes: what a reader must know of this row.
     """
@@ -79,6 +88,8 @@ class GraphReport:
     distinct: int
     withheld: bool
     metrics: dict[str, float]
+    split_half_tau: float | None
+    noise_ceiling: float | None
     seconds: float
     notes: tuple[str, ...]
 
@@ -129,6 +140,8 @@ def report_graph(
         distinct=distinct,
         withheld=graph.withheld,
         metrics=rank_metrics(kind, row_of, scores[row_of], label) if rankable else {},
+        split_half_tau=graph.split_half_tau,
+        noise_ceiling=None if graph.split_half_tau is None else noise_ceiling(graph.split_half_tau),
         seconds=seconds,
         notes=tuple(notes),
     )

@@ -57,16 +57,21 @@ def _checked(scores: NDArray[np.float64], key: str, distinct: int) -> NDArray[np
     return scores
 
 
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean, None where there are no values or one of them is unknown."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
 def _means(kind: Kind, reports: Sequence[GraphReport]) -> dict[str, Any]:
     """One split of metrics.json: means over the graphs that were ranked (None without any), and counts of the rest."""
 
     def mean(over: Sequence[GraphReport]) -> dict[str, Any]:
-        ranked = [report.metrics for report in over if report.metrics]
+        ranked = [report for report in over if report.metrics]
         withheld = sum(report.withheld for report in over)
-        means = {name: float(np.mean([m[name] for m in ranked])) if ranked else None for name in metric_names(kind)}
-        # Nothing was measured twice on purpose, so the noise ceiling is unknown.
         counts = {"graphs": len(ranked), "skipped": len(over) - len(ranked) - withheld, "withheld": withheld}
-        return {**counts, **means, "noise_ceiling": None}
+        means = {name: _mean([report.metrics[name] for report in ranked]) for name in metric_names(kind)}
+        return {**counts, **means, "noise_ceiling": _mean([report.noise_ceiling for report in ranked])}
 
     indexed = [report for report in reports if report.protocol == "indexed"]
     whole = mean([report for report in reports if report.protocol == "all"])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hlorank.collection import SPLITS, Collection, Kind, Split, graph_files, read_graph
+from hlorank.collection import SPLITS, Collection, Kind, Split, graph_files, read_graph, sidecar_path, split_half_tau
 from hlorank.config import ConfigError, FeaturizeConfig
 from hlorank.featurize.fit import TrainSample, fit_spec
 from hlorank.featurize.graph import featurize_graph
@@ -92,8 +92,9 @@ def featurize_collection(raw: Path, collection: Collection, config: FeaturizeCon
 
 
 def _source(path: Path, options: FeaturizeOptions) -> str:
-    """Identifies what `_read` reads."""
+    """Identifies what is read of a graph: its npz file and what lies beside it."""
     files = [path, existing_extra(path)] if options.protobuf else [path]
+    files += [sidecar for sidecar in [sidecar_path(path)] if sidecar.is_file()]
     return " ".join(sha256_file(file) for file in files)
 
 
@@ -118,7 +119,8 @@ def _store_graph(task: tuple[Split, Path], spec: FeatureSpec, output: Path) -> t
     entry = stored_entry(folder, key)
     if entry is None:
         measured, extra = _read(path, spec.kind, spec.options)
-        entry = write_graph_features(folder, featurize_graph(measured, spec, extra), key)
+        features = replace(featurize_graph(measured, spec, extra), split_half_tau=split_half_tau(path))
+        entry = write_graph_features(folder, features, key)
     return source, entry
 
 

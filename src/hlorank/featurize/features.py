@@ -52,6 +52,7 @@ class GraphFeatures:
         row_of: (configurations,) int64, the distinct configuration of each original row.
         runtime: (configurations,) int64, nanoseconds of each original row, all 0 where withheld.
         normalizer: (configurations,) int64 for tiles, None for layouts.
+        split_half_tau: Kendall tau between two halves of the measurements, None where nothing was measured twice.
     """
 
     name: str
@@ -64,6 +65,7 @@ class GraphFeatures:
     row_of: NDArray[np.int64]
     runtime: NDArray[np.int64]
     normalizer: NDArray[np.int64] | None
+    split_half_tau: float | None = None
 
     @property
     def nodes(self) -> int:

@@ -42,6 +42,7 @@ class GraphEntry:
         distinct: distinct configurations.
         configuration_bytes: size of all that grows with the configurations, labels included.
         skipped: why training skips the graph; None if it does not.
+        split_half_tau: Kendall tau between two halves of the measurements, None where nothing was measured twice.
     """
 
     nodes: int
@@ -50,6 +51,7 @@ class GraphEntry:
     distinct: int
     configuration_bytes: int
     skipped: str | None
+    split_half_tau: float | None
 
 
 def graph_folder(root: Path, split: Split, name: str) -> Path:
@@ -98,6 +100,7 @@ def write_graph_features(folder: Path, features: GraphFeatures, key: dict[str, s
         distinct=features.distinct,
         configuration_bytes=sum(arrays[name].nbytes for name in arrays.keys() & _CONFIGURATION_ARRAYS),
         skipped=skip_reason(features),
+        split_half_tau=features.split_half_tau,
     )
     with atomic_folder(folder) as temporary:
         for name, array in arrays.items():
@@ -183,4 +186,5 @@ class FeatureStore:
             if layout
             else TileFeatures(array("feat")),
             normalizer=None if layout else array("normalizer"),
+            split_half_tau=self._entries[split][name].split_half_tau,
         )

@@ -13,7 +13,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from hlorank.collection import SPLITS, Collection, Split, graph_files, read_graph
+from hlorank.collection import (
+    SPLITS,
+    Collection,
+    Split,
+    graph_files,
+    read_graph,
+    sidecar_path,
+    split_half_tau,
+)
 from hlorank.config import ConfigError, LocalConfig
 from hlorank.fetch.split import split_graphs
 from hlorank.fetch.tree import remove_stale
@@ -26,9 +34,9 @@ _log = logging.getLogger(__name__)
 def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
     """Copies one collection of a user's tree into `<output>/<split>/`, each file validated first.
 
-    Extra features beside a graph come with it. A re-run copies only what changed, and removes files that the tree no
-    longer has. With `config.split_file` the graphs are split anew (`split_graphs`); those whose labels are withheld
-    are then all in test.
+    Extra features and the measurement's sidecar, where they lie beside a graph, come with it. A re-run copies only
+    what changed, and removes files that the tree no longer has. With `config.split_file` the graphs are split anew
+    (`split_graphs`); those whose labels are withheld are then all in test.
 
     Raises:
         ConfigError: the tree lies where fetch writes, or the folds are out of range.
@@ -48,7 +56,8 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
         splits = split_graphs(collection, labelled, split_file, config.folds, config.fold)
         sources = {path: splits.get(path.stem, "test") for path in sources}
     copies = {output / split / path.name: path for path, split in sources.items()}
-    copies |= {extra_path(copy): extra for copy, path in copies.items() if (extra := extra_path(path)).is_file()}
+    for beside in (extra_path, sidecar_path):
+        copies |= {beside(copy): file for copy, path in list(copies.items()) if (file := beside(path)).is_file()}
     for copy in _progress(copies, "Copying"):
         if not (copy.is_file() and filecmp.cmp(copies[copy], copy, shallow=False)):
             # Not a link: DVC may protect or replace what lies in its output folders.
@@ -85,6 +94,7 @@ def _validate(files: Iterable[Path], collection: Collection, folder: Path) -> se
                 withheld.add(path)
             if extra_path(path).is_file():
                 read_extra(path, measured.graph.nodes)
+            split_half_tau(path)
         except DataError as error:
             errors.append(error)
     if errors:

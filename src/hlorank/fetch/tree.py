@@ -11,13 +11,14 @@ from hlorank.collection import SPLITS
 def remove_stale(output: Path, keep: Collection[Path]) -> None:
     """Removes graphs of an earlier fetch, and files that a kill left half-written, from a collection's folder.
 
-    Only npz and partial files right in the split folders are touched, so a wrong `output` costs nobody their files.
+    Only npz, json and partial files right in the split folders are touched, so that a wrong `output` costs nobody their
+    other files.
 
     Args:
         output: the collection's folder.
-        keep: the npz files below it that stay.
+        keep: the files below it that stay.
     """
     for split in SPLITS:
         for path in (output / split).glob("*"):
-            if path.suffix in {".npz", ".partial"} and path not in keep:
+            if path.suffix in {".npz", ".json", ".partial"} and path not in keep:
                 path.unlink()
