@@ -66,10 +66,10 @@ class Workload:
         torch.manual_seed(0)
         config = ModelConfig(
             width=width, layers=3, opcode_width=16, opcode_init=False, layout_width=4, dropout=0.0,
-            pooling=["mean", "max"],
+            pooling=["mean", "max"], squeeze_excite=False, configuration_attention=False,
         )  # fmt: skip
         place = torch.device(device)
-        cut = partition_graph(features, PartitionConfig("topological", MAX_NODES, workers=1))
+        cut = partition_graph(features, PartitionConfig("topological", MAX_NODES, halo=0, workers=1))
         return cls(
             GraphInputs(features, cut, place),
             GraphInputs(features, whole_graph(features), place),

@@ -38,7 +38,7 @@ from hlorank.graph import LAYOUT_MIN
 from hlorank.io import shared_dir, write_json
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs, LayoutBatch, Segment
-from hlorank.models.layers import SageLayer
+from hlorank.models.layers.sage import SageLayer
 from hlorank.training.losses import pairwise_hinge
 
 UNET = Path("data/tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz")

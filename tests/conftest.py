@@ -150,22 +150,24 @@ def make_features() -> MakeFeatures:
 
 @pytest.fixture(scope="session")
 def make_inputs(make_features: MakeFeatures) -> Callable[..., Any]:
-    """Makes the inputs of a random graph, cut at random into some segments; other arguments are the graph's."""
+    """Makes the inputs of a random graph, cut at random into segments with halos; other arguments are the graph's."""
     import torch
 
     from hlorank.models.inputs import GraphInputs
     from hlorank.partition.build import whole_graph
+    from hlorank.partition.halo import halo_rows
     from hlorank.partition.local import local_codes
     from hlorank.partition.segments import Partition
 
-    def make(segments: int = 1, **graph: Any) -> GraphInputs:
+    def make(segments: int = 1, halo: int = 0, **graph: Any) -> GraphInputs:
         features = make_features(**graph)
         if segments == 1:
             return GraphInputs(features, whole_graph(features), torch.device("cpu"))
         segment_of = np.random.default_rng(1).permutation(np.arange(features.nodes) % segments).astype(np.int32)
         configurations = features.configurations
         assert isinstance(configurations, LayoutFeatures)
-        partition = Partition(segment_of, local_codes(configurations, segment_of))
+        near = halo_rows(features, segment_of, halo)
+        partition = Partition(segment_of, local_codes(configurations, segment_of, near), near)
         return GraphInputs(features, partition, torch.device("cpu"))
 
     return make

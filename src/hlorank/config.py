@@ -112,6 +112,8 @@ class PartitionConfig:
     algorithm: str = MISSING
     """topological, metis or computation."""
     max_nodes: int = MISSING
+    halo: int = MISSING
+    """Hops around a segment that are computed with it, but not pooled; 0 drops the edges between segments."""
     workers: int = MISSING
 
 
@@ -130,6 +132,10 @@ class ModelConfig:
     dropout: float = MISSING
     pooling: list[str] = MISSING
     """Concatenated poolings over a segment's nodes: mean, sum, max."""
+    squeeze_excite: bool = MISSING
+    """Channel attention over the nodes of a segment after each layer of message passing."""
+    configuration_attention: bool = MISSING
+    """Attention over the configurations ranked together after each layer of message passing."""
 
 
 @dataclass

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from hlorank.config import Config
+from hlorank.collection import Collection
+from hlorank.config import Config, ConfigError
 from hlorank.evaluation.run import evaluate
 from hlorank.io import DataError, read_json, write_json
+from hlorank.partition.build import partition_collection
 from hlorank.training.run import train
 
 Settings = Callable[..., Config]
@@ -40,6 +42,35 @@ def test_metrics_join_the_run_of_the_training(collection: str, method: str, sett
     (report,) = (tmp_path / "artifacts").rglob("report")
     assert {path.name for path in report.iterdir()} == {path.name for path in (tmp_path / "report").iterdir()}
     assert evaluate(config, tmp_path / "model", tmp_path / "again") == metrics
+    assert len(runs(config)) == 1
+
+
+def test_models_with_attention_rank_the_same_groups_in_validation_and_evaluation(
+    settings: Settings, tmp_path: Path
+) -> None:
+    layers = {"model__squeeze_excite": True, "model__configuration_attention": True}
+    config = settings(method="gst", **layers)
+    best = train(config, tmp_path / "model")
+    metrics = evaluate(config, tmp_path / "model", tmp_path / "report")
+    assert metrics["valid/kendall_tau"] == pytest.approx(best, abs=0.05)
+    with pytest.raises(
+        ConfigError, match=r"model.configuration_attention=true: .* method to one of full, gst_one, gst"
+    ):
+        train(settings(method="gst_efd", **layers), tmp_path / "refused")
+
+
+def test_segments_with_a_halo_are_trained_and_evaluated(settings: Settings, tmp_path: Path) -> None:
+    path = Collection.parse("layout:synthetic:random").path
+    config = settings(method="gst_e", paths__segments=tmp_path / "segments", partition__max_nodes=20, partition__halo=1)
+    partition_collection(Path(config.paths.features) / path, config.partition, tmp_path / "segments" / path)
+    best = train(config, tmp_path / "model")
+    metrics = evaluate(config, tmp_path / "model", tmp_path / "report")
+    assert metrics["valid/kendall_tau"] == pytest.approx(best, abs=0.05)
+    with pytest.raises(DataError, match=r"data: expected data [0-9a-f]{16}.*re-run the stage train"):
+        evaluate(settings(), tmp_path / "model", tmp_path / "report")
+    gated = settings(method="gst", paths__segments=tmp_path / "segments", model__squeeze_excite=True)
+    with pytest.raises(ConfigError, match=r"model.squeeze_excite=true: .* or partition.halo to 0"):
+        train(gated, tmp_path / "refused")
     assert len(runs(config)) == 1
 
 

@@ -12,7 +12,15 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import InputSizes
 
 CONFIG = ModelConfig(
-    width=6, layers=2, opcode_width=3, opcode_init=False, layout_width=2, dropout=0.0, pooling=["mean", "max"]
+    width=6,
+    layers=2,
+    opcode_width=3,
+    opcode_init=False,
+    layout_width=2,
+    dropout=0.0,
+    pooling=["mean", "max"],
+    squeeze_excite=False,
+    configuration_attention=False,
 )
 
 

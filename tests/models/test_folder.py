@@ -22,7 +22,15 @@ from hlorank.models.open import GraphOpener
 
 CPU = torch.device("cpu")
 CONFIG = ModelConfig(
-    width=6, layers=2, opcode_width=3, opcode_init=False, layout_width=2, dropout=0.1, pooling=["mean", "max"]
+    width=6,
+    layers=2,
+    opcode_width=3,
+    opcode_init=False,
+    layout_width=2,
+    dropout=0.1,
+    pooling=["mean", "max"],
+    squeeze_excite=False,
+    configuration_attention=False,
 )
 
 

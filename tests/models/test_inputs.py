@@ -12,8 +12,9 @@ import torch
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.models.adjacency import Adjacency
 from hlorank.models.inputs import GraphInputs, LayoutBatch, TileBatch
+from hlorank.partition.halo import halo_rows
 from hlorank.partition.local import local_codes
-from hlorank.partition.segments import Partition
+from hlorank.partition.segments import Partition, no_halo
 
 CPU = torch.device("cpu")
 
@@ -27,7 +28,7 @@ def known(make_features: Callable[..., GraphFeatures]) -> GraphInputs:
     edges = np.array([[1, 0], [2, 0], [3, 1], [4, 1], [4, 3], [5, 2], [5, 4]])
     features = replace(make_features(nodes=6, distinct=2), configurations=layouts, edge_index=edges)
     segment_of = np.array([0, 1, 0, 1, 1, 0], dtype=np.int32)
-    return GraphInputs(features, Partition(segment_of, local_codes(layouts, segment_of)), CPU)
+    return GraphInputs(features, Partition(segment_of, local_codes(layouts, segment_of, no_halo())), CPU)
 
 
 def pairs(adjacency: Adjacency) -> list[tuple[int, int]]:
@@ -77,6 +78,30 @@ def test_a_segment_sees_its_own_configuration(known: GraphInputs) -> None:
     other = known.configurations(np.array([0]), second)
     assert isinstance(other, LayoutBatch)
     assert other.codes.tolist() == [[1]]
+
+
+def test_a_halo_is_computed_and_not_pooled(known: GraphInputs) -> None:
+    layouts = known.features.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    segment_of = known.partition.segment_of
+    halo = halo_rows(known.features, segment_of, 1)
+    graph = GraphInputs(known.features, Partition(segment_of, local_codes(layouts, segment_of, halo), halo), CPU)
+    first, second = graph.segments
+    # Nodes 1 and 4 of the other segment lie beside 0 and 5, and 0 and 5 beside 1 and 4.
+    assert (first.node_ids.tolist(), second.node_ids.tolist()) == ([2, 5, 0, 4, 1], [3, 5, 1, 4, 0])
+    assert first.pooled is not None
+    assert second.pooled is not None
+    assert first.pooled.tolist() == [True, True, True, False, False]
+    assert second.pooled.tolist() == [True, False, True, True, False]
+    assert (list(first.within), list(second.within)) == ([2, 4, 5], [2, 4, 5])
+    assert (first.config_columns.tolist(), second.config_columns.tolist()) == ([0, 2], [1, 2])
+    # Edges among all rows are kept: 1 <- 0, 2 <- 0, 4 <- 1, 5 <- 2, 5 <- 4 in the first segment.
+    assert sorted(pairs(first.operands)) == [(0, 2), (1, 0), (1, 3), (3, 4), (4, 2)]
+    assert sorted(pairs(first.users)) == [(0, 1), (2, 0), (2, 4), (3, 1), (4, 3)]
+    # Node 4 has the operands 1 and 3 in the graph, of which 3 is not here; node 1 the users 3 and 4.
+    assert first.operands.weight.tolist() == [1, 0.5, 0, 0.5, 1]
+    assert first.users.weight.tolist() == [1, 0, 0.5, 1, 0.5]
+    assert known.segments[0].pooled is None
 
 
 def test_each_node_and_inner_edge_is_in_one_segment(make_inputs: Callable[..., GraphInputs]) -> None:

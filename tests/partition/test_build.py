@@ -15,6 +15,7 @@ from hlorank.config import ConfigError, PartitionConfig
 from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.graph import LayoutConfigurations
+from hlorank.io import DataError
 from hlorank.partition.algorithms import ALGORITHMS
 from hlorank.partition.build import partition_graph, whole_graph
 from hlorank.partition.segments import Partition
@@ -23,8 +24,8 @@ from hlorank.partition.statistics import segment_rows, summary, to_csv
 algorithms = st.sampled_from(sorted(ALGORITHMS))
 
 
-def config(algorithm: str, max_nodes: int) -> PartitionConfig:
-    return PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, workers=1)
+def config(algorithm: str, max_nodes: int, halo: int = 0) -> PartitionConfig:
+    return PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo, workers=1)
 
 
 def features_of(
@@ -90,6 +91,43 @@ def test_every_node_is_in_one_segment_of_bounded_size(features: GraphFeatures, a
         np.testing.assert_array_equal(partition.local_codes, whole_graph(features).local_codes)
 
 
+@given(graphs(), algorithms, st.integers(1, 20), st.integers(0, 4))
+@settings(deadline=None)
+def test_the_halo_holds_the_nodes_within_its_hops(
+    features: GraphFeatures, algorithm: str, max_nodes: int, hops: int
+) -> None:
+    partition = partition_graph(features, config(algorithm, max_nodes, hops))
+    np.testing.assert_array_equal(
+        partition.segment_of, partition_graph(features, config(algorithm, max_nodes)).segment_of
+    )
+    assert partition.halo.dtype == np.int32
+    assert partition.halo.shape[1] == 2
+    for j in range(partition.segments):
+        own = set(np.flatnonzero(partition.segment_of == j).tolist())
+        near = set(own)
+        for _ in range(hops):
+            near |= {end for edge in features.edge_index.tolist() for end in edge if near & set(edge)}
+        assert partition.own(j).tolist() == sorted(own)
+        assert partition.halo_of(j).tolist() == sorted(near - own)
+
+
+@pytest.mark.parametrize(
+    ("halo", "message"),
+    [
+        ([[0, 1]], "halo: expected nodes of other segments"),
+        ([[2, 0]], r"halo: expected segments 0..1 and nodes 0..3, found \[2, 0\]"),
+        ([[0, 4]], "halo: expected segments"),
+        ([[0, -1]], "halo: expected segments"),
+        ([[1, 0], [0, 3]], "halo: .*increasing order"),
+        ([[0, 3], [0, 3]], "halo: .*increasing order"),
+        ([[0, 3, 0]], "halo: expected shape"),
+    ],
+)
+def test_an_impossible_halo_is_refused(halo: list[list[int]], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Partition(np.array([0, 0, 1, 1], np.int32), np.zeros((1, 2), np.uint8), np.array(halo, np.int32))
+
+
 @given(graphs(), st.integers(1, 50))
 @settings(deadline=None)
 def test_topological_segments_are_few_contiguous_and_balanced(features: GraphFeatures, max_nodes: int) -> None:
@@ -130,18 +168,19 @@ def test_metis_follows_the_edges() -> None:
     assert segment_of.tolist() == [0, 1] * 20
 
 
-@given(graphs(), algorithms, st.integers(1, 20))
+@given(graphs(), algorithms, st.integers(1, 20), st.integers(0, 2))
 @settings(deadline=None)
 def test_local_codes_are_equal_where_local_configurations_are(
-    features: GraphFeatures, algorithm: str, max_nodes: int
+    features: GraphFeatures, algorithm: str, max_nodes: int, halo: int
 ) -> None:
-    partition = partition_graph(features, config(algorithm, max_nodes))
+    partition = partition_graph(features, config(algorithm, max_nodes, halo))
     configurations = features.configurations
     assert isinstance(configurations, LayoutFeatures)
     assert partition.local_codes.shape == (features.distinct, partition.segments)
     assert partition.local_codes.dtype == np.uint8
     for segment in range(partition.segments):
-        local = configurations.codes[:, partition.segment_of[configurations.node_ids] == segment]
+        seen = np.concatenate([partition.own(segment), partition.halo_of(segment)])
+        local = configurations.codes[:, np.isin(configurations.node_ids, seen)]
         codes = partition.local_codes[:, segment]
         same = (local[:, None] == local[None, :]).all(axis=2)
         np.testing.assert_array_equal(codes[:, None] == codes[None, :], same)
@@ -163,7 +202,8 @@ def test_local_codes_take_the_smallest_type() -> None:
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_tile_kernels_stay_whole(algorithm: str) -> None:
     features = features_of(4, [(3, 0)], [0, 4], TileFeatures(np.zeros((3, 2), dtype=np.float32)))
-    partition = partition_graph(features, config(algorithm, 2))
+    partition = partition_graph(features, config(algorithm, 2, halo=1))
+    assert len(partition.halo) == 0
     assert partition.segment_of.tolist() == [0, 0, 0, 0]
     assert partition.local_codes.tolist() == [[0], [1], [2]]
 
@@ -174,6 +214,8 @@ def test_bad_options_are_named() -> None:
         partition_graph(features, config("random", 5))
     with pytest.raises(ConfigError, match=r"partition.max_nodes=0: set it to at least 1"):
         partition_graph(features, config("metis", 0))
+    with pytest.raises(ConfigError, match=r"partition.halo=-1: set it to at least 0"):
+        partition_graph(features, config("metis", 5, halo=-1))
 
 
 def test_statistics_of_a_known_graph() -> None:
@@ -182,20 +224,43 @@ def test_statistics_of_a_known_graph() -> None:
     features = features_of(5, [(1, 0), (2, 1), (3, 1), (4, 3), (4, 2)], [0, 5], layouts)
     rows = segment_rows("valid", features, partition_graph(features, config("topological", 2)))
     assert to_csv(rows).splitlines() == [
-        "split,graph,segment,nodes,inner_edges,cut_edges,configurable_nodes,local_configurations,configurations",
-        "valid,graph,0,2,1,2,1,2,3",
-        "valid,graph,1,2,0,4,1,2,3",
-        "valid,graph,2,1,0,2,0,1,3",
+        "split,graph,segment,nodes,halo,inner_edges,cut_edges,configurable_nodes,local_configurations,configurations",
+        "valid,graph,0,2,0,1,2,1,2,3",
+        "valid,graph,1,2,0,0,4,1,2,3",
+        "valid,graph,2,1,0,0,2,0,1,3",
     ]
     assert summary(rows) == {
         "graphs": 1,
         "segments_per_graph": 3,
         "largest_segment": 2,
         "mean_segment": 5 / 3,
+        "largest_halo": 0,
+        "mean_halo": 0,
         "cut_edges": 4 / 5,
         "configurable_nodes_per_segment": 2 / 3,
         "local_configurations": pytest.approx(5 / 9),
     }
+
+
+def test_a_halo_is_counted_beside_the_segment() -> None:
+    codes = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.uint8)
+    layouts = LayoutFeatures(np.array([0, 2]), np.zeros((2, 18), np.int8), codes)
+    features = features_of(5, [(1, 0), (2, 1), (3, 1), (4, 3), (4, 2)], [0, 5], layouts)
+    partition = partition_graph(features, config("topological", 2, halo=1))
+    assert partition.segment_of.tolist() == [0, 0, 1, 1, 2]
+    assert partition.halo.tolist() == [[0, 2], [0, 3], [1, 1], [1, 4], [2, 2], [2, 3]]
+    assert [partition.own(j).tolist() for j in range(3)] == [[0, 1], [2, 3], [4]]
+    assert [partition.halo_of(j).tolist() for j in range(3)] == [[2, 3], [1, 4], [2, 3]]
+    # The first segment sees both configurable nodes, the others only the second one.
+    assert partition.local_codes.tolist() == [[0, 0, 0], [1, 1, 1], [2, 0, 0]]
+    rows = segment_rows("valid", features, partition)
+    assert to_csv(rows).splitlines()[1:] == [
+        "valid,graph,0,2,2,1,2,1,3,3",
+        "valid,graph,1,2,2,0,4,1,2,3",
+        "valid,graph,2,1,2,0,2,0,2,3",
+    ]
+    figures = summary(rows)
+    assert (figures["largest_segment"], figures["largest_halo"], figures["mean_halo"]) == (2, 2, 2)
 
 
 def test_statistics_of_a_graph_without_edges() -> None:
@@ -233,3 +298,18 @@ def test_unet_3d(unet_3d: GraphFeatures, algorithm: str, sizes: list[int], cut: 
     assert sum(row.configurable_nodes for row in rows) == 62
     assert [row.local_configurations for row in rows] == local
     assert {row.configurations for row in rows} == {1469}
+
+
+@pytest.mark.parametrize(
+    ("max_nodes", "hops", "halos"),
+    [
+        (500, 1, [162, 625, 318, 331, 219, 157, 309]),
+        (500, 2, [544, 1621, 1335, 1393, 1167, 1097, 1292]),
+        (1000, 1, [612, 343, 342, 350]),
+        (1000, 3, [2190, 1976, 1747, 1758]),
+    ],
+)
+def test_halos_of_unet_3d(unet_3d: GraphFeatures, max_nodes: int, hops: int, halos: list[int]) -> None:
+    partition = partition_graph(unet_3d, config("topological", max_nodes, hops))
+    assert_valid(unet_3d, partition, max_nodes)
+    assert [row.halo for row in segment_rows("valid", unet_3d, partition)] == halos

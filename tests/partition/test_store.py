@@ -33,7 +33,7 @@ from hlorank.partition.store import PartitionStore
 LAYOUT = Collection.parse("layout:synthetic:random")
 TILE = Collection.parse("tile:synthetic")
 FEATURIZE = FeaturizeConfig("standard", 100.0, 2, None, False, 0, False, 1)
-PARTITION = PartitionConfig(algorithm="metis", max_nodes=10, workers=1)
+PARTITION = PartitionConfig(algorithm="metis", max_nodes=10, halo=0, workers=1)
 
 KILLED = """
 import os, signal, sys
@@ -52,7 +52,7 @@ def write_or_die(path, array):
     write(path, array)
 
 io.write_array = write_or_die
-partition_collection(Path(sys.argv[1]), PartitionConfig("metis", 10, 1), Path(sys.argv[2]))
+partition_collection(Path(sys.argv[1]), PartitionConfig("metis", 10, 0, 1), Path(sys.argv[2]))
 """
 
 
@@ -100,19 +100,38 @@ def marked(root: Path) -> set[Path]:
     return {path.parent for path in root.glob("graphs/*/*/mark")}
 
 
-def test_a_store_gives_what_was_cut(features: Path, tmp_path: Path) -> None:
-    partition_collection(features, PARTITION, tmp_path)
+@pytest.mark.parametrize("halo", [0, 2])
+def test_a_store_gives_what_was_cut(features: Path, tmp_path: Path, halo: int) -> None:
+    config = replace(PARTITION, halo=halo)
+    partition_collection(features, config, tmp_path)
     store, feature_store = PartitionStore(tmp_path), FeatureStore(features)
     store.check(feature_store)
-    assert (store.spec.algorithm, store.spec.max_nodes) == ("metis", 10)
+    assert (store.spec.algorithm, store.spec.max_nodes, store.spec.halo) == ("metis", 10, halo)
     assert feature_store.graphs("train") == ["graph_0.bf16", "graph_3.bf16"]
     for split in ("train", "valid", "test"):
         for name in feature_store.graphs(split):
-            expected, opened = partition_graph(feature_store.open(split, name), PARTITION), store.open(split, name)
+            expected, opened = partition_graph(feature_store.open(split, name), config), store.open(split, name)
             assert isinstance(opened.local_codes, np.memmap)
             assert opened.local_codes.dtype == expected.local_codes.dtype
             np.testing.assert_array_equal(opened.segment_of, expected.segment_of)
             np.testing.assert_array_equal(opened.local_codes, expected.local_codes)
+            np.testing.assert_array_equal(opened.halo, expected.halo)
+            assert (len(opened.halo) > 0) == (halo > 0)
+
+
+def test_another_halo_is_another_partition(features: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    partition_collection(features, PARTITION, tmp_path)
+    without = PartitionStore(tmp_path).spec.fingerprint
+    mark(tmp_path)
+    with caplog.at_level("INFO", "hlorank.partition.build"):
+        partition_collection(features, replace(PARTITION, halo=1), tmp_path)
+    assert marked(tmp_path) == set()
+    assert PartitionStore(tmp_path).spec.fingerprint != without
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    with (tmp_path / "segments.csv").open(newline="") as file:
+        halos = [int(row["halo"]) for row in csv.DictReader(file)]
+    assert (metrics["largest_halo"], metrics["mean_halo"]) == (max(halos), sum(halos) / len(halos))
+    assert f"halos of 1 hops hold {metrics['mean_halo']:.0f} nodes, at most {max(halos)}" in caplog.text
 
 
 def test_metrics_and_table_agree(features: Path, tmp_path: Path) -> None:
@@ -186,7 +205,7 @@ def test_tile_kernels_are_one_segment_each(tmp_path: Path) -> None:
 def test_bad_options_leave_everything_as_it_was(features: Path, tmp_path: Path) -> None:
     partition_collection(features, PARTITION, tmp_path)
     before = content(tmp_path)
-    for wrong in ({"algorithm": "louvain"}, {"max_nodes": 0}, {"workers": 0}):
+    for wrong in ({"algorithm": "louvain"}, {"max_nodes": 0}, {"halo": -1}, {"workers": 0}):
         with pytest.raises(ConfigError, match=f"partition.{next(iter(wrong))}="):
             partition_collection(features, replace(PARTITION, **wrong), tmp_path)
     with pytest.raises(DataError, match="run the stage featurize"):

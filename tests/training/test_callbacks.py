@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,9 @@ import psutil
 import pytest
 import torch
 
+from hlorank.io import DataError
 from hlorank.training import callbacks
-from hlorank.training.callbacks import EpochHistory, Patience, peak_memory_bytes
+from hlorank.training.callbacks import EpochHistory, Origin, Patience, peak_memory_bytes
 
 
 def test_peak_memory_is_in_bytes() -> None:
@@ -76,3 +78,28 @@ def test_a_stopped_training_stays_stopped(stopped_epoch: int) -> None:
     trainer: Any = SimpleNamespace(should_stop=False)
     patience.on_train_start(trainer)
     assert trainer.should_stop == (stopped_epoch > 0)
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
+    origin: dict[str, Any] = {"partition": "1a", "model.pooling": ["mean"], "segments.configs_per_graph": None}
+    checkpoint: dict[str, Any] = {"state_dict": {"weight": torch.zeros(3)}}
+    path = tmp_path / "last.ckpt"
+
+    def refused(other: dict[str, Any]) -> str:
+        with pytest.raises(DataError) as caught:
+            Origin(other).check(path)
+        return str(caught.value)
+
+    torch.save(checkpoint, path)
+    assert "partition: expected '1a', as in this training, found None" in refused(origin)
+    Origin(origin).on_save_checkpoint(None, None, checkpoint)
+    torch.save(checkpoint, path)
+    Origin(origin).check(path)
+    assert refused({**origin, "partition": "2b", "model.pooling": ["max"]}) == (
+        f"{path}: partition: expected '2b', as in this training, found '1a'; remove {tmp_path} to start anew, "
+        "or restore what it was made with"
+    )
+    assert "model.pooling: expected ['max'], as in this training, found ['mean']" in refused(
+        {**origin, "model.pooling": ["max"]}
+    )
+    assert "data: expected None, as in this training, found None" in refused({**origin, "data": None})

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
-from hlorank.config import ModelConfig
+from hlorank.collection import Collection, read_graph
+from hlorank.config import ConfigError, ModelConfig, PartitionConfig
+from hlorank.featurize.features import GraphFeatures
+from hlorank.featurize.fit import TrainSample, fit_spec
+from hlorank.featurize.graph import featurize_graph
+from hlorank.featurize.spec import FeaturizeOptions
 from hlorank.models.cost_model import CostModel
+from hlorank.models.folder import input_sizes
 from hlorank.models.inputs import GraphInputs, InputSizes
+from hlorank.partition.build import partition_graph, whole_graph
+from hlorank.partition.segments import Partition
 from hlorank.training.combine import Combiner
 from hlorank.training.data import Step
 from hlorank.training.methods import METHODS
@@ -23,11 +36,28 @@ ROWS = np.array([4, 1, 9, 7, 0])
 SEGMENTS = 4
 
 
+CPU = torch.device("cpu")
+CONFIG = ModelConfig(
+    width=6,
+    layers=2,
+    opcode_width=3,
+    opcode_init=False,
+    layout_width=2,
+    dropout=0.0,
+    pooling=["mean", "max"],
+    squeeze_excite=False,
+    configuration_attention=False,
+)
+
+
+def make_model(**changes: Any) -> CostModel:
+    torch.manual_seed(0)
+    return CostModel(replace(CONFIG, **changes), InputSizes("layout", 4, 6, 0), "sum").double()
+
+
 @pytest.fixture
 def model() -> CostModel:
-    torch.manual_seed(0)
-    config = ModelConfig(6, 2, 3, False, 2, 0.0, ["mean", "max"])
-    return CostModel(config, InputSizes("layout", 4, 6, 0), "sum").double()
+    return make_model()
 
 
 def step_on(graph: GraphInputs, sampled: tuple[int, ...], draws: np.ndarray | None = None) -> Step:
@@ -104,6 +134,111 @@ def test_fresh_embeddings_are_written_once_each(model: CostModel, make_inputs: M
     assert combine.cost.found == len(ROWS)
     assert combine.cost.used == distinct
     assert combine.cost.staleness == 5 * distinct
+
+
+@pytest.mark.parametrize(("squeeze_excite", "attention"), [(True, False), (False, True), (True, True)])
+def test_what_layers_mix_costs_rows(squeeze_excite: bool, attention: bool, make_inputs: MakeInputs) -> None:
+    model = make_model(squeeze_excite=squeeze_excite, configuration_attention=attention)
+    graph = make_inputs(segments=SEGMENTS)
+    combine = Combiner(model, METHODS["gst_one"], 0.5, None)
+    combine(step_on(graph, (2,)), now=0)
+    segment, layers = graph.segments[2], 2 * (1 + squeeze_excite + attention)
+    # Attention over configurations computes each of them, squeeze-and-excitation each node from there on.
+    configurations = len(ROWS) if attention else len(np.unique(graph.partition.local_codes[ROWS, 2]))
+    assert configurations < len(ROWS) or attention
+    varied = [segment.reached(1)] + [segment.nodes] * (layers - 1)
+    if not squeeze_excite:
+        varied = [segment.reached(1)] * 2 + [segment.reached(2)] * 2
+    assert combine.cost.rows == sum(v * configurations + segment.nodes - v for v in varied)
+    assert combine.cost.plain_rows == layers * segment.nodes * len(ROWS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_table_keeps_nothing_that_depends_on_other_configurations(method: str) -> None:
+    model = make_model(configuration_attention=True)
+    if METHODS[method].others == "table":
+        table = HistoricalTable(model.embedding_width, 10**6, "float32")
+        message = r"model.configuration_attention=true: .* set it to false, or method to one of full, gst_one, gst$"
+        with pytest.raises(ConfigError, match=message):
+            Combiner(model, METHODS[method], 0.5, table)
+    else:
+        Combiner(model, METHODS[method], 0.5, None)
+
+
+def trained_on(model: CostModel, graph: GraphInputs, method: str) -> tuple[Tensor, list[Tensor]]:
+    """Scores and gradients of a step in which every segment has a gradient."""
+    segments = len(graph.segments)
+    step = Step(graph, 0, ROWS, torch.ones(len(ROWS)), np.arange(segments), np.zeros(segments))
+    scores = model.score(Combiner(model, METHODS[method], 0.5, None)(step, now=0), segments)
+    return scores.detach(), list(torch.autograd.grad(scores.square().mean(), list(model.parameters())))
+
+
+def distance(features: GraphFeatures, cut: Partition, model: CostModel) -> float:
+    """Between a training on segments and one on the whole graph: the largest relative error of scores and gradients."""
+    ours = trained_on(model, GraphInputs(features, cut, CPU), "gst")
+    theirs = trained_on(model, GraphInputs(features, whole_graph(features), CPU), "full")
+    largest = max(gradient.norm() for gradient in theirs[1])
+    gradients = zip(ours[1], theirs[1], strict=True)
+    errors = [(one - other).norm() / max(other.norm(), 0.1 * largest) for one, other in gradients]
+    return float(max((ours[0] - theirs[0]).norm() / theirs[0].norm(), *errors))
+
+
+def cut_graph(features: GraphFeatures, max_nodes: int, halo: int, algorithm: str = "topological") -> Partition:
+    return partition_graph(features, PartitionConfig(algorithm, max_nodes, halo, 1))
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    nodes=st.integers(16, 60),
+    max_nodes=st.integers(4, 30),
+    algorithm=st.sampled_from(["topological", "metis"]),
+    seed=st.integers(0, 10**6),
+    layers=st.integers(1, 3),
+    beyond=st.integers(0, 1),
+    attention=st.booleans(),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+)
+def test_a_halo_of_as_many_hops_as_layers_equals_training_on_the_whole_graph(
+    nodes: int,
+    max_nodes: int,
+    algorithm: str,
+    seed: int,
+    layers: int,
+    beyond: int,
+    attention: bool,
+    dtype: torch.dtype,
+    make_features: Callable[..., GraphFeatures],
+) -> None:
+    double = dtype == torch.float64
+    features = make_features(nodes=nodes, seed=seed, dtype=np.float64 if double else np.float32)
+    model = make_model(layers=layers, pooling=["sum"], configuration_attention=attention).to(dtype)
+    partition = cut_graph(features, max_nodes, layers + beyond, algorithm)
+    assert partition.segments > 1 or nodes <= max_nodes
+    assert distance(features, partition, model) < (1e-9 if double else 1e-4)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_halo_of_fewer_hops_does_not(layers: int, make_features: Callable[..., GraphFeatures]) -> None:
+    """On a chain, whose ends no other path joins."""
+    features = make_features(nodes=24)
+    features = replace(features, edge_index=np.array([(u, u - 1) for u in range(1, 24)]))
+    model = make_model(layers=layers, pooling=["sum"])
+    assert distance(features, cut_graph(features, 12, layers), model) < 1e-9
+    assert distance(features, cut_graph(features, 12, layers - 1), model) > 1e-4
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_a_halo_equals_training_on_the_whole_unet_3d(shared_data: Path, dtype: torch.dtype, tolerance: float) -> None:
+    measured = read_graph(shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz", "layout")
+    options = FeaturizeOptions("standard", 100, 8, None)
+    spec = fit_spec(Collection.parse("layout:xla:default"), options, [TrainSample.of("unet_3d", measured, options)])
+    features = featurize_graph(measured, spec)
+    features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())
+    torch.manual_seed(0)
+    config = replace(CONFIG, layers=3, opcode_width=8, pooling=["sum"])
+    model = CostModel(config, input_sizes(spec), "sum").to(dtype)
+    assert distance(features, cut_graph(features, 500, halo=3), model) < tolerance
+    assert distance(features, cut_graph(features, 500, halo=2), model) > 10 * tolerance
 
 
 def test_missing_and_dropped_segments_cost_nothing(model: CostModel, make_inputs: MakeInputs) -> None:

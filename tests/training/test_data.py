@@ -16,7 +16,7 @@ from hlorank.config import Config, ConfigError
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.store import FeatureStore
 from hlorank.models.open import GraphOpener
-from hlorank.training.data import Ranking, Step, StepData
+from hlorank.training.data import Ranking, Step, StepData, working_set
 
 Settings = Callable[..., Config]
 OpenGraphs = Callable[..., GraphOpener]
@@ -136,6 +136,48 @@ def test_skipped_graphs_are_told(
     with caplog.at_level(logging.WARNING):
         StepData(open_graphs(config), config)
     assert "training skips the graph twin: all identical in train" in caplog.text
+
+
+def test_graphs_of_few_segments_are_told_once(
+    settings: Settings, open_graphs: OpenGraphs, caplog: pytest.LogCaptureFixture
+) -> None:
+    graphs = open_graphs(settings())
+    names = graphs.store.graphs("train")
+    counts = [len(graphs.open("train", name).segments) for name in names]
+    smallest, largest = min(counts), max(counts)
+    for sampled, fewer in ((smallest, 0), (smallest + 1, counts.count(smallest)), (largest + 1, 3)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            config = settings(segments__sampled=sampled, trainer__steps_per_epoch=6)
+            assert len(steps(graphs, config)) == 6
+        expected = f"segments.sampled={sampled}: {fewer} of 3 training graphs have fewer segments"
+        assert [record.getMessage().startswith(expected) for record in caplog.records] == [True] * (fewer > 0)
+    caplog.clear()
+    config = settings(method="full", segments__sampled=99)
+    steps(open_graphs(config, whole=True), config)
+    assert not caplog.records  # whole graphs sample nothing
+
+
+@pytest.mark.parametrize("most", [2, 20, 10**6, None])
+def test_a_working_set_fills_at_most_its_table_entries(
+    most: int | None, settings: Settings, open_graphs: OpenGraphs
+) -> None:
+    config = settings(segments__configs_per_graph="null" if most is None else most)
+    graphs = open_graphs(config)
+    data = StepData(graphs, config)
+    entries = data.table_entries()
+    assert list(entries) == data.train
+    for number, name in enumerate(data.train):
+        graph = data.graph("train", number)
+        local = graph.partition.local_codes
+        found = [
+            sum(len(np.unique(local[working_set(graph, number, config, epoch)[0], j])) for j in range(local.shape[1]))
+            for epoch in (0, 10, 20)
+        ]
+        assert max(found) <= entries[name] <= local.shape[1] * (most or graph.features.distinct)
+        if most in (10**6, None):
+            assert set(found) == {entries[name]}
+    assert StepData(open_graphs(config, whole=True), config).table_entries() == {}
 
 
 def test_unknown_samplers_are_named(settings: Settings, open_graphs: OpenGraphs) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from hlorank.config import Config
+from hlorank.models.open import GraphOpener
+from hlorank.training.data import StepData
 from hlorank.training.estimator import segment_weights
+
+Settings = Callable[..., Config]
+OpenGraphs = Callable[..., GraphOpener]
 
 
 def sampled(count: int, *chosen: int) -> np.ndarray:
@@ -50,3 +59,25 @@ def test_every_segment_weighs_one_on_average(keep: float, count: int) -> None:
             weights = segment_weights(sampled(5, *chosen), present, keep, np.full(5, draw))
             expected += probability * weights / len(samples)
     np.testing.assert_allclose(expected, 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_draws_of_training_are_unbiased(count: int, settings: Settings, open_graphs: OpenGraphs) -> None:
+    """A Monte Carlo over what training draws, sampling and dropping together, within five standard errors."""
+    config = settings(segments__sampled=count, trainer__steps_per_epoch=3000)
+    data: Any = StepData(open_graphs(config), config)
+    data.trainer = SimpleNamespace(current_epoch=0)
+    of_graph: dict[int, list[np.ndarray]] = {}
+    for step in data.train_dataloader():
+        segments = len(step.draws)
+        some = (np.arange(segments) % 2 == 0)[:, None]
+        chosen = sampled(segments, *step.with_gradient)
+        cases = {"gst_one": (some & False, 1.0), "gst_e": (some, 1.0), "gst_ed": (some, 0.3)}
+        weights = [segment_weights(chosen, present, keep, step.draws) for present, keep in cases.values()]
+        of_graph.setdefault(step.number, []).append(np.stack(weights))
+    for weights in of_graph.values():
+        drawn = np.stack(weights)  # (steps, methods, segments, 1)
+        error = drawn.std(axis=0) / np.sqrt(len(drawn))
+        assert (np.abs(drawn.mean(axis=0) - 1) <= 5 * error + 1e-12).all()
+        assert (error[2] > 0).all()  # dropping
+        assert error.max() < 0.1

@@ -16,8 +16,10 @@ from hlorank.evaluation.scoring import score_configurations
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs, InputSizes
+from hlorank.training.combine import StepCost
 from hlorank.training.data import Ranking, Step
 from hlorank.training.module import TRAIN_LOSS, VALID_TAU, RankingModule
+from hlorank.training.table import ENTRY_OVERHEAD
 
 Settings = Callable[..., Config]
 MakeInputs = Callable[..., GraphInputs]
@@ -89,6 +91,34 @@ def test_validation_logs_kendall_tau(settings: Settings, make_inputs: MakeInputs
     expected = kendall_tau(score_configurations(module.model, graph, ROWS, 2**30), labels)
     assert logged == {VALID_TAU: pytest.approx(expected)}
     assert expected not in (0, 1)
+
+
+def test_an_epoch_logs_what_its_steps_cost(settings: Settings) -> None:
+    module, logged = make_module(settings(method="gst_ed"))
+    assert module.table is not None
+    width = module.model.embedding_width
+    module.table.write([1, 2, 3], torch.zeros(3, width), step=0)
+    module.combine.cost = StepCost(rows=30, plain_rows=120, looked_up=8, found=6, used=4, staleness=10)
+    module.on_train_epoch_end()
+    assert logged == {
+        "train/rows": 30,
+        "train/rows_of_plain_form": 0.25,
+        "table/hit_rate": 0.75,
+        "table/staleness_steps": 2.5,
+        "table/bytes": 3 * (4 * width + ENTRY_OVERHEAD),
+    }
+    assert module.combine.cost == StepCost()  # the next epoch counts its own
+
+
+def test_a_restored_table_is_where_the_model_is(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read before it is written, and a checkpoint leaves it on the CPU."""
+    module, _ = make_module(settings(method="gst_e"))
+    assert module.table is not None
+    module.table.write([1], torch.zeros(1, module.model.embedding_width), step=0)
+    module.on_load_checkpoint({"table": module.table.state_dict()})
+    monkeypatch.setattr(RankingModule, "device", torch.device("meta"))
+    module.on_train_start()
+    assert module.table.read([1])[0].device.type == "meta"
 
 
 def test_a_step_has_its_own_dropout_masks(

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
 from hlorank.models.folder import load_model
 from hlorank.models.open import GraphOpener
+from hlorank.partition.build import partition_collection
 from hlorank.training.callbacks import EpochHistory
 from hlorank.training.module import RankingModule
 from hlorank.training.run import train
@@ -251,6 +254,48 @@ def test_another_configuration_is_another_training(
     assert len(list((tmp_path / "state" / "training").iterdir())) == 1  # of the one that waits to go on
 
 
+def cut_otherwise(config: Config, folder: Path) -> Config:
+    """The same configuration on smaller segments."""
+    path = Path("layout/synthetic/random")
+    options = replace(config.partition, max_nodes=10, workers=1)
+    partition_collection(Path(config.paths.features) / path, options, folder / path)
+    return replace(config, paths=replace(config.paths, segments=str(folder)))
+
+
+def partition_of(config: Config) -> str:
+    path = Path("layout/synthetic/random")
+    return GraphOpener(Path(config.paths.features) / path, Path(config.paths.segments) / path, CPU).partition
+
+
+@pytest.mark.parametrize("differs", ["partition", "method", "model.width"])
+def test_a_checkpoint_of_another_training_is_refused(
+    differs: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where checkpoints are copied into the folder of a training."""
+    config = settings(method="gst_e")
+    if differs == "partition":
+        other = cut_otherwise(config, tmp_path / "segments")
+        found, expected = partition_of(config), partition_of(other)
+    else:
+        other = settings(**{"method": "gst_e", differs: {"method": "gst_ed", "model.width": 12}[differs]})
+        found, expected = (attrgetter(differs)(one) for one in (config, other))
+    folders: list[Path] = []
+    for one in (config, other):
+        interrupt(monkeypatch, *INTERRUPTIONS["between epochs"])
+        with pytest.raises(Interrupted):
+            train(one, tmp_path / "model")
+        folders += sorted(set((tmp_path / "state" / "training").iterdir()) - set(folders))
+    theirs, ours = (folder / "last.ckpt" for folder in folders)
+    shutil.copy(theirs, ours)
+    message = f"{ours}: {differs}: expected {expected!r}, as in this training, found {found!r}; remove {ours.parent}"
+    with pytest.raises(DataError, match=re.escape(message)):
+        train(other, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    shutil.rmtree(ours.parent)  # the remedy
+    train(other, tmp_path / "model")
+    assert len(history(tmp_path / "model")) == 3
+
+
 def test_a_lost_run_does_not_stop_a_training(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +394,15 @@ def test_a_training_learns(settings: Settings, tmp_path: Path, monkeypatch: pyte
         ({"trainer.accelerator": "tpu"}, "trainer.accelerator: expected one of auto, cpu, cuda"),
         ({"segments.aggregation": "max"}, "segments.aggregation"),
         ({"segments.sampled": 0}, "segments.sampled=0: set it to at least 1"),
+        ({"segments.keep_probability": 0}, "segments.keep_probability=0.0: set it above 0, to at most 1"),
+        ({"segments.keep_probability": 1.5}, "segments.keep_probability=1.5: set it above 0, to at most 1"),
+        ({"segments.keep_probability": "nan"}, "segments.keep_probability=nan: set it above 0, to at most 1"),
+        ({"segments.configs_per_graph": 1}, "segments.configs_per_graph=1: set it to at least 2, or to null for all"),
+        ({"segments.redraw_epochs": 0}, "segments.redraw_epochs=0: set it to at least 1"),
+        ({"segments.finetune_epochs": -1}, "segments.finetune_epochs=-1: set it to at least 1"),
+        ({"method": "gst_e", "segments.table_dtype": "int8"}, "segments.table_dtype: expected one of float32, float16"),
+        ({"method": "gst_e", "segments.table_bytes": 0}, "segments.table_bytes=0: one entry takes 264 bytes"),
+        ({"method": "gst_e", "segments.table_bytes": 10**4}, "segments.table_bytes=10000: the working set of"),
         ({"trainer.max_epochs": 0}, "trainer.max_epochs=0: set it to at least 1"),
         ({"trainer.configs_per_step": 1}, "trainer.configs_per_step=1: set it to at least 2"),
         ({"model.opcode_width": 5}, "set model.opcode_width to featurize.opcode_width"),

@@ -100,6 +100,28 @@ def test_a_checkpoint_keeps_entries_and_their_order() -> None:
         HistoricalTable(3, 3 * ENTRY, "float32").load_state_dict(table.state_dict())
 
 
+def test_the_table_moves_with_the_model() -> None:
+    table = HistoricalTable(2, 3 * ENTRY, "float32")
+    table.write([1], rows(1.0), step=0)
+    table.to(torch.device("meta"))
+    assert table.read([1])[0].device.type == "meta"
+
+
+def test_a_budget_holds_the_graph_that_needs_most() -> None:
+    needed = {"small": 3, "large": 7, "middle": 5}
+    HistoricalTable(2, 7 * ENTRY, "float32").check_budget(needed)
+    with pytest.raises(ConfigError) as caught:
+        HistoricalTable(2, 7 * ENTRY - 1, "float32").check_budget(needed)
+    message = (
+        f"segments.table_bytes={7 * ENTRY - 1}: the working set of the graph large has 7 entries, which take "
+        f"{7 * ENTRY} bytes; set it to at least that, lower segments.configs_per_graph"
+    )
+    assert str(caught.value) == f"{message}, or set segments.table_dtype to float16"
+    with pytest.raises(ConfigError) as caught:
+        HistoricalTable(4, 7 * ENTRY - 1, "float16").check_budget(needed)
+    assert str(caught.value) == message  # the dtype cannot help
+
+
 def test_bad_settings() -> None:
     with pytest.raises(ConfigError, match="table_dtype: expected one of float32, float16, found 'int8'"):
         HistoricalTable(2, 1000, "int8")

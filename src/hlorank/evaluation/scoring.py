@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,9 +11,12 @@ from torch import Tensor
 
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
+from hlorank.models.layers.layer import Mixing
 
 # Tensors of (reached nodes, configurations, width) that live at once in a layer without gradients.
 _LIVE_STATES = 8
+# Configurations that a model with attention over configurations sees at once, at most; TGraph takes as many.
+RANKED_TOGETHER = 128
 
 
 @torch.no_grad()
@@ -20,11 +25,15 @@ def sum_segments(model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], 
 
     Segments are computed one after the other, each for as many distinct local configurations at once as fit.
 
+    Where a layer mixes configurations, their scores depend on what they are ranked with, and nothing is shared. Then
+    the rows are dealt out to as few groups of at most `RANKED_TOGETHER` as possible, row i to group i modulo their
+    number, and each group is computed as a whole: the result depends on `rows` and their order, not on the memory.
+
     Args:
         model: the cost model; it is put into evaluation mode while it computes.
         graph: the graph, cut into the segments that the model was trained on.
         rows: (configurations,) int64, indices of distinct configurations.
-        memory_bytes: bound of the activations; at least one configuration is computed at once.
+        memory_bytes: bound of the activations; at least one configuration is computed at once, or one group.
 
     Returns:
         (configurations, width * poolings).
@@ -33,17 +42,22 @@ def sum_segments(model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], 
     model.eval()
     parameter = next(model.parameters())
     total = parameter.new_zeros(len(rows), model.embedding_width)
-    for j, segment in enumerate(graph.segments):
-        reached = max(1, segment.reached(model.config.layers))
-        chunk = max(1, memory_bytes // (reached * model.config.width * parameter.element_size() * _LIVE_STATES))
-        distinct, standing_for = graph.distinct(rows, j)
-        embedded = torch.cat(
-            [
-                model.embed(segment, graph.configurations(distinct[start : start + chunk], segment))
-                for start in range(0, len(distinct), chunk)
-            ]
-        )
-        total += embedded[standing_for]
+    if Mixing.CONFIGURATIONS in model.mixing:
+        groups = -(-len(rows) // RANKED_TOGETHER)
+        for group, j in product(range(groups), range(len(graph.segments))):
+            total[group::groups] += model.embed_rows(graph, j, rows[group::groups])
+    else:
+        for j, segment in enumerate(graph.segments):
+            varied = max([1, segment.reached(0), *model.varied_rows(segment)])
+            chunk = max(1, memory_bytes // (varied * model.config.width * parameter.element_size() * _LIVE_STATES))
+            distinct, standing_for = graph.distinct(rows, j)
+            embedded = torch.cat(
+                [
+                    model.embed(segment, graph.configurations(distinct[start : start + chunk], segment))
+                    for start in range(0, len(distinct), chunk)
+                ]
+            )
+            total += embedded[standing_for]
     model.train(was_training)
     return total
 

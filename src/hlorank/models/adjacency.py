@@ -19,7 +19,7 @@ class Adjacency:
         offsets: (nodes,) int64, where each node's neighbours start in `index`.
         reverse_index: (edges,) int64, the nodes that have neighbour 0, then neighbour 1, and so on.
         reverse_offsets: (neighbours,) int64.
-        weight: (nodes,) float64, 1 / number of neighbours, 0 for none.
+        weight: (nodes,) float64, 1 / number of neighbours, also of those that are left out here, 0 for none.
     """
 
     index: Tensor
@@ -29,15 +29,17 @@ class Adjacency:
     weight: Tensor
 
     @classmethod
-    def from_edges(cls, nodes: Tensor, neighbours: Tensor, count: int) -> Adjacency:
+    def from_edges(cls, nodes: Tensor, neighbours: Tensor, count: int, degree: Tensor | None = None) -> Adjacency:
         """Builds both orders from edges.
 
         Args:
             nodes: (edges,) int64, the node that receives.
             neighbours: (edges,) int64, the node that it receives from.
-            count: number of nodes of the graph.
+            count: number of nodes.
+            degree: (nodes,) int64, how many neighbours each node has in all; None counts those that it has here.
         """
-        degree = torch.bincount(nodes, minlength=count)
+        if degree is None:
+            degree = torch.bincount(nodes, minlength=count)
         weight = torch.where(degree > 0, 1 / degree.double(), 0.0)
         return cls(*_rows(nodes, neighbours, count), *_rows(neighbours, nodes, count), weight)
 

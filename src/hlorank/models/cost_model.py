@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import cast
 
@@ -15,7 +15,10 @@ from torch import Tensor, nn
 from hlorank.config import ConfigError, ModelConfig
 from hlorank.models.encoder import Encoder
 from hlorank.models.inputs import ConfigurationBatch, GraphInputs, InputSizes, Segment
-from hlorank.models.layers import SageLayer
+from hlorank.models.layers.configuration_attention import ConfigurationAttention
+from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.layers.sage import SageLayer
+from hlorank.models.layers.squeeze_excite import SqueezeExcite
 from hlorank.models.state import State
 
 
@@ -34,8 +37,19 @@ POOLINGS: Mapping[str, Callable[[State], Tensor]] = MappingProxyType(
 AGGREGATIONS = ("mean", "sum")
 
 
+def _layers(config: ModelConfig) -> Iterator[Layer]:
+    for _ in range(config.layers):
+        yield SageLayer(config.width, config.dropout)
+        if config.squeeze_excite:
+            yield SqueezeExcite(config.width)
+        if config.configuration_attention:
+            yield ConfigurationAttention(config.width)
+
+
 class CostModel(nn.Module):
     """Scores configurations of a graph from embeddings of its segments; a larger score means slower.
+
+    The score of a configuration depends on the others of a call only where a layer mixes configurations.
 
     Args:
         config: widths, layers and pooling.
@@ -43,9 +57,12 @@ class CostModel(nn.Module):
         aggregation: mean or sum over a graph's segments.
 
     Attributes:
-        config_sparse: only nodes that a configurable node can reach get the configuration axis; False computes the
-            plain form, every node under every configuration, with equal results.
-        deduplicate: each distinct local configuration of a segment is computed once; False computes every row.
+        mixing: how far its layers mix.
+        config_sparse: only nodes that a configurable node can reach get the configuration axis, up to the first
+            layer that mixes over the segment; False computes the plain form, every node under every configuration,
+            with equal results.
+        deduplicate: each distinct local configuration of a segment is computed once, unless a layer mixes
+            configurations; False computes every row.
 
     Raises:
         ConfigError: a pooling or the aggregation has no such name.
@@ -64,26 +81,60 @@ class CostModel(nn.Module):
         self.config_sparse = True
         self.deduplicate = True
         self.encoder = Encoder(config, sizes)
-        self.layers = nn.ModuleList(SageLayer(config.width, config.dropout) for _ in range(config.layers))
+        self.layers = nn.ModuleList(_layers(config))
+        self.mixing = frozenset([self.encoder.mixing, *(layer.mixing for layer in self._stack)])
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Sequential(nn.Linear(self.embedding_width, config.width), nn.GELU(), nn.Linear(config.width, 1))
+
+    @property
+    def _stack(self) -> Iterable[Layer]:
+        return cast("Iterable[Layer]", self.layers)
+
+    @property
+    def deduplicates(self) -> bool:
+        """Whether rows with equal local configurations share one embedding."""
+        return self.deduplicate and Mixing.CONFIGURATIONS not in self.mixing
 
     @property
     def embedding_width(self) -> int:
         """Numbers in the embedding of a segment."""
         return self.config.width * len(self.config.pooling)
 
+    def varied_rows(self, segment: Segment) -> list[int]:
+        """How many nodes of a segment depend on the configuration after each layer."""
+        rows, hops, sparse = [], 0, self.config_sparse
+        for layer in self._stack:
+            hops += layer.mixing is Mixing.NEIGHBOURS
+            sparse = sparse and layer.mixing is not Mixing.SEGMENT
+            rows.append(segment.reached(hops) if sparse else segment.nodes)
+        return rows
+
+    def check_halo(self, halo: bool) -> None:
+        """Makes sure that the model can embed segments with a halo, if there are any.
+
+        Raises:
+            ConfigError: a layer mixes over the segment.
+        """
+        if halo and Mixing.SEGMENT in self.mixing:
+            raise ConfigError(
+                "model.squeeze_excite=true: it would mix the nodes of a halo with those of the segment; set it to "
+                "false, or partition.halo to 0"
+            )
+
     def embed(self, segment: Segment, batch: ConfigurationBatch) -> Tensor:
-        """F: the embedding of one segment under some configurations, (configurations, width * poolings)."""
+        """F: the embedding of one segment under some configurations, (configurations, width * poolings).
+
+        Raises:
+            ConfigError: the segment has a halo, and a layer mixes over the segment.
+        """
+        self.check_halo(segment.pooled is not None)
         state: State = self.encoder(segment, batch)
-        if self.config_sparse:
-            for index, layer in enumerate(cast("Iterable[SageLayer]", self.layers)):
-                state = layer.spread(state, segment, index)
-        else:
-            x = state.dense()
-            for plain_layer in self.layers:
-                x = plain_layer(x, segment)
-            state = State(x[:, 0], x)
+        sparse = self.config_sparse
+        for layer in self._stack:
+            sparse = sparse and layer.mixing is not Mixing.SEGMENT
+            state = layer.spread(state, segment) if sparse else State.of(layer(state.dense(), segment))
+        if segment.pooled is not None:
+            state = state.only(segment.pooled)
         state = State(self.norm(state.shared), self.norm(state.varied))
         return torch.cat([POOLINGS[name](state) for name in self.config.pooling], dim=-1)
 
@@ -99,7 +150,7 @@ class CostModel(nn.Module):
             (configurations, width * poolings).
         """
         segment = graph.segments[j]
-        if not self.deduplicate:
+        if not self.deduplicates:
             return self.embed(segment, graph.configurations(rows, segment))
         distinct, standing_for = graph.distinct(rows, j)
         return self.embed(segment, graph.configurations(distinct, segment))[standing_for]

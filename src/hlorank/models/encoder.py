@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from hlorank.config import ConfigError, ModelConfig
 from hlorank.graph import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
 from hlorank.models.inputs import ConfigurationBatch, InputSizes, LayoutBatch, Segment
+from hlorank.models.layers.layer import Mixing
 from hlorank.models.state import State
 
 
@@ -21,7 +23,12 @@ class Encoder(nn.Module):
     A node's state is the sum of linear maps of its numeric features, its opcode embedding and its own layout; a
     configurable node adds a function of its configuration, and in a tile collection every node does. One embedding
     of layout values serves the nodes' own layouts and the configurations.
+
+    Attributes:
+        mixing: nodes are embedded one by one.
     """
+
+    mixing: ClassVar[Mixing] = Mixing.ROW
 
     def __init__(self, config: ModelConfig, sizes: InputSizes) -> None:
         super().__init__()

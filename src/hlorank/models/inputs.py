@@ -36,7 +36,7 @@ class InputSizes:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """The nodes of one segment and the edges between them.
+    """The nodes of one segment and its halo, and the edges between them.
 
     Nodes are ordered by their distance, in edges of either direction, from the nearest configurable node, so that
     what a configuration can change after k layers of message passing is a prefix of the nodes. The configurable
@@ -51,6 +51,7 @@ class Segment:
         users: from each node's users to the node.
         within: `within[k]` nodes lie at most k edges from a configurable node; the last entry is the largest.
         config_columns: (configurable nodes,) int64, their columns in the graph's configuration codes; none for tiles.
+        pooled: (nodes,) bool, the segment's own nodes, which enter its embedding; None where there is no halo.
     """
 
     node_ids: NDArray[np.int64]
@@ -61,11 +62,12 @@ class Segment:
     users: Adjacency
     within: Sequence[int]
     config_columns: NDArray[np.int64]
+    pooled: Tensor | None
     _hops: dict[int, Hop] = field(default_factory=dict, repr=False)
 
     @property
     def nodes(self) -> int:
-        """The number of nodes."""
+        """The number of nodes that are computed."""
         return len(self.opcode)
 
     def reached(self, hops: int) -> int:
@@ -139,7 +141,7 @@ class GraphInputs:
         self.features = features
         self.partition = partition
         self.device = device
-        self.segments: Sequence[Segment] = _segments(features, partition.segment_of, device)
+        self.segments: Sequence[Segment] = _segments(features, partition, device)
         if isinstance(features.configurations, LayoutFeatures):
             self._codebook = torch.tensor(features.configurations.codebook, dtype=torch.int64, device=device)
 
@@ -171,42 +173,56 @@ class GraphInputs:
         return LayoutBatch(self._codebook, torch.tensor(codes, device=self.device))
 
 
-def _segments(features: GraphFeatures, segment_of: NDArray[np.int32], device: torch.device) -> list[Segment]:
+def _segments(features: GraphFeatures, partition: Partition, device: torch.device) -> list[Segment]:
     edges = np.asarray(features.edge_index)
-    inner = edges[segment_of[edges[:, 0]] == segment_of[edges[:, 1]]]
+    edges = edges[np.argsort(edges[:, 0], kind="stable")]
+    starts = np.searchsorted(edges[:, 0], np.arange(features.nodes + 1))  # of each node's operands
+    degrees = torch.from_numpy(np.diff(starts)), torch.bincount(torch.from_numpy(edges[:, 1]), minlength=features.nodes)
     column = np.full(features.nodes, -1)  # of the configurable nodes, in the configuration codes
     if isinstance(features.configurations, LayoutFeatures):
         column[features.configurations.node_ids] = np.arange(len(features.configurations.node_ids))
-        distance = _distances(inner, column >= 0)
-    else:
-        distance = np.zeros(features.nodes, dtype=np.int64)
 
-    order = np.lexsort((distance, segment_of))
-    starts = np.searchsorted(segment_of[order], np.arange(segment_of.max() + 2))
-    local = np.empty(features.nodes, dtype=np.int64)  # a node's index inside its segment
-    local[order] = np.arange(features.nodes) - starts[segment_of[order]]
-    inner = inner[np.argsort(segment_of[inner[:, 0]], kind="stable")]
-    edge_starts = np.searchsorted(segment_of[inner[:, 0]], np.arange(len(starts)))
-
+    place = np.full(features.nodes, -1)  # of a node in the segment at hand
     segments = []
-    for j in range(len(starts) - 1):
-        nodes = order[starts[j] : starts[j + 1]]
-        user, operand = torch.from_numpy(local[inner[edge_starts[j] : edge_starts[j + 1]]]).T
-        near = distance[nodes][distance[nodes] < _UNREACHED]
-        columns = column[nodes]
+    for j in range(partition.segments):
+        own, halo = partition.own(j), partition.halo_of(j)
+        nodes = np.concatenate([own, halo])
+        place[nodes] = np.arange(len(nodes))
+        inner = place[edges[_ranges(starts[nodes], starts[nodes + 1])]]
+        place[nodes] = -1
+        inner = inner[inner[:, 1] >= 0]
+        if isinstance(features.configurations, LayoutFeatures):
+            distance = _distances(inner, column[nodes] >= 0)
+        else:
+            distance = np.zeros(len(nodes), dtype=np.int64)
+
+        order = np.lexsort((nodes, distance))
+        user, operand = torch.from_numpy(np.argsort(order)[inner]).T
+        nodes, columns = nodes[order], column[nodes[order]]
+        near = distance[distance < _UNREACHED]
+        # The halo is there to give what the whole graph gives, so that its degrees count; a cut takes edges away.
+        operand_count, user_count = (degree[nodes] if len(halo) else None for degree in degrees)
         segments.append(
             Segment(
                 node_ids=nodes,
                 node_feat=torch.tensor(features.node_feat[nodes], device=device),
                 opcode=torch.tensor(features.opcode[nodes], dtype=torch.int64, device=device),
                 node_layout=torch.tensor(features.node_layout[nodes], dtype=torch.int64, device=device),
-                operands=Adjacency.from_edges(user, operand, len(nodes)).to(device),
-                users=Adjacency.from_edges(operand, user, len(nodes)).to(device),
+                operands=Adjacency.from_edges(user, operand, len(nodes), operand_count).to(device),
+                users=Adjacency.from_edges(operand, user, len(nodes), user_count).to(device),
                 within=np.cumsum(np.bincount(near, minlength=1)).tolist(),
                 config_columns=columns[columns >= 0],
+                pooled=torch.tensor(order < len(own), device=device) if len(halo) else None,
             )
         )
     return segments
+
+
+def _ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The whole numbers of each range, one range after the other."""
+    counts = stops - starts
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(counts.sum())
 
 
 def _distances(edges: NDArray[np.int64], sources: NDArray[np.bool_]) -> NDArray[np.int64]:

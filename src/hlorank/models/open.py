@@ -7,10 +7,11 @@ from pathlib import Path
 import torch
 
 from hlorank.collection import Split
-from hlorank.featurize.store import FeatureStore
-from hlorank.io import fingerprint
+from hlorank.featurize.store import FeatureStore, graph_folder
+from hlorank.io import DataError, fingerprint
 from hlorank.models.inputs import GraphInputs
 from hlorank.partition.build import whole_graph
+from hlorank.partition.segments import Partition
 from hlorank.partition.store import PartitionStore
 
 
@@ -25,6 +26,7 @@ class GraphOpener:
     Attributes:
         store: the featurized graphs.
         partition: fingerprint of the partition, empty for whole graphs.
+        halo: hops of its halos, 0 for whole graphs.
 
     Raises:
         DataError: features or segments are missing, or the segments were cut from other features.
@@ -37,6 +39,7 @@ class GraphOpener:
         if self._partitions is not None:
             self._partitions.check(self.store)
         self.partition = "" if self._partitions is None else self._partitions.spec.fingerprint
+        self.halo = 0 if self._partitions is None else self._partitions.spec.halo
 
     @property
     def fingerprint(self) -> str:
@@ -44,7 +47,30 @@ class GraphOpener:
         return fingerprint([self.store.fingerprint, self.partition])
 
     def open(self, split: Split, name: str) -> GraphInputs:
-        """One graph."""
+        """One graph.
+
+        Raises:
+            DataError: there is no such graph, a file of it is damaged, or its segments are those of another graph.
+        """
         features = self.store.open(split, name)
-        cut = whole_graph(features) if self._partitions is None else self._partitions.open(split, name)
-        return GraphInputs(features, cut, self.device)
+        cut = self.cut(split, name)
+        return GraphInputs(features, whole_graph(features) if cut is None else cut, self.device)
+
+    def cut(self, split: Split, name: str) -> Partition | None:
+        """The segments of one graph of the store, of which nothing else is read; None for whole graphs.
+
+        Raises:
+            DataError: a file is damaged, or a node has no segment or a configuration no local ones.
+        """
+        if self._partitions is None:
+            return None
+        partition, entry = self._partitions.open(split, name), self.store.entries(split)[name]
+        for key, rows, expected, of in (
+            ("segment_of", partition.segment_of, entry.nodes, "nodes"),
+            ("local_codes", partition.local_codes, entry.distinct, "distinct configurations"),
+        ):
+            if len(rows) != expected:
+                found = f"{len(rows)}; re-run the stage partition"
+                folder = graph_folder(self._partitions.root, split, name)
+                raise DataError(key, f"one row for each of the graph's {expected} {of}", found, file=folder)
+        return partition

@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.config import ConfigError, PartitionConfig
 from hlorank.featurize.features import GraphFeatures
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Labels = NDArray[np.int64]
 Algorithm = Callable[[GraphFeatures, int], Labels]
@@ -35,6 +39,17 @@ def _cut_oversize(part: Labels, max_nodes: int) -> Labels:
     return labels
 
 
+def neighbours(features: GraphFeatures) -> csr_array[Any]:
+    """(nodes, nodes) int32, not 0 where an edge of either direction joins two nodes."""
+    from scipy.sparse import csr_array
+
+    consumer, producer = features.edge_index.T
+    shape = (features.nodes, features.nodes)
+    directed = csr_array((np.ones(len(consumer), dtype=np.int32), (consumer, producer)), shape=shape)
+    either: csr_array[Any] = directed + directed.T  # repeated edges become one
+    return either
+
+
 def topological(features: GraphFeatures, max_nodes: int) -> Labels:
     """Contiguous blocks of nodes in topological order, as few as possible, whose sizes differ by at most one."""
     return _cut_oversize(np.zeros(features.nodes, dtype=np.int64), max_nodes)
@@ -46,13 +61,10 @@ def metis(features: GraphFeatures, max_nodes: int) -> Labels:
     The few parts that METIS makes too large are cut in topological order.
     """
     import pymetis
-    from scipy.sparse import csr_array
 
     n = features.nodes
     parts = min(n, math.ceil(n / max_nodes * _METIS_TOLERANCE)) if n > max_nodes else 1
-    consumer, producer = features.edge_index.T
-    directed = csr_array((np.ones(len(consumer), dtype=np.int32), (consumer, producer)), shape=(n, n))
-    symmetric = directed + directed.T  # repeated edges become one
+    symmetric = neighbours(features)
     adjacency = pymetis.CSRAdjacency(symmetric.indptr.astype(np.int32), symmetric.indices.astype(np.int32))
     _, part = pymetis.part_graph(parts, adjacency, options=pymetis.Options(seed=0))
     return _cut_oversize(np.array(part, dtype=np.int64), max_nodes)
@@ -82,10 +94,12 @@ def chosen_algorithm(config: PartitionConfig) -> Algorithm:
     """The algorithm that the configuration names.
 
     Raises:
-        ConfigError: no such algorithm, or max_nodes below 1.
+        ConfigError: no such algorithm, max_nodes below 1, or halo below 0.
     """
     if config.algorithm not in ALGORITHMS:
         raise ConfigError(f"partition.algorithm={config.algorithm}: choose one of {', '.join(ALGORITHMS)}")
     if config.max_nodes < 1:
         raise ConfigError(f"partition.max_nodes={config.max_nodes}: set it to at least 1")
+    if config.halo < 0:
+        raise ConfigError(f"partition.halo={config.halo}: set it to at least 0 (hops)")
     return ALGORITHMS[config.algorithm]

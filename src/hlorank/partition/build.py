@@ -21,6 +21,7 @@ from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatur
 from hlorank.featurize.store import FeatureStore, graph_folder, remove_other_graphs
 from hlorank.featurize.workers import Workers
 from hlorank.partition.algorithms import chosen_algorithm
+from hlorank.partition.halo import halo_rows
 from hlorank.partition.local import local_codes
 from hlorank.partition.segments import Partition
 from hlorank.partition.statistics import SegmentRow, segment_rows, summary, to_csv
@@ -44,17 +45,19 @@ def partition_graph(features: GraphFeatures, config: PartitionConfig) -> Partiti
 
     Args:
         features: of the graph.
-        config: algorithm, and max_nodes, which no segment of a layout graph exceeds.
+        config: algorithm; max_nodes, which no segment of a layout graph exceeds, its halo not counted; and hops of
+            the halo.
 
     Raises:
-        ConfigError: no such algorithm, or max_nodes below 1.
+        ConfigError: no such algorithm, max_nodes below 1, or halo below 0.
     """
     algorithm = chosen_algorithm(config)
     if isinstance(features.configurations, TileFeatures):
         return whole_graph(features)
     _, first, labels = np.unique(algorithm(features, config.max_nodes), return_index=True, return_inverse=True)
     segment_of = np.argsort(np.argsort(first))[labels].astype(np.int32)
-    return Partition(segment_of, local_codes(features.configurations, segment_of))
+    halo = halo_rows(features, segment_of, config.halo)
+    return Partition(segment_of, local_codes(features.configurations, segment_of, halo), halo)
 
 
 def partition_collection(features: Path, config: PartitionConfig, output: Path) -> None:
@@ -70,7 +73,7 @@ def partition_collection(features: Path, config: PartitionConfig, output: Path) 
         output: the collection's folder under data/segments.
 
     Raises:
-        ConfigError: no such algorithm, or max_nodes or workers below 1.
+        ConfigError: no such algorithm, max_nodes or workers below 1, or halo below 0.
         DataError: the features are missing or damaged.
     """
     chosen_algorithm(config)
@@ -85,9 +88,14 @@ def partition_collection(features: Path, config: PartitionConfig, output: Path) 
     with Workers(config.workers) as workers:
         rows = list(chain.from_iterable(workers.map(work, tasks, "partition")))
     io.write_text(output / SEGMENTS, to_csv(rows))
-    io.write_json(output / METRICS, summary(rows))
-    io.write_json(output / SPEC, asdict(PartitionSpec(store.fingerprint, config.algorithm, config.max_nodes)))
+    metrics = summary(rows)
+    io.write_json(output / METRICS, metrics)
+    spec = PartitionSpec(store.fingerprint, config.algorithm, config.max_nodes, config.halo)
+    io.write_json(output / SPEC, asdict(spec))
     _LOGGER.info("%s: %d graphs, %d segments of at most %d nodes", output, len(tasks), len(rows), config.max_nodes)
+    if config.halo:
+        mean, largest = metrics["mean_halo"], metrics["largest_halo"]
+        _LOGGER.info("%s: halos of %d hops hold %.0f nodes, at most %d", output, config.halo, mean, largest)
 
 
 def _partition(graph: tuple[Split, str], features: Path, config: PartitionConfig, output: Path) -> list[SegmentRow]:
@@ -106,5 +114,5 @@ def _fingerprint(features: GraphFeatures, config: PartitionConfig) -> str:
     if isinstance(features.configurations, LayoutFeatures):
         arrays += [features.configurations.node_ids, features.configurations.codes]
     hashes = [[a.dtype.str, a.shape, hashlib.sha256(np.ascontiguousarray(a).data).hexdigest()] for a in arrays]
-    options = [config.algorithm, config.max_nodes]
+    options = [config.algorithm, config.max_nodes, config.halo]
     return io.fingerprint([hlorank.__version__, options, features.nodes, features.distinct, hashes])

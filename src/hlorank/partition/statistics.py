@@ -22,10 +22,11 @@ class SegmentRow:
         graph: the graph's name.
         segment: 0..J-1.
         nodes: nodes inside.
+        halo: nodes of other segments that are computed with it.
         inner_edges: edges with both ends inside.
         cut_edges: edges with one end inside; each is a cut edge of two segments.
         configurable_nodes: configurable nodes inside.
-        local_configurations: distinct configurations of those.
+        local_configurations: distinct configurations of those and of the halo's.
         configurations: distinct configurations of the whole graph.
     """
 
@@ -33,6 +34,7 @@ class SegmentRow:
     graph: str
     segment: int
     nodes: int
+    halo: int
     inner_edges: int
     cut_edges: int
     configurable_nodes: int
@@ -49,6 +51,7 @@ def segment_rows(split: str, features: GraphFeatures, partition: Partition) -> l
     configurable = configurations.node_ids if isinstance(configurations, LayoutFeatures) else np.zeros(0, np.int64)
     columns = {
         "nodes": np.bincount(partition.segment_of, minlength=count),
+        "halo": np.bincount(partition.halo[:, 0], minlength=count),
         "inner_edges": np.bincount(ends[~cut, 0], minlength=count),
         "cut_edges": np.bincount(ends[cut].reshape(-1), minlength=count),
         "configurable_nodes": np.bincount(partition.segment_of[configurable], minlength=count),
@@ -73,9 +76,10 @@ def summary(rows: Sequence[SegmentRow]) -> dict[str, float]:
         rows: of all graphs, at least one.
 
     Returns:
-        graphs; segments_per_graph (mean); largest_segment and mean_segment (nodes); cut_edges (share of all edges);
-        configurable_nodes_per_segment (mean); local_configurations (mean over segments of the share of the graph's
-        distinct configurations that stay distinct inside the segment: the share of work that is left).
+        graphs; segments_per_graph (mean); largest_segment and mean_segment (nodes); largest_halo and mean_halo (nodes);
+        cut_edges (share of all edges); configurable_nodes_per_segment (mean); local_configurations (mean over segments
+        of the share of the graph's distinct configurations that stay distinct inside the segment and its halo: the
+        share of work that is left).
     """
     graphs = len({(row.split, row.graph) for row in rows})
     cut = sum(row.cut_edges for row in rows) / 2
@@ -85,6 +89,8 @@ def summary(rows: Sequence[SegmentRow]) -> dict[str, float]:
         "segments_per_graph": len(rows) / graphs,
         "largest_segment": max(row.nodes for row in rows),
         "mean_segment": sum(row.nodes for row in rows) / len(rows),
+        "largest_halo": max(row.halo for row in rows),
+        "mean_halo": sum(row.halo for row in rows) / len(rows),
         "cut_edges": cut / max(edges, 1),
         "configurable_nodes_per_segment": sum(row.configurable_nodes for row in rows) / len(rows),
         "local_configurations": sum(row.local_configurations / row.configurations for row in rows) / len(rows),

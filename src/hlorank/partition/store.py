@@ -12,7 +12,7 @@ from hlorank.io import DataError
 from hlorank.partition.segments import Partition
 
 SPEC = "spec.json"
-_SEGMENT_OF, _LOCAL_CODES, _MADE_FROM = "segment_of.npy", "local_codes.npy", "made_from.json"
+_SEGMENT_OF, _LOCAL_CODES, _HALO, _MADE_FROM = "segment_of.npy", "local_codes.npy", "halo.npy", "made_from.json"
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,14 @@ class PartitionSpec:
     Attributes:
         features: fingerprint of the feature store that was cut.
         algorithm: topological, metis or computation.
-        max_nodes: bound of a segment's nodes.
+        max_nodes: bound of a segment's nodes, its halo not counted.
+        halo: hops of the halos.
     """
 
     features: str
     algorithm: str
     max_nodes: int
+    halo: int
 
     @property
     def fingerprint(self) -> str:
@@ -86,6 +88,7 @@ def write_partition(folder: Path, partition: Partition, made_from: str) -> None:
     with io.atomic_folder(folder) as temporary:
         io.write_array(temporary / _SEGMENT_OF, partition.segment_of)
         io.write_array(temporary / _LOCAL_CODES, partition.local_codes)
+        io.write_array(temporary / _HALO, partition.halo)
         io.write_json(temporary / _MADE_FROM, {"fingerprint": made_from})
 
 
@@ -98,6 +101,6 @@ def is_stored(folder: Path, made_from: str) -> bool:
 def open_partition(folder: Path) -> Partition:
     """Opens what `write_partition` wrote."""
     try:
-        return Partition(io.map_array(folder / _SEGMENT_OF), io.map_array(folder / _LOCAL_CODES))
+        return Partition(*(io.map_array(folder / name) for name in (_SEGMENT_OF, _LOCAL_CODES, _HALO)))
     except DataError as error:
         raise error.in_file(error.file or folder) from None

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import resource
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 
+from hlorank.io import DataError
 from hlorank.training.data import Step
 from hlorank.training.module import TRAIN_LOSS, VALID_TAU
 
@@ -77,6 +80,33 @@ class EpochHistory(Callback):
         self.rows.append(row)
         shown = "" if tau is None else f", validation Kendall tau {float(tau):.3f}"
         log.info("epoch %d of %d: loss %.4f%s", row["epoch"], trainer.max_epochs, row["train_loss"], shown)
+
+
+class Origin(Callback):
+    """Writes into each checkpoint which training it is of, so that no other goes on from it.
+
+    Args:
+        origin: what tells trainings apart, by name: plain values, the most telling first.
+    """
+
+    def __init__(self, origin: Mapping[str, Any]) -> None:
+        self.origin = origin
+
+    def on_save_checkpoint(self, _trainer: Any, _module: Any, checkpoint: dict[str, Any]) -> None:
+        """Adds the origin."""
+        checkpoint["origin"] = dict(self.origin)
+
+    def check(self, path: Path) -> None:
+        """Makes sure that a checkpoint is of this training, before any of its state is taken over.
+
+        Raises:
+            DataError: it is of another one; names the first value that differs.
+        """
+        found = torch.load(path, weights_only=True, mmap=True).get("origin", {})
+        for name, value in self.origin.items():
+            if name not in found or found[name] != value:
+                other = f"{found.get(name)!r}; remove {path.parent} to start anew, or restore what it was made with"
+                raise DataError(name, f"{value!r}, as in this training", other, file=path)
 
 
 class Patience(EarlyStopping):

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hlorank.config import ConfigError
 from hlorank.models.cost_model import CostModel
+from hlorank.models.layers.layer import Mixing
 from hlorank.training.data import Step
 from hlorank.training.estimator import segment_weights
-from hlorank.training.methods import Method
+from hlorank.training.methods import METHODS, Method
 from hlorank.training.table import HistoricalTable, entry_keys
 
 
@@ -47,11 +49,20 @@ class Combiner:
 
     Attributes:
         cost: of all steps since it was last replaced.
+
+    Raises:
+        ConfigError: embeddings depend on the configurations ranked together, and the method keeps them for others.
     """
 
     def __init__(
         self, model: CostModel, method: Method, keep_probability: float, table: HistoricalTable | None
     ) -> None:
+        if method.others == "table" and Mixing.CONFIGURATIONS in model.mixing:
+            allowed = ", ".join(name for name, other in METHODS.items() if other.others != "table")
+            raise ConfigError(
+                "model.configuration_attention=true: an embedding then depends on the configurations of its step, and "
+                f"a historical table would keep it for other steps; set it to false, or method to one of {allowed}"
+            )
         self.model = model
         self.method = method
         self.keep_probability = keep_probability if method.drop_stale else 1.0
@@ -102,10 +113,11 @@ class Combiner:
         return total
 
     def _embed(self, step: Step, j: int, distinct: int) -> Tensor:
-        layers, segment = self.model.config.layers, step.graph.segments[j]
-        reached = sum(segment.reached(layer + 1) for layer in range(layers))
-        self.cost.rows += reached * distinct + layers * segment.nodes - reached
-        self.cost.plain_rows += layers * segment.nodes * len(step.rows)
+        segment = step.graph.segments[j]
+        configurations = distinct if self.model.deduplicates else len(step.rows)
+        for varied in self.model.varied_rows(segment):
+            self.cost.rows += varied * configurations + segment.nodes - varied
+            self.cost.plain_rows += segment.nodes * len(step.rows)
         return self.model.embed_rows(step.graph, j, step.rows)
 
     def _stale(

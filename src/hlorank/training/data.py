@@ -139,16 +139,34 @@ class StepData(lightning.LightningDataModule):
         self.config = config
         self.sampler = sampler_named(config.trainer.sampling)
         self._open = lru_cache(_OPEN_GRAPHS)(graphs.open)
+        self._cut = partial(graphs.cut, "train")
         store = graphs.store
         self.train = store.trainable("train")
         drawn = {name: _validated(store.open("valid", name), config)[1] for name in store.trainable("valid")}
         self.valid = [name for name, labels in drawn.items() if labels.min() < labels.max()]
         for name, reason in store.skipped("train").items():
             log.warning("%s: training skips the graph %s: %s", store.spec.collection, name, reason)
+        sampled = config.segments.sampled
+        if fewer := sum(cut is not None and cut.segments < sampled for cut in map(self._cut, self.train)):
+            log.warning(
+                "segments.sampled=%d: %d of %d training graphs have fewer segments, and train all of theirs; lower it, "
+                "or lower partition.max_nodes to cut more segments",
+                *(sampled, fewer, len(self.train)),
+            )
 
     def graph(self, split: Split, number: int) -> GraphInputs:
         """One of the graphs of `train` or `valid`, by its place there."""
         return self._open(split, (self.train if split == "train" else self.valid)[number])
+
+    def table_entries(self) -> dict[str, int]:
+        """How many entries of the historical table each training graph that is cut has in a working set, at most."""
+        most = self.config.segments.configs_per_graph
+        entries = {}
+        for name in self.train:
+            if (cut := self._cut(name)) is not None:
+                counts = cut.local_counts
+                entries[name] = int((counts if most is None else counts.clip(max=most)).sum())
+        return entries
 
     def ranked(self, graph: GraphInputs) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The rows and labels of a validation graph that are ranked in each epoch."""

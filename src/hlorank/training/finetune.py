@@ -48,7 +48,7 @@ class _Draws(Dataset[Aggregates]):
         self.sampler = sampler_named(config.trainer.sampling)
 
     def __len__(self) -> int:
-        return self.config.trainer.steps_per_epoch
+        return self.config.trainer.steps_per_epoch * self.config.trainer.graphs_per_step
 
     def __getitem__(self, i: int) -> Aggregates:
         rng = np.random.default_rng([self.config.seed, 5, self.epoch, i])

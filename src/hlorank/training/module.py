@@ -44,6 +44,11 @@ class RankingModule(lightning.LightningModule):
             self.table = HistoricalTable(model.embedding_width, segments.table_bytes, segments.table_dtype)
         self.combine = Combiner(model, method, segments.keep_probability, self.table)
 
+    def on_train_start(self) -> None:
+        """Brings the table of a checkpoint to where the model computes: it is read before it is written."""
+        if self.table is not None:
+            self.table.to(self.device)
+
     def on_train_batch_start(self, _: Step, batch_idx: int) -> None:
         """Fixes the step's dropout masks: a resumed run repeats them, whatever else draws random numbers."""
         key = np.random.SeedSequence([self.config.seed, 3, self.current_epoch, batch_idx])

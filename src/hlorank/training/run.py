@@ -28,7 +28,7 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.folder import ModelSpec, input_sizes, save_model
 from hlorank.models.open import GraphOpener
 from hlorank.tracking import flatten, open_run, tracking_uri
-from hlorank.training.callbacks import EpochHistory, Patience
+from hlorank.training.callbacks import EpochHistory, Origin, Patience
 from hlorank.training.data import StepData
 from hlorank.training.finetune import HEAD_LOSS, HEAD_TAU, HeadData, HeadModule
 from hlorank.training.methods import method_named
@@ -69,8 +69,10 @@ def train(config: Config, output: Path) -> float | None:
         The best validation Kendall tau; None where no graph could be validated.
 
     Raises:
-        DataError: features or segments are missing, or do not belong together.
-        ConfigError: a name in the configuration does not exist, or a number is too small.
+        DataError: features or segments are missing, or do not belong together; or a checkpoint lies where this training
+            keeps its own, and is of another one.
+        ConfigError: a name in the configuration does not exist, a number is too small, or what is chosen does not go
+            together.
     """
     _check(config)
     device = _device(config.trainer.accelerator)
@@ -100,9 +102,13 @@ def train(config: Config, output: Path) -> float | None:
         model = CostModel(config.model, input_sizes(spec.features), config.segments.aggregation)
     if config.model.opcode_init:
         model.encoder.start_opcodes(spec.features.opcode_embedding)
+    model.check_halo(graphs.halo > 0)
     module = RankingModule(model, config)
+    if module.table is not None and (entries := data.table_entries()):
+        module.table.check_budget(entries)
 
     identity = {name: value for name, value in to_plain(config).items() if name in _IDENTITY}
+    origin = Origin({"partition": spec.partition, **flatten(identity), "data": spec.data, "version": __version__})
     state = Path(config.paths.state) / "training" / fingerprint([identity, spec.data, __version__])
     earlier = read_json(state / RUN)["run_id"] if (state / RUN).exists() else None
     tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "trained": str(bool(data.train))}
@@ -118,7 +124,7 @@ def train(config: Config, output: Path) -> float | None:
         if data.train:
             if not data.valid:
                 log.warning("no graph of valid can be ranked: the epoch with the smallest training loss is the best")
-            fit = partial(_fit, config=config, device=device, run_id=run_id)
+            fit = partial(_fit, config=config, device=device, origin=origin, run_id=run_id)
             monitor = (TRAIN_LOSS, VALID_TAU if data.valid else None)
             steps, best = fit(module, data, config.trainer.max_epochs, monitor, [history], state=state)
             if method.finetune_head and not whole_graph:
@@ -141,10 +147,10 @@ def _check(config: Config) -> None:
         if (value := attrgetter(name)(config)) < least:
             raise ConfigError(f"{name}={value}: set it to at least {least}")
     if not 0 < config.segments.keep_probability <= 1:
-        raise ConfigError(f"segments.keep_probability={config.segments.keep_probability}: above 0, and at most 1")
+        raise ConfigError(f"segments.keep_probability={config.segments.keep_probability}: set it above 0, to at most 1")
     if config.segments.configs_per_graph is not None and config.segments.configs_per_graph < 2:
         raise ConfigError(
-            f"segments.configs_per_graph={config.segments.configs_per_graph}: at least 2, or null for all"
+            f"segments.configs_per_graph={config.segments.configs_per_graph}: set it to at least 2, or to null for all"
         )
     if config.trainer.precision not in _PRECISIONS:
         found = config.trainer.precision
@@ -187,6 +193,7 @@ def _fit(
     callbacks: list[Callback],
     config: Config,
     device: torch.device,
+    origin: Origin,
     state: Path,
     run_id: str,
 ) -> tuple[int, float | None]:
@@ -200,6 +207,7 @@ def _fit(
         callbacks: whose state is kept with the epoch's.
         config: the whole configuration.
         device: where the model is trained.
+        origin: which training this is.
         state: the folder of the checkpoints.
         run_id: the MLflow run.
 
@@ -213,7 +221,7 @@ def _fit(
     # Not save_last of the other, which saves only after epochs that are the best so far. It comes after all whose
     # state it holds.
     last = ModelCheckpoint(state, "last", enable_version_counter=False)
-    callbacks = [*callbacks, Patience(watched, patience=settings.patience, mode=mode), best, last]
+    callbacks = [origin, *callbacks, Patience(watched, patience=settings.patience, mode=mode), best, last]
     if sys.stderr.isatty():
         callbacks.append(RichProgressBar())
     trainer = lightning.Trainer(
@@ -233,6 +241,8 @@ def _fit(
         log_every_n_steps=settings.steps_per_epoch,
     )
     resume = state / "last.ckpt"
+    if resume.exists():
+        origin.check(resume)
     with _quiet():
         trainer.fit(module, datamodule=data, ckpt_path=str(resume) if resume.exists() else None, weights_only=True)
     checkpoint = torch.load(best.best_model_path, weights_only=True, map_location=module.device)

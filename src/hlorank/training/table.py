@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,11 +42,16 @@ class HistoricalTable:
 
     Raises:
         ConfigError: the dtype has no such name, or the budget holds no entry.
+
+    Attributes:
+        entry_bytes: what one entry takes.
+        capacity: how many entries the budget holds.
     """
 
     def __init__(self, width: int, budget_bytes: int, dtype: str) -> None:
         if dtype not in DTYPES:
             raise ConfigError(f"segments.table_dtype: expected one of {', '.join(DTYPES)}, found {dtype!r}")
+        self._budget_bytes = budget_bytes
         self.entry_bytes = width * DTYPES[dtype].itemsize + ENTRY_OVERHEAD
         self.capacity = budget_bytes // self.entry_bytes
         if self.capacity < 1:
@@ -62,6 +67,24 @@ class HistoricalTable:
     def bytes(self) -> int:
         """What the entries take."""
         return len(self) * self.entry_bytes
+
+    def check_budget(self, entries: Mapping[str, int]) -> None:
+        """Makes sure that the entries of any one graph fit: one that goes before it is met again serves nothing.
+
+        Args:
+            entries: how many the working set of each graph has.
+
+        Raises:
+            ConfigError: the budget is too small for a graph.
+        """
+        graph = max(entries, key=entries.__getitem__)
+        if entries[graph] > self.capacity:
+            half = "" if self._embeddings.dtype == torch.float16 else ", or set segments.table_dtype to float16"
+            raise ConfigError(
+                f"segments.table_bytes={self._budget_bytes}: the working set of the graph {graph} has "
+                f"{entries[graph]} entries, which take {entries[graph] * self.entry_bytes} bytes; set it to at least "
+                f"that, lower segments.configs_per_graph{half}"
+            )
 
     def present(self, keys: Sequence[int]) -> NDArray[np.bool_]:
         """(keys,) which entries there are."""
@@ -87,7 +110,7 @@ class HistoricalTable:
             step: the present step.
         """
         keys, embeddings = keys[-self.capacity :], embeddings[-self.capacity :]
-        self._embeddings = self._embeddings.to(embeddings.device)
+        self.to(embeddings.device)
         for key in keys:
             if key in self._slots:
                 self._slots.move_to_end(key)
@@ -99,13 +122,18 @@ class HistoricalTable:
         self._embeddings[slots] = embeddings.detach().to(self._embeddings.dtype)
         self._written[slots] = step
 
+    def to(self, device: torch.device) -> None:
+        """Moves the embeddings; a checkpoint leaves them on the CPU."""
+        self._embeddings = self._embeddings.to(device)
+
     def _grow(self, needed: int) -> None:
         if needed > len(self._written):
             rows = min(self.capacity, max(needed, 2 * len(self._written)))
-            added = rows - len(self._written)
-            empty = self._embeddings.new_zeros(added, self._embeddings.shape[1])
-            self._embeddings = torch.cat([self._embeddings, empty])
-            self._written = np.concatenate([self._written, np.zeros(added, dtype=np.int64)])
+            # Not filled, so that rows take memory when they are written.
+            embeddings = self._embeddings.new_empty(rows, self._embeddings.shape[1])
+            embeddings[: len(self._written)] = self._embeddings
+            self._embeddings = embeddings
+            self._written = np.pad(self._written, (0, rows - len(self._written)))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The entries, from the least to the most recently used, as tensors."""

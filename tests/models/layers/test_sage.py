@@ -9,7 +9,7 @@ from torch.nn.functional import gelu
 from torch_geometric.nn import SAGEConv
 
 from hlorank.models.inputs import GraphInputs
-from hlorank.models.layers import SageLayer
+from hlorank.models.layers.sage import SageLayer
 from hlorank.models.state import State
 
 
@@ -46,10 +46,10 @@ def test_spreading_equals_the_plain_form(make_inputs: Callable[..., GraphInputs]
         x = state.dense()
         for k in range(3):
             torch.manual_seed(k)
-            state = layer.spread(state, segment, k)
+            state = layer.spread(state, segment)
             torch.manual_seed(k)
             x = layer(x, segment)
-            assert len(state.varied) == segment.reached(k + 1)
+            assert (state.hops, len(state.varied)) == (k + 1, segment.reached(k + 1))
             torch.testing.assert_close(state.dense(), x, rtol=1e-11, atol=1e-13)
         with torch.no_grad():
             alike = (x - x[:, :1]).abs().amax(dim=(1, 2)) < 1e-12

@@ -1,0 +1,1 @@
+"""Layers over states with a configuration axis, one operator in each module."""

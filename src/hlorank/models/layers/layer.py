@@ -1,0 +1,48 @@
+"""What every layer has: how far it mixes, and two forms with equal results."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from hlorank.models.inputs import Segment
+from hlorank.models.state import State
+
+
+class Mixing(Enum):
+    """What the new state of a node under a configuration depends on, besides its own state under it.
+
+    Attributes:
+        ROW: nothing.
+        NEIGHBOURS: the states of the neighbours under the same configuration.
+        SEGMENT: the states of all nodes of the segment under the same configuration.
+        CONFIGURATIONS: the states of the node under the other configurations.
+    """
+
+    ROW = "row"
+    NEIGHBOURS = "neighbours"
+    SEGMENT = "segment"
+    CONFIGURATIONS = "configurations"
+
+
+class Layer(nn.Module):
+    """A layer of the cost model.
+
+    `forward` is the plain form: it computes every node under every configuration. `spread` gives the configuration
+    axis only to nodes that a configurable node can reach; a layer that mixes over the segment has no such form.
+
+    Attributes:
+        mixing: how far it mixes.
+    """
+
+    mixing: ClassVar[Mixing]
+
+    def forward(self, x: Tensor, segment: Segment) -> Tensor:
+        """The plain form: (nodes, configurations, width) to the same shape."""
+        raise NotImplementedError
+
+    def spread(self, state: State, segment: Segment) -> State:
+        """The same, where nodes that no configuration reaches are computed once."""
+        raise NotImplementedError
