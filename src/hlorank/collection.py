@@ -110,18 +110,19 @@ def sidecar_path(graph: Path) -> Path:
 
 
 def split_half_tau(graph: Path) -> float | None:
-    """The Kendall tau between two independent halves of a graph's measurements, from its sidecar; None without one.
+    """The Kendall tau between two independent halves of a graph's measurements, from its sidecar.
+
+    Returns:
+        None without a sidecar, and where the sidecar says null, as there was nothing to rank.
 
     Raises:
         DataError: the sidecar is damaged, or holds no tau in -1..1.
     """
     path = sidecar_path(graph)
-    if not path.is_file():
-        return None
-    tau = read_json(path).get("split_half_tau")
-    if not isinstance(tau, int | float) or not -1 <= tau <= 1:
-        raise DataError("split_half_tau", "a number in -1..1", tau, file=path)
-    return float(tau)
+    tau = read_json(path).get("split_half_tau", math.nan) if path.is_file() else None
+    if tau is not None and not (isinstance(tau, int | float) and -1 <= tau <= 1):
+        raise DataError("split_half_tau", "a number in -1..1, or null", tau, file=path)
+    return tau
 
 
 @contextmanager

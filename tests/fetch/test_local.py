@@ -299,7 +299,7 @@ def test_the_sidecar_of_a_measurement_comes_with_its_graph(tmp_path: Path, outpu
     (copy,) = output.rglob("*.json")
     assert (copy.name, copy.read_bytes()) == (sidecar.name, sidecar.read_bytes())
     sidecar.write_text('{"split_half_tau": 2}')
-    with pytest.raises(DataError, match=r"a.b_1.json: split_half_tau: expected a number in -1..1, found 2"):
+    with pytest.raises(DataError, match=r"a.b_1.json: split_half_tau: expected a number in -1..1, or null, found 2"):
         fetch(TILE, settings, output)
     sidecar.unlink()
     fetch(TILE, settings, output)

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import shortest_path
 
 from hlorank.collection import Collection, graph_files, read_graph
 from hlorank.config import SyntheticConfig
@@ -272,6 +274,9 @@ def test_one_configuration_and_bad_arguments() -> None:
 # --- the runtime formula --------------------------------------------------------------------------------------------
 
 
+FREE = ("parameter", "constant", "broadcast", "tuple", "get-tuple-element", "while")
+
+
 def plain_runtime(graph: Graph, node_ids: list[int], configuration: NDArray[np.int8]) -> float:
     """The module's formula, node by node and edge by edge, for one configuration (configurable nodes, 18)."""
     slots = dict(zip(node_ids, configuration.tolist(), strict=True))
@@ -299,7 +304,11 @@ def plain_runtime(graph: Graph, node_ids: list[int], configuration: NDArray[np.i
     out: list[tuple[int, ...]] = []
     total = 0.0
     for u in range(graph.nodes):
-        alike = [v for v in operands[u] if names[u] in ELEMENTWISE and shape(graph, v) == shape(graph, u)]
+        alike = [
+            v
+            for v in operands[u]
+            if names[u] in ELEMENTWISE and names[v] not in FREE and shape(graph, v) == shape(graph, u)
+        ]
         if u in slots:
             first, last = operands[u][0], operands[u][-1]
             out.append(chosen(u, 0, u))
@@ -316,7 +325,7 @@ def plain_runtime(graph: Graph, node_ids: list[int], configuration: NDArray[np.i
         else:
             out.append(out[alike[-1]] if alike else minor_to_major(graph, u))
             wants = [(v, out[u]) for v in alike]
-            if names[u] not in ("parameter", "constant", "broadcast", "tuple", "get-tuple-element", "while"):
+            if names[u] not in FREE:
                 total += formula.OVERHEAD + size[u] * waste(u, out[u]) / formula.BANDWIDTH
         total += sum(size[v] / formula.COPY_BANDWIDTH * differ(out[v], want) for v, want in wants)
     return total
@@ -330,6 +339,27 @@ def test_runtime_equals_plain_loops(seed: int) -> None:
     expected = [plain_runtime(measured.graph, ids, row) for row in configurations.values()]
     assert layout_runtime(measured.graph, configurations) == pytest.approx(expected, rel=1e-12)
     assert np.std(expected) > 0
+
+
+def test_distant_configurable_nodes_depend_on_each_other() -> None:
+    measured = small(nodes=2000)
+    graph, configurations = measured.graph, layouts(measured)
+    codes, nodes = np.asarray(configurations.codes), configurations.node_ids
+    other = codes[np.argmax(codes != codes[0], axis=0), np.arange(len(nodes))]  # the first other layouts of each node
+    ends = np.concatenate([graph.edge_index, graph.edge_index[:, ::-1]]).T
+    edges = csr_matrix((np.ones(len(ends[0])), tuple(ends)), shape=(graph.nodes, graph.nodes))
+    hops = shortest_path(edges, unweighted=True, indices=nodes)[:, nodes]
+    first, second = np.nonzero(np.triu(hops > 3))
+
+    def runtime(*changed: NDArray[np.int64]) -> NDArray[np.float64]:
+        rows = np.tile(codes[0], (len(changed[0]), 1))
+        for columns in changed:
+            rows[np.arange(len(rows)), columns] = other[columns]
+        return layout_runtime(graph, dataclasses.replace(configurations, codes=rows))
+
+    base = layout_runtime(graph, configurations)[0]
+    together = runtime(first, second) - runtime(first) - runtime(second) + base
+    assert (np.abs(together) > 1e-6 * base).sum() >= 10
 
 
 def test_layouts_travel_through_elementwise_nodes() -> None:

@@ -30,7 +30,7 @@ __all__ = ["draw_graph", "fetch", "layout_graph", "layout_runtime", "tile_kernel
 logger = logging.getLogger(__name__)
 
 # Raise it whenever the same settings give other graphs: files of an older generator are then written anew.
-_GENERATOR = 1
+_GENERATOR = 2
 _SETTINGS_FILE = "synthetic.json"
 # Real kernels have some hundreds of configurations where graphs have thousands.
 _TILE_SHARE = 8

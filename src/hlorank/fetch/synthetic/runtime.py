@@ -15,9 +15,10 @@ d in layout l (the waste in registers of 8 x 128; the root stands for the part t
 
 `have` is the layout of v's output and `want` what u asks for: a configurable u its input layout of the first operand
 and, for a convolution, its kernel layout of the last; an elementwise u its own layout of operands of its shape; any
-other u takes what comes. An elementwise node has the layout of its latest operand of equal shape, so a configured
-layout travels on until something reshapes, reduces or asks for another one: that takes message passing to see. A slot
-of six -1 is the default: the node's own minor_to_major, or that of its operand.
+other u takes what comes. What costs nothing makes its output as it is asked for. An elementwise node has the layout of
+its latest other operand of equal shape, so a configured layout travels on, some ten edges far, until something
+reshapes, reduces or asks for another one: that takes message passing to see. A slot of six -1 is the default: the
+node's own minor_to_major, or that of its operand.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ class _Facts:
         self.output_feature = feat[node_ids, OUTPUT_FEATURE].astype(np.int64)
         self.edges = graph.edge_index.T
         u, v = self.edges
-        self.alike = self.elementwise[u] & (self.dims[u] == self.dims[v]).all(axis=1)  # (edges,)
+        handed = self.elementwise[u] & ~np.isin(self.opcode[v], _FREE)
+        self.alike = handed & (self.dims[u] == self.dims[v]).all(axis=1)  # (edges,)
         self.source = self._source()
 
     def _source(self) -> Int64:
