@@ -98,15 +98,22 @@ class Collection:
         return ".".join(self.parts)
 
 
-def graph_files(root: Path, collection: Collection, split: Split) -> list[Path]:
-    """The graphs' npz files of one split under a tree such as data/raw, sorted by name."""
-    files = (root / collection.path / split).glob("*.npz")
+def graph_files(root: Path, collection: Collection, split: Split | None) -> list[Path]:
+    """The graphs' npz files of one split under a tree such as data/raw, or of none as collected, sorted by name."""
+    files = (root / collection.path / (split or "")).glob("*.npz")
     return sorted(path for path in files if not path.name.endswith(EXTRA_SUFFIX))
 
 
 def sidecar_path(graph: Path) -> Path:
     """The JSON file beside a graph's npz file that says how it was measured; our own collector writes one."""
     return graph.with_suffix(".json")
+
+
+def measured_family(graph: Path) -> str | None:
+    """The model family of a graph, from its sidecar; None without one, or where it names none."""
+    path = sidecar_path(graph)
+    family = read_json(path).get("family") if path.is_file() else None
+    return None if family is None else str(family)
 
 
 def split_half_tau(graph: Path) -> float | None:

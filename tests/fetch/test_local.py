@@ -306,6 +306,23 @@ def test_the_sidecar_of_a_measurement_comes_with_its_graph(tmp_path: Path, outpu
     assert list(output.rglob("*.json")) == []
 
 
+def test_collected_files_are_split_by_the_family_of_their_sidecar(tmp_path: Path, output: Path) -> None:
+    names = ["net.nhwc.b8", "net.nchw.b8", "other.b4", "third.b4"]
+    write_tree(tmp_path / "own", train=names)
+    folder = tmp_path / "own" / TILE.path
+    for path in (folder / "train").iterdir():
+        path.rename(folder / path.name)
+    for name in names:
+        (folder / f"{name}.json").write_text(json.dumps({"family": name.split(".")[0], "split_half_tau": None}))
+    fetch(TILE, config(tmp_path / "own", tmp_path / "split.json"), output)
+    places = {path.stem: path.parent.name for path in output.rglob("*.npz")}
+    assert places.keys() == set(names)
+    assert places["net.nhwc.b8"] == places["net.nchw.b8"]
+    assert len(set(places.values())) == 3
+    with pytest.raises(DataError, match="npz files in tile/own"):
+        fetch(TILE, config(tmp_path / "own"), output)
+
+
 def test_extra_features_come_with_their_graphs(tmp_path: Path, output: Path) -> None:
     write_tree(tmp_path / "own", train=["a_1", "b_1"], valid=["c_1"])
     extra = write_extra(tmp_path / "own" / TILE.path / "train/a_1.npz", flatten(module(2)))

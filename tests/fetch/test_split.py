@@ -18,6 +18,7 @@ from hlorank.io import DataError
 
 COLLECTION = Collection.parse("layout:own:random")
 GRAPHS = ["a.2x2.fp32", "a.4x4.bf16", "b", "c"]
+FAMILIES = {name: family(name) for name in GRAPHS}
 
 
 @pytest.mark.parametrize(
@@ -69,13 +70,14 @@ def test_families_of_the_published_names(shared_data: Path) -> None:
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(1, 40)), min_size=1, unique=True), st.integers(3, 5))
 def test_folds_keep_families_together_and_are_balanced(pairs: list[tuple[str, int]], folds: int) -> None:
     graphs = [f"{model}_batch_{size}" for model, size in pairs]
+    families = {name: family(name) for name in graphs}
     sizes = Counter(model for model, _ in pairs)
     if len(sizes) < folds:
         with pytest.raises(ConfigError, match=f"{len(graphs)} labelled graphs are of only {len(sizes)} model families"):
-            make_folds(graphs, folds)
+            make_folds(families, folds)
         return
-    fold_of = make_folds(graphs, folds)
-    assert fold_of == make_folds(reversed(graphs), folds)
+    fold_of = make_folds(families, folds)
+    assert fold_of == make_folds(dict(reversed(families.items())), folds)
     assert fold_of.keys() == set(graphs)
     assert set(fold_of.values()) == set(range(folds))
     assert len({(name[0], fold) for name, fold in fold_of.items()}) == len(sizes)
@@ -86,24 +88,24 @@ def test_folds_keep_families_together_and_are_balanced(pairs: list[tuple[str, in
 
 def test_a_split_file_is_written_once_and_then_read(tmp_path: Path) -> None:
     path = tmp_path / "splits" / "folds.json"
-    first = split_graphs(COLLECTION, GRAPHS, path, folds=3, fold=1)
+    first = split_graphs(COLLECTION, FAMILIES, path, folds=3, fold=1)
     document = json.loads(path.read_text())
     assert document.keys() == {"folds", "collections"}
     fold_of = document["collections"]["layout:own:random"]
     assert first == {name: ["train", "valid", "test"][fold_of[name]] for name in GRAPHS}
     assert fold_of["a.2x2.fp32"] == fold_of["a.4x4.bf16"]
     written = path.read_bytes()
-    assert split_graphs(COLLECTION, GRAPHS, path, folds=3, fold=1) == first
-    rolled = split_graphs(COLLECTION, GRAPHS, path, folds=3, fold=2)
+    assert split_graphs(COLLECTION, FAMILIES, path, folds=3, fold=1) == first
+    rolled = split_graphs(COLLECTION, FAMILIES, path, folds=3, fold=2)
     assert rolled == {name: ["test", "train", "valid"][fold_of[name]] for name in GRAPHS}
     assert path.read_bytes() == written
 
 
 def test_collections_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "folds.json"
-    split_graphs(COLLECTION, GRAPHS, path, folds=3, fold=0)
+    split_graphs(COLLECTION, FAMILIES, path, folds=3, fold=0)
     before = json.loads(path.read_text())["collections"]
-    split_graphs(Collection.parse("tile:own"), ["x", "y", "z"], path, folds=3, fold=0)
+    split_graphs(Collection.parse("tile:own"), {"x": "x", "y": "y", "z": "z"}, path, folds=3, fold=0)
     after = json.loads(path.read_text())["collections"]
     assert sorted(after.pop("tile:own").values()) == [0, 1, 2]
     assert after == before
@@ -120,7 +122,7 @@ def test_collections_share_a_file(tmp_path: Path) -> None:
 )
 def test_folds_out_of_range_are_named(tmp_path: Path, folds: int, fold: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        split_graphs(COLLECTION, GRAPHS, tmp_path / "folds.json", folds, fold)
+        split_graphs(COLLECTION, FAMILIES, tmp_path / "folds.json", folds, fold)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -159,7 +161,7 @@ def test_a_split_file_that_does_not_fit_is_named(
     path = tmp_path / "folds.json"
     path.write_text(json.dumps(content))
     with pytest.raises(DataError) as caught:
-        split_graphs(COLLECTION, GRAPHS, path, folds=3, fold=0)
+        split_graphs(COLLECTION, FAMILIES, path, folds=3, fold=0)
     assert (caught.value.file, caught.value.key, str(caught.value.found)) == (path, key, found)
     assert expected in caught.value.expected
     assert json.loads(path.read_text()) == content

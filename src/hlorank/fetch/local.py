@@ -18,12 +18,13 @@ from hlorank.collection import (
     Collection,
     Split,
     graph_files,
+    measured_family,
     read_graph,
     sidecar_path,
     split_half_tau,
 )
 from hlorank.config import ConfigError, LocalConfig
-from hlorank.fetch.split import split_graphs
+from hlorank.fetch.split import family, split_graphs
 from hlorank.fetch.tree import remove_stale
 from hlorank.hlo.extra import extra_path, read_extra
 from hlorank.io import DataError, atomic_path, resolve_path
@@ -36,22 +37,22 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
 
     Extra features and the measurement's sidecar, where they lie beside a graph, come with it. A re-run copies only
     what changed, and removes files that the tree no longer has. With `config.split_file` the graphs are split anew
-    (`split_graphs`); those whose labels are withheld are then all in test.
+    (`split_graphs`), by the model family that the sidecar or else the name says; those whose labels are withheld are
+    then all in test. Only then may the files lie without splits, as `hlorank collect` leaves them.
 
     Raises:
         ConfigError: the tree lies where fetch writes, or the folds are out of range.
         DataError: no such collection, one message for all invalid files, a graph in two splits that are split anew,
             or a split file that does not fit.
     """
-    sources = _find(resolve_path(config.root), collection)
-    folder = next(iter(sources)).parents[1].resolve()
+    folder, sources = _find(resolve_path(config.root), collection, split_anew=config.split_file is not None)
     target = output.resolve()
-    if target.is_relative_to(folder) or folder.is_relative_to(target):
+    if target.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(target):
         raise ConfigError(f"data.local.root = {config.root}: fetch writes to {output}; keep your own files elsewhere")
     withheld = _validate(sources, collection, folder)
     if config.split_file is not None:
         _check_unique(sources, folder)
-        labelled = [path.stem for path in sources if path not in withheld]
+        labelled = {path.stem: measured_family(path) or family(path.stem) for path in sources if path not in withheld}
         split_file = resolve_path(config.split_file)
         splits = split_graphs(collection, labelled, split_file, config.folds, config.fold)
         sources = {path: splits.get(path.stem, "test") for path in sources}
@@ -72,14 +73,19 @@ def _progress(paths: Iterable[Path], description: str) -> Iterable[Path]:
     return track(paths, description, console=Console(stderr=True), disable=not sys.stderr.isatty())
 
 
-def _find(root: Path, collection: Collection) -> dict[Path, Split]:
-    """The collection's files and their splits in the tree, below `root` or `root`/npz."""
+def _find(root: Path, collection: Collection, *, split_anew: bool) -> tuple[Path, dict[Path, Split]]:
+    """The collection's folder, below `root` or `root`/npz, and its files with their splits in the tree."""
     for tree in (root, root / "npz"):
-        if files := {path: split for split in SPLITS for path in graph_files(tree, collection, split)}:
-            return files
+        files = {path: split for split in SPLITS for path in graph_files(tree, collection, split)}
+        if not files and split_anew:
+            files = dict.fromkeys(graph_files(tree, collection, None), "test")  # until they are split
+        if files:
+            return tree / collection.path, files
     patterns = ("layout/*/*", "tile/*", "npz/layout/*/*", "npz/tile/*")
     present = [str(path.relative_to(root)) for pattern in patterns for path in sorted(root.glob(pattern))]
     expected = f"npz files in {collection.path}/<{'|'.join(SPLITS)}>, there or below npz/"
+    if split_anew:
+        expected += f", or right in {collection.path}"
     found = ", ".join(present) or ("no collection" if root.is_dir() else "no such folder")
     raise DataError("data.local.root", expected, found, file=root)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,27 +51,30 @@ def family(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "", _VARIANT.sub("", text)) or text
 
 
-def make_folds(graphs: Iterable[str], folds: int) -> dict[str, int]:
+def make_folds(families: Mapping[str, str], folds: int) -> dict[str, int]:
     """Deals graphs into folds, families together, with about as many graphs in each; the same on every call.
+
+    Args:
+        families: the family of each graph.
+        folds: how many.
 
     Raises:
         ConfigError: fewer families than folds.
     """
     from sklearn.model_selection import GroupKFold
 
-    names = sorted(graphs)
-    families = [family(name) for name in names]
-    if (count := len(set(families))) < folds:
+    names = sorted(families)
+    if (count := len(set(families.values()))) < folds:
         raise ConfigError(
             f"data.local.folds = {folds}: {len(names)} labelled graphs are of only {count} model families,"
             " which stay together; choose fewer folds, or data.local.split_file=null to keep the splits of the tree"
         )
-    held_out = (rows for _, rows in GroupKFold(n_splits=folds).split(names, groups=families))
+    held_out = (rows for _, rows in GroupKFold(n_splits=folds).split(names, groups=[families[n] for n in names]))
     return {names[row]: fold for fold, rows in enumerate(held_out) for row in rows}
 
 
 def split_graphs(
-    collection: Collection, graphs: Sequence[str], split_file: Path, folds: int, fold: int
+    collection: Collection, families: Mapping[str, str], split_file: Path, folds: int, fold: int
 ) -> dict[str, Split]:
     """The split of each graph: one fold is valid, the next one test, the others train.
 
@@ -81,14 +84,14 @@ def split_graphs(
 
     Args:
         collection: the address under which the file holds the folds.
-        graphs: names of all graphs with labels.
+        families: the family of each graph with labels.
         split_file: the file, read if it exists.
         folds: number of folds, at least 3.
         fold: the fold used as valid, 0..folds-1.
 
     Raises:
         ConfigError: `folds` or `fold` out of range, or fewer families than folds.
-        DataError: the file does not fit `folds` or `graphs`.
+        DataError: the file does not fit `folds` or the graphs.
     """
     if folds < MIN_FOLDS:
         raise ConfigError(f"data.local.folds = {folds}: expected at least {MIN_FOLDS} (train, valid, test)")
@@ -102,16 +105,16 @@ def split_graphs(
         raise DataError("folds", expected, document["folds"], file=split_file)
     address = str(collection)
     if address not in document["collections"]:
-        document["collections"][address] = make_folds(graphs, folds)
+        document["collections"][address] = make_folds(families, folds)
         write_json(split_file, document)
         _log.info("%s: dealt %s into %d folds; commit this file to keep them", split_file, address, folds)
     fold_of = document["collections"][address]
-    _check_folds(address, fold_of, graphs, folds, split_file)
+    _check_folds(address, fold_of, families, folds, split_file)
     splits: dict[int, Split] = {fold: "valid", (fold + 1) % folds: "test"}
-    return {name: splits.get(fold_of[name], "train") for name in graphs}
+    return {name: splits.get(fold_of[name], "train") for name in families}
 
 
-def _check_folds(address: str, fold_of: Any, graphs: Sequence[str], folds: int, split_file: Path) -> None:
+def _check_folds(address: str, fold_of: Any, graphs: Mapping[str, str], folds: int, split_file: Path) -> None:
     if not isinstance(fold_of, dict):
         raise DataError(address, "an object of graph: fold", fold_of, file=split_file)
     if wrong := [name for name, fold in fold_of.items() if type(fold) is not int or not 0 <= fold < folds]:
