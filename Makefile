@@ -18,7 +18,7 @@ install: $(READY) ## Install hlorank and its tools into .venv (the other targets
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,collect]'
 	@touch $@
 
 repro: $(READY) ## Run the pipeline (dvc repro) and print its scores

@@ -24,6 +24,30 @@ class ShapeProto(_message.Message):
     layout: LayoutProto
     def __init__(self, element_type: _Optional[int] = ..., dimensions: _Optional[_Iterable[int]] = ..., tuple_shapes: _Optional[_Iterable[_Union[ShapeProto, _Mapping]]] = ..., layout: _Optional[_Union[LayoutProto, _Mapping]] = ...) -> None: ...
 
+class ProgramShapeProto(_message.Message):
+    __slots__ = ("parameters", "result", "parameter_names")
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_NAMES_FIELD_NUMBER: _ClassVar[int]
+    parameters: _containers.RepeatedCompositeFieldContainer[ShapeProto]
+    result: ShapeProto
+    parameter_names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, parameters: _Optional[_Iterable[_Union[ShapeProto, _Mapping]]] = ..., result: _Optional[_Union[ShapeProto, _Mapping]] = ..., parameter_names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LiteralProto(_message.Message):
+    __slots__ = ("shape", "preds", "s32s", "u32s", "f32s")
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    PREDS_FIELD_NUMBER: _ClassVar[int]
+    S32S_FIELD_NUMBER: _ClassVar[int]
+    U32S_FIELD_NUMBER: _ClassVar[int]
+    F32S_FIELD_NUMBER: _ClassVar[int]
+    shape: ShapeProto
+    preds: _containers.RepeatedScalarFieldContainer[bool]
+    s32s: _containers.RepeatedScalarFieldContainer[int]
+    u32s: _containers.RepeatedScalarFieldContainer[int]
+    f32s: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, shape: _Optional[_Union[ShapeProto, _Mapping]] = ..., preds: _Optional[_Iterable[bool]] = ..., s32s: _Optional[_Iterable[int]] = ..., u32s: _Optional[_Iterable[int]] = ..., f32s: _Optional[_Iterable[float]] = ...) -> None: ...
+
 class WindowDimension(_message.Message):
     __slots__ = ("size", "stride", "padding_low", "padding_high", "window_dilation", "base_dilation", "window_reversal")
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -49,7 +73,7 @@ class Window(_message.Message):
     def __init__(self, dimensions: _Optional[_Iterable[_Union[WindowDimension, _Mapping]]] = ...) -> None: ...
 
 class ConvolutionDimensionNumbers(_message.Message):
-    __slots__ = ("kernel_input_feature_dimension", "kernel_output_feature_dimension", "kernel_spatial_dimensions", "input_batch_dimension", "input_feature_dimension", "output_batch_dimension", "output_feature_dimension", "input_spatial_dimensions")
+    __slots__ = ("kernel_input_feature_dimension", "kernel_output_feature_dimension", "kernel_spatial_dimensions", "input_batch_dimension", "input_feature_dimension", "output_batch_dimension", "output_feature_dimension", "input_spatial_dimensions", "output_spatial_dimensions")
     KERNEL_INPUT_FEATURE_DIMENSION_FIELD_NUMBER: _ClassVar[int]
     KERNEL_OUTPUT_FEATURE_DIMENSION_FIELD_NUMBER: _ClassVar[int]
     KERNEL_SPATIAL_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +82,7 @@ class ConvolutionDimensionNumbers(_message.Message):
     OUTPUT_BATCH_DIMENSION_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FEATURE_DIMENSION_FIELD_NUMBER: _ClassVar[int]
     INPUT_SPATIAL_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_SPATIAL_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     kernel_input_feature_dimension: int
     kernel_output_feature_dimension: int
     kernel_spatial_dimensions: _containers.RepeatedScalarFieldContainer[int]
@@ -66,7 +91,8 @@ class ConvolutionDimensionNumbers(_message.Message):
     output_batch_dimension: int
     output_feature_dimension: int
     input_spatial_dimensions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kernel_input_feature_dimension: _Optional[int] = ..., kernel_output_feature_dimension: _Optional[int] = ..., kernel_spatial_dimensions: _Optional[_Iterable[int]] = ..., input_batch_dimension: _Optional[int] = ..., input_feature_dimension: _Optional[int] = ..., output_batch_dimension: _Optional[int] = ..., output_feature_dimension: _Optional[int] = ..., input_spatial_dimensions: _Optional[_Iterable[int]] = ...) -> None: ...
+    output_spatial_dimensions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kernel_input_feature_dimension: _Optional[int] = ..., kernel_output_feature_dimension: _Optional[int] = ..., kernel_spatial_dimensions: _Optional[_Iterable[int]] = ..., input_batch_dimension: _Optional[int] = ..., input_feature_dimension: _Optional[int] = ..., output_batch_dimension: _Optional[int] = ..., output_feature_dimension: _Optional[int] = ..., input_spatial_dimensions: _Optional[_Iterable[int]] = ..., output_spatial_dimensions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SliceDimensions(_message.Message):
     __slots__ = ("start", "limit", "stride")
@@ -79,12 +105,14 @@ class SliceDimensions(_message.Message):
     def __init__(self, start: _Optional[int] = ..., limit: _Optional[int] = ..., stride: _Optional[int] = ...) -> None: ...
 
 class PaddingConfigDimension(_message.Message):
-    __slots__ = ("edge_padding_low", "edge_padding_high")
+    __slots__ = ("edge_padding_low", "edge_padding_high", "interior_padding")
     EDGE_PADDING_LOW_FIELD_NUMBER: _ClassVar[int]
     EDGE_PADDING_HIGH_FIELD_NUMBER: _ClassVar[int]
+    INTERIOR_PADDING_FIELD_NUMBER: _ClassVar[int]
     edge_padding_low: int
     edge_padding_high: int
-    def __init__(self, edge_padding_low: _Optional[int] = ..., edge_padding_high: _Optional[int] = ...) -> None: ...
+    interior_padding: int
+    def __init__(self, edge_padding_low: _Optional[int] = ..., edge_padding_high: _Optional[int] = ..., interior_padding: _Optional[int] = ...) -> None: ...
 
 class PaddingConfig(_message.Message):
     __slots__ = ("dimensions",)
@@ -128,10 +156,17 @@ class ScatterDimensionNumbers(_message.Message):
     index_vector_dim: int
     def __init__(self, update_window_dims: _Optional[_Iterable[int]] = ..., inserted_window_dims: _Optional[_Iterable[int]] = ..., scatter_dims_to_operand_dims: _Optional[_Iterable[int]] = ..., index_vector_dim: _Optional[int] = ...) -> None: ...
 
+class OpMetadata(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class HloInstructionProto(_message.Message):
-    __slots__ = ("opcode", "shape", "parameter_number", "dimensions", "window", "convolution_dimension_numbers", "slice_dimensions", "dynamic_slice_sizes", "padding_config", "dot_dimension_numbers", "gather_dimension_numbers", "gather_slice_sizes", "id", "operand_ids", "called_computation_ids", "scatter_dimension_numbers", "feature_group_count", "batch_group_count", "is_stable")
+    __slots__ = ("name", "opcode", "shape", "metadata", "literal", "parameter_number", "dimensions", "window", "convolution_dimension_numbers", "slice_dimensions", "dynamic_slice_sizes", "padding_config", "custom_call_target", "dot_dimension_numbers", "gather_dimension_numbers", "gather_slice_sizes", "id", "operand_ids", "called_computation_ids", "scatter_dimension_numbers", "feature_group_count", "constrain_layout", "operand_shapes_with_layout", "batch_group_count", "is_stable", "comparison_direction", "custom_call_has_side_effect", "custom_call_api_version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
     OPCODE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    LITERAL_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_NUMBER_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +174,7 @@ class HloInstructionProto(_message.Message):
     SLICE_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     DYNAMIC_SLICE_SIZES_FIELD_NUMBER: _ClassVar[int]
     PADDING_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_CALL_TARGET_FIELD_NUMBER: _ClassVar[int]
     DOT_DIMENSION_NUMBERS_FIELD_NUMBER: _ClassVar[int]
     GATHER_DIMENSION_NUMBERS_FIELD_NUMBER: _ClassVar[int]
     GATHER_SLICE_SIZES_FIELD_NUMBER: _ClassVar[int]
@@ -147,10 +183,18 @@ class HloInstructionProto(_message.Message):
     CALLED_COMPUTATION_IDS_FIELD_NUMBER: _ClassVar[int]
     SCATTER_DIMENSION_NUMBERS_FIELD_NUMBER: _ClassVar[int]
     FEATURE_GROUP_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAIN_LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    OPERAND_SHAPES_WITH_LAYOUT_FIELD_NUMBER: _ClassVar[int]
     BATCH_GROUP_COUNT_FIELD_NUMBER: _ClassVar[int]
     IS_STABLE_FIELD_NUMBER: _ClassVar[int]
+    COMPARISON_DIRECTION_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_CALL_HAS_SIDE_EFFECT_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_CALL_API_VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
     opcode: str
     shape: ShapeProto
+    metadata: OpMetadata
+    literal: LiteralProto
     parameter_number: int
     dimensions: _containers.RepeatedScalarFieldContainer[int]
     window: Window
@@ -158,6 +202,7 @@ class HloInstructionProto(_message.Message):
     slice_dimensions: _containers.RepeatedCompositeFieldContainer[SliceDimensions]
     dynamic_slice_sizes: _containers.RepeatedScalarFieldContainer[int]
     padding_config: PaddingConfig
+    custom_call_target: str
     dot_dimension_numbers: DotDimensionNumbers
     gather_dimension_numbers: GatherDimensionNumbers
     gather_slice_sizes: _containers.RepeatedScalarFieldContainer[int]
@@ -166,9 +211,14 @@ class HloInstructionProto(_message.Message):
     called_computation_ids: _containers.RepeatedScalarFieldContainer[int]
     scatter_dimension_numbers: ScatterDimensionNumbers
     feature_group_count: int
+    constrain_layout: bool
+    operand_shapes_with_layout: _containers.RepeatedCompositeFieldContainer[ShapeProto]
     batch_group_count: int
     is_stable: bool
-    def __init__(self, opcode: _Optional[str] = ..., shape: _Optional[_Union[ShapeProto, _Mapping]] = ..., parameter_number: _Optional[int] = ..., dimensions: _Optional[_Iterable[int]] = ..., window: _Optional[_Union[Window, _Mapping]] = ..., convolution_dimension_numbers: _Optional[_Union[ConvolutionDimensionNumbers, _Mapping]] = ..., slice_dimensions: _Optional[_Iterable[_Union[SliceDimensions, _Mapping]]] = ..., dynamic_slice_sizes: _Optional[_Iterable[int]] = ..., padding_config: _Optional[_Union[PaddingConfig, _Mapping]] = ..., dot_dimension_numbers: _Optional[_Union[DotDimensionNumbers, _Mapping]] = ..., gather_dimension_numbers: _Optional[_Union[GatherDimensionNumbers, _Mapping]] = ..., gather_slice_sizes: _Optional[_Iterable[int]] = ..., id: _Optional[int] = ..., operand_ids: _Optional[_Iterable[int]] = ..., called_computation_ids: _Optional[_Iterable[int]] = ..., scatter_dimension_numbers: _Optional[_Union[ScatterDimensionNumbers, _Mapping]] = ..., feature_group_count: _Optional[int] = ..., batch_group_count: _Optional[int] = ..., is_stable: _Optional[bool] = ...) -> None: ...
+    comparison_direction: str
+    custom_call_has_side_effect: bool
+    custom_call_api_version: int
+    def __init__(self, name: _Optional[str] = ..., opcode: _Optional[str] = ..., shape: _Optional[_Union[ShapeProto, _Mapping]] = ..., metadata: _Optional[_Union[OpMetadata, _Mapping]] = ..., literal: _Optional[_Union[LiteralProto, _Mapping]] = ..., parameter_number: _Optional[int] = ..., dimensions: _Optional[_Iterable[int]] = ..., window: _Optional[_Union[Window, _Mapping]] = ..., convolution_dimension_numbers: _Optional[_Union[ConvolutionDimensionNumbers, _Mapping]] = ..., slice_dimensions: _Optional[_Iterable[_Union[SliceDimensions, _Mapping]]] = ..., dynamic_slice_sizes: _Optional[_Iterable[int]] = ..., padding_config: _Optional[_Union[PaddingConfig, _Mapping]] = ..., custom_call_target: _Optional[str] = ..., dot_dimension_numbers: _Optional[_Union[DotDimensionNumbers, _Mapping]] = ..., gather_dimension_numbers: _Optional[_Union[GatherDimensionNumbers, _Mapping]] = ..., gather_slice_sizes: _Optional[_Iterable[int]] = ..., id: _Optional[int] = ..., operand_ids: _Optional[_Iterable[int]] = ..., called_computation_ids: _Optional[_Iterable[int]] = ..., scatter_dimension_numbers: _Optional[_Union[ScatterDimensionNumbers, _Mapping]] = ..., feature_group_count: _Optional[int] = ..., constrain_layout: _Optional[bool] = ..., operand_shapes_with_layout: _Optional[_Iterable[_Union[ShapeProto, _Mapping]]] = ..., batch_group_count: _Optional[int] = ..., is_stable: _Optional[bool] = ..., comparison_direction: _Optional[str] = ..., custom_call_has_side_effect: _Optional[bool] = ..., custom_call_api_version: _Optional[int] = ...) -> None: ...
 
 class HloComputationProto(_message.Message):
     __slots__ = ("name", "instructions", "id", "root_id")
@@ -182,13 +232,27 @@ class HloComputationProto(_message.Message):
     root_id: int
     def __init__(self, name: _Optional[str] = ..., instructions: _Optional[_Iterable[_Union[HloInstructionProto, _Mapping]]] = ..., id: _Optional[int] = ..., root_id: _Optional[int] = ...) -> None: ...
 
+class StackFrameIndexProto(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class HloModuleProto(_message.Message):
-    __slots__ = ("name", "computations")
+    __slots__ = ("name", "entry_computation_name", "computations", "host_program_shape", "id", "entry_computation_id", "stack_frame_index")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_COMPUTATION_NAME_FIELD_NUMBER: _ClassVar[int]
     COMPUTATIONS_FIELD_NUMBER: _ClassVar[int]
+    HOST_PROGRAM_SHAPE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_COMPUTATION_ID_FIELD_NUMBER: _ClassVar[int]
+    STACK_FRAME_INDEX_FIELD_NUMBER: _ClassVar[int]
     name: str
+    entry_computation_name: str
     computations: _containers.RepeatedCompositeFieldContainer[HloComputationProto]
-    def __init__(self, name: _Optional[str] = ..., computations: _Optional[_Iterable[_Union[HloComputationProto, _Mapping]]] = ...) -> None: ...
+    host_program_shape: ProgramShapeProto
+    id: int
+    entry_computation_id: int
+    stack_frame_index: StackFrameIndexProto
+    def __init__(self, name: _Optional[str] = ..., entry_computation_name: _Optional[str] = ..., computations: _Optional[_Iterable[_Union[HloComputationProto, _Mapping]]] = ..., host_program_shape: _Optional[_Union[ProgramShapeProto, _Mapping]] = ..., id: _Optional[int] = ..., entry_computation_id: _Optional[int] = ..., stack_frame_index: _Optional[_Union[StackFrameIndexProto, _Mapping]] = ...) -> None: ...
 
 class HloProto(_message.Message):
     __slots__ = ("hlo_module",)

@@ -1,0 +1,191 @@
+"""`hlorank collect`: measures configurations of JAX programs on the XLA backend at hand."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hlorank.collection import Collection
+from hlorank.config import ConfigError
+
+_log = logging.getLogger(__name__)
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "collect",
+        help="measure layouts or tiles of JAX programs on the XLA backend at hand",
+        description=(
+            "Measures configurations of JAX programs, of the built-in zoo or your own, and writes them as npz files "
+            "of the official schema, each beside a JSON file that says how it was measured. A program that was "
+            "measured with the same settings is not measured again: to continue, give the same command. Needs "
+            "jax: pip install 'hlorank[collect]'."
+        ),
+    )
+    programs = parser.add_argument_group("programs")
+    programs.add_argument("program", nargs="*", metavar="PROGRAM", help="a name of the zoo, or module:function")
+    programs.add_argument(
+        "--arguments",
+        help="example arguments of module:function: their shapes, such as 'f32[8,128] s32[8]', or the module:function "
+        "that returns them as a tuple",
+    )
+    programs.add_argument("--family", action="append", default=[], help="all programs of a family; may be repeated")
+    programs.add_argument("--all", action="store_true", help="all programs of the zoo")
+    programs.add_argument("--list", action="store_true", help="list the zoo, and measure nothing")
+    what = parser.add_argument_group("what is measured")
+    what.add_argument(
+        "--collection",
+        default="layout:cpu:random",
+        help="layout:<cpu|gpu>:<random|default> or tile:cpu (default: %(default)s)",
+    )
+    what.add_argument("--out", type=Path, metavar="DIR", help="the folder of the tree that the files go to")
+    what.add_argument(
+        "--configurations", type=int, default=64, metavar="N", help="of each program or kernel (default: 64)"
+    )
+    what.add_argument("--kernels", type=int, default=3, metavar="N", help="of each program, for tiles (default: 3)")
+    what.add_argument("--seed", type=int, default=0, help="of configurations and rounds (default: 0)")
+    how = parser.add_argument_group("how it is measured")
+    how.add_argument(
+        "--max-rounds",
+        type=int,
+        default=100,
+        metavar="N",
+        help="end here, even if two halves of the rounds agree at less than a Kendall tau of 0.9 (default: 100)",
+    )
+    how.add_argument("--core", type=int, metavar="N", help="the core to measure on (default: the last one)")
+    how.add_argument(
+        "--time-limit",
+        type=float,
+        default=1800.0,
+        metavar="SECONDS",
+        help="of a program; configurations that it does not reach are left out (default: 1800)",
+    )
+    how.add_argument(
+        "--hang-seconds",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="a compilation that takes longer is given up (default: 300)",
+    )
+    how.add_argument(
+        "--fast-compile",
+        action="store_true",
+        help="compile without XLA's fusion emitters, in less than half of the time: other code, with other runtimes",
+    )
+    how.add_argument("--allow-busy", action="store_true", help="measure on a busy machine, with a warning")
+    parser.set_defaults(run=run)
+
+
+def _list_zoo() -> None:
+    from hlorank.collect.zoo import programs
+
+    for program in programs().values():
+        sys.stdout.write(f"{program.name}\n")
+
+
+def _chosen(arguments: argparse.Namespace) -> list[str]:
+    """The programs asked for, each once, in their order.
+
+    Raises:
+        ConfigError: there is no such family, or nothing was asked for.
+    """
+    from hlorank.collect.zoo import programs
+
+    families = {program.family for program in programs().values()}
+    if unknown := set(arguments.family) - families:
+        raise ConfigError(f"--family {', '.join(sorted(unknown))}: expected one of {', '.join(sorted(families))}")
+    wanted = families if arguments.all else set(arguments.family)
+    names = [*arguments.program, *(program.name for program in programs().values() if program.family in wanted)]
+    if not names:
+        raise ConfigError("no program: name some, or give --family or --all; --list shows the zoo")
+    return list(dict.fromkeys(names))
+
+
+def _collection(address: str) -> Collection:
+    collection = Collection.parse(address)
+    sources = ("cpu", "gpu") if collection.kind == "layout" else ("cpu",)
+    if collection.source not in sources:
+        raise ConfigError(f"--collection {address}: expected the source {' or '.join(sources)}, what can be measured")
+    return collection
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises ConfigError for values that make no sense."""
+    least_values = {"configurations": 2, "kernels": 1, "max_rounds": 2, "time_limit": 1, "hang_seconds": 1}
+    for name, least in least_values.items():
+        if (value := getattr(arguments, name)) < least:
+            raise ConfigError(f"--{name.replace('_', '-')} {value}: expected at least {least}")
+    if arguments.out is None:
+        raise ConfigError("--out is missing: the folder that the files go to")
+    cores = os.sched_getaffinity(0)
+    if arguments.core is not None and arguments.core not in cores:
+        raise ConfigError(f"--core {arguments.core}: expected one of {sorted(cores)}")
+    for program in arguments.program:
+        if (":" in program) != (arguments.arguments is not None):
+            remedy = "takes no --arguments" if arguments.arguments is not None else "needs --arguments"
+            raise ConfigError(f"program {program!r}: {remedy}; module:function needs them, a name of the zoo has them")
+
+
+def _warn_if_busy() -> None:
+    from hlorank.collect.busy import require_quiet
+
+    try:
+        require_quiet()
+    except ConfigError as error:
+        _log.warning("%s", error)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measures; programs that can't be are named at the end, and the status is then 1."""
+    try:
+        return _run(arguments)
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.list:
+        _list_zoo()
+        return 0
+    from hlorank.collect.busy import require_quiet
+    from hlorank.collect.program import require_jax
+    from hlorank.collect.run import collect_layouts
+    from hlorank.collect.task import Task
+    from hlorank.collect.tile.run import collect_tiles
+    from hlorank.collect.tile.task import TileTask
+
+    collection = _collection(arguments.collection)
+    _check(arguments)
+    names = _chosen(arguments)
+    require_jax()
+    settings: dict[str, Any] = {
+        "collection": str(collection),
+        "output": str(arguments.out),
+        "configurations": arguments.configurations,
+        "seed": arguments.seed,
+        "rounds": arguments.max_rounds,
+        "fast_compile": arguments.fast_compile,
+        "time_limit": arguments.time_limit,
+        "core": max(os.sched_getaffinity(0)) if arguments.core is None else arguments.core,
+    }
+    programs: list[dict[str, Any]] = [
+        {"program": name, "arguments": arguments.arguments if ":" in name else None} for name in names
+    ]
+    how: dict[str, Any] = {
+        "hang_seconds": arguments.hang_seconds,
+        "echo": lambda text: print(text, flush=True),  # noqa: T201 (what the command is asked for)
+        "check_machine": _warn_if_busy if arguments.allow_busy else require_quiet,
+    }
+    if collection.kind == "tile":
+        summary = collect_tiles([TileTask(**one, **settings, kernels=arguments.kernels) for one in programs], **how)
+    else:
+        summary = collect_layouts([Task(**one, **settings) for one in programs], **how)
+    for name, why in summary.left_out.items():
+        sys.stderr.write(f"error: {name}: {why}\n")
+    return 1 if summary.left_out else 0

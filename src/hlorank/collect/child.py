@@ -1,0 +1,218 @@
+"""What a child process does: it measures the layouts of one program."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import resource
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TextIO, TypeVar
+
+import numpy as np
+
+from hlorank.collect import record, xla
+from hlorank.collect.candidates import Candidates, SkippedError, reason
+from hlorank.collect.layout import LayoutSpace, Rows, layout_space, name_of
+from hlorank.collect.measure import Float64, Rounds, measure, runtimes
+from hlorank.collect.program import Program
+from hlorank.collect.search import SEARCHES
+from hlorank.collect.task import Progress, Report, Task
+from hlorank.collection import Collection
+from hlorank.config import ConfigError
+from hlorank.graph import LayoutConfigurations, MeasuredGraph
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.reader import Record, featurize
+from hlorank.io import DataError
+
+_Task = TypeVar("_Task", bound=Task)
+_COMPILE_SHARE = 0.7  # of the time limit; the rest is for measuring
+_QUICK = Rounds(least=3, most=3)
+_IMPURE_OPCODES = {"infeed", "outfeed", "send", "recv"}
+
+
+def _check_pure(module: HloModuleProto) -> None:
+    for computation in module.computations:
+        for one in computation.instructions:
+            called = one.custom_call_has_side_effect or "callback" in one.custom_call_target
+            if called or one.opcode in _IMPURE_OPCODES:
+                raise SkippedError(f"it has side effects ({one.custom_call_target or one.opcode})")
+
+
+def _captured(program: Program, platform: xla.Platform) -> tuple[HloModuleProto, list[Any]]:
+    """The module before layout assignment, and its inputs on the device."""
+    try:
+        function, arguments = program.build()
+        unoptimized = xla.unoptimized_module(function, arguments, platform)
+    except Exception as error:  # whatever the user's code raises
+        raise SkippedError(f"it does not trace: {reason(error)}") from error
+    _check_pure(HloModuleProto.FromString(unoptimized))
+    try:
+        module = HloModuleProto.FromString(xla.capture_module(unoptimized, platform))
+        return module, xla.put(arguments, platform)
+    except Exception as error:
+        raise SkippedError(f"it does not compile: {reason(error)}") from error
+
+
+def _space(module: HloModuleProto) -> LayoutSpace:
+    try:
+        space = layout_space(module)
+    except DataError as error:  # no configurable node, or one of more than six dimensions
+        raise SkippedError(str(error)) from error
+    if space.size == 1:
+        raise SkippedError("its convolutions, dots and reshapes have no dimensions to order")
+    return space
+
+
+def _quick(candidates: Candidates, default: Rows, batch: Rows, rng: np.random.Generator) -> Float64:
+    """Measures a batch in few rounds, relative to the default configuration, so that batches compare."""
+    found = [candidates.executable(row) for row in (default, *batch)]
+    result = np.full(len(found), np.inf)
+    kept = [executable is not None for executable in found]
+    relative = runtimes(measure(candidates.timer(np.stack([default, *batch])[kept]), sum(kept), rng, _QUICK))
+    result[kept] = relative / relative[0]
+    return result[1:]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Configurations with their times.
+
+    Attributes:
+        rows: (configurations, configurable nodes, 18) int8, the default first.
+        times: (rounds, configurations) float64, nanoseconds.
+        left_out: the configurations, by name, that have no times, with the reason.
+        recompiled: how many were right only with fusion emitters.
+        seconds: of compiling and of measuring.
+    """
+
+    rows: Rows
+    times: Float64
+    left_out: dict[str, str]
+    recompiled: int
+    seconds: dict[str, float]
+
+
+def _measure(task: Task, program: Program, module: HloModuleProto, inputs: list[Any], report: Report) -> Measured:
+    start = time.monotonic()
+    space = _space(module)
+    share = itertools.count(step=0.5 / task.configurations)
+    candidates = Candidates(
+        module,
+        space,
+        inputs,
+        task.platform,
+        fast_compile=task.fast_compile,
+        forbidden=task.left_out,
+        before=lambda name: report(Progress("compile", name, next(share))),
+        deadline=start + _COMPILE_SHARE * task.time_limit,
+    )
+    rng = np.random.default_rng([task.seed, zlib.crc32(program.name.encode())])
+    search = SEARCHES[Collection.parse(task.collection).search or ""]
+    rows = search(space, task.configurations, rng, lambda batch: _quick(candidates, space.default, batch, rng))
+    kept = [candidates.executable(row) is not None for row in rows]
+    left_out = {name: candidates.left_out[name] for name in map(name_of, rows[np.logical_not(kept)])}
+    if sum(kept) < 2:
+        raise SkippedError(f"only its default configuration works: {next(iter(left_out.values()), 'no other found')}")
+    compiled = time.monotonic()
+    times = measure(
+        candidates.timer(rows[kept]),
+        sum(kept),
+        rng,
+        Rounds(least=min(Rounds.least, task.rounds), most=task.rounds),
+        deadline=start + task.time_limit,
+        heartbeat=lambda done: report(Progress("measure", share=0.5 + 0.5 * done / task.rounds)),
+    )
+    seconds = {"compile": round(compiled - start, 2), "measure": round(time.monotonic() - compiled, 2)}
+    return Measured(rows[kept], times, left_out, len(candidates.recompiled), seconds)
+
+
+def measure_layouts(task: Task, report: Report) -> dict[str, Any]:
+    """Measures layouts of one program in this process, and writes its npz and JSON files.
+
+    Args:
+        task: which, and how.
+        report: called before each step that may take long.
+
+    Returns:
+        what the JSON file holds.
+
+    Raises:
+        SkippedError: this program can't be measured.
+        ConfigError: there is no such program.
+    """
+    load = os.getloadavg()[0]
+    report(Progress("trace"))
+    program = task.load()
+    module, inputs = _captured(program, task.platform)
+    measured = _measure(task, program, module, inputs, report)
+    npz = task.npz(program.name)
+    captured, _ = featurize(Record(program.name, npz, "", module, None), "layout")
+    configurations = captured.configurations
+    assert isinstance(configurations, LayoutConfigurations)
+    labels = record.measurements(measured.times)
+    about = {
+        "name": program.name,
+        "family": program.family,
+        **{key: value for key, value in dataclasses.asdict(task).items() if key not in ("left_out", "output")},
+        "fingerprint": task.fingerprint,
+        "device": xla.device_name(task.platform),
+        **record.environment(),
+        **record.quality(measured.times),
+        "nodes": captured.graph.nodes,
+        "configurable_nodes": len(configurations.node_ids),
+        "measured": len(labels),
+        "left_out": measured.left_out,
+        "recompiled": measured.recompiled,
+        "default": 0,
+        "runtime_ns": {
+            "default": int(labels.runtime[0]),
+            "best": int(labels.runtime.min()),
+            "worst": int(labels.runtime.max()),
+        },
+        "load": {"before": load, "after": os.getloadavg()[0]},
+        "seconds": measured.seconds,
+    }
+    layouts = LayoutConfigurations.from_chunks(configurations.node_ids, [measured.rows])
+    record.write(npz, MeasuredGraph(program.name, captured.graph, layouts, labels), about)
+    return about
+
+
+def _limit_memory() -> None:
+    """Makes allocations fail, rather than the machine, when a configuration asks for more than there is."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = total * 3 // 4
+    resource.setrlimit(resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+
+
+def _send(events: TextIO, message: dict[str, Any]) -> None:
+    events.write(json.dumps(message) + "\n")
+    events.flush()  # raises where the parent is gone: then there is nobody to work for
+
+
+def main(kind: type[_Task], measure: Callable[[_Task, Report], dict[str, Any]]) -> None:
+    """Reads a task of this kind as JSON from standard input, and writes events as JSON lines.
+
+    The number of the file for the events is the first argument of the process.
+    """
+    task = kind(**json.load(sys.stdin))
+    if task.core is not None:
+        os.sched_setaffinity(0, {task.core})
+    _limit_memory()
+    with os.fdopen(int(sys.argv[1]), "w") as events:
+        try:
+            about = measure(task, lambda progress: _send(events, {"progress": dataclasses.asdict(progress)}))
+        except (SkippedError, ConfigError) as error:
+            _send(events, {"skipped": str(error)})
+        else:
+            _send(events, {"done": about})
+
+
+if __name__ == "__main__":
+    main(Task, measure_layouts)

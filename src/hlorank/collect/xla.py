@@ -1,0 +1,177 @@
+"""XLA's compiler by way of jaxlib: capturing modules, compiling them, running them.
+
+The only module that calls private parts of jaxlib; `TESTED` is the version that they were tried with.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from hlorank.hlo.hlo_pb2 import HloProto
+
+TESTED = "0.10.2"
+Platform = Literal["cpu", "gpu"]
+Function = Callable[..., Any]
+
+_log = logging.getLogger(__name__)
+_LAYOUT_ASSIGNMENT = re.compile(r"\.after_[\w-]*layout-assignment\.")
+
+
+class NotCapturedError(RuntimeError):
+    """The compiler dumped no module before layout assignment."""
+
+
+class Executable:
+    """A compiled module, on one device."""
+
+    def __init__(self, loaded: Any) -> None:
+        self._loaded = loaded
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """Runs to the end and returns the outputs, flat, as arrays on the device.
+
+        Args:
+            inputs: one array for each parameter, as `put` gives them.
+
+        Raises:
+            RuntimeError: the backend failed, as when memory runs out.
+        """
+        outputs = [array for (array,) in self._loaded.execute_sharded(inputs).disassemble_into_single_device_arrays()]
+        for output in outputs:
+            output.block_until_ready()
+        return outputs
+
+    def module(self) -> bytes:
+        """The module after all passes, as a serialized HloModuleProto."""
+        (module,) = self._loaded.hlo_modules()
+        data: bytes = module.as_serialized_hlo_module_proto()
+        return data
+
+
+@cache
+def _device(platform: Platform) -> Any:
+    import jax
+    import jaxlib
+
+    if jaxlib.__version__ != TESTED:
+        _log.warning("jaxlib %s: hlorank collect was tried with %s only", jaxlib.__version__, TESTED)
+    # Runs in the calling thread: a hand-over to another one costs 6 us and a context switch each time. Ignored where
+    # the process has a client already.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    return jax.devices(platform)[0]
+
+
+def device_name(platform: Platform) -> str:
+    """What the backend calls its device."""
+    return str(_device(platform).device_kind)
+
+
+def put(arguments: Sequence[Any], platform: Platform = "cpu") -> list[Any]:
+    """The leaves of example arguments as arrays on the device, in the order of the module's parameters."""
+    import jax
+
+    def plain(leaf: Any) -> Any:
+        key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return jax.random.key_data(leaf) if key else leaf
+
+    leaves = [plain(leaf) for leaf in jax.tree.leaves(tuple(arguments))]
+    return [jax.device_put(leaf, _device(platform)) for leaf in leaves]
+
+
+def unoptimized_module(function: Function, arguments: Sequence[Any], platform: Platform = "cpu") -> bytes:
+    """Traces a function, and returns its module before any pass as a serialized HloModuleProto.
+
+    Raises:
+        Exception: whatever jax or the function raises where it can't be traced.
+    """
+    import jax
+
+    with jax.default_device(_device(platform)):
+        lowered = jax.jit(function, keep_unused=True).lower(*arguments)
+    data: bytes = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    return data
+
+
+def compile_module(
+    module: bytes,
+    platform: Platform = "cpu",
+    *,
+    fusion_emitters: bool = True,
+    library_fusions: bool = True,
+    dump: Path | None = None,
+) -> Executable:
+    """Compiles a module for one device.
+
+    Args:
+        module: a serialized HloModuleProto.
+        platform: the backend.
+        fusion_emitters: False generates the code of fusions the old way on a CPU: much faster to compile, and known to
+            be wrong for rare layouts, so compare outputs and fall back to True.
+        library_fusions: False keeps a CPU's dots, convolutions and reductions apart, which a library would run as one.
+        dump: a folder for the modules after each pass that changed something.
+
+    Raises:
+        RuntimeError: the compiler refuses.
+    """
+    from jaxlib import _jax
+
+    options = _jax.CompileOptions()
+    if platform == "cpu":
+        fusions = [] if fusion_emitters else [("xla_cpu_use_fusion_emitters", False)]
+        libraries = [] if library_fusions else [("xla_cpu_experimental_ynn_fusion_type", "")]
+        options.env_option_overrides = [*fusions, *libraries]
+    if dump is not None:
+        debug = options.executable_build_options.debug_options
+        debug.xla_dump_to = str(dump)
+        debug.xla_dump_hlo_pass_re = ".*"  # noqa: S105 (a regular expression)
+        debug.xla_dump_hlo_as_proto = True
+    device = _device(platform)
+    stablehlo = _jax.mlir.hlo_to_stablehlo(module)
+    return Executable(device.client.compile_and_load(stablehlo, _jax.DeviceList((device,)), options))
+
+
+def optimized_module(
+    function: Function, arguments: Sequence[Any], platform: Platform = "cpu", *, library_fusions: bool = True
+) -> bytes:
+    """The module of a function after all passes, as a serialized HloModuleProto.
+
+    Arguments as for `compile_module`; raises as `unoptimized_module`.
+    """
+    module = unoptimized_module(function, arguments, platform)
+    return compile_module(module, platform, library_fusions=library_fusions).module()
+
+
+def capture(function: Function, arguments: Sequence[Any], platform: Platform = "cpu") -> bytes:
+    """The module of a function right before layout assignment: what layout configurations speak of.
+
+    Returns:
+        a serialized HloModuleProto, without metadata and number, so that equal programs give equal modules.
+
+    Raises:
+        NotCapturedError: the compiler dumped no such module.
+        Exception: as `unoptimized_module`.
+    """
+    return capture_module(unoptimized_module(function, arguments, platform), platform)
+
+
+def capture_module(module: bytes, platform: Platform = "cpu") -> bytes:
+    """`capture` for a module that has been traced already."""
+    with tempfile.TemporaryDirectory(prefix="hlorank-dump-") as folder:
+        compile_module(module, platform, dump=Path(folder))
+        dumps = sorted(Path(folder).glob("*.hlo.pb"))
+        after = next((i for i, dump in enumerate(dumps) if _LAYOUT_ASSIGNMENT.search(dump.name)), 0)
+        if after == 0:
+            raise NotCapturedError(f"no module before layout assignment among {len(dumps)} dumps of jaxlib")
+        captured = HloProto.FromString(dumps[after - 1].read_bytes()).hlo_module
+    captured.ClearField("id")
+    captured.ClearField("stack_frame_index")
+    for computation in captured.computations:
+        for instruction in computation.instructions:
+            instruction.ClearField("metadata")
+    return captured.SerializeToString(deterministic=True)

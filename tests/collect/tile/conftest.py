@@ -1,0 +1,45 @@
+"""Kernels of small functions, compiled as `hlorank collect` compiles programs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="needs jax (extra collect)")
+
+from hlorank.collect import xla
+from hlorank.collect.tile.kernel import Harvest, Kernel, harvest
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+
+HarvestOf = Callable[..., Harvest]
+
+
+@pytest.fixture(scope="session")
+def gcc() -> str:
+    """The path of gcc."""
+    path = shutil.which("gcc")
+    if path is None:
+        pytest.skip("needs gcc")
+    return path
+
+
+@pytest.fixture(scope="session")
+def harvest_of() -> HarvestOf:
+    """What is harvested from a function of float32 arrays, or arrays of their own type, of these shapes."""
+
+    def make(function: Callable[..., Any], *arguments: Any, name: str = "program") -> Harvest:
+        arrays = [np.zeros(one, np.float32) if isinstance(one, tuple) else one for one in arguments]
+        return harvest(name, HloModuleProto.FromString(xla.optimized_module(function, arrays, library_fusions=False)))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def dot(harvest_of: HarvestOf) -> Kernel:
+    """The product of a (20, 24) and a (24, 36) matrix."""
+    (kernel,) = harvest_of(lambda x, y: x @ y, (20, 24), (24, 36)).kernels
+    return kernel
