@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hlorank.config import Config
+from hlorank.models.baseline import BASELINES
 from hlorank.training.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -80,6 +81,7 @@ def test_every_key_of_the_configuration_is_documented_and_no_other() -> None:
 def test_every_method_is_documented() -> None:
     text = (ROOT / "docs/explanation/gst.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `(\w+)` \| (?:one segment|segments)", text, re.MULTILINE) == list(METHODS)
+    assert re.findall(r"^\| `(\w+)` \| no segments", text, re.MULTILINE) == list(BASELINES)
 
 
 def test_every_dependency_is_documented() -> None:

@@ -17,11 +17,12 @@ from hlorank.stages.params import write_params
 
 ROOT = Path(__file__).parents[1]
 TINY = {
-    "pipeline": {"layout": ["layout/synthetic/random"], "tile": ["tile/synthetic"], "methods": ["full", "gst"]},
+    "pipeline": {"layout": ["layout/synthetic/random"], "tile": ["tile/synthetic"]},
     "data": {"synthetic": {"train": 2, "valid": 1, "test": 1, "min_nodes": 60, "max_nodes": 90, "configurations": 24}},
     "featurize": {"workers": 1},
     "partition": {"workers": 1, "max_nodes": 30},
     "model": {"width": 8, "layers": 1},
+    "baseline": {"iterations": 3},
     "trainer": {"max_epochs": 1, "steps_per_epoch": 2, "configs_per_step": 4},
 }
 
@@ -76,8 +77,9 @@ def test_a_change_runs_exactly_the_stages_that_read_it(project: Project) -> None
     everything = {"fetch", "fetch_tile", "featurize", "featurize_tile", "partition"} | train | after_train
     assert project.repro() == everything
     assert project.repro() == set(), "a second call does nothing"
-    for report in ("layout/synthetic/random/full", "layout/synthetic/random/gst", "tile/synthetic/full"):
-        assert (project.root / "reports" / report / "metrics.json").is_file()
+    for collection, key in (("layout/synthetic/random", "methods"), ("tile/synthetic", "tile_methods")):
+        for method in project.params["pipeline"][key]:
+            assert (project.root / "reports" / collection / method / "metrics.json").is_file()
 
     project.params["evaluate"]["splits"] = ["valid"]
     assert project.repro() == after_train
@@ -89,6 +91,7 @@ def test_a_change_runs_exactly_the_stages_that_read_it(project: Project) -> None
     for group, key, value, expected in (
         ("tracking", "experiment", "other", set()),
         ("trainer", "max_epochs", 2, train),
+        ("baseline", "leaves", 7, train),
         ("partition", "max_nodes", 20, {"partition"}),
         ("featurize", "log_range", 10, {"featurize", "featurize_tile"}),
     ):

@@ -7,7 +7,9 @@ name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, cast
 
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -197,6 +199,24 @@ class TrainerConfig:
 
 
 @dataclass
+class BaselineConfig:
+    """The baseline `gradient_boosting`: regression trees on pooled features."""
+
+    iterations: int = MISSING
+    """Trees at most; valid chooses how many of them are kept."""
+    learning_rate: float = MISSING
+    """By which the values of each tree are multiplied."""
+    leaves: int = MISSING
+    """Leaves of a tree, at most."""
+    min_leaf: int = MISSING
+    """Training rows in a leaf, at least."""
+    l2: float = MISSING
+    """Shrinks the values of leaves."""
+    rows_per_graph: int = MISSING
+    """Configurations of a graph that are trained on, at most."""
+
+
+@dataclass
 class TrackingConfig:
     """MLflow."""
 
@@ -240,6 +260,8 @@ class PipelineConfig:
     layout: list[str] = MISSING
     tile: list[str] = MISSING
     methods: list[str] = MISSING
+    """Of layout collections."""
+    tile_methods: list[str] = MISSING
 
 
 @dataclass
@@ -260,12 +282,24 @@ class Config:
     segments: SegmentsConfig = field(default_factory=SegmentsConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    baseline: BaselineConfig = field(default_factory=BaselineConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
 
 
 class ConfigError(ValueError):
-    """A configuration with an unknown key, a wrong type, or a missing value."""
+    """A configuration with an unknown key, a wrong type, a missing value or one out of range."""
+
+
+def check_least(config: Config, least: Mapping[str, int]) -> None:
+    """Checks that numbers, by dotted key, are not below their least values.
+
+    Raises:
+        ConfigError: one is.
+    """
+    for key, value in least.items():
+        if (found := attrgetter(key)(config)) < value:
+            raise ConfigError(f"{key}={found}: set it to at least {value}")
 
 
 def load(composed: DictConfig) -> Config:

@@ -14,6 +14,7 @@ from hlorank.config import Config, ConfigError
 from hlorank.evaluation.run import evaluate
 from hlorank.io import DataError, read_json, write_json
 from hlorank.partition.build import partition_collection
+from hlorank.training.baseline import train_baseline
 from hlorank.training.run import train
 
 Settings = Callable[..., Config]
@@ -28,16 +29,23 @@ def runs(config: Config) -> list[Any]:
     return list(client.search_runs([experiment.experiment_id]))
 
 
-@pytest.mark.parametrize(("collection", "method"), [("layout:synthetic:random", "gst"), ("tile:synthetic", "full")])
+def trained(config: Config, folder: Path) -> float | None:
+    return (train_baseline if config.method == "gradient_boosting" else train)(config, folder)
+
+
+@pytest.mark.parametrize("collection", ["layout:synthetic:random", "tile:synthetic"])
+@pytest.mark.parametrize("method", ["gst", "full", "gradient_boosting"])
 def test_metrics_join_the_run_of_the_training(collection: str, method: str, settings: Settings, tmp_path: Path) -> None:
     config = settings(collection=collection, method=method)
-    best = train(config, tmp_path / "model")
+    best = trained(config, tmp_path / "model")
     metrics = evaluate(config, tmp_path / "model", tmp_path / "report")
     (run,) = runs(config)
     assert {f"evaluate/{name}": value for name, value in metrics.items()}.items() <= run.data.metrics.items()
     assert run.data.metrics["train/loss"] > 0
     assert metrics["test/graphs"] == 1
-    if method == "gst":  # repeated configurations apart, these are the graphs and configurations of validation
+    if collection.startswith(
+        "layout"
+    ):  # repeated configurations apart, these are the graphs and configurations of validation
         assert metrics["valid/kendall_tau"] == pytest.approx(best, abs=0.05)
     (report,) = (tmp_path / "artifacts").rglob("report")
     assert {path.name for path in report.iterdir()} == {path.name for path in (tmp_path / "report").iterdir()}
@@ -83,6 +91,15 @@ def test_a_model_without_its_run_gets_one(settings: Settings, tmp_path: Path) ->
     (own,) = [run for run in runs(config) if run.info.run_id != trained.info.run_id]
     assert own.data.tags["run"] == "evaluated elsewhere"
     assert own.data.metrics["evaluate/valid/opa"] == pytest.approx(metrics["valid/opa"])
+
+
+def test_a_baseline_needs_no_segments(settings: Settings, tmp_path: Path) -> None:
+    config = settings(method="gradient_boosting", paths__segments=tmp_path / "none")
+    train_baseline(config, tmp_path / "model")
+    assert evaluate(config, tmp_path / "model", tmp_path / "report")["valid/graphs"] == 2
+    tiles = settings(method="gradient_boosting", collection="tile:synthetic")
+    with pytest.raises(DataError, match=r"model/spec.json: data: expected data [0-9a-f]{16}.*re-run the stage train"):
+        evaluate(tiles, tmp_path / "model", tmp_path / "other")
 
 
 def test_a_model_of_other_data_is_refused(settings: Settings, tmp_path: Path) -> None:

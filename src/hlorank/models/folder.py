@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Self, TypeVar, get_type_hints
 
 import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from safetensors.torch import load_file, save
 
-from hlorank.config import ConfigError, ModelConfig
+from hlorank.config import ConfigError, ModelConfig, to_plain
 from hlorank.featurize.spec import FeatureSpec
 from hlorank.io import DataError, read_json, sha256_file, write_atomic, write_json
 from hlorank.models.cost_model import CostModel
@@ -22,29 +22,21 @@ _SHA256 = "weights_sha256"
 
 
 @dataclass(frozen=True)
-class ModelSpec:
-    """What a trained model is, and what it needs to score a graph.
+class Spec:
+    """What a trained model of any kind is, and what it needs to score a graph.
 
     Attributes:
         version: of hlorank.
         collection: address of the collection that it was trained on.
-        method: how its segments were trained.
-        model: widths, layers and pooling.
-        aggregation: of segment embeddings.
-        whole_graph: graphs are scored as one segment; otherwise as the segments of `partition`.
-        partition: fingerprint of the partition, empty for whole graphs.
+        method: how it was trained.
         data: fingerprint of the data that it was trained on.
-        steps: optimizer steps taken; 0 for a model that found nothing to train on.
+        steps: optimizer steps taken, or trees; 0 for a model that found nothing to train on.
         features: how raw graphs become inputs.
     """
 
     version: str
     collection: str
     method: str
-    model: ModelConfig
-    aggregation: str
-    whole_graph: bool
-    partition: str
     data: str
     steps: int
     features: FeatureSpec
@@ -52,10 +44,11 @@ class ModelSpec:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return plain | {"model": asdict(self.model), "features": self.features.to_json()}
+        plain["features"] = self.features.to_json()
+        return {name: to_plain(value) if is_dataclass(value) else value for name, value in plain.items()}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ModelSpec:
+    def from_json(cls, value: dict[str, Any]) -> Self:
         """The inverse of `to_json`.
 
         Raises:
@@ -63,15 +56,39 @@ class ModelSpec:
         """
         if value.keys() != cls.__dataclass_fields__.keys():
             raise DataError("keys", f"{sorted(cls.__dataclass_fields__)}", sorted(value))
+        parts = dict(value)
         for key, kind in get_type_hints(cls).items():
             plain = kind if kind in (str, int, bool) else dict
             if type(value[key]) is not plain:
                 raise DataError(key, f"JSON that Python reads as {plain.__name__}", value[key])
-        try:
-            model = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(ModelConfig), value["model"]))
-        except OmegaConfBaseException as error:
-            raise DataError("model", "the values of a model configuration", error) from None
-        return cls(**value | {"model": model, "features": FeatureSpec.from_json(value["features"])})
+            if kind is FeatureSpec:
+                parts[key] = FeatureSpec.from_json(value[key])
+            elif plain is dict:
+                try:
+                    parts[key] = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), value[key]))
+                except OmegaConfBaseException as error:
+                    raise DataError(key, f"the values of a {kind.__name__}", error) from None
+        return cls(**parts)
+
+
+@dataclass(frozen=True)
+class ModelSpec(Spec):
+    """What a trained cost model is.
+
+    Attributes:
+        model: widths, layers and pooling.
+        aggregation: of segment embeddings.
+        whole_graph: graphs are scored as one segment; otherwise as the segments of `partition`.
+        partition: fingerprint of the partition, empty for whole graphs.
+    """
+
+    model: ModelConfig
+    aggregation: str
+    whole_graph: bool
+    partition: str
+
+
+AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
 def input_sizes(spec: FeatureSpec) -> InputSizes:
@@ -80,11 +97,35 @@ def input_sizes(spec: FeatureSpec) -> InputSizes:
     return InputSizes(spec.kind, len(spec.node_columns.columns), len(spec.opcodes) + 1, tile_columns)
 
 
-def save_model(folder: Path, model: CostModel, spec: ModelSpec) -> None:
+def save_folder(folder: Path, weights: bytes, spec: Spec) -> None:
     """Writes weights and specification, each file in one step; the specification holds the weights' SHA-256."""
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    write_atomic(folder / WEIGHTS, lambda file: file.write(save(weights)))
+    write_atomic(folder / WEIGHTS, lambda file: file.write(weights))
     write_json(folder / SPEC, {**spec.to_json(), _SHA256: sha256_file(folder / WEIGHTS)})
+
+
+def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
+    """The specification of a model folder, and the path of its weights, which are what `save_folder` wrote.
+
+    Raises:
+        DataError: a file is missing or damaged, or the specification is of another kind.
+    """
+    value, path = read_json(folder / SPEC), folder / WEIGHTS
+    expected = value.pop(_SHA256, None)
+    try:
+        spec = kind.from_json(value)
+    except DataError as error:
+        raise error.in_file(folder / SPEC) from None
+    if not path.is_file():
+        raise DataError("file", "the weights of a model", "no such file", file=path)
+    if (found := sha256_file(path)) != expected:
+        raise DataError("sha256", f"{expected}, as {SPEC} says", found, file=path)
+    return spec, path
+
+
+def save_model(folder: Path, model: CostModel, spec: ModelSpec) -> None:
+    """Writes a cost model."""
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    save_folder(folder, save(weights), spec)
 
 
 def load_model(folder: Path, device: torch.device) -> tuple[CostModel, ModelSpec]:
@@ -93,19 +134,11 @@ def load_model(folder: Path, device: torch.device) -> tuple[CostModel, ModelSpec
     Raises:
         DataError: a file is missing or damaged, or the weights do not fit the specification.
     """
-    value, path = read_json(folder / SPEC), folder / WEIGHTS
-    expected = value.pop(_SHA256, None)
+    spec, path = read_folder(folder, ModelSpec)
     try:
-        spec = ModelSpec.from_json(value)
         model = CostModel(spec.model, input_sizes(spec.features), spec.aggregation)
     except ConfigError as error:
         raise DataError("model", "a model that can be built", error, file=folder / SPEC) from None
-    except DataError as error:
-        raise error.in_file(folder / SPEC) from None
-    if not path.is_file():
-        raise DataError("file", "the weights of a model", "no such file", file=path)
-    if (found := sha256_file(path)) != expected:
-        raise DataError("sha256", f"{expected}, as {SPEC} says", found, file=path)
     try:
         model.load_state_dict(load_file(path))
     except RuntimeError as error:

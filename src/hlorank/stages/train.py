@@ -7,9 +7,12 @@ from hlorank.stages.entry import output_folder, stage
 @stage
 def main(config: Config) -> float | None:
     """Trains `method` on `collection`; sweeps minimize or maximize the returned validation Kendall tau."""
+    from hlorank.models.baseline import BASELINES
+    from hlorank.training.baseline import train_baseline
     from hlorank.training.run import train
 
-    return train(config, output_folder(config, config.paths.models, config.method))
+    run = train_baseline if config.method in BASELINES else train
+    return run(config, output_folder(config, config.paths.models, config.method))
 
 
 if __name__ == "__main__":

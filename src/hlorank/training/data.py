@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from hlorank.collection import Split
 from hlorank.config import Config
 from hlorank.featurize.features import GraphFeatures
+from hlorank.featurize.store import FeatureStore
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.open import GraphOpener
 from hlorank.training.sampling import Sampler, sampler_named
@@ -111,15 +112,26 @@ class _Rankings(Dataset[Ranking]):
 
     def __getitem__(self, i: int) -> Ranking:
         graph = self.graphs[i]()
-        return Ranking(graph, *_validated(graph.features, self.config))
+        return Ranking(graph, *validated(graph.features, self.config))
 
 
-def _validated(features: GraphFeatures, config: Config) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def validated(features: GraphFeatures, config: Config) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The targets of a graph that validation ranks, the same in each epoch."""
     rows, labels = features.targets()
     count = min(config.trainer.validation_configs, len(rows))
     drawn = np.sort(np.random.default_rng([config.seed, 2]).choice(len(rows), size=count, replace=False))
     return rows[drawn], labels[drawn]
+
+
+def usable(store: FeatureStore, config: Config) -> tuple[list[str], list[str]]:
+    """The names of the graphs that are trained on, and of those that validation ranks; tells which are skipped.
+
+    A graph is ranked in validation if its labels are known and at least two different ones are drawn.
+    """
+    for name, reason in store.skipped("train").items():
+        log.warning("%s: training skips the graph %s: %s", store.spec.collection, name, reason)
+    drawn = {name: validated(store.open("valid", name), config)[1] for name in store.trainable("valid")}
+    return store.trainable("train"), [name for name, labels in drawn.items() if labels.min() < labels.max()]
 
 
 class StepData(lightning.LightningDataModule):
@@ -131,7 +143,7 @@ class StepData(lightning.LightningDataModule):
 
     Attributes:
         train: names of the graphs that are trained on.
-        valid: names of the graphs that are ranked in validation: labels known, at least two different ones drawn.
+        valid: names of the graphs that are ranked in validation.
     """
 
     def __init__(self, graphs: GraphOpener, config: Config) -> None:
@@ -140,12 +152,7 @@ class StepData(lightning.LightningDataModule):
         self.sampler = sampler_named(config.trainer.sampling)
         self._open = lru_cache(_OPEN_GRAPHS)(graphs.open)
         self._cut = partial(graphs.cut, "train")
-        store = graphs.store
-        self.train = store.trainable("train")
-        drawn = {name: _validated(store.open("valid", name), config)[1] for name in store.trainable("valid")}
-        self.valid = [name for name, labels in drawn.items() if labels.min() < labels.max()]
-        for name, reason in store.skipped("train").items():
-            log.warning("%s: training skips the graph %s: %s", store.spec.collection, name, reason)
+        self.train, self.valid = usable(graphs.store, config)
         sampled = config.segments.sampled
         if fewer := sum(cut is not None and cut.segments < sampled for cut in map(self._cut, self.train)):
             log.warning(
@@ -170,7 +177,7 @@ class StepData(lightning.LightningDataModule):
 
     def ranked(self, graph: GraphInputs) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The rows and labels of a validation graph that are ranked in each epoch."""
-        return _validated(graph.features, self.config)
+        return validated(graph.features, self.config)
 
     def _graphs(self, split: Split, names: list[str]) -> list[Callable[[], GraphInputs]]:
         return [partial(self.graph, split, number) for number in range(len(names))]

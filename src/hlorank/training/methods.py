@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from hlorank.config import ConfigError
+from hlorank.models.baseline import BASELINES
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ def method_named(name: str) -> Method:
     """The specification of a method.
 
     Raises:
-        ConfigError: there is no such method.
+        ConfigError: there is no such method, or it is a baseline, which trains no segments.
     """
     if name not in METHODS:
-        raise ConfigError(f"method: expected one of {', '.join(METHODS)}, found {name!r}")
+        raise ConfigError(f"method: expected one of {', '.join([*METHODS, *BASELINES])}, found {name!r}")
     return METHODS[name]

@@ -10,34 +10,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import cast
 
 import lightning
-import pandas as pd
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import MLFlowLogger
 
 from hlorank import __version__
 from hlorank.collection import Collection
-from hlorank.config import Config, ConfigError, to_plain
-from hlorank.io import fingerprint, read_json, write_json, write_text
+from hlorank.config import Config, ConfigError, check_least, to_plain
+from hlorank.io import fingerprint, read_json, write_json
 from hlorank.models.cost_model import CostModel
 from hlorank.models.folder import ModelSpec, input_sizes, save_model
 from hlorank.models.open import GraphOpener
-from hlorank.tracking import flatten, open_run, tracking_uri
+from hlorank.tracking import flatten, tracking_uri
 from hlorank.training.callbacks import EpochHistory, Origin, Patience
 from hlorank.training.data import StepData
 from hlorank.training.finetune import HEAD_LOSS, HEAD_TAU, HeadData, HeadModule
 from hlorank.training.methods import method_named
 from hlorank.training.module import TRAIN_LOSS, VALID_TAU, RankingModule
+from hlorank.training.record import RUN, keep_record, training_run
 
 log = logging.getLogger(__name__)
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it tells what hardware there is, and advertises
 
-HISTORY, RUN = "history.csv", "run.json"
 # A training that differs in none of these, nor in its data, is the same training and may be resumed.
 _IDENTITY = ("collection", "method", "seed", "model", "segments", "loss", "trainer")
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
@@ -111,14 +109,8 @@ def train(config: Config, output: Path) -> float | None:
     origin = Origin({"partition": spec.partition, **flatten(identity), "data": spec.data, "version": __version__})
     state = Path(config.paths.state) / "training" / fingerprint([identity, spec.data, __version__])
     earlier = read_json(state / RUN)["run_id"] if (state / RUN).exists() else None
-    tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "trained": str(bool(data.train))}
-    name = f"{collection} {config.method} seed {config.seed}"
-    with open_run(config.tracking, name, tags, earlier) as (run_id, resumed):
-        import mlflow
-
-        if not resumed:
-            mlflow.log_params(flatten(to_plain(config)))
-            write_json(state / RUN, {"run_id": run_id})
+    with training_run(config, spec, bool(data.train), earlier) as run_id:
+        write_json(state / RUN, {"run_id": run_id})
         history = EpochHistory()
         steps, best = 0, None
         if data.train:
@@ -134,18 +126,13 @@ def train(config: Config, output: Path) -> float | None:
         else:
             log.warning("%s: nothing is left to train on; the model keeps its initial weights", collection)
         save_model(output, model, replace(spec, steps=steps))
-        columns = ["epoch", "train_loss", "valid_kendall_tau", "step_seconds"]
-        write_text(output / HISTORY, pd.DataFrame(history.rows, columns=columns).to_csv(index=False))
-        write_json(output / RUN, {"run_id": run_id, "tracking_uri": tracking_uri(config.tracking)})
-        mlflow.log_artifacts(str(output), "model")
+        keep_record(config, run_id, history.rows, output)
     shutil.rmtree(state)
     return best
 
 
 def _check(config: Config) -> None:
-    for name, least in _LEAST.items():
-        if (value := attrgetter(name)(config)) < least:
-            raise ConfigError(f"{name}={value}: set it to at least {least}")
+    check_least(config, _LEAST)
     if not 0 < config.segments.keep_probability <= 1:
         raise ConfigError(f"segments.keep_probability={config.segments.keep_probability}: set it above 0, to at most 1")
     if config.segments.configs_per_graph is not None and config.segments.configs_per_graph < 2:
