@@ -1,8 +1,8 @@
 """Quality: validation Kendall tau of the seven methods against steps and against CPU seconds, over seeds.
 
 Workloads: synthetic collections of 12 + 4 + 4 graphs of 2,000 to 20,000 nodes, by either search, in which a configured
-layout travels along the graph until something asks for another one; and the real pair, trained on unet3d and validated
-on unet_3d.
+layout travels along the graph until something asks for another one, once also with a halo around segments; and the
+real pair, trained on unet3d and validated on unet_3d.
 
 gst_ef and gst_efd take the very steps of gst_e and gst_ed, so these four are two trainings, whose head is finetuned
 afterwards. All figures are of the last weights: nothing is chosen by validation. CPU seconds are those of training:
@@ -80,22 +80,25 @@ class Workload:
         overrides: of the configuration, besides SHARED.
         quick: further ones of a short run.
         graphs: those of the shared data; none for generated graphs.
+        trainings: the methods that are trained.
     """
 
     collection: str
     overrides: dict[str, Any]
     quick: dict[str, Any]
     graphs: tuple[str, ...] = ()
+    trainings: tuple[str, ...] = tuple(TRAININGS)
 
 
-def _generated(search: str) -> Workload:
+def _generated(search: str, halo: int = 0, trainings: tuple[str, ...] = tuple(TRAININGS)) -> Workload:
     size = {"min_nodes": 2000, "max_nodes": 20_000, "configurations": 250, "repeated": 0.2, "noise": 0.001}
     quick = {"min_nodes": 500, "max_nodes": 2000, "configurations": 50, "train": 3, "valid": 2, "test": 2}
     return Workload(
         f"layout/synthetic/{search}",
         {f"data.synthetic.{key}": value for key, value in size.items()}
-        | {"segments.configs_per_graph": 64, "trainer.validation_configs": 64},
+        | {"segments.configs_per_graph": 64, "trainer.validation_configs": 64, "partition.halo": halo},
         {f"data.synthetic.{key}": value for key, value in quick.items()} | {"partition.max_nodes": 200},
+        trainings=trainings,
     )
 
 
@@ -107,6 +110,7 @@ WORKLOADS = {
         {"trainer.validation_configs": 50},
         ("train/unet3d.npz", "valid/unet_3d.4x4.bf16.npz"),
     ),
+    "synthetic-default-halo": _generated("default", halo=3, trainings=("gst", "gst_e")),
     "synthetic-random": _generated("random"),
 }
 
@@ -267,7 +271,8 @@ def measure(name: str, work: Path, record: Record, quick: bool) -> None:
     """Adds what is not yet measured of a workload, seed after seed."""
     workload = WORKLOADS[name]
     data = prepare(workload, settings(workload, work, "full", 0, quick))
-    for seed, (method, finetuned) in product(range(1 if quick else 3), TRAININGS.items()):
+    for seed, method in product(range(1 if quick else 3), workload.trainings):
+        finetuned = TRAININGS[method]
         config = settings(workload, work, method, seed, quick)
         plain = to_plain(config)
         identity = [plain[part] for part in ("partition", "model", "segments", "loss", "trainer")]

@@ -1,7 +1,8 @@
-"""The mean over neighbours, against dense matrices and PyTorch Geometric."""
+"""Sums over neighbours, against dense matrices and PyTorch Geometric."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.nn import SimpleConv
 
-from hlorank.models.adjacency import Adjacency, mean_over_neighbours
+from hlorank.models.adjacency import Adjacency, propagate
 
 
 @st.composite
@@ -22,6 +23,10 @@ def edges(draw: st.DrawFn) -> tuple[Tensor, Tensor, int]:
     return columns[:, 0], columns[:, 1], count
 
 
+def mean_of(nodes: Tensor, neighbours: Tensor, count: int) -> Adjacency:
+    return Adjacency.mean(nodes.numpy(), neighbours.numpy(), count, None, torch.device("cpu"))
+
+
 def states(count: int, *shape: int) -> Tensor:
     return torch.randn(count, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(count))
 
@@ -31,7 +36,7 @@ def states(count: int, *shape: int) -> Tensor:
 def test_equals_the_dense_formula_and_simple_conv(drawn: tuple[Tensor, Tensor, int]) -> None:
     nodes, neighbours, count = drawn
     x = states(count, 3)
-    mean = mean_over_neighbours(x, Adjacency.from_edges(nodes, neighbours, count))
+    mean = propagate(x, mean_of(nodes, neighbours, count))
     matrix = torch.zeros(count, count, dtype=torch.float64)
     matrix.index_put_((nodes, neighbours), torch.ones(len(nodes), dtype=torch.float64), accumulate=True)
     expected = matrix / matrix.sum(dim=1, keepdim=True).clamp(min=1) @ x
@@ -43,33 +48,44 @@ def test_equals_the_dense_formula_and_simple_conv(drawn: tuple[Tensor, Tensor, i
 @given(edges())
 @settings(deadline=None, max_examples=15)
 def test_gradients(drawn: tuple[Tensor, Tensor, int]) -> None:
-    adjacency = Adjacency.from_edges(*drawn)
+    adjacency = mean_of(*drawn)
     x = states(drawn[2], 2, 2).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: mean_over_neighbours(x, adjacency), (x,))
+    assert torch.autograd.gradcheck(lambda x: propagate(x, adjacency), (x,))
 
 
 def test_known_values() -> None:
-    adjacency = Adjacency.from_edges(torch.tensor([2, 0, 2, 2]), torch.tensor([0, 1, 1, 1]), 4)
-    mean = mean_over_neighbours(torch.tensor([[3.0], [6.0], [100.0], [100.0]]), adjacency)
+    adjacency = mean_of(torch.tensor([2, 0, 2, 2]), torch.tensor([0, 1, 1, 1]), 4)
+    mean = propagate(torch.tensor([[3.0], [6.0], [100.0], [100.0]]), adjacency)
     assert mean.tolist() == [[6.0], [0.0], [5.0], [0.0]]
+
+
+def test_the_transposed_matrix() -> None:
+    weight = np.array([0.5, 2.0, 3.0, 4.0])
+    for stored, known in ((weight, weight), (None, np.ones(4))):
+        adjacency = Adjacency(np.array([2, 0, 2, 2]), np.array([0, 1, 1, 4]), stored, 3, torch.device("cpu"))
+        expected = np.array([[0, 0, known[0]], [0, 0, 0], [known[1], 0, known[2] + known[3]]])
+        assert adjacency.matrix.toarray().tolist() == expected.tolist()
+        assert adjacency.transposed.matrix.toarray().tolist() == expected.T.tolist()
+        assert adjacency.apply(torch.eye(3)).tolist() == expected.tolist()
+        assert adjacency.transposed.apply(torch.eye(3)).tolist() == expected.T.tolist()
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (5, 2), (2, 3, 4)])
 def test_any_trailing_shape(shape: tuple[int, ...]) -> None:
-    adjacency = Adjacency.from_edges(torch.tensor([1, 2, 2]), torch.tensor([0, 0, 1]), 3)
+    adjacency = mean_of(torch.tensor([1, 2, 2]), torch.tensor([0, 0, 1]), 3)
     x = states(3, *shape)
-    mean = mean_over_neighbours(x, adjacency)
+    mean = propagate(x, adjacency)
     assert mean.shape == x.shape
     torch.testing.assert_close(mean, torch.stack([0 * x[0], x[0], (x[0] + x[1]) / 2]))
     transposed = states(4, 3).T  # not contiguous
-    torch.testing.assert_close(mean_over_neighbours(transposed, adjacency)[1], transposed[0])
+    torch.testing.assert_close(propagate(transposed, adjacency)[1], transposed[0])
 
 
 def test_no_edges_at_all() -> None:
     none = torch.zeros(0, dtype=torch.int64)
-    adjacency = Adjacency.from_edges(none, none, 3)
+    adjacency = mean_of(none, none, 3)
     x = states(3, 2).requires_grad_()
-    mean = mean_over_neighbours(x, adjacency)
+    mean = propagate(x, adjacency)
     assert mean.tolist() == [[0, 0]] * 3
     (gradient,) = torch.autograd.grad(mean.sum(), x)
     assert gradient.tolist() == [[0, 0]] * 3
@@ -78,11 +94,11 @@ def test_no_edges_at_all() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_other_dtypes(dtype: torch.dtype) -> None:
     nodes, neighbours = torch.randint(0, 9, (2, 40), generator=torch.Generator().manual_seed(0))
-    adjacency = Adjacency.from_edges(nodes, neighbours, 9)
+    adjacency = mean_of(nodes, neighbours, 9)
     x = states(9, 4)
     low = x.to(dtype).requires_grad_()
-    mean = mean_over_neighbours(low, adjacency)
+    mean = propagate(low, adjacency)
     (gradient,) = torch.autograd.grad(mean.sum(), low)
     assert mean.dtype == gradient.dtype == dtype
-    expected = mean_over_neighbours(x, adjacency)
+    expected = propagate(x, adjacency)
     torch.testing.assert_close(mean.double(), expected, rtol=0.0, atol=8 * torch.finfo(dtype).eps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -56,16 +57,37 @@ def test_segments_of_a_known_graph(known: GraphInputs) -> None:
     assert (first.config_columns.tolist(), second.config_columns.tolist()) == ([0, 2], [1])
 
 
-def test_hops_hold_the_edges_along_which_configurations_spread(known: GraphInputs) -> None:
-    first, second = known.segments
-    assert [first.reached(k) for k in range(4)] == [2, 3, 3, 3]
-    assert pairs(first.hop(0).operands) == [(1, 0)]  # 2 <- 0 brings nothing that depends on the configuration
-    assert pairs(first.hop(0).users) == [(0, 1), (2, 0)]
-    assert pairs(second.hop(0).operands) == [(2, 0)]
-    assert pairs(second.hop(0).users) == [(1, 0)]
-    assert sorted(pairs(second.hop(1).operands)) == sorted(pairs(second.operands))
-    # The weights are those of all neighbours, also of those left out.
-    assert second.hop(0).operands.weight.tolist() == [1.0, 0.0, 0.5]
+def test_a_neighbourhood_lists_what_each_node_receives(known: GraphInputs) -> None:
+    second = known.segments[1]
+    edges = second.neighbourhood
+    received = [
+        sorted(zip(*(values[start:stop].tolist() for values in (edges.kind, edges.source, edges.weight)), strict=True))
+        for start, stop in itertools.pairwise(edges.starts)
+    ]
+    # Node 4, the last, has the operands 3 and 1, which have no other user here.
+    assert received == [
+        [(0, 0, 1.0), (1, 1, 1.0), (2, 2, 1.0)],
+        [(0, 1, 1.0), (2, 0, 0.5), (2, 2, 0.5)],
+        [(0, 2, 1.0), (1, 0, 0.5), (1, 1, 0.5)],
+    ]
+    names = edges.names.toarray()
+    np.testing.assert_array_equal(names > 0, np.ones((3, 3)))
+    # Equal names stand for equal kinds and weights.
+    assert names[0, 0] == names[1, 1] == names[2, 2]
+    assert names[1, 0] == names[1, 2] != names[0, 2]
+    assert names[2, 0] == names[2, 1] != names[1, 0]
+    assert [second.reached(k) for k in range(4)] == [1, 3, 3, 3]
+
+
+def test_looks_are_equal_features(known: GraphInputs) -> None:
+    segment = known.segments[0]
+    feat = torch.tensor([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 3.0]])
+    opcode, layout = torch.tensor([7, 7, 8, 7]), torch.zeros(4, 6, dtype=torch.int64)
+    first, look = replace(segment, node_feat=feat, opcode=opcode, node_layout=layout).looks
+    assert sorted(first.tolist()) == [0, 2, 3]
+    assert first[look].tolist() == [0, 0, 2, 3]
+    layout[1, 5] = 1
+    assert len(replace(segment, node_feat=feat, opcode=opcode, node_layout=layout).looks[0]) == 4
 
 
 def test_a_segment_sees_its_own_configuration(known: GraphInputs) -> None:
@@ -99,8 +121,8 @@ def test_a_halo_is_computed_and_not_pooled(known: GraphInputs) -> None:
     assert sorted(pairs(first.operands)) == [(0, 2), (1, 0), (1, 3), (3, 4), (4, 2)]
     assert sorted(pairs(first.users)) == [(0, 1), (2, 0), (2, 4), (3, 1), (4, 3)]
     # Node 4 has the operands 1 and 3 in the graph, of which 3 is not here; node 1 the users 3 and 4.
-    assert first.operands.weight.tolist() == [1, 0.5, 0, 0.5, 1]
-    assert first.users.weight.tolist() == [1, 0, 0.5, 1, 0.5]
+    assert first.operands.matrix.data.tolist() == [1, 0.5, 0.5, 0.5, 1]
+    assert first.users.matrix.data.tolist() == [1, 0.5, 0.5, 1, 0.5]
     assert known.segments[0].pooled is None
 
 

@@ -1,94 +1,109 @@
-"""Neighbours of nodes, and the mean over them with a configuration axis and without copies of the graph."""
+"""Weighted sums over neighbours, with any axes after the nodes and without a copy for each edge."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 
-@dataclass(frozen=True, eq=False)
 class Adjacency:
-    """Edges from neighbours to nodes, stored by node and, for the gradient, by neighbour.
+    """A sparse matrix of nodes x neighbours, on a device.
+
+    Args:
+        index: (edges,) the neighbours of node 0, then of node 1, and so on.
+        starts: (nodes + 1,) where each node's neighbours start in `index`, and at last its length.
+        weight: (edges,) of the sum over neighbours; None for ones.
+        neighbours: how many there are.
+        device: where states are.
 
     Attributes:
-        index: (edges,) int64, the neighbours of node 0, then of node 1, and so on.
-        offsets: (nodes,) int64, where each node's neighbours start in `index`.
-        reverse_index: (edges,) int64, the nodes that have neighbour 0, then neighbour 1, and so on.
-        reverse_offsets: (neighbours,) int64.
-        weight: (nodes,) float64, 1 / number of neighbours, also of those that are left out here, 0 for none.
+        index: the same as a tensor.
+        offsets: (nodes,) tensor, the starts.
     """
 
-    index: Tensor
-    offsets: Tensor
-    reverse_index: Tensor
-    reverse_offsets: Tensor
-    weight: Tensor
+    def __init__(
+        self,
+        index: NDArray[np.integer],
+        starts: NDArray[np.integer],
+        weight: NDArray[np.float64] | None,
+        neighbours: int,
+        device: torch.device,
+    ) -> None:
+        self._shape = len(starts) - 1, neighbours
+        self._starts = starts
+        self._weight = None if weight is None else torch.from_numpy(weight).to(device)
+        self.index = torch.from_numpy(index).to(device)
+        self.offsets = torch.from_numpy(starts[:-1]).to(device)
 
     @classmethod
-    def from_edges(cls, nodes: Tensor, neighbours: Tensor, count: int, degree: Tensor | None = None) -> Adjacency:
-        """Builds both orders from edges.
+    def mean(
+        cls,
+        nodes: NDArray[np.int64],
+        neighbours: NDArray[np.int64],
+        count: int,
+        degree: NDArray[np.int64] | None,
+        device: torch.device,
+    ) -> Adjacency:
+        """The mean over neighbours, 0 for a node without any.
 
         Args:
             nodes: (edges,) int64, the node that receives.
             neighbours: (edges,) int64, the node that it receives from.
             count: number of nodes.
             degree: (nodes,) int64, how many neighbours each node has in all; None counts those that it has here.
+            device: where states are.
         """
-        if degree is None:
-            degree = torch.bincount(nodes, minlength=count)
-        weight = torch.where(degree > 0, 1 / degree.double(), 0.0)
-        return cls(*_rows(nodes, neighbours, count), *_rows(neighbours, nodes, count), weight)
+        here = np.bincount(nodes, minlength=count)
+        weight = 1 / np.maximum(1, here if degree is None else degree)
+        order = np.argsort(nodes, kind="stable")
+        return cls(neighbours[order], np.append(0, np.cumsum(here)), weight[nodes[order]], count, device)
 
-    def between(self, nodes: int, neighbours: int) -> Adjacency:
-        """The edges from the first `neighbours` nodes to the first `nodes` nodes, with unchanged weights."""
-        count = torch.diff(self.offsets, append=self.offsets.new_tensor([len(self.index)]))
-        receiver = torch.repeat_interleave(count)
-        kept = (receiver < nodes) & (self.index < neighbours)
-        receiver, sender = receiver[kept], self.index[kept]
-        return Adjacency(*_rows(receiver, sender, nodes), *_rows(sender, receiver, neighbours), self.weight[:nodes])
+    @property
+    def matrix(self) -> csr_array:
+        """The matrix; entries that repeat are edges that repeat."""
+        index = self.index.cpu().numpy()
+        weight = np.ones(len(index)) if self._weight is None else self._weight.cpu().numpy()
+        return csr_array((weight, index, self._starts), shape=self._shape)
 
-    def to(self, device: torch.device) -> Adjacency:
-        """The same edges on another device."""
-        return Adjacency(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+    @cached_property
+    def transposed(self) -> Adjacency:
+        """From neighbours to nodes, which gradients take."""
+        columns = self.matrix.tocsc()
+        weight = None if self._weight is None else columns.data
+        return Adjacency(columns.indices, columns.indptr, weight, self._shape[0], self.index.device)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """The sum without its gradient."""
+        if len(self.index) == 0:
+            return x.new_zeros(len(self.offsets), *x.shape[1:])
+        # The fused kernel never writes one row an edge to memory: 5x faster than index_add_ on unet_3d.
+        weight = None if self._weight is None else self._weight.to(x.dtype)
+        summed: Tensor = embedding_bag(
+            self.index, x.reshape(len(x), -1), self.offsets, mode="sum", per_sample_weights=weight
+        )
+        return summed.view(-1, *x.shape[1:])
 
 
-def _rows(row: Tensor, column: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    order = torch.argsort(row, stable=True)
-    counts = torch.bincount(row, minlength=count)
-    return column[order], counts.cumsum(0) - counts
-
-
-def _gather_sum(x: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
-    """Sums rows of x, (neighbours, ...): out[i] = sum of x[index[offsets[i]:offsets[i + 1]]]."""
-    if len(index) == 0:
-        return x.new_zeros(len(offsets), *x.shape[1:])
-    # The fused kernel never writes one row an edge to memory: 5x faster than index_add_ on unet_3d.
-    return embedding_bag(index, x[:, None].flatten(1), offsets, mode="sum").view(-1, *x.shape[1:])
-
-
-class _MeanOverNeighbours(torch.autograd.Function):
+class _Propagate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, adjacency: Adjacency) -> Tensor:
         ctx.adjacency = adjacency
-        return _scaled(_gather_sum(x, adjacency.index, adjacency.offsets), adjacency.weight)
+        return adjacency.apply(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        adjacency: Adjacency = ctx.adjacency
-        scaled = _scaled(gradients[0].contiguous(), adjacency.weight)
-        return _gather_sum(scaled, adjacency.reverse_index, adjacency.reverse_offsets), None
+        return ctx.adjacency.transposed.apply(gradients[0]), None
 
 
-def _scaled(x: Tensor, weight: Tensor) -> Tensor:
-    return x * weight.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
-
-
-def mean_over_neighbours(x: Tensor, adjacency: Adjacency) -> Tensor:
-    """The mean of the neighbours' states, 0 for a node without neighbours.
+def propagate(x: Tensor, adjacency: Adjacency) -> Tensor:
+    """The weighted sum of the neighbours' states, 0 for a node without neighbours.
 
     Args:
         x: (neighbours, ...) floating point, such as (neighbours, configurations, width).
@@ -97,5 +112,5 @@ def mean_over_neighbours(x: Tensor, adjacency: Adjacency) -> Tensor:
     Returns:
         (nodes, ...) in the dtype of x.
     """
-    result: Tensor = _MeanOverNeighbours.apply(x.contiguous(), adjacency)  # type: ignore[no-untyped-call] # torch's
+    result: Tensor = _Propagate.apply(x, adjacency)  # type: ignore[no-untyped-call] # torch's
     return result

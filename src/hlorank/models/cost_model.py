@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import cast
@@ -21,18 +20,8 @@ from hlorank.models.layers.sage import SageLayer
 from hlorank.models.layers.squeeze_excite import SqueezeExcite
 from hlorank.models.state import State
 
-
-def _sum(state: State) -> Tensor:
-    return state.varied.sum(dim=0) + state.unreached().sum(dim=0)
-
-
-def _max(state: State) -> Tensor:
-    parts = [part.amax(dim=0) for part in (state.varied, state.unreached()[:, None]) if len(part)]
-    return functools.reduce(torch.maximum, parts).expand(state.varied.shape[1], -1)
-
-
 POOLINGS: Mapping[str, Callable[[State], Tensor]] = MappingProxyType(
-    {"mean": lambda state: _sum(state) / len(state.shared), "sum": _sum, "max": _max}
+    {"mean": lambda state: state.sum() / len(state.rows.every), "sum": State.sum, "max": State.max}
 )
 AGGREGATIONS = ("mean", "sum")
 
@@ -58,9 +47,10 @@ class CostModel(nn.Module):
 
     Attributes:
         mixing: how far its layers mix.
-        config_sparse: only nodes that a configurable node can reach get the configuration axis, up to the first
-            layer that mixes over the segment; False computes the plain form, every node under every configuration,
-            with equal results.
+        config_sparse: nodes under configurations that nothing sets apart share one state, up to the first layer that
+            mixes over the segment; False computes the plain form, every node under every configuration, with equal
+            results.
+        computed_rows: node states that the layers have computed so far.
         deduplicate: each distinct local configuration of a segment is computed once, unless a layer mixes
             configurations; False computes every row.
 
@@ -80,6 +70,7 @@ class CostModel(nn.Module):
         self.aggregation = aggregation
         self.config_sparse = True
         self.deduplicate = True
+        self.computed_rows = 0
         self.encoder = Encoder(config, sizes)
         self.layers = nn.ModuleList(_layers(config))
         self.mixing = frozenset([self.encoder.mixing, *(layer.mixing for layer in self._stack)])
@@ -101,7 +92,7 @@ class CostModel(nn.Module):
         return self.config.width * len(self.config.pooling)
 
     def varied_rows(self, segment: Segment) -> list[int]:
-        """How many nodes of a segment depend on the configuration after each layer."""
+        """How many nodes of a segment depend on the configuration after each layer; their states may be fewer."""
         rows, hops, sparse = [], 0, self.config_sparse
         for layer in self._stack:
             hops += layer.mixing is Mixing.NEIGHBOURS
@@ -128,14 +119,17 @@ class CostModel(nn.Module):
             ConfigError: the segment has a halo, and a layer mixes over the segment.
         """
         self.check_halo(segment.pooled is not None)
-        state: State = self.encoder(segment, batch)
-        sparse = self.config_sparse
+        # A dropout mask, or the other configurations that attention compares, set nodes apart that look alike.
+        apart = (self.training and self.config.dropout > 0) or Mixing.CONFIGURATIONS in self.mixing
+        state: State = self.encoder(segment, batch, apart)
         for layer in self._stack:
-            sparse = sparse and layer.mixing is not Mixing.SEGMENT
+            # Where nothing is shared the plain form has less to do.
+            sparse = self.config_sparse and layer.mixing is not Mixing.SEGMENT and not state.is_plain
             state = layer.spread(state, segment) if sparse else State.of(layer(state.dense(), segment))
+            self.computed_rows += len(state.rows)
+        state = state._replace(values=self.norm(state.values))
         if segment.pooled is not None:
-            state = state.only(segment.pooled)
-        state = State(self.norm(state.shared), self.norm(state.varied))
+            state = state.only(segment.pooled.cpu().numpy())
         return torch.cat([POOLINGS[name](state) for name in self.config.pooling], dim=-1)
 
     def embed_rows(self, graph: GraphInputs, j: int, rows: NDArray[np.int64]) -> Tensor:

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from hlorank.config import ConfigError, ModelConfig
 from hlorank.graph import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
+from hlorank.models.adjacency import Adjacency, propagate
 from hlorank.models.inputs import ConfigurationBatch, InputSizes, LayoutBatch, Segment
 from hlorank.models.layers.layer import Mixing
-from hlorank.models.state import State
+from hlorank.models.state import Rows, State
 
 
 class Encoder(nn.Module):
@@ -64,14 +65,29 @@ class Encoder(nn.Module):
         embedded: Tensor = self.layout_value(values - LAYOUT_MIN)
         return embedded.flatten(-2)
 
-    def forward(self, segment: Segment, batch: ConfigurationBatch) -> State:
-        """The first states: configurable nodes depend on the configuration, all others do not."""
-        nodes: Tensor = self.numeric(segment.node_feat) + self.opcode_map(self.opcode(segment.opcode))
-        nodes = nodes + self.node_layout_map(self._layout(segment.node_layout))
-        if isinstance(batch, LayoutBatch):
-            # Each distinct row is embedded once a step; the configurations only gather.
-            rows: Tensor = self.configuration(self._layout(batch.codebook))
-            configured = rows[batch.codes.T]
-        else:
-            configured = self.configuration(batch.feat)[None]
-        return State(nodes, nodes[: segment.reached(0), None] + configured)
+    def forward(self, segment: Segment, batch: ConfigurationBatch, apart: bool = False) -> State:
+        """The first states: configurable nodes depend on the configuration, all others do not.
+
+        Args:
+            segment: the nodes.
+            batch: the configurations.
+            apart: nodes share no state, even where they look alike.
+        """
+        first, look = segment.looks
+        nodes: Tensor = self.numeric(segment.node_feat[first]) + self.opcode_map(self.opcode(segment.opcode[first]))
+        nodes = nodes + self.node_layout_map(self._layout(segment.node_layout[first]))
+        if not isinstance(batch, LayoutBatch):
+            return State.of(nodes[look, None] + self.configuration(batch.feat))
+        # Each distinct row of the codebook is embedded once a step; the states only gather, or add zero.
+        configured: Tensor = self.configuration(self._layout(batch.codebook))
+        table = torch.cat([nodes, configured, nodes.new_zeros(1, nodes.shape[1])])
+        codes, none = batch.codes.T.cpu().numpy(), len(configured)
+        own = np.arange(segment.nodes) if apart else look
+        keys = own * (none + 1)
+        rows = Rows.distinct(keys[: len(codes), None] + codes, keys[len(codes) :] + none)
+        varied = rows.node < len(codes)
+        code = np.full(len(rows), none)
+        code[varied] = codes[rows.node[varied], rows.configuration[varied]]
+        columns = np.stack([look[rows.node], len(nodes) + code], axis=1).ravel()
+        starts = np.arange(0, len(columns) + 1, 2)
+        return State(propagate(table, Adjacency(columns, starts, None, len(table), nodes.device)), rows)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, eye_array, hstack
 from torch import Tensor
 
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
@@ -63,7 +64,6 @@ class Segment:
     within: Sequence[int]
     config_columns: NDArray[np.int64]
     pooled: Tensor | None
-    _hops: dict[int, Hop] = field(default_factory=dict, repr=False)
 
     @property
     def nodes(self) -> int:
@@ -74,25 +74,41 @@ class Segment:
         """How many nodes lie at most `hops` edges from a configurable node."""
         return self.within[min(hops, len(self.within) - 1)]
 
-    def hop(self, layer: int) -> Hop:
-        """The edges along which configurations spread in one layer of message passing, the first being 0."""
-        if layer not in self._hops:
-            before, after = self.reached(layer), self.reached(layer + 1)
-            self._hops[layer] = Hop(self.operands.between(after, before), self.users.between(after, before))
-        return self._hops[layer]
+    @cached_property
+    def looks(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which nodes have equal features: (looks,) int64, a node of each; (nodes,) int64, the look of each node."""
+        columns = [tensor.cpu().numpy() for tensor in (self.node_feat, self.opcode[:, None], self.node_layout)]
+        _, first, look = np.unique(np.concatenate(columns, axis=1), axis=0, return_index=True, return_inverse=True)
+        return first, look
+
+    @cached_property
+    def neighbourhood(self) -> Neighbourhood:
+        """What each node receives from, itself included."""
+        parts = [eye_array(self.nodes, format="csr"), self.operands.matrix, self.users.matrix]
+        joined = csr_array(hstack(parts, format="csr"))
+        kind, source = np.divmod(joined.indices, self.nodes)
+        _, role = np.unique(np.stack([kind, joined.data]), axis=1, return_inverse=True)
+        names = np.random.default_rng(1).integers(2**64, size=len(source), dtype=np.uint64)[role]
+        named = csr_array((names, source, joined.indptr), shape=(self.nodes, self.nodes))
+        return Neighbourhood(joined.indptr, source, kind, joined.data, named)
 
 
-@dataclass(frozen=True, eq=False)
-class Hop:
-    """The edges from nodes that depend on the configuration before a layer to those that do after it.
+class Neighbourhood(NamedTuple):
+    """The edges of a segment as a list of what each node receives, one node after the other.
 
     Attributes:
-        operands: from operands, (nodes after) x (nodes before).
-        users: from users.
+        starts: (nodes + 1,) where each node's entries start.
+        source: (entries,) the node received from.
+        kind: (entries,) 0 the node itself, 1 an operand, 2 a user.
+        weight: (entries,) float64, 1 of the node itself, the weight in the mean of an operand or a user.
+        names: nodes x nodes, uint64, the entries with a random number for each pair of kind and weight.
     """
 
-    operands: Adjacency
-    users: Adjacency
+    starts: NDArray[np.int32]
+    source: NDArray[np.int32]
+    kind: NDArray[np.int32]
+    weight: NDArray[np.float64]
+    names: csr_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +193,7 @@ def _segments(features: GraphFeatures, partition: Partition, device: torch.devic
     edges = np.asarray(features.edge_index)
     edges = edges[np.argsort(edges[:, 0], kind="stable")]
     starts = np.searchsorted(edges[:, 0], np.arange(features.nodes + 1))  # of each node's operands
-    degrees = torch.from_numpy(np.diff(starts)), torch.bincount(torch.from_numpy(edges[:, 1]), minlength=features.nodes)
+    degrees = np.diff(starts), np.bincount(edges[:, 1], minlength=features.nodes)
     column = np.full(features.nodes, -1)  # of the configurable nodes, in the configuration codes
     if isinstance(features.configurations, LayoutFeatures):
         column[features.configurations.node_ids] = np.arange(len(features.configurations.node_ids))
@@ -197,7 +213,7 @@ def _segments(features: GraphFeatures, partition: Partition, device: torch.devic
             distance = np.zeros(len(nodes), dtype=np.int64)
 
         order = np.lexsort((nodes, distance))
-        user, operand = torch.from_numpy(np.argsort(order)[inner]).T
+        user, operand = np.argsort(order)[inner].T
         nodes, columns = nodes[order], column[nodes[order]]
         near = distance[distance < _UNREACHED]
         # The halo is there to give what the whole graph gives, so that its degrees count; a cut takes edges away.
@@ -208,8 +224,8 @@ def _segments(features: GraphFeatures, partition: Partition, device: torch.devic
                 node_feat=torch.tensor(features.node_feat[nodes], device=device),
                 opcode=torch.tensor(features.opcode[nodes], dtype=torch.int64, device=device),
                 node_layout=torch.tensor(features.node_layout[nodes], dtype=torch.int64, device=device),
-                operands=Adjacency.from_edges(user, operand, len(nodes), operand_count).to(device),
-                users=Adjacency.from_edges(operand, user, len(nodes), user_count).to(device),
+                operands=Adjacency.mean(user, operand, len(nodes), operand_count, device),
+                users=Adjacency.mean(operand, user, len(nodes), user_count, device),
                 within=np.cumsum(np.bincount(near, minlength=1)).tolist(),
                 config_columns=columns[columns >= 0],
                 pooled=torch.tensor(order < len(own), device=device) if len(halo) else None,

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hlorank.config import ConfigError
+from hlorank.models.adjacency import Adjacency
 from hlorank.models.cost_model import CostModel
 from hlorank.models.layers.layer import Mixing
 from hlorank.training.data import Step
@@ -22,7 +24,7 @@ class StepCost:
     """What one or more training steps computed.
 
     Attributes:
-        rows: node states that the layers computed, one for each configuration that a node depends on.
+        rows: node states that the layers computed, each distinct one of a segment once.
         plain_rows: the same in the plain form, every node under every configuration.
         looked_up: embeddings of segments that were asked of the table.
         found: those that it held.
@@ -79,55 +81,62 @@ class Combiner:
         graph = step.graph
         count = len(graph.segments)
         sampled = np.isin(np.arange(count), step.with_gradient)
-        local = np.asarray(graph.partition.local_codes[step.rows])
-        codes = [np.unique(local[:, j], return_inverse=True) for j in range(count)]
-        keys = [entry_keys(step.number, j, codes[j][0]) for j in range(count)]
+        codes = np.asarray(graph.partition.local_codes[step.rows]).T
+        distinct, entry = np.unique(entry_keys(step.number, np.arange(count)[:, None], codes), return_inverse=True)
+        keys = distinct.tolist()
         if self.table is None:
-            present = np.full(local.T.shape, self.method.others == "fresh")
+            present = np.full(entry.shape, self.method.others == "fresh")
         else:
             # Read of all segments before anything is written, so that it does not depend on what is sampled.
-            present = np.stack([self.table.present(keys[j])[codes[j][1]] for j in range(count)])
+            present = self.table.present(keys)[entry]
             self.cost.looked_up += present.size
             self.cost.found += int(present.sum())
         weights = segment_weights(sampled, present, self.keep_probability, step.draws)
 
         total = torch.zeros((), device=graph.device)
+        stale = np.where(sampled[:, None], 0, weights)
+        if self.table is not None and stale.any():
+            total = self._stale(self.table, keys, entry, stale, now)
         written = []
-        for j in range(count):
-            if not weights[j].any():
-                continue
+        computed = np.flatnonzero(sampled if self.table is not None else weights.any(axis=1))
+        # Those without gradient first: they leave nothing behind, while the others keep their states for backward.
+        for j in computed[np.argsort(sampled[computed], kind="stable")].tolist():
+            with torch.set_grad_enabled(torch.is_grad_enabled() and bool(sampled[j])):
+                embedding = self._embed(step, j)
+            total = total + torch.from_numpy(weights[j]).to(embedding)[:, None] * embedding
             if sampled[j]:
-                embedding = self._embed(step, j, len(codes[j][0]))
-                first = np.unique(codes[j][1], return_index=True)[1]
-                written.append((keys[j], embedding.detach()[torch.from_numpy(first)]))
-            elif self.table is None:
-                with torch.no_grad():
-                    embedding = self._embed(step, j, len(codes[j][0]))
-            else:
-                embedding = self._stale(self.table, keys[j], codes[j][1], weights[j] > 0, now)
-            weight = torch.from_numpy(weights[j]).to(embedding)
-            total = total + weight[:, None] * embedding
+                written.append((entry[j], embedding.detach()))
         if self.table is not None:
-            for key, embedding in written:
-                self.table.write(key, embedding, now)
+            for entries, embedding in written:
+                places, first = np.unique(entries, return_index=True)
+                self.table.write([keys[place] for place in places], embedding[torch.from_numpy(first)], now)
         return total
 
-    def _embed(self, step: Step, j: int, distinct: int) -> Tensor:
-        segment = step.graph.segments[j]
-        configurations = distinct if self.model.deduplicates else len(step.rows)
-        for varied in self.model.varied_rows(segment):
-            self.cost.rows += varied * configurations + segment.nodes - varied
-            self.cost.plain_rows += segment.nodes * len(step.rows)
-        return self.model.embed_rows(step.graph, j, step.rows)
+    def _embed(self, step: Step, j: int) -> Tensor:
+        model = self.model
+        before = model.computed_rows
+        embedding = model.embed_rows(step.graph, j, step.rows)
+        self.cost.rows += model.computed_rows - before
+        self.cost.plain_rows += len(model.layers) * step.graph.segments[j].nodes * len(step.rows)
+        return embedding
 
     def _stale(
-        self, table: HistoricalTable, keys: list[int], inverse: np.ndarray, wanted: np.ndarray, now: int
+        self, table: HistoricalTable, keys: list[int], entry: NDArray[np.int64], weights: NDArray[np.float64], now: int
     ) -> Tensor:
-        """Stale embeddings of the wanted configurations, zeros for the others."""
-        places = np.unique(inverse[wanted])
+        """The sum of stale embeddings, (configurations, width * poolings).
+
+        Args:
+            table: holds every entry whose weight is not 0.
+            keys: of the table's entries.
+            entry: (J, configurations), which of the keys each embedding has.
+            weights: (J, configurations).
+            now: number of the step.
+        """
+        configuration, segment = np.nonzero(weights.T)
+        places, index = np.unique(entry[segment, configuration], return_inverse=True)
         embeddings, written = table.read([keys[place] for place in places])
-        full = embeddings.new_zeros(len(keys), embeddings.shape[1])
-        full[torch.from_numpy(places).to(full.device)] = embeddings
         self.cost.used += len(places)
         self.cost.staleness += int((now - written).sum())
-        return full[torch.from_numpy(inverse).to(full.device)]
+        starts = np.searchsorted(configuration, np.arange(entry.shape[1] + 1))
+        weight = weights[segment, configuration]
+        return Adjacency(index, starts, weight, len(places), embeddings.device).apply(embeddings)

@@ -20,16 +20,16 @@ ENTRY_OVERHEAD = 200
 _SEGMENT_BITS, _LOCAL_BITS = 20, 24
 
 
-def entry_keys(graph: int, segment: int, local: NDArray[Any]) -> list[int]:
-    """The keys of some local configurations of a segment, one 64-bit integer each.
+def entry_keys(graph: int, segment: int | NDArray[np.int64], local: NDArray[Any]) -> NDArray[np.int64]:
+    """The keys of some local configurations of segments.
 
     Args:
         graph: number of the graph, below 2^19.
-        segment: below 2^20.
-        local: (entries,) segment-local configurations, below 2^24.
+        segment: below 2^20, of a shape that goes with that of `local`.
+        local: segment-local configurations, below 2^24.
     """
-    start = (graph << _SEGMENT_BITS | segment) << _LOCAL_BITS
-    return [start + int(code) for code in local]
+    keys: NDArray[np.int64] = ((graph << _SEGMENT_BITS | segment) << _LOCAL_BITS) + local.astype(np.int64)
+    return keys
 
 
 class HistoricalTable:

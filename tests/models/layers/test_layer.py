@@ -54,14 +54,15 @@ def test_declarations_are_true_and_tight(name: str, make_inputs: Callable[..., G
 
 
 @pytest.mark.parametrize("name", [name for name, make in LAYERS.items() if make().mixing is not Mixing.SEGMENT])
-def test_spreading_equals_the_plain_form(name: str, make_inputs: Callable[..., GraphInputs]) -> None:
+def test_spreading_equals_the_plain_form(
+    name: str, make_inputs: Callable[..., GraphInputs], first_state: Callable[..., State]
+) -> None:
     for segment in make_inputs(segments=3, nodes=60).segments:
         torch.manual_seed(0)
         layer = LAYERS[name]().double()
-        varied = torch.randn(segment.reached(0), 4, WIDTH, dtype=torch.float64)
-        state = State(torch.randn(segment.nodes, WIDTH, dtype=torch.float64), varied)
+        state = first_state(segment, CONFIGURATIONS, WIDTH, apart=layer.mixing is Mixing.CONFIGURATIONS)
         x = state.dense()
         for _ in range(3):
             state, x = layer.spread(state, segment), layer(x, segment)
             torch.testing.assert_close(state.dense(), x, rtol=1e-11, atol=1e-13)
-        assert 0 < len(state.varied) < segment.nodes or layer.mixing is Mixing.NEIGHBOURS
+        assert 0 < state.rows.reached < segment.nodes or layer.mixing is Mixing.NEIGHBOURS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch.nn.functional import gelu
 from torch_geometric.nn import SAGEConv
@@ -37,19 +38,21 @@ def test_equals_two_sage_convolutions(make_inputs: Callable[..., GraphInputs]) -
         torch.testing.assert_close(result[:, c], x[:, c] + gelu(messages), rtol=1e-10, atol=1e-12)
 
 
-def test_spreading_equals_the_plain_form(make_inputs: Callable[..., GraphInputs]) -> None:
-    torch.manual_seed(0)
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_spreading_equals_the_plain_form(
+    dropout: float, make_inputs: Callable[..., GraphInputs], first_state: Callable[..., State]
+) -> None:
     for segment in make_inputs(segments=3, nodes=60).segments:
-        layer = SageLayer(5, dropout=0.5).double()
-        varied = torch.randn(segment.reached(0), 4, 5, dtype=torch.float64)
-        state = State(torch.randn(segment.nodes, 5, dtype=torch.float64), varied)
+        torch.manual_seed(0)
+        layer = SageLayer(5, dropout).double()
+        state = first_state(segment, 4, 5, apart=dropout > 0)
         x = state.dense()
         for k in range(3):
             torch.manual_seed(k)
             state = layer.spread(state, segment)
             torch.manual_seed(k)
             x = layer(x, segment)
-            assert (state.hops, len(state.varied)) == (k + 1, segment.reached(k + 1))
+            assert (state.hops, state.rows.reached) == (k + 1, segment.reached(k + 1))
             torch.testing.assert_close(state.dense(), x, rtol=1e-11, atol=1e-13)
         with torch.no_grad():
             alike = (x - x[:, :1]).abs().amax(dim=(1, 2)) < 1e-12

@@ -31,14 +31,18 @@ class ConfigurationAttention(Layer):
         self.joined = nn.Linear(2 * width, width)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(_FIRST_TEMPERATURE)))
 
+    def _weights(self, z: Tensor) -> Tensor:
+        return z.shape[1] * torch.softmax(z / self.log_temperature.exp(), dim=1)
+
     def forward(self, x: Tensor, _: Segment) -> Tensor:
         """The plain form: (nodes, configurations, width) to the same shape."""
         z = self.norm(x)
-        attention = x.shape[1] * torch.softmax(z / self.log_temperature.exp(), dim=1)
-        update: Tensor = self.joined(torch.cat([z, attention * z], dim=-1))
+        update: Tensor = self.joined(torch.cat([z, self._weights(z) * z], dim=-1))
         return x + update
 
-    def spread(self, state: State, segment: Segment) -> State:
-        """The same: equal states under all configurations have weights of 1, as one state alone has."""
-        shared = self(state.shared[:, None], segment)[:, 0]
-        return State(shared, self(state.varied, segment), state.hops)
+    def spread(self, state: State, _: Segment) -> State:
+        """The same: configurations with equal states have equal weights, all of them 1 where no other has come."""
+        z = self.norm(state.values)
+        weights = state._replace(values=z).map_nodes(self._weights)
+        update: Tensor = self.joined(torch.cat([z, weights * z], dim=-1))
+        return state._replace(values=state.values + update)

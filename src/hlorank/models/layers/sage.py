@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear, pad
+from torch.nn.functional import gelu, linear
 
-from hlorank.models.adjacency import mean_over_neighbours
-from hlorank.models.inputs import Hop, Segment
+from hlorank.models.adjacency import propagate
+from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
 from hlorank.models.state import State
 
@@ -29,11 +29,7 @@ class SageLayer(Layer):
         self.users = nn.Linear(width, width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
-    def _messages(self, z: Tensor, edges: Segment | Hop) -> Tensor:
-        operands: Tensor = mean_over_neighbours(self.operands(z), edges.operands)
-        return operands + mean_over_neighbours(self.users(z), edges.users)
-
-    def _mask(self, nodes: int, like: Tensor) -> Tensor:
+    def _kept(self, nodes: int, like: Tensor) -> Tensor:
         # One mask serves all configurations, so that they stay comparable within a step.
         mask: Tensor = self.dropout(like.new_ones(nodes, like.shape[-1]))
         return mask
@@ -41,25 +37,22 @@ class SageLayer(Layer):
     def forward(self, x: Tensor, segment: Segment) -> Tensor:
         """The plain form: (nodes, configurations, width) to the same shape."""
         z = self.norm(x)
-        update = gelu(self.own(z) + self._messages(z, segment))
-        return x + self._mask(segment.nodes, x)[:, None] * update
+        messages = propagate(self.operands(z), segment.operands) + propagate(self.users(z), segment.users)
+        update = gelu(self.own(z) + messages)
+        return x + self._kept(segment.nodes, x)[:, None] * update
 
     def spread(self, state: State, segment: Segment) -> State:
-        """The same, where the configuration reaches one edge farther than before.
+        """The same, where the configurations reach one edge farther than before.
 
-        What enters the activation is linear in the neighbours: the part that comes from nodes without the
-        configuration axis is computed once, for all nodes, and the other part is added to it.
+        A row before is multiplied by the three weights at once, and a row after sums what it receives of them.
         """
-        before, after = segment.reached(state.hops), segment.reached(state.hops + 1)
-        own = pad(self.norm(state.unreached()), (0, 0, before, 0))
-        once = self.own(own) + self._messages(own, segment)
-        z = self.norm(state.varied)
-        each = once[:after, None] + self._messages(z, segment.hop(state.hops))
-        each = each + pad(linear(z, self.own.weight), (0, 0, 0, 0, 0, after - before))
-        mask = self._mask(segment.nodes, state.shared)
-        fresh = state.shared[before:after, None].expand(-1, state.varied.shape[1], -1)
-        return State(
-            state.shared + mask * gelu(once),
-            torch.cat([state.varied, fresh]) + mask[:after, None] * gelu(each),
-            state.hops + 1,
-        )
+        hops, device = state.hops + 1, state.values.device
+        rows = state.rows.spread(segment.neighbourhood, segment.reached(hops))
+        weight = torch.cat([self.own.weight, self.operands.weight, self.users.weight])
+        products = linear(self.norm(state.values), weight).view(3 * len(state.rows), -1)
+        messages = rows.messages(state.rows, segment.neighbourhood, device)
+        update = gelu(propagate(products, messages) + self.own.bias)
+        if self.training and self.dropout.p:
+            update = update * self._kept(segment.nodes, update)[torch.from_numpy(rows.node).to(device)]
+        previous = propagate(state.values, rows.previous(state.rows, device))
+        return State(previous + update, rows, hops)
