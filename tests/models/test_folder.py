@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hlorank.config import ModelConfig
+from hlorank.config import ModelConfig, PartitionConfig
 from hlorank.featurize.store import FeatureStore
 from hlorank.io import DataError, sha256_file
 from hlorank.models.cost_model import CostModel
@@ -49,6 +49,7 @@ def make_spec(graphs: GraphOpener, **changes: Any) -> ModelSpec:
         aggregation="sum",
         whole_graph=False,
         partition=graphs.partition,
+        cut=PartitionConfig("topological", 4, halo=1, workers=1),
         data=graphs.fingerprint,
         steps=12,
         features=graphs.store.spec,

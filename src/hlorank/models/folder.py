@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from safetensors.torch import load_file, save
 
-from hlorank.config import ConfigError, ModelConfig, to_plain
+from hlorank.config import ConfigError, ModelConfig, PartitionConfig, to_plain
 from hlorank.featurize.spec import FeatureSpec
 from hlorank.io import DataError, read_json, sha256_file, write_atomic, write_json
 from hlorank.models.cost_model import CostModel
@@ -80,12 +80,14 @@ class ModelSpec(Spec):
         aggregation: of segment embeddings.
         whole_graph: graphs are scored as one segment; otherwise as the segments of `partition`.
         partition: fingerprint of the partition, empty for whole graphs.
+        cut: how to cut a graph that is in no store, as those of `partition` were; of no use for whole graphs.
     """
 
     model: ModelConfig
     aggregation: str
     whole_graph: bool
     partition: str
+    cut: PartitionConfig
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)

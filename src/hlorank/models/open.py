@@ -26,7 +26,7 @@ class GraphOpener:
     Attributes:
         store: the featurized graphs.
         partition: fingerprint of the partition, empty for whole graphs.
-        halo: hops of its halos, 0 for whole graphs.
+        options: how they were cut; None for whole graphs.
 
     Raises:
         DataError: features or segments are missing, or the segments were cut from other features.
@@ -39,7 +39,7 @@ class GraphOpener:
         if self._partitions is not None:
             self._partitions.check(self.store)
         self.partition = "" if self._partitions is None else self._partitions.spec.fingerprint
-        self.halo = 0 if self._partitions is None else self._partitions.spec.halo
+        self.options = None if self._partitions is None else self._partitions.spec.options
 
     @property
     def fingerprint(self) -> str:

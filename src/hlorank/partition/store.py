@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hlorank import io
 from hlorank.collection import Split
+from hlorank.config import PartitionConfig
 from hlorank.featurize.store import FeatureStore, graph_folder
 from hlorank.io import DataError
 from hlorank.partition.segments import Partition
@@ -30,6 +31,11 @@ class PartitionSpec:
     algorithm: str
     max_nodes: int
     halo: int
+
+    @property
+    def options(self) -> PartitionConfig:
+        """The options again; a single worker."""
+        return PartitionConfig(self.algorithm, self.max_nodes, self.halo, workers=1)
 
     @property
     def fingerprint(self) -> str:

@@ -91,6 +91,7 @@ def train(config: Config, output: Path) -> float | None:
         aggregation=config.segments.aggregation,
         whole_graph=whole_graph,
         partition=graphs.partition,
+        cut=graphs.options or config.partition,
         data=graphs.fingerprint,
         steps=0,
         features=graphs.store.spec,
@@ -100,7 +101,7 @@ def train(config: Config, output: Path) -> float | None:
         model = CostModel(config.model, input_sizes(spec.features), config.segments.aggregation)
     if config.model.opcode_init:
         model.encoder.start_opcodes(spec.features.opcode_embedding)
-    model.check_halo(graphs.halo > 0)
+    model.check_halo(graphs.options is not None and graphs.options.halo > 0)
     module = RankingModule(model, config)
     if module.table is not None and (entries := data.table_entries()):
         module.table.check_budget(entries)
