@@ -23,7 +23,7 @@ Settings = Callable[..., Config]
 
 def trained(config: Config, folder: Path) -> Ranker:
     (train_baseline if config.method == "gradient_boosting" else train)(config, folder)
-    return Ranker.load(folder)
+    return Ranker(folder)
 
 
 @pytest.mark.parametrize("address", ["layout:synthetic:random", "tile:synthetic"])

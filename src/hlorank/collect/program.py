@@ -40,7 +40,7 @@ class Program:
 def require_jax() -> None:
     """Raises ConfigError where jax is missing."""
     try:
-        import jax  # noqa: F401
+        import jax  # noqa: F401 (whether it is there)
     except ImportError as error:
         raise ConfigError(f"hlorank collect needs jax ({error}); pip install 'hlorank[collect]'") from None
 
@@ -83,7 +83,7 @@ def _resolve(what: str, reference: str) -> Function:
         ) from error
     if not callable(found):
         raise ConfigError(f"{what} {reference!r}: a {type(found).__name__} can't be called; name a function")
-    return found  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return] # callable, no more is known
 
 
 def _made_by(reference: str) -> Callable[[], Arguments]:

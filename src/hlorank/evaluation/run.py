@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,12 +11,11 @@ from numpy.typing import NDArray
 
 from hlorank.collection import Collection, Split
 from hlorank.config import Config
-from hlorank.evaluation.protocol import Score, evaluate_collection
-from hlorank.evaluation.scoring import score_configurations
+from hlorank.evaluation.protocol import evaluate_collection
+from hlorank.evaluation.scorer import load_scorer
 from hlorank.featurize.features import GraphFeatures
 from hlorank.io import DataError, read_json
-from hlorank.models.baseline import BASELINES, load_baseline
-from hlorank.models.folder import SPEC, Spec, load_model
+from hlorank.models.folder import SPEC
 from hlorank.models.open import GraphOpener
 from hlorank.tracking import open_run
 
@@ -44,12 +42,19 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
 
     torch.set_num_threads(config.trainer.threads)
     collection = Collection.parse(config.collection)
-    spec, graphs, score = _open(model_folder, collection, config)
+    scorer = load_scorer(model_folder, config.evaluate.memory_bytes)
+    spec, paths = scorer.spec, config.paths
+    segments = None if scorer.cut is None else Path(paths.segments) / collection.path
+    graphs = GraphOpener(Path(paths.features) / collection.path, segments, torch.device("cpu"))
     if spec.data != graphs.fingerprint:
         expected = f"data {spec.data}, which the model was trained on"
         raise DataError("data", expected, f"{graphs.fingerprint}; re-run the stage train", file=model_folder / SPEC)
     if spec.steps == 0:
         log.warning("%s: the model was never trained; its scores say nothing", collection)
+
+    def score(split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
+        return scorer.score(graph, graphs.cut(split, name))
+
     metrics = evaluate_collection(graphs.store, collection, score, config.evaluate, output)
     run_id = read_json(model_folder / "run.json")["run_id"]
     tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "run": "evaluated elsewhere"}
@@ -58,27 +63,3 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
         mlflow.log_metrics({f"evaluate/{name}": value for name, value in metrics.items()})
         mlflow.log_artifacts(str(output), "report")
     return metrics
-
-
-class _Ranker(NamedTuple):
-    spec: Spec
-    graphs: GraphOpener
-    score: Score
-
-
-def _open(folder: Path, collection: Collection, config: Config) -> _Ranker:
-    """Whatever model a folder holds, and the graphs as it reads them."""
-    device, memory_bytes = torch.device("cpu"), config.evaluate.memory_bytes
-    features = Path(config.paths.features) / collection.path
-    if read_json(folder / SPEC).get("method") in BASELINES:
-        baseline, baseline_spec = load_baseline(folder)
-        whole = GraphOpener(features, None, device)
-        return _Ranker(baseline_spec, whole, lambda _split, _name, graph: baseline.score(graph, memory_bytes))
-
-    model, spec = load_model(folder, device)
-    graphs = GraphOpener(features, None if spec.whole_graph else Path(config.paths.segments) / collection.path, device)
-
-    def score(split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
-        return score_configurations(model, graphs.open(split, name), np.arange(graph.distinct), memory_bytes)
-
-    return _Ranker(spec, graphs, score)

@@ -2,65 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hlorank.collection import Collection
-from hlorank.evaluation.scoring import score_configurations
-from hlorank.featurize.features import GraphFeatures
+from hlorank.evaluation.scorer import load_scorer
 from hlorank.featurize.graph import featurize_graph
 from hlorank.graph import MeasuredGraph
 from hlorank.hlo.extra import Extra
-from hlorank.io import read_json
 from hlorank.metrics import ranking
-from hlorank.models.baseline import BASELINES, load_baseline
-from hlorank.models.folder import SPEC, Spec, load_model
-from hlorank.models.inputs import GraphInputs
-from hlorank.partition.build import partition_graph, whole_graph
+from hlorank.partition.build import partition_graph
 
 MEMORY_BYTES = 256 * 2**20
 
 
-@dataclass(frozen=True, eq=False)
 class Ranker:
     """Scores and ranks configurations, by whatever model a folder holds.
 
+    Args:
+        folder: what the stage train wrote.
+        memory_bytes: bound of the activations held while scoring.
+
     Attributes:
         spec: what the model is.
-        score_features: scores of the distinct configurations of a featurized graph.
+
+    Raises:
+        DataError: a file is missing or damaged.
     """
 
-    spec: Spec
-    score_features: Callable[[GraphFeatures], NDArray[np.float64]]
-
-    @classmethod
-    def load(cls, folder: Path, memory_bytes: int = MEMORY_BYTES) -> Ranker:
-        """Reads what the stage train wrote.
-
-        Args:
-            folder: the model folder.
-            memory_bytes: bound of the activations held while scoring.
-
-        Raises:
-            DataError: a file is missing or damaged.
-        """
-        if read_json(folder / SPEC).get("method") in BASELINES:
-            baseline, baseline_spec = load_baseline(folder)
-            return cls(baseline_spec, lambda features: baseline.score(features, memory_bytes))
-        device = torch.device("cpu")
-        model, spec = load_model(folder, device)
-
-        def score(features: GraphFeatures) -> NDArray[np.float64]:
-            cut = whole_graph(features) if spec.whole_graph else partition_graph(features, spec.cut)
-            graph = GraphInputs(features, cut, device)
-            return score_configurations(model, graph, np.arange(features.distinct), memory_bytes)
-
-        return cls(spec, score)
+    def __init__(self, folder: Path, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._scorer = load_scorer(folder, memory_bytes)
+        self.spec = self._scorer.spec
 
     @property
     def collection(self) -> Collection:
@@ -81,7 +55,9 @@ class Ranker:
             DataError: layouts where the model ranks tiles or the other way round, or extra features are missing.
         """
         features = featurize_graph(measured, self.spec.features, extra)
-        return self.score_features(features)[features.row_of]
+        cut = self._scorer.cut
+        segments = None if cut is None else partition_graph(features, cut)
+        return self._scorer.score(features, segments)[features.row_of]
 
     def rank(self, measured: MeasuredGraph, extra: Extra | None = None) -> NDArray[np.int64]:
         """The indices of a graph's configurations from the fastest to the slowest by score, ties by index."""

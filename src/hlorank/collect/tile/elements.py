@@ -307,7 +307,7 @@ class Elements:
             start += size
             last = start == one.shape.dimensions[dim]
             conditions = [] if last else [f"{index[dim]} < {start}"]
-            branches.append((conditions, lambda operand=operand, moved=moved: self.value(operand, moved)))  # type: ignore[misc]
+            branches.append((conditions, lambda operand=operand, moved=moved: self.value(operand, moved)))  # type: ignore[misc] # mypy infers no type
         return self._choose(c_type(one.shape), branches)
 
     def _start(self, operand: HloInstructionProto, index: Indices, most: int) -> Index:

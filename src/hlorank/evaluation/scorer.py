@@ -1,0 +1,60 @@
+"""Whatever model a folder holds, as one thing that scores graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hlorank.config import PartitionConfig
+from hlorank.evaluation.scoring import score_configurations
+from hlorank.featurize.features import GraphFeatures
+from hlorank.io import read_json
+from hlorank.models.baseline import BASELINES, load_baseline
+from hlorank.models.folder import SPEC, Spec, load_model
+from hlorank.models.inputs import GraphInputs
+from hlorank.partition.build import whole_graph
+from hlorank.partition.segments import Partition
+
+
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """A trained model, on the CPU.
+
+    Attributes:
+        spec: what it is.
+        cut: how graphs are cut into segments for it; None where it takes them whole.
+        score: (distinct,) scores of a graph's distinct configurations, larger = slower. Is given the graph and its
+            segments, None for a whole graph.
+    """
+
+    spec: Spec
+    cut: PartitionConfig | None
+    score: Callable[[GraphFeatures, Partition | None], NDArray[np.float64]]
+
+
+def load_scorer(folder: Path, memory_bytes: int) -> Scorer:
+    """Reads what the stage train wrote.
+
+    Args:
+        folder: the model folder.
+        memory_bytes: bound of the activations held while scoring.
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    if read_json(folder / SPEC).get("method") in BASELINES:
+        baseline, baseline_spec = load_baseline(folder)
+        return Scorer(baseline_spec, None, lambda graph, _: baseline.score(graph, memory_bytes))
+    device = torch.device("cpu")
+    model, spec = load_model(folder, device)
+
+    def score(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
+        inputs = GraphInputs(graph, whole_graph(graph) if segments is None else segments, device)
+        return score_configurations(model, inputs, np.arange(graph.distinct), memory_bytes)
+
+    return Scorer(spec, None if spec.whole_graph else spec.cut, score)
