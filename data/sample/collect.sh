@@ -26,6 +26,7 @@ programs() { for name in $1; do printf '%s.%s ' "$name" "$2"; done; }
 
 hlorank collect $(programs "$forward" forward) --collection layout:cpu:random --configurations 64 --out $out
 hlorank collect $large --collection layout:cpu:random --configurations 24 --out $out
-hlorank collect $(programs "$default" forward) --collection layout:cpu:default --configurations 48 --out $out
-hlorank collect --all --collection tile:cpu --configurations 48 --kernels 2 --out $out
 hlorank collect $(programs "$train" train) --collection layout:cpu:random --configurations 64 --out $out
+hlorank collect $(programs "$default" forward) --collection layout:cpu:default --configurations 48 --out $out
+hlorank collect $(programs "$forward" forward) $(programs "$train" train) --collection tile:cpu --configurations 48 \
+    --kernels 3 --out $out
