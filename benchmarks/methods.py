@@ -61,10 +61,16 @@ SHARED = {
     "featurize.workers": 1,
     "partition.workers": 1,
     "partition.max_nodes": 1000,
+    "featurize.prune_hops": "null",
+    "model.layout_sizes": False,
+    "loss": "hinge",
     "trainer.accelerator": "cpu",
     "trainer.max_epochs": 20,
     "trainer.steps_per_epoch": 50,
+    "trainer.graphs_per_step": 1,
     "trainer.configs_per_step": 16,
+    "trainer.learning_rate": 1e-3,
+    "trainer.weight_decay": 1e-4,
     "segments.redraw_epochs": 20,
     "segments.finetune_epochs": 4,
 }
@@ -95,7 +101,8 @@ def _generated(search: str, halo: int = 0, trainings: tuple[str, ...] = tuple(TR
     quick = {"min_nodes": 500, "max_nodes": 2000, "configurations": 50, "train": 3, "valid": 2, "test": 2}
     return Workload(
         f"layout/synthetic/{search}",
-        {f"data.synthetic.{key}": value for key, value in size.items()}
+        {"experiment": "synthetic"}
+        | {f"data.synthetic.{key}": value for key, value in size.items()}
         | {"segments.configs_per_graph": 64, "trainer.validation_configs": 64, "partition.halo": halo},
         {f"data.synthetic.{key}": value for key, value in quick.items()} | {"partition.max_nodes": 200},
         trainings=trainings,

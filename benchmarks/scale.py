@@ -69,6 +69,7 @@ def main() -> None:
         root = Path(folder)
         settings = {
             "collection": COLLECTION,
+            "experiment": "synthetic",
             "data.synthetic.train": 1,
             "data.synthetic.valid": 0,
             "data.synthetic.test": 0,

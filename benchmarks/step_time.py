@@ -65,7 +65,7 @@ class Workload:
         features = featurize_graph(measured, spec)
         torch.manual_seed(0)
         config = ModelConfig(
-            width=width, layers=3, opcode_width=16, opcode_init=False, layout_width=4, dropout=0.0,
+            width=width, layers=3, opcode_width=16, opcode_init=False, layout_width=4, layout_sizes=True, dropout=0.0,
             pooling=["mean", "max"], squeeze_excite=False, configuration_attention=False,
         )  # fmt: skip
         place = torch.device(device)

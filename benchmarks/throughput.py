@@ -65,7 +65,7 @@ class PublicForm(nn.Module):
         """One object for each configuration of a segment; the names that hold `index` are those that PyG shifts."""
         batch = graph.configurations(rows, segment)
         assert isinstance(batch, LayoutBatch)
-        layouts = batch.codebook[batch.codes]
+        layouts, sizes = batch.codebook[batch.codes], batch.sizes[batch.codes]
         operands = segment.operands
         counts = torch.diff(operands.offsets, append=torch.tensor([len(operands.index)]))
         edge_index = torch.stack([operands.index, torch.repeat_interleave(counts)])
@@ -73,9 +73,9 @@ class PublicForm(nn.Module):
         return [
             Data(
                 x=segment.node_feat, opcode=segment.opcode, node_layout=segment.node_layout, edge_index=edge_index,
-                configured_index=configured, layout=layout,
+                configured_index=configured, layout=layout, sizes=size,
             )
-            for layout in layouts
+            for layout, size in zip(layouts, sizes, strict=True)
         ]  # fmt: skip
 
     def forward(self, objects: list[Data]) -> Tensor:
@@ -83,13 +83,9 @@ class PublicForm(nn.Module):
         batch: Any = Batch.from_data_list(objects)
         encoder = self.model.encoder
 
-        def embedded(layouts: Tensor) -> Tensor:
-            values: Tensor = encoder.layout_value(layouts - LAYOUT_MIN)
-            return values.flatten(-2)
-
         x = encoder.numeric(batch.x) + encoder.opcode_map(encoder.opcode(batch.opcode))
-        x = x + encoder.node_layout_map(embedded(batch.node_layout))
-        x = x.index_add(0, batch.configured_index, encoder.configuration(embedded(batch.layout)))
+        x = x + encoder.node_layout_map(encoder.layout_value(batch.node_layout - LAYOUT_MIN).flatten(-2))
+        x = x.index_add(0, batch.configured_index, encoder.configured(batch.layout, batch.sizes))
         flipped = batch.edge_index.flip(0)
         for layer, operands, users in zip(
             cast("Sequence[SageLayer]", self.model.layers), self.operands, self.users, strict=True

@@ -58,6 +58,7 @@ def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
         collection = Collection.parse(address)
         sizes = {"train": 3, "valid": 2, "test": 1, "min_nodes": 50, "max_nodes": 70, "configurations": 60}
         config = _composed(
+            "experiment=synthetic",
             *(f"data.synthetic.{name}={value}" for name, value in sizes.items()),
             *("featurize.workers=1", "partition.workers=1", "partition.max_nodes=20"),
         )
@@ -91,6 +92,8 @@ def settings(tiny_collections: Path, tracking_database: Path, tracking_environme
     torch.set_num_threads(1)
     shutil.copy(tracking_database, tmp_path / "mlflow.db")
     fixed = {
+        "experiment": "synthetic",
+        "collection": "layout/synthetic/random",
         **{f"paths.{name}": tiny_collections / name for name in ("raw", "features", "segments")},
         **{f"paths.{name}": tmp_path / name for name in ("models", "reports", "state")},
         "tracking.uri": f"sqlite:///{tmp_path}/mlflow.db",
@@ -130,7 +133,9 @@ def make_features() -> MakeFeatures:
             codes = rng.permutation(codes)[:distinct]
             assert len(codes) == distinct
             codebook = rng.integers(-1, 6, size=(3, 18)).astype(np.int8)
-            configurations = LayoutFeatures(node_ids, codebook, codes.astype(np.uint8))
+            # Drawn apart, so that all else is as without them.
+            sizes = np.random.default_rng(seed).integers(1, 300, size=(3, 18)) * (codebook >= 0)
+            configurations = LayoutFeatures(node_ids, codebook, sizes.astype(np.float32), codes.astype(np.uint8))
         runtime = rng.permutation(np.arange(1, distinct + 1)) * 1000
         return GraphFeatures(
             name="graph",

@@ -60,11 +60,11 @@ def test_every_option_of_every_group_loads_unchanged(group: str, option: str) ->
     assert {key: loaded[key] for key in leaves} == leaves
 
 
-@pytest.mark.parametrize("origin", [option for group, option in OPTIONS if group == "data"])
-def test_only_the_chosen_origin_is_present(origin: str) -> None:
-    data = load(composed(f"data={origin}")).data
-    assert data.origin == origin
-    assert [key for key, value in vars(data).items() if key != "origin" and value is not None] == [origin]
+@pytest.mark.parametrize("option", [option for group, option in OPTIONS if group == "data"])
+def test_only_the_chosen_origin_is_present(option: str) -> None:
+    data = load(composed(f"data={option}")).data
+    assert data.origin == ("local" if option == "sample" else option)
+    assert [key for key, value in vars(data).items() if key != "origin" and value is not None] == [data.origin]
 
 
 def test_values_can_be_overridden_by_type() -> None:
@@ -80,7 +80,7 @@ def test_values_can_be_overridden_by_type() -> None:
         ("trainer.max_epoch", 3, "not in 'TrainerConfig'"),
         ("colection", "tile/xla", "not in 'Config'"),
         ("data.locl.root", "x", "not in 'DataConfig'"),
-        ("data.synthetic.sed", 1, "not in 'SyntheticConfig'"),
+        ("data.local.fod", 1, "not in 'LocalConfig'"),
         ("trainer.max_epochs", "many", "'many'"),
         ("trainer.max_epochs", 2.5, "'2.5'"),
         ("trainer.learning_rate", "fast", "'fast'"),
@@ -88,7 +88,7 @@ def test_values_can_be_overridden_by_type() -> None:
         ("trainer.max_epochs", None, "'None'"),
         ("model.pooling", "mean", "not a ListConfig"),
         ("featurize.workers", [1], "'[1]'"),
-        ("data.synthetic", "x", "value: x"),
+        ("data.local", "x", "value: x"),
         ("paths", None, "not Optional"),
     ],
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from hlorank.stages.params import write_params
@@ -39,10 +40,13 @@ class Project:
         self.root = root
         for name in ("src", "conf"):
             shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("dvc.yaml", ".gitignore"):
+        self.sample = root / "data" / "sample" / "split.json"
+        self.sample.parent.mkdir(parents=True)
+        for name in ("dvc.yaml", ".gitignore", "data/sample/split.json"):
             shutil.copy(ROOT / name, root / name)
         shutil.copy(database, root / "mlflow.db")
-        merged = OmegaConf.merge(OmegaConf.load(ROOT / "params.yaml"), TINY)
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            merged = OmegaConf.merge(compose("config", overrides=["experiment=synthetic"]), TINY)
         self.params = cast("dict[str, Any]", OmegaConf.to_container(merged))
         self.run("git", "init", "-q")
         self.run("dvc", "init", "-q")
@@ -100,3 +104,6 @@ def test_a_change_runs_exactly_the_stages_that_read_it(project: Project) -> None
         assert planned() == expected, f"{group}.{key}"
         project.params[group][key] = before
     assert planned() == set()
+
+    project.sample.write_text("{}")
+    assert planned() == {"fetch", "fetch_tile"}, "the sample"

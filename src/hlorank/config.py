@@ -35,9 +35,9 @@ class LocalConfig:
     root: str = MISSING
     """The folder that holds layout/ or tile/; $HLORANK_SHARED stands for the shared data."""
     split_file: str | None = MISSING
-    """JSON file of collection -> graph -> fold, written where it is missing; null keeps the splits of the tree."""
+    """JSON file of the fold of each model family or graph, the latter written where missing; null keeps the splits."""
     folds: int = MISSING
-    """Folds of graphs in the split file; model families stay together."""
+    """Folds in the split file; model families stay together."""
     fold: int = MISSING
     """The fold used as valid; the next one is test, the others are train."""
 
@@ -131,6 +131,8 @@ class ModelConfig:
     """Start the opcode embedding from featurize's co-occurrence embeddings (then the widths must agree)."""
     layout_width: int = MISSING
     """Width of the embedding of one layout value, shared by nodes and configurations."""
+    layout_sizes: bool = MISSING
+    """Configured layouts come with the sizes of the dimensions in the order that they put them in."""
     dropout: float = MISSING
     pooling: list[str] = MISSING
     """Concatenated poolings over a segment's nodes: mean, sum, max."""

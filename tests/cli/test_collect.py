@@ -60,7 +60,7 @@ def test_the_zoo_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--all", "--max-rounds", "0"], "--max-rounds 0: expected at least 2"),
         (["--all", "--core", "12345"], "--core 12345: expected one of"),
         (["--all", "--collection", "layout:xla:random"], "expected the source cpu or gpu"),
-        (["--all", "--collection", "tile:gpu"], "expected the source cpu,"),
+        (["--all", "--collection", "tile:xla"], "expected the source cpu or gpu"),
         (["--all", "--collection", "layout:cpu"], "expected layout:<source>"),
     ],
 )
@@ -127,6 +127,19 @@ def test_tiles_go_to_their_own_collector(folder: Path, monkeypatch: pytest.Monke
     assert [(one.program, one.arguments, one.kernels, one.configurations) for one in tasks] == [
         ("cli_programs:dots", SHAPES[1], 2, 8)
     ]
+
+
+@pytest.mark.parametrize("collection", ["layout:gpu:random", "tile:gpu"])
+def test_without_a_gpu_one_message_says_so(
+    folder: Path, collection: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert collect("cli_programs:dots", *SHAPES, "--collection", collection) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: jax finds no gpu (RuntimeError: Unknown backend: 'gpu'")
+    assert "pip install 'jax[cuda12]==0.10.2'" in error
+    assert error.count("\n") == 1
+    assert not (folder / "out").exists()
 
 
 def test_programs_are_measured_once(

@@ -10,6 +10,7 @@ import pytest
 from hlorank.collect import xla
 from hlorank.collect.candidates import Candidates, SkippedError
 from hlorank.collect.layout import LayoutSpace, Rows, layout_space, name_of
+from hlorank.collect.measure import Timer
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 
 Values = list[float]
@@ -146,3 +147,20 @@ def test_a_parent_that_is_gone_ends_the_work(make: Callable[..., Candidates], sp
     candidates = make(lambda *_: [1.0], before=before)
     with pytest.raises(BrokenPipeError):
         candidates.executable(asking(space, 1))
+
+
+def test_quick_measurements_of_batches_compare(
+    make: Callable[..., Candidates], space: LayoutSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidates = make(lambda calls, emitters: ValueError("refused") if calls == 3 else [1.0])
+    level = iter([1.0, 50.0])
+
+    def timer(rows: Rows) -> Timer:
+        slow = next(level)
+        return lambda index: slow * (2.0 + float(np.count_nonzero(rows[index] != -1)))
+
+    monkeypatch.setattr(candidates, "timer", timer)
+    batch = np.stack([asking(space, layouts) for layouts in (2, 3, 1)])
+    for _ in range(2):
+        found = candidates.quick(batch, np.random.default_rng(0))
+        np.testing.assert_allclose(found, [3.0, np.inf, 2.0])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hlorank.collect import child, measure
+from hlorank.collect import child
 from hlorank.collect.candidates import SkippedError
 from hlorank.collect.layout import name_of
 from hlorank.collect.record import complete
@@ -163,23 +163,3 @@ def test_scalars_and_vectors_have_no_layouts(task: Task) -> None:
     task = dataclasses.replace(task, program="child_programs:vectors", arguments="f32[1] f32[1]")
     with pytest.raises(SkippedError, match="no dimensions to order"):
         child.measure_layouts(task, silent)
-
-
-def test_quick_measurements_of_batches_compare(monkeypatch: pytest.MonkeyPatch) -> None:
-    level = iter([1.0, 50.0])
-
-    class Fake:
-        def executable(self, row: Any) -> object:
-            return None if row[0, 0] == 3 else row
-
-        def timer(self, rows: Any) -> measure.Timer:
-            slow = next(level)
-            return lambda index: slow * (2.0 + float(rows[index, 0, 0]))
-
-    def row(value: int) -> Any:
-        return np.full((1, 18), value, np.int8)
-
-    rng = np.random.default_rng(0)
-    for _ in range(2):
-        found = child._quick(Fake(), row(0), np.stack([row(2), row(3), row(1)]), rng)  # type: ignore[arg-type]
-        np.testing.assert_allclose(found, [2.0, np.inf, 1.5])

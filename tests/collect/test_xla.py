@@ -128,6 +128,14 @@ def test_unused_arguments_random_keys_and_trees_are_passed_on() -> None:
     assert np.asarray(second) == 7
 
 
+def test_further_options_are_passed_on_and_unknown_ones_refused() -> None:
+    module = xla.unoptimized_module(program, ARGUMENTS)
+    plain, unfused = (xla.compile_module(module, overrides=one) for one in (None, {"xla_disable_hlo_passes": "fusion"}))
+    assert opcodes(plain.module()) != opcodes(unfused.module())
+    with pytest.raises(RuntimeError, match="No such compile option: 'xla_gpu_no_such'"):
+        xla.compile_module(module, overrides={"xla_gpu_no_such": 1})
+
+
 def test_runs_need_no_other_thread() -> None:
     import resource
 

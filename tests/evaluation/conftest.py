@@ -23,7 +23,8 @@ def make_graph() -> MakeGraph:
         configurations: LayoutFeatures | TileFeatures
         if normalizer is None:
             codes = np.arange(distinct, dtype=np.uint8)[:, None]
-            configurations = LayoutFeatures(np.array([1]), np.zeros((distinct, 18), dtype=np.int8), codes)
+            layouts, sizes = np.zeros((distinct, 18), dtype=np.int8), np.zeros((distinct, 18), dtype=np.float32)
+            configurations = LayoutFeatures(np.array([1]), layouts, sizes, codes)
         else:
             configurations = TileFeatures(np.arange(distinct, dtype=np.float32)[:, None])
         return GraphFeatures(

@@ -33,6 +33,7 @@ def test_layout_metrics_of_a_graph_with_a_repeated_configuration(make_graph: Mak
             "repeat_ceiling": 5 / math.sqrt(6 * 5),
             "opa": 3 / 6,
             "slowdown_1": 1.0,
+            "slowdown_5": 0.0,
             "slowdown_10": 0.0,
             "slowdown_100": 0.0,
             "kaggle": (3 - 2) / math.sqrt(6 * 5),

@@ -1,4 +1,4 @@
-"""Distinct rows."""
+"""Distinct rows, and columns in blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from hlorank.featurize.distinct import distinct_rows
+from hlorank.featurize.distinct import column_blocks, distinct_rows
 
 ROWS = st.sampled_from([np.uint8, np.int64, np.float32]).flatmap(
     lambda dtype: hnp.arrays(dtype, st.tuples(st.integers(0, 12), st.integers(0, 3)), elements=st.integers(0, 2))
@@ -58,3 +58,15 @@ def test_memory_is_linear_in_the_distinct_rows() -> None:
     small, large = peak(2_000), peak(16_000)
     assert large < 8.5 * small
     assert large < 3 * 16_000 * 200
+
+
+@pytest.mark.parametrize(("block_bytes", "widths"), [(1, [1] * 5), (24, [2, 2, 1]), (10**9, [5])])
+def test_columns_come_in_blocks(block_bytes: int, widths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hlorank.featurize.distinct._BLOCK_BYTES", block_bytes)
+    array = np.arange(30, dtype=np.uint16).reshape(6, 5)
+    parts, blocks = zip(*column_blocks(array), strict=True)
+    assert [len(block) for block in blocks] == widths
+    assert all(block.flags.c_contiguous for block in blocks)
+    np.testing.assert_array_equal(np.concatenate(blocks), array.T)
+    np.testing.assert_array_equal(np.concatenate([array[:, part] for part in parts], axis=1), array)
+    assert list(column_blocks(array[:, :0])) == []

@@ -89,6 +89,13 @@ def test_layout_features(layout_graph: MakeGraph) -> None:
     assert features.distinct == 9
     np.testing.assert_array_equal(parts.codebook[parts.codes][features.row_of], configurations.values())
     assert parts.codes.dtype == np.uint8
+    assert parts.sizes.shape == parts.codebook.shape
+    assert parts.sizes.dtype == np.float32
+    first = measured.graph.node_feat[configurations.node_ids, 21]
+    minor = parts.codebook[parts.codes, 0]
+    np.testing.assert_array_equal(
+        parts.sizes[parts.codes, 0][minor == 0], np.broadcast_to(first, minor.shape)[minor == 0]
+    )
     np.testing.assert_array_equal(features.runtime, measured.measurements.runtime)
     assert features.normalizer is None
     np.testing.assert_array_equal(features.edge_index, measured.graph.edge_index)
@@ -146,6 +153,21 @@ def test_pruned_features(layout_graph: MakeGraph) -> None:
     np.testing.assert_allclose(pruned.node_feat.mean(axis=0), 0, atol=1e-5)
 
 
+def test_pruning_leaves_the_sizes_of_operands_that_are_gone(layout_graph: MakeGraph) -> None:
+    measured = layout_graph(nodes=80)
+    node_ids = measured.graph.edge_index[-1:, 0]
+    values = np.full((12, 1, 18), -1)
+    values[:, 0, 6] = 0  # of the first operand
+    measured = replace(measured, configurations=LayoutConfigurations.from_chunks(node_ids, [values]))
+    pruned = featurize_graph(measured, fitted("layout:xla:random", measured, prune_hops=0))
+    assert pruned.nodes == 1
+    assert isinstance(pruned.configurations, LayoutFeatures)
+    operands = measured.graph.edge_index[measured.graph.edge_index[:, 0] == node_ids[0], 1]
+    (sizes,) = pruned.configurations.sizes
+    assert sizes[6] in measured.graph.node_feat[operands, 21]
+    assert sizes[6] > 0
+
+
 def test_rows_lie_in_one_piece(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:
     for address, measured in (("layout:xla:random", layout_graph()), ("tile:xla", tile_graph())):
         features = featurize_graph(measured, fitted(address, measured))
@@ -175,9 +197,9 @@ def test_the_other_kind_is_refused(layout_graph: MakeGraph, tile_graph: MakeGrap
 @pytest.mark.parametrize(
     ("path", "configurations", "distinct", "codebook"),
     [
-        ("layout/xla/default/train/unet3d.npz", 1159, 681, 14),
-        ("layout/xla/default/valid/unet_3d.4x4.bf16.npz", 1965, 1469, 20),
-        ("layout/xla/random/train/openai_v0_rnn_optimized.npz", 20, 1, 20),
+        ("layout/xla/default/train/unet3d.npz", 1159, 681, 190),
+        ("layout/xla/default/valid/unet_3d.4x4.bf16.npz", 1965, 1469, 196),
+        ("layout/xla/random/train/openai_v0_rnn_optimized.npz", 20, 1, 35),
     ],
 )
 def test_real_layouts(shared_data: Path, path: str, configurations: int, distinct: int, codebook: int) -> None:
@@ -187,6 +209,10 @@ def test_real_layouts(shared_data: Path, path: str, configurations: int, distinc
     assert features.distinct == distinct
     assert isinstance(features.configurations, LayoutFeatures)
     assert len(features.configurations.codebook) == codebook
+    assert features.configurations.codes.dtype == np.uint8
+    # Every dimension that a layout names has a size, so no operand is taken for the other one.
+    named = features.configurations.codebook >= 0
+    np.testing.assert_array_equal(features.configurations.sizes > 0, named)
     # Every tensor of rank 1 and more has a layout in the real files.
     rank = (measured.graph.node_feat[:, 21:27] > 0).sum(axis=1)
     assert ((features.node_layout >= 0).sum(axis=1) == rank).all()

@@ -47,7 +47,8 @@ def test_entries(tmp_path: Path, layout_graph: MakeGraph) -> None:
     entry = write_graph_features(folder, features, KEY)
     assert (entry.nodes, entry.configurations, entry.distinct, entry.skipped) == (40, 12, 9, None)
     # Codes of a byte, and 16 bytes for row_of and runtime of each original row.
-    assert entry.configuration_bytes == 9 * entry.configurable_nodes + 12 * 16 + np.load(folder / "codebook.npy").nbytes
+    rows = len(np.load(folder / "codebook.npy"))
+    assert entry.configuration_bytes == 9 * entry.configurable_nodes + 12 * 16 + rows * (18 + 18 * 4)
     assert stored_entry(folder, KEY) == entry
     assert stored_entry(folder, {**KEY, "source": "c"}) is None
     assert stored_entry(tmp_path / "other", KEY) is None

@@ -323,6 +323,19 @@ def test_collected_files_are_split_by_the_family_of_their_sidecar(tmp_path: Path
         fetch(TILE, config(tmp_path / "own"), output)
 
 
+def test_families_of_a_split_file_are_those_of_the_sidecars_or_else_of_the_names(tmp_path: Path, output: Path) -> None:
+    write_tree(tmp_path / "own", train=["net.b8", "net.b4", "other_batch_4", "third_batch_4"], test=["hidden?"])
+    (tmp_path / "own" / TILE.path / "train/net.b8.json").write_text('{"family": "other", "split_half_tau": null}')
+    split_file = tmp_path / "split.json"
+    split_file.write_text(json.dumps({"folds": 3, "families": {"netb4": 0, "other": 1, "third": 2}}))
+    fetch(TILE, config(tmp_path / "own", split_file), output)
+    found = {split: [path.stem for path in sorted((output / split).glob("*.npz"))] for split in SPLITS}
+    assert found == {"train": ["third_batch_4"], "valid": ["net.b4"], "test": ["hidden", "net.b8", "other_batch_4"]}
+    split_file.write_text(json.dumps({"folds": 3, "families": {"netb4": 0, "third": 2}}))
+    with pytest.raises(DataError, match=r"split.json: families: expected a fold for each .*tile:own.* none for other"):
+        fetch(TILE, config(tmp_path / "own", split_file), output)
+
+
 def test_extra_features_come_with_their_graphs(tmp_path: Path, output: Path) -> None:
     write_tree(tmp_path / "own", train=["a_1", "b_1"], valid=["c_1"])
     extra = write_extra(tmp_path / "own" / TILE.path / "train/a_1.npz", flatten(module(2)))

@@ -111,6 +111,30 @@ def test_collections_share_a_file(tmp_path: Path) -> None:
     assert after == before
 
 
+def test_folds_of_families_hold_for_every_collection(tmp_path: Path) -> None:
+    path = tmp_path / "folds.json"
+    path.write_text(json.dumps({"folds": 3, "families": {"a": 1, "b": 0, "c": 2, "of no graph": 0}}))
+    before = path.read_bytes()
+    assert split_graphs(COLLECTION, FAMILIES, path, folds=3, fold=0) == {
+        "a.2x2.fp32": "test",
+        "a.4x4.bf16": "test",
+        "b": "valid",
+        "c": "train",
+    }
+    kernels = {"k_1": "a", "k_2": "c", "k_3": "a"}
+    tile = split_graphs(Collection.parse("tile:own"), kernels, path, folds=3, fold=1)
+    assert tile == {"k_1": "valid", "k_2": "test", "k_3": "valid"}
+    assert path.read_bytes() == before
+
+
+def test_folds_of_graphs_go_before_those_of_families(tmp_path: Path) -> None:
+    path = tmp_path / "folds.json"
+    path.write_text(json.dumps(document({"x": 0, "y": 1}) | {"families": {"f": 2}}))
+    graphs = dict.fromkeys("xy", "f")
+    assert split_graphs(COLLECTION, graphs, path, folds=3, fold=0) == {"x": "valid", "y": "test"}
+    assert split_graphs(Collection.parse("tile:own"), graphs, path, folds=3, fold=0) == {"x": "train", "y": "train"}
+
+
 @pytest.mark.parametrize(
     ("folds", "fold", "message"),
     [
@@ -136,8 +160,20 @@ GOOD = {"a.2x2.fp32": 0, "a.4x4.bf16": 0, "b": 1, "c": 2}
 @pytest.mark.parametrize(
     ("content", "key", "expected", "found"),
     [
-        ({"graphs": {}}, "keys", "folds (a number) and collections", "['graphs']"),
-        ({"folds": 3, "collections": []}, "keys", "collections (an object)", "['collections', 'folds']"),
+        ({"graphs": {}}, "keys", "folds (a number), and collections or families", "['graphs']"),
+        ({"families": {}}, "keys", "folds (a number), and", "['families']"),
+        ({"folds": 3, "graphs": {}}, "keys", "collections or families (objects)", "['folds', 'graphs']"),
+        ({"folds": 3, "collections": []}, "collections", "an object", "[]"),
+        ({"folds": 3, "families": [1]}, "families", "an object", "[1]"),
+        ({"folds": 5, "families": {"a": 0}}, "folds", "3 (set data.local.folds to what the file says", "5"),
+        ({"folds": 3, "families": {"a": 0, "b": 1, "c": 3}}, "families", "folds in 0..2", "3 for c"),
+        ({"folds": 3, "families": {"a": 0, "b": "1"}}, "families", "folds in 0..2", "1 for b"),
+        (
+            {"folds": 3, "families": {"b": 1, "d": 2}},
+            "families",
+            "a fold for each model family of layout:own:random (add it to the file)",
+            "none for a, c",
+        ),
         (document(GOOD, folds=5), "folds", "3 (set data.local.folds to what the file says", "5"),
         (document([1, 2]), "layout:own:random", "an object of graph: fold", "[1, 2]"),
         (document(GOOD | {"b": 3}), "layout:own:random", "folds in 0..2", "3 for b"),

@@ -19,6 +19,7 @@ CONFIG = ModelConfig(
     opcode_width=3,
     opcode_init=False,
     layout_width=2,
+    layout_sizes=True,
     dropout=0.0,
     pooling=["mean", "max"],
     squeeze_excite=False,

@@ -68,8 +68,11 @@ def plain_embedding(model: CostModel, graph: GraphInputs, j: int, row: int) -> T
         joined = torch.zeros_like(x)
         for column, node in enumerate(configurations.node_ids):
             if node in nodes:
-                values = torch.from_numpy(configurations.codebook[configurations.codes[row, column]].astype(int) + 1)
-                state = encoder.configuration(encoder.layout_value.weight[values].flatten())
+                code = configurations.codes[row, column]
+                values = torch.from_numpy(configurations.codebook[code].astype(int) + 1)
+                sizes = torch.from_numpy(np.log2(1 + configurations.sizes[code].astype(float)) / 4)
+                read = [encoder.layout_value.weight[values].flatten(), *[sizes] * config.layout_sizes]
+                state = encoder.configuration(torch.cat(read))
                 joined[int(np.searchsorted(nodes, node))] = state
         x = x + joined
     for layer in model.layers:
@@ -86,22 +89,29 @@ def plain_embedding(model: CostModel, graph: GraphInputs, j: int, row: int) -> T
 
 
 @pytest.mark.parametrize(
-    ("kind", "segments", "halo", "squeeze_excite"),
+    ("kind", "segments", "halo", "squeeze_excite", "layout_sizes"),
     [
-        ("layout", 1, 0, False),
-        ("layout", 4, 0, False),
-        ("layout", 4, 0, True),
-        ("layout", 4, 1, False),
-        ("layout", 4, 2, False),
-        ("tile", 1, 0, False),
-        ("tile", 1, 0, True),
+        ("layout", 1, 0, False, True),
+        ("layout", 4, 0, False, True),
+        ("layout", 4, 0, False, False),
+        ("layout", 4, 0, True, True),
+        ("layout", 4, 1, False, True),
+        ("layout", 4, 2, False, True),
+        ("tile", 1, 0, False, True),
+        ("tile", 1, 0, True, True),
     ],
 )
 def test_embeddings_equal_the_plain_form(
-    kind: str, segments: int, halo: int, squeeze_excite: bool, make_model: MakeModel, make_inputs: MakeInputs
+    kind: str,
+    segments: int,
+    halo: int,
+    squeeze_excite: bool,
+    layout_sizes: bool,
+    make_model: MakeModel,
+    make_inputs: MakeInputs,
 ) -> None:
     """Values and gradients: local configurations computed once, against each configuration of its own."""
-    model = make_model(kind, squeeze_excite=squeeze_excite)
+    model = make_model(kind, squeeze_excite=squeeze_excite, layout_sizes=layout_sizes)
     graph = make_inputs(segments=segments, halo=halo, kind=kind)
     weight = torch.randn(len(ROWS), 12, dtype=torch.float64)
     for j in range(segments):
@@ -202,7 +212,7 @@ def test_fast_paths_equal_the_plain_form_on_unet_3d(
     features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())
     graph = GraphInputs(features, partition_graph(features, PartitionConfig("topological", max_nodes, halo, 1)), CPU)
     torch.manual_seed(0)
-    config = ModelConfig(8, 3, 8, False, 2, 0.0, ["mean", "max"], squeeze_excite, attention)
+    config = ModelConfig(8, 3, 8, False, 2, True, 0.0, ["mean", "max"], squeeze_excite, attention)
     rows = np.random.default_rng(0).choice(features.distinct, size=5, replace=False)
     assert_fast_equals_plain(CostModel(config, sizes, "mean").to(dtype), graph, rows, tolerance)
 
@@ -290,7 +300,7 @@ def renumbered(features: GraphFeatures, order: np.ndarray) -> GraphFeatures:
         opcode=features.opcode[order],
         node_layout=features.node_layout[order],
         edge_index=new_id[features.edge_index],
-        configurations=LayoutFeatures(node_ids[columns], layouts.codebook, layouts.codes[:, columns]),
+        configurations=replace(layouts, node_ids=node_ids[columns], codes=layouts.codes[:, columns]),
     )
 
 
@@ -310,8 +320,8 @@ def test_the_order_of_the_codebook_does_not_matter(make_model: MakeModel, make_i
     assert isinstance(layouts, LayoutFeatures)
     order = np.array([2, 0, 1])
     codes = np.argsort(order).astype(np.uint8)[layouts.codes]
-    moved = replace(graph.features, configurations=LayoutFeatures(layouts.node_ids, layouts.codebook[order], codes))
-    changed = GraphInputs(moved, graph.partition, graph.device)
+    moved = replace(layouts, codebook=layouts.codebook[order], sizes=layouts.sizes[order], codes=codes)
+    changed = GraphInputs(replace(graph.features, configurations=moved), graph.partition, graph.device)
     assert_exact(scores_of(model, changed), scores_of(model, graph))
 
 
@@ -323,7 +333,7 @@ def test_a_segment_reads_only_its_own_configuration(make_model: MakeModel, make_
     inside = int(graph.partition.segment_of[layouts.node_ids[column]])
     codes = layouts.codes.copy()
     codes[:, column] = 2  # which no configuration has
-    changed_layouts = LayoutFeatures(layouts.node_ids, layouts.codebook, codes)
+    changed_layouts = replace(layouts, codes=codes)
     segment_of = graph.partition.segment_of
     partition = Partition(segment_of, local_codes(changed_layouts, segment_of, no_halo()))
     changed = GraphInputs(replace(graph.features, configurations=changed_layouts), partition, graph.device)

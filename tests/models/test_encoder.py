@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hlorank.config import ConfigError
 from hlorank.featurize.features import LayoutFeatures
@@ -42,11 +43,42 @@ def test_layouts_join_at_their_configurable_nodes(make_model: MakeModel, make_in
     assert isinstance(layouts, LayoutFeatures)
     for column, node in enumerate(layouts.node_ids):
         for c, row in enumerate(rows):
-            values = layouts.codebook[layouts.codes[row, column]]
-            embedded = torch.cat([encoder.layout_value.weight[int(value) + 1] for value in values])
-            expected[node, c] += encoder.configuration(embedded)
+            code = layouts.codes[row, column]
+            embedded = [encoder.layout_value.weight[int(value) + 1] for value in layouts.codebook[code]]
+            sizes = [math.log2(1 + size) / 4 for size in layouts.sizes[code].tolist()]
+            read = torch.cat([*embedded, torch.tensor(sizes, dtype=torch.float64)])
+            expected[node, c] += encoder.configuration(read)
     assert states.shape == (24, 3, 6)
     torch.testing.assert_close(states, expected[segment.node_ids], rtol=1e-12, atol=1e-12)
+
+
+def test_without_sizes_a_model_is_what_it_was(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    """The same first weights, from the same embeddings, bit by bit."""
+    encoder, graph = make_model(layout_sizes=False).encoder, make_inputs()
+    torch.manual_seed(0)
+    plain = [
+        nn.Linear(4, 6), nn.Embedding(6, 3), nn.Linear(3, 6, bias=False), nn.Embedding(7, 2),
+        nn.Linear(12, 6, bias=False), nn.Linear(36, 6), nn.Linear(6, 6),
+    ]  # fmt: skip
+    expected = [parameter.double() for module in plain for parameter in module.parameters()]
+    for one, other in zip(encoder.parameters(), expected, strict=True):
+        assert torch.equal(one, other)
+    (segment,) = graph.segments
+    batch = graph.configurations(np.arange(12), segment)
+    assert isinstance(batch, LayoutBatch)
+    embedded = encoder.layout_value.weight[batch.codebook + 1].flatten(1)
+    assert torch.equal(encoder.configured(batch.codebook, batch.sizes), encoder.configuration(embedded))
+    others = replace(batch, sizes=batch.sizes + 1)
+    assert torch.equal(encoder(segment, batch).values, encoder(segment, others).values)
+
+
+def test_sizes_tell_equal_layouts_apart(make_model: MakeModel) -> None:
+    encoder = make_model().encoder
+    layouts = torch.tensor([[1, 0, *[-1] * 16]]).expand(3, -1)
+    sizes = torch.tensor([[3.0, 128], [128.0, 3], [3.0, 128]])
+    states = encoder.configured(layouts, nn.functional.pad(sizes, (0, 16)))
+    assert torch.equal(states[0], states[2])
+    assert (states[0] - states[1]).abs().max() > 1e-3
 
 
 def test_tiles_join_at_every_node(make_model: MakeModel, make_inputs: MakeInputs) -> None:
@@ -91,6 +123,6 @@ def test_no_configurable_node(make_model: MakeModel, make_inputs: MakeInputs) ->
     encoder, graph = make_model().encoder, make_inputs()
     (segment,) = graph.segments
     bare = replace(segment, within=[0])
-    codebook = torch.zeros(3, 18, dtype=torch.int64)
-    states = encoder(bare, LayoutBatch(codebook, torch.zeros(2, 0, dtype=torch.int64))).dense()
+    nothing = torch.zeros(0, 18, dtype=torch.int64)
+    states = encoder(bare, LayoutBatch(nothing, nothing.float(), torch.zeros(2, 0, dtype=torch.int64))).dense()
     torch.testing.assert_close(states, plain_nodes(encoder, graph)[segment.node_ids, None].expand(-1, 2, -1))

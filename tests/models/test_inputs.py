@@ -24,7 +24,10 @@ CPU = torch.device("cpu")
 def known(make_features: Callable[..., GraphFeatures]) -> GraphInputs:
     """Six nodes in the segments {0, 2, 5} and {1, 3, 4}; 2, 3 and 5 are configurable."""
     layouts = LayoutFeatures(
-        np.array([2, 3, 5]), np.arange(36).reshape(2, 18).astype(np.int8), np.array([[0, 1, 1], [1, 0, 0]], np.uint8)
+        np.array([2, 3, 5]),
+        np.arange(36).reshape(2, 18).astype(np.int8),
+        np.arange(36, 72).reshape(2, 18).astype(np.float32),
+        np.array([[0, 1, 1], [1, 0, 0]], np.uint8),
     )
     edges = np.array([[1, 0], [2, 0], [3, 1], [4, 1], [4, 3], [5, 2], [5, 4]])
     features = replace(make_features(nodes=6, distinct=2), configurations=layouts, edge_index=edges)
@@ -97,9 +100,15 @@ def test_a_segment_sees_its_own_configuration(known: GraphInputs) -> None:
     assert len(batch) == 3
     assert batch.codes.tolist() == [[1, 0], [0, 1], [1, 0]]
     assert batch.codebook.tolist() == np.arange(36).reshape(2, 18).tolist()
+    assert batch.sizes.tolist() == np.arange(36, 72).reshape(2, 18).tolist()
+    # Node 3 has row 1 of the codebook there; the other row is not embedded.
     other = known.configurations(np.array([0]), second)
     assert isinstance(other, LayoutBatch)
-    assert other.codes.tolist() == [[1]]
+    assert other.codes.tolist() == [[0]]
+    assert other.codebook.tolist() == [list(range(18, 36))]
+    assert other.sizes.tolist() == [list(range(54, 72))]
+    dtypes = [tensor.dtype for tensor in (other.codebook, other.sizes, other.codes)]
+    assert dtypes == [torch.int64, torch.float32, torch.int64]
 
 
 def test_a_halo_is_computed_and_not_pooled(known: GraphInputs) -> None:

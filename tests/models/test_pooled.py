@@ -38,7 +38,12 @@ def known() -> GraphFeatures:
         node_layout=np.full((4, 6), -1, dtype=np.int8),
         edge_index=np.array([[1, 0]]),
         node_splits=np.array([0, 4]),
-        configurations=LayoutFeatures(np.array([1, 3]), codebook, np.array([[0, 1], [0, 0], [1, 1]], dtype=np.uint8)),
+        configurations=LayoutFeatures(
+            np.array([1, 3]),
+            codebook,
+            np.zeros((2, 18), np.float32),
+            np.array([[0, 1], [0, 0], [1, 1]], dtype=np.uint8),
+        ),
         row_of=np.arange(3),
         runtime=np.array([1, 2, 3]),
         normalizer=None,
@@ -74,7 +79,7 @@ def test_the_order_of_nodes_plays_no_role(make_features: MakeFeatures) -> None:
     assert isinstance(layouts, LayoutFeatures)
     order = np.random.default_rng(3).permutation(graph.nodes)
     place = np.argsort(order)[layouts.node_ids]  # where the configurable nodes go
-    moved = LayoutFeatures(np.sort(place), layouts.codebook, layouts.codes[:, np.argsort(place)])
+    moved = replace(layouts, node_ids=np.sort(place), codes=layouts.codes[:, np.argsort(place)])
     shuffled = replace(
         graph, node_feat=graph.node_feat[order], opcode=graph.opcode[order], configurations=moved, name="shuffled"
     )
@@ -90,11 +95,26 @@ def test_the_order_of_configurations_is_that_of_the_rows(make_features: MakeFeat
     np.testing.assert_array_equal(everything(shuffled, RANDOM), everything(graph, RANDOM)[order])
 
 
+def test_sizes_play_no_role(make_features: MakeFeatures) -> None:
+    """Rows of the codebook that differ in sizes only, each at nodes of its own, change no bit."""
+    graph = make_features(dtype=np.float32)
+    layouts = graph.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    split = LayoutFeatures(
+        layouts.node_ids,
+        np.repeat(layouts.codebook, 2, axis=0),
+        np.repeat(layouts.sizes, 2, axis=0) + np.tile([[0], [1]], (3, 1)).astype(np.float32),
+        2 * layouts.codes + (np.arange(len(layouts.node_ids)) % 2).astype(np.uint8),
+    )
+    np.testing.assert_array_equal(everything(replace(graph, configurations=split), RANDOM), everything(graph, RANDOM))
+
+
 def test_memory_plays_no_role(make_features: MakeFeatures, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = make_features(nodes=200, distinct=300, dtype=np.float32)
     whole = everything(graph, RANDOM)
     assert len(np.unique(whole, axis=0)) == 300
     monkeypatch.setattr("hlorank.models.pooled._CHUNK_BYTES", 5000)
+    monkeypatch.setattr("hlorank.featurize.distinct._BLOCK_BYTES", 5000)
     np.testing.assert_array_equal(everything(graph, RANDOM), whole)
 
 
@@ -109,7 +129,9 @@ def test_a_tile_keeps_its_features(make_features: MakeFeatures) -> None:
 
 
 def test_a_graph_without_configurable_nodes(known: GraphFeatures) -> None:
-    nothing = LayoutFeatures(np.arange(0), np.zeros((0, 18), dtype=np.int8), np.zeros((1, 0), dtype=np.uint8))
+    nothing = LayoutFeatures(
+        np.arange(0), np.zeros((0, 18), np.int8), np.zeros((0, 18), np.float32), np.zeros((1, 0), np.uint8)
+    )
     rows = everything(replace(known, configurations=nothing), SIZES)
     np.testing.assert_array_equal(rows[:, :6], everything(known, SIZES)[:1, :6])
     np.testing.assert_array_equal(rows[:, 6:], 0)

@@ -28,6 +28,12 @@ def config(algorithm: str, max_nodes: int, halo: int = 0) -> PartitionConfig:
     return PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo, workers=1)
 
 
+def layouts_of(node_ids: np.ndarray, codes: np.ndarray) -> LayoutFeatures:
+    """Configurations of these codes; what the rows of the codebook hold plays no role."""
+    rows = int(codes.max()) + 1
+    return LayoutFeatures(node_ids, np.zeros((rows, 18), np.int8), np.zeros((rows, 18), np.float32), codes)
+
+
 def features_of(
     nodes: int,
     edges: list[tuple[int, int]],
@@ -36,9 +42,7 @@ def features_of(
 ) -> GraphFeatures:
     """Features of a graph; what a partition doesn't depend on is zero."""
     if configurations is None:
-        configurations = LayoutFeatures(
-            np.zeros(1, np.int64), np.full((1, 18), -1, np.int8), np.zeros((1, 1), np.uint8)
-        )
+        configurations = layouts_of(np.zeros(1, np.int64), np.zeros((1, 1), np.uint8))
     distinct = len(configurations.codes if isinstance(configurations, LayoutFeatures) else configurations.feat)
     return GraphFeatures(
         name="graph",
@@ -65,7 +69,7 @@ def graphs(draw: st.DrawFn) -> GraphFeatures:
     rng = np.random.default_rng(draw(st.integers(0, 1000)))
     codes = rng.integers(0, 3, size=(draw(st.integers(1, 30)), len(node_ids))).astype(np.uint8)
     codes = codes[distinct_rows(codes)[0]]
-    return features_of(n, edges, splits, LayoutFeatures(node_ids, np.zeros((3, 18), np.int8), codes))
+    return features_of(n, edges, splits, layouts_of(node_ids, codes))
 
 
 def assert_valid(features: GraphFeatures, partition: Partition, max_nodes: int) -> None:
@@ -190,7 +194,7 @@ def test_local_codes_are_equal_where_local_configurations_are(
 
 def test_local_codes_take_the_smallest_type() -> None:
     codes = np.array([[i % 256, i // 256] for i in range(300)], dtype=np.uint16)
-    features = features_of(4, [], [0, 4], LayoutFeatures(np.array([0, 3]), np.zeros((256, 18), np.int8), codes))
+    features = features_of(4, [], [0, 4], layouts_of(np.array([0, 3]), codes))
     cut = partition_graph(features, config("topological", 2))
     assert cut.local_codes.dtype == np.uint8
     assert cut.local_counts.tolist() == [256, 2]
@@ -220,7 +224,7 @@ def test_bad_options_are_named() -> None:
 
 def test_statistics_of_a_known_graph() -> None:
     codes = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.uint8)
-    layouts = LayoutFeatures(np.array([0, 2]), np.zeros((2, 18), np.int8), codes)
+    layouts = layouts_of(np.array([0, 2]), codes)
     features = features_of(5, [(1, 0), (2, 1), (3, 1), (4, 3), (4, 2)], [0, 5], layouts)
     rows = segment_rows("valid", features, partition_graph(features, config("topological", 2)))
     assert to_csv(rows).splitlines() == [
@@ -244,7 +248,7 @@ def test_statistics_of_a_known_graph() -> None:
 
 def test_a_halo_is_counted_beside_the_segment() -> None:
     codes = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.uint8)
-    layouts = LayoutFeatures(np.array([0, 2]), np.zeros((2, 18), np.int8), codes)
+    layouts = layouts_of(np.array([0, 2]), codes)
     features = features_of(5, [(1, 0), (2, 1), (3, 1), (4, 3), (4, 2)], [0, 5], layouts)
     partition = partition_graph(features, config("topological", 2, halo=1))
     assert partition.segment_of.tolist() == [0, 0, 1, 1, 2]
@@ -275,7 +279,7 @@ def unet_3d(shared_data: Path) -> GraphFeatures:
     graph, layouts = measured.graph, measured.configurations
     assert isinstance(layouts, LayoutConfigurations)
     codes = layouts.codes[distinct_rows(layouts.codes)[0]]
-    configurations = LayoutFeatures(layouts.node_ids, layouts.codebook, codes)
+    configurations = layouts_of(layouts.node_ids, codes)
     edges = [(u, v) for u, v in graph.edge_index.tolist()]
     return features_of(graph.nodes, edges, graph.node_splits.tolist(), configurations)
 

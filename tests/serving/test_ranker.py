@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from hlorank.collection import Collection, graph_files, read_graph
 from hlorank.config import Config
 from hlorank.evaluation.run import evaluate
 from hlorank.io import DataError
 from hlorank.metrics import kendall_tau
+from hlorank.models.folder import load_model
 from hlorank.serving.ranker import Ranker
 from hlorank.training.baseline import train_baseline
 from hlorank.training.run import train
@@ -60,3 +62,28 @@ def test_the_wrong_kind_is_refused(settings: Settings, tmp_path: Path) -> None:
     path = graph_files(Path(settings().paths.raw), Collection.parse("tile:synthetic"), "test")[0]
     with pytest.raises(DataError, match="expected configurations of layout:synthetic:random, found TileConfigurations"):
         ranker.score(read_graph(path, "tile"))
+
+
+@pytest.mark.parametrize("method", ["gst", "gradient_boosting"])
+def test_configurations_with_equal_embeddings_score_the_same(method: str, settings: Settings, tmp_path: Path) -> None:
+    config = settings(method=method)
+    ranker = trained(config, tmp_path / "model")
+    path = graph_files(Path(config.paths.raw), Collection.parse(config.collection), "test")[0]
+    measured = read_graph(path, "layout")
+    scores, embedding = ranker.score(measured), ranker.embed(measured)
+    assert len(embedding) == len(scores)
+    _, group = np.unique(embedding, axis=0, return_inverse=True)
+    assert 2 < group.max() + 1 < len(scores)  # repeated configurations share a row
+    for number in range(group.max() + 1):
+        np.testing.assert_allclose(scores[group == number], scores[group == number][0], rtol=1e-6, atol=1e-6)
+
+
+def test_the_head_scores_the_embeddings(settings: Settings, tmp_path: Path) -> None:
+    config = settings(method="gst")
+    ranker = trained(config, tmp_path / "model")
+    path = graph_files(Path(config.paths.raw), Collection.parse(config.collection), "test")[0]
+    measured = read_graph(path, "layout")
+    model, _ = load_model(tmp_path / "model", torch.device("cpu"))
+    with torch.no_grad():
+        scores = model.head(torch.from_numpy(ranker.embed(measured)).float()).squeeze(-1).numpy()
+    np.testing.assert_allclose(scores, ranker.score(measured), rtol=1e-4, atol=1e-5)

@@ -165,8 +165,8 @@ def command(name: str, folder: Path, *arguments: str) -> subprocess.CompletedPro
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("featurize", "data/raw/layout/synthetic/random: train: expected at least one npz file"),
-        ("partition", "data/features/layout/synthetic/random: features: expected a complete feature store"),
+        ("featurize", "data/raw/layout/cpu/random: train: expected at least one npz file"),
+        ("partition", "data/features/layout/cpu/random: features: expected a complete feature store"),
     ],
 )
 def test_commands_without_their_input(name: str, message: str, tmp_path: Path) -> None:
@@ -179,11 +179,12 @@ def test_commands_without_their_input(name: str, message: str, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_the_stages_one_after_the_other(tmp_path: Path, tracking_database: Path) -> None:
-    """All five commands with the default configuration, a hundredth of the data and of the steps."""
+    """All five commands on synthetic graphs, with a hundredth of the data and of the steps."""
     shutil.copytree(SOURCE.parent / "conf", tmp_path / "conf")
     shutil.copy(tracking_database, tmp_path / "mlflow.db")
-    tiny = ["data.synthetic.train=2", "data.synthetic.valid=1", "data.synthetic.test=1", "data.synthetic.min_nodes=60"]
-    tiny += ["data.synthetic.max_nodes=90", "data.synthetic.configurations=30", "partition.max_nodes=30"]
+    sizes = {"train": 2, "valid": 1, "test": 1, "min_nodes": 60, "max_nodes": 90, "configurations": 30}
+    tiny = ["experiment=synthetic", *(f"data.synthetic.{key}={value}" for key, value in sizes.items())]
+    tiny += ["partition.max_nodes=30"]
     tiny += ["featurize.workers=1", "partition.workers=1", "trainer.max_epochs=1", "trainer.steps_per_epoch=2"]
     for name in ("fetch", "featurize", "partition", "train", "evaluate"):
         done = command(name, tmp_path, *tiny, "hydra/job_logging=stdout", "hydra.run.dir=.")

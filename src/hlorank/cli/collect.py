@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from hlorank.cli.programs import (
+    add_machine_arguments,
+    add_program_arguments,
+    check_arguments,
+    measuring_core,
+    named,
+    reporting,
+    status,
+)
 from hlorank.collection import Collection
 from hlorank.config import ConfigError
 
-_log = logging.getLogger(__name__)
+_LEAST = {"configurations": 2, "kernels": 1, "max_rounds": 2, "time_limit": 1, "hang_seconds": 1}
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -28,12 +35,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         ),
     )
     programs = parser.add_argument_group("programs")
-    programs.add_argument("program", nargs="*", metavar="PROGRAM", help="a name of the zoo, or module:function")
-    programs.add_argument(
-        "--arguments",
-        help="example arguments of module:function: their shapes, such as 'f32[8,128] s32[8]', or the module:function "
-        "that returns them as a tuple",
-    )
+    add_program_arguments(programs)
     programs.add_argument("--family", action="append", default=[], help="all programs of a family; may be repeated")
     programs.add_argument("--all", action="store_true", help="all programs of the zoo")
     programs.add_argument("--list", action="store_true", help="list the zoo, and measure nothing")
@@ -41,7 +43,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     what.add_argument(
         "--collection",
         default="layout:cpu:random",
-        help="layout:<cpu|gpu>:<random|default> or tile:cpu (default: %(default)s)",
+        help="layout:<cpu|gpu>:<random|default> or tile:<cpu|gpu>; gpu is prepared and was never run on one "
+        "(default: %(default)s)",
     )
     what.add_argument("--out", type=Path, metavar="DIR", help="the folder of the tree that the files go to")
     what.add_argument(
@@ -57,7 +60,6 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="N",
         help="end here, even if two halves of the rounds agree at less than a Kendall tau of 0.9 (default: 100)",
     )
-    how.add_argument("--core", type=int, metavar="N", help="the core to measure on (default: the last one)")
     how.add_argument(
         "--time-limit",
         type=float,
@@ -66,18 +68,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="of a program; configurations that it does not reach are left out (default: 1800)",
     )
     how.add_argument(
-        "--hang-seconds",
-        type=float,
-        default=300.0,
-        metavar="SECONDS",
-        help="a compilation that takes longer is given up (default: 300)",
-    )
-    how.add_argument(
         "--fast-compile",
         action="store_true",
         help="compile without XLA's fusion emitters, in less than half of the time: other code, with other runtimes",
     )
-    how.add_argument("--allow-busy", action="store_true", help="measure on a busy machine, with a warning")
+    add_machine_arguments(how)
     parser.set_defaults(run=run)
 
 
@@ -108,36 +103,9 @@ def _chosen(arguments: argparse.Namespace) -> list[str]:
 
 def _collection(address: str) -> Collection:
     collection = Collection.parse(address)
-    sources = ("cpu", "gpu") if collection.kind == "layout" else ("cpu",)
-    if collection.source not in sources:
-        raise ConfigError(f"--collection {address}: expected the source {' or '.join(sources)}, what can be measured")
+    if collection.source not in ("cpu", "gpu"):
+        raise ConfigError(f"--collection {address}: expected the source cpu or gpu, what can be measured")
     return collection
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    """Raises ConfigError for values that make no sense."""
-    least_values = {"configurations": 2, "kernels": 1, "max_rounds": 2, "time_limit": 1, "hang_seconds": 1}
-    for name, least in least_values.items():
-        if (value := getattr(arguments, name)) < least:
-            raise ConfigError(f"--{name.replace('_', '-')} {value}: expected at least {least}")
-    if arguments.out is None:
-        raise ConfigError("--out is missing: the folder that the files go to")
-    cores = os.sched_getaffinity(0)
-    if arguments.core is not None and arguments.core not in cores:
-        raise ConfigError(f"--core {arguments.core}: expected one of {sorted(cores)}")
-    for program in arguments.program:
-        if (":" in program) != (arguments.arguments is not None):
-            remedy = "takes no --arguments" if arguments.arguments is not None else "needs --arguments"
-            raise ConfigError(f"program {program!r}: {remedy}; module:function needs them, a name of the zoo has them")
-
-
-def _warn_if_busy() -> None:
-    from hlorank.collect.busy import require_quiet
-
-    try:
-        require_quiet()
-    except ConfigError as error:
-        _log.warning("%s", error)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -153,17 +121,19 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         _list_zoo()
         return 0
-    from hlorank.collect.busy import require_quiet
-    from hlorank.collect.program import require_jax
+    from hlorank.collect.program import require_device, require_jax
     from hlorank.collect.run import collect_layouts
     from hlorank.collect.task import Task
     from hlorank.collect.tile.run import collect_tiles
     from hlorank.collect.tile.task import TileTask
 
     collection = _collection(arguments.collection)
-    _check(arguments)
+    check_arguments(arguments, _LEAST)
+    if arguments.out is None:
+        raise ConfigError("--out is missing: the folder that the files go to")
     names = _chosen(arguments)
     require_jax()
+    require_device(collection.source)
     settings: dict[str, Any] = {
         "collection": str(collection),
         "output": str(arguments.out),
@@ -172,20 +142,11 @@ def _run(arguments: argparse.Namespace) -> int:
         "rounds": arguments.max_rounds,
         "fast_compile": arguments.fast_compile,
         "time_limit": arguments.time_limit,
-        "core": max(os.sched_getaffinity(0)) if arguments.core is None else arguments.core,
+        "core": measuring_core(arguments),
     }
-    programs: list[dict[str, Any]] = [
-        {"program": name, "arguments": arguments.arguments if ":" in name else None} for name in names
-    ]
-    how: dict[str, Any] = {
-        "hang_seconds": arguments.hang_seconds,
-        "echo": lambda text: print(text, flush=True),  # noqa: T201 (what the command is asked for)
-        "check_machine": _warn_if_busy if arguments.allow_busy else require_quiet,
-    }
+    programs, how = named(arguments, names), reporting(arguments)
     if collection.kind == "tile":
         summary = collect_tiles([TileTask(**one, **settings, kernels=arguments.kernels) for one in programs], **how)
     else:
         summary = collect_layouts([Task(**one, **settings) for one in programs], **how)
-    for name, why in summary.left_out.items():
-        sys.stderr.write(f"error: {name}: {why}\n")
-    return 1 if summary.left_out else 0
+    return status(summary.left_out)

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 from hlorank import __version__
-from hlorank.cli import collect, convert, inspect
+from hlorank.cli import autotune, collect, convert, inspect
 from hlorank.io import DataError
 
-_COMMANDS = (convert, inspect, collect)
+_COMMANDS = (convert, inspect, collect, autotune)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,9 +11,11 @@ import numpy as np
 
 from hlorank.collect import xla
 from hlorank.collect.layout import LayoutSpace, Rows, constrained, name_of
-from hlorank.collect.measure import Timer, timer_of
+from hlorank.collect.measure import Float64, Rounds, Timer, measure, runtimes, timer_of
 from hlorank.collect.verify import difference, has_nan
 from hlorank.hlo.hlo_pb2 import HloModuleProto
+
+_QUICK = Rounds(least=3, most=3)
 
 
 class SkippedError(Exception):
@@ -112,3 +114,16 @@ class Candidates:
         """Times configurations, by their row, that have an executable."""
         executables = [self._executables[name_of(row)] for row in configurations]
         return timer_of(lambda index: executables[index].run(self._inputs))
+
+    def quick(self, configurations: Rows, rng: np.random.Generator) -> Float64:
+        """Measures configurations in few rounds, relative to the default one, so that batches compare.
+
+        Returns:
+            (configurations,) float64: runtimes over the default's; inf where a configuration is left out.
+        """
+        rows = np.stack([self._space.default, *configurations])
+        kept = [self.executable(row) is not None for row in rows]
+        relative = np.full(len(rows), np.inf)
+        times = runtimes(measure(self.timer(rows[kept]), sum(kept), rng, _QUICK))
+        relative[kept] = times / times[0]
+        return relative[1:]

@@ -17,9 +17,10 @@ from typing import Any, TextIO, TypeVar
 import numpy as np
 
 from hlorank.collect import record, xla
-from hlorank.collect.candidates import Candidates, SkippedError, reason
-from hlorank.collect.layout import LayoutSpace, Rows, layout_space, name_of
-from hlorank.collect.measure import Float64, Rounds, measure, runtimes
+from hlorank.collect.candidates import Candidates, SkippedError
+from hlorank.collect.capture import captured, configurable
+from hlorank.collect.layout import Rows, name_of
+from hlorank.collect.measure import Float64, Rounds, measure
 from hlorank.collect.program import Program
 from hlorank.collect.search import SEARCHES
 from hlorank.collect.task import Progress, Report, Task
@@ -32,51 +33,6 @@ from hlorank.io import DataError
 
 _Task = TypeVar("_Task", bound=Task)
 _COMPILE_SHARE = 0.7  # of the time limit; the rest is for measuring
-_QUICK = Rounds(least=3, most=3)
-_IMPURE_OPCODES = {"infeed", "outfeed", "send", "recv"}
-
-
-def _check_pure(module: HloModuleProto) -> None:
-    for computation in module.computations:
-        for one in computation.instructions:
-            called = one.custom_call_has_side_effect or "callback" in one.custom_call_target
-            if called or one.opcode in _IMPURE_OPCODES:
-                raise SkippedError(f"it has side effects ({one.custom_call_target or one.opcode})")
-
-
-def _captured(program: Program, platform: xla.Platform) -> tuple[HloModuleProto, list[Any]]:
-    """The module before layout assignment, and its inputs on the device."""
-    try:
-        function, arguments = program.build()
-        unoptimized = xla.unoptimized_module(function, arguments, platform)
-    except Exception as error:  # whatever the user's code raises
-        raise SkippedError(f"it does not trace: {reason(error)}") from error
-    _check_pure(HloModuleProto.FromString(unoptimized))
-    try:
-        module = HloModuleProto.FromString(xla.capture_module(unoptimized, platform))
-        return module, xla.put(arguments, platform)
-    except Exception as error:
-        raise SkippedError(f"it does not compile: {reason(error)}") from error
-
-
-def _space(module: HloModuleProto) -> LayoutSpace:
-    try:
-        space = layout_space(module)
-    except DataError as error:  # no configurable node, or one of more than six dimensions
-        raise SkippedError(str(error)) from error
-    if space.size == 1:
-        raise SkippedError("its convolutions, dots and reshapes have no dimensions to order")
-    return space
-
-
-def _quick(candidates: Candidates, default: Rows, batch: Rows, rng: np.random.Generator) -> Float64:
-    """Measures a batch in few rounds, relative to the default configuration, so that batches compare."""
-    found = [candidates.executable(row) for row in (default, *batch)]
-    result = np.full(len(found), np.inf)
-    kept = [executable is not None for executable in found]
-    relative = runtimes(measure(candidates.timer(np.stack([default, *batch])[kept]), sum(kept), rng, _QUICK))
-    result[kept] = relative / relative[0]
-    return result[1:]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +56,7 @@ class Measured:
 
 def _measure(task: Task, program: Program, module: HloModuleProto, inputs: list[Any], report: Report) -> Measured:
     start = time.monotonic()
-    space = _space(module)
+    space = configurable(module)
     share = itertools.count(step=0.5 / task.configurations)
     candidates = Candidates(
         module,
@@ -114,7 +70,7 @@ def _measure(task: Task, program: Program, module: HloModuleProto, inputs: list[
     )
     rng = np.random.default_rng([task.seed, zlib.crc32(program.name.encode())])
     search = SEARCHES[Collection.parse(task.collection).search or ""]
-    rows = search(space, task.configurations, rng, lambda batch: _quick(candidates, space.default, batch, rng))
+    rows = search(space, task.configurations, rng, lambda batch: candidates.quick(batch, rng))
     kept = [candidates.executable(row) is not None for row in rows]
     left_out = {name: candidates.left_out[name] for name in map(name_of, rows[np.logical_not(kept)])}
     if sum(kept) < 2:
@@ -149,11 +105,11 @@ def measure_layouts(task: Task, report: Report) -> dict[str, Any]:
     load = os.getloadavg()[0]
     report(Progress("trace"))
     program = task.load()
-    module, inputs = _captured(program, task.platform)
+    module, inputs = captured(program, task.platform)
     measured = _measure(task, program, module, inputs, report)
     npz = task.npz(program.name)
-    captured, _ = featurize(Record(program.name, npz, "", module, None), "layout")
-    configurations = captured.configurations
+    unmeasured, _ = featurize(Record(program.name, npz, "", module, None), "layout")
+    graph, configurations = unmeasured.graph, unmeasured.configurations
     assert isinstance(configurations, LayoutConfigurations)
     labels = record.measurements(measured.times)
     about = {
@@ -164,7 +120,7 @@ def measure_layouts(task: Task, report: Report) -> dict[str, Any]:
         "device": xla.device_name(task.platform),
         **record.environment(),
         **record.quality(measured.times),
-        "nodes": captured.graph.nodes,
+        "nodes": graph.nodes,
         "configurable_nodes": len(configurations.node_ids),
         "measured": len(labels),
         "left_out": measured.left_out,
@@ -179,7 +135,7 @@ def measure_layouts(task: Task, report: Report) -> dict[str, Any]:
         "seconds": measured.seconds,
     }
     layouts = LayoutConfigurations.from_chunks(configurations.node_ids, [measured.rows])
-    record.write(npz, MeasuredGraph(program.name, captured.graph, layouts, labels), about)
+    record.write(npz, MeasuredGraph(program.name, graph, layouts, labels), about)
     return about
 
 
@@ -208,7 +164,7 @@ def main(kind: type[_Task], measure: Callable[[_Task, Report], dict[str, Any]]) 
     with os.fdopen(int(sys.argv[1]), "w") as events:
         try:
             about = measure(task, lambda progress: _send(events, {"progress": dataclasses.asdict(progress)}))
-        except (SkippedError, ConfigError) as error:
+        except (SkippedError, ConfigError, DataError) as error:
             _send(events, {"skipped": str(error)})
         else:
             _send(events, {"done": about})

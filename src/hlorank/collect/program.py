@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -43,6 +45,23 @@ def require_jax() -> None:
         import jax  # noqa: F401 (whether it is there)
     except ImportError as error:
         raise ConfigError(f"hlorank collect needs jax ({error}); pip install 'hlorank[collect]'") from None
+
+
+def require_device(platform: str) -> None:
+    """Raises ConfigError where jax finds no device of a platform; its message names the remedy.
+
+    A process of its own looks for a GPU: to look for one takes most of its memory, which the measurements need.
+    """
+    if platform == "cpu":
+        return
+    command = [sys.executable, "-c", f"import jax; jax.devices({platform!r})"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own interpreter)
+    if found.returncode:
+        said = (found.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ConfigError(
+            f"jax finds no {platform} ({said}); on a machine that has one, install the backend of jax for it, such as "
+            f"pip install 'jax[cuda12]=={version('jax')}', or measure on the cpu"
+        )
 
 
 def user_program(reference: str, arguments: str) -> Program:

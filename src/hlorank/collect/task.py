@@ -15,6 +15,11 @@ from hlorank.collect.zoo import program_named
 from hlorank.collection import Collection
 
 
+def load_program(program: str, arguments: str | None) -> Program:
+    """A program of the zoo or, with arguments, of the user's; raises ConfigError where there is none."""
+    return program_named(program) if arguments is None else user_program(program, arguments)
+
+
 @dataclass(frozen=True)
 class Task:
     """One program to measure, and how."""
@@ -41,7 +46,7 @@ class Task:
 
     def load(self) -> Program:
         """The program; raises ConfigError where there is none."""
-        return program_named(self.program) if self.arguments is None else user_program(self.program, self.arguments)
+        return load_program(self.program, self.arguments)
 
     @property
     def platform(self) -> Platform:

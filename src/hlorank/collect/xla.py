@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -104,6 +104,7 @@ def compile_module(
     *,
     fusion_emitters: bool = True,
     library_fusions: bool = True,
+    overrides: Mapping[str, str | int | bool] | None = None,
     dump: Path | None = None,
 ) -> Executable:
     """Compiles a module for one device.
@@ -114,18 +115,20 @@ def compile_module(
         fusion_emitters: False generates the code of fusions the old way on a CPU: much faster to compile, and known to
             be wrong for rare layouts, so compare outputs and fall back to True.
         library_fusions: False keeps a CPU's dots, convolutions and reductions apart, which a library would run as one.
+        overrides: further compiler options, by the names of the fields of xla.DebugOptions.
         dump: a folder for the modules after each pass that changed something.
 
     Raises:
-        RuntimeError: the compiler refuses.
+        RuntimeError: the compiler refuses, or knows no option of such a name or value.
     """
     from jaxlib import _jax
 
     options = _jax.CompileOptions()
+    options.env_option_overrides = [*(overrides or {}).items()]
     if platform == "cpu":
         fusions = [] if fusion_emitters else [("xla_cpu_use_fusion_emitters", False)]
         libraries = [] if library_fusions else [("xla_cpu_experimental_ynn_fusion_type", "")]
-        options.env_option_overrides = [*fusions, *libraries]
+        options.env_option_overrides += [*fusions, *libraries]
     if dump is not None:
         debug = options.executable_build_options.debug_options
         debug.xla_dump_to = str(dump)

@@ -19,7 +19,7 @@ from hlorank.metrics import (
     top_k_slowdown,
 )
 
-SLOWDOWN_AT: dict[Kind, tuple[int, ...]] = {"layout": (1, 10, 100), "tile": (1, 5, 10)}
+SLOWDOWN_AT: dict[Kind, tuple[int, ...]] = {"layout": (1, 5, 10, 100), "tile": (1, 5, 10)}
 PREDICTIONS_PER_GRAPH = 200
 PREDICTION_COLUMNS = ("split", "graph", "configuration", "predicted_rank", "measured_rank")
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from hlorank.config import PartitionConfig
-from hlorank.evaluation.scoring import score_configurations
+from hlorank.evaluation.scoring import embed_configurations, score_configurations
 from hlorank.featurize.features import GraphFeatures
 from hlorank.io import read_json
 from hlorank.models.baseline import BASELINES, load_baseline
@@ -30,11 +30,13 @@ class Scorer:
         cut: how graphs are cut into segments for it; None where it takes them whole.
         score: (distinct,) scores of a graph's distinct configurations, larger = slower. Is given the graph and its
             segments, None for a whole graph.
+        embed: (distinct, width), what the model knows of each; arguments as for `score`.
     """
 
     spec: Spec
     cut: PartitionConfig | None
     score: Callable[[GraphFeatures, Partition | None], NDArray[np.float64]]
+    embed: Callable[[GraphFeatures, Partition | None], NDArray[np.float64]]
 
 
 def load_scorer(folder: Path, memory_bytes: int) -> Scorer:
@@ -49,12 +51,22 @@ def load_scorer(folder: Path, memory_bytes: int) -> Scorer:
     """
     if read_json(folder / SPEC).get("method") in BASELINES:
         baseline, baseline_spec = load_baseline(folder)
-        return Scorer(baseline_spec, None, lambda graph, _: baseline.score(graph, memory_bytes))
+        return Scorer(
+            baseline_spec,
+            None,
+            score=lambda graph, _: baseline.score(graph, memory_bytes),
+            embed=lambda graph, _: baseline.embed(graph),
+        )
     device = torch.device("cpu")
     model, spec = load_model(folder, device)
 
-    def score(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
-        inputs = GraphInputs(graph, whole_graph(graph) if segments is None else segments, device)
-        return score_configurations(model, inputs, np.arange(graph.distinct), memory_bytes)
+    def inputs(graph: GraphFeatures, segments: Partition | None) -> GraphInputs:
+        return GraphInputs(graph, whole_graph(graph) if segments is None else segments, device)
 
-    return Scorer(spec, None if spec.whole_graph else spec.cut, score)
+    def score(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
+        return score_configurations(model, inputs(graph, segments), np.arange(graph.distinct), memory_bytes)
+
+    def embed(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
+        return embed_configurations(model, inputs(graph, segments), np.arange(graph.distinct), memory_bytes)
+
+    return Scorer(spec, None if spec.whole_graph else spec.cut, score, embed)

@@ -74,3 +74,17 @@ def score_configurations(
     scores = model.score(sum_segments(model, graph, rows, memory_bytes), len(graph.segments))
     result: NDArray[np.float64] = scores.double().cpu().numpy()
     return result
+
+
+@torch.no_grad()
+def embed_configurations(
+    model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], memory_bytes: int
+) -> NDArray[np.float64]:
+    """The embeddings that distinct configurations are scored by; the arguments are those of `sum_segments`.
+
+    Returns:
+        (configurations, width * poolings) float64.
+    """
+    embedding = model.aggregate(sum_segments(model, graph, rows, memory_bytes), len(graph.segments))
+    result: NDArray[np.float64] = embedding.double().cpu().numpy()
+    return result

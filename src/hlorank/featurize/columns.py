@@ -15,6 +15,7 @@ from hlorank.io import DataError
 
 DIMS = slice(21, 21 + LAYOUT_DIMS)
 """The columns of a node's dimensions."""
+_DIMS_PRODUCT = 28  # of all dimensions, also of those beyond the sixth
 _BLOCK_ENTRIES = 2**22  # of a block of walks, were each of its nodes to reach the whole graph: 32 MiB
 _FILLED = 0.1  # share of nonzero entries from which on a block is dense
 
@@ -44,6 +45,17 @@ def node_columns(graph: Graph, options: FeaturizeOptions, extra: Extra | None) -
             raise DataError("extra", "the extra features of the protobuf, or featurize.protobuf=false", "none")
         parts += [extra[key].reshape(graph.nodes, -1).astype(np.float32) for key in EXTRA_SHAPES]
     return parts[0] if len(parts) == 1 else np.hstack(parts)
+
+
+def node_ranks(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
+    """How many dimensions each node has, at least: (nodes, 140) float32 raw features to (nodes,) int64.
+
+    A trailing dimension of size 0 looks like padding, but makes the product 0; a captured layout counts it too.
+    """
+    dims, layout = node_feat[:, DIMS], node_feat[:, -LAYOUT_DIMS:]
+    rank = np.where(dims > 0, np.arange(1, LAYOUT_DIMS + 1), 0).max(axis=1)
+    shortest = np.maximum((dims > 0).sum(axis=1), (layout != 0).sum(axis=1)) + 1
+    return np.asarray(np.where(node_feat[:, _DIMS_PRODUCT] == 0, np.maximum(rank, shortest), rank))
 
 
 def return_probabilities(graph: Graph, steps: int) -> NDArray[np.float64]:

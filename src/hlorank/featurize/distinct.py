@@ -1,11 +1,14 @@
-"""Distinct rows of large arrays."""
+"""Rows and columns of large arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+_BLOCK_BYTES = 16 * 2**20
 
 
 def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -33,3 +36,15 @@ def distinct_rows(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int
     inverse = np.fromiter(numbers, dtype=np.int64, count=len(rows))
     first = np.flatnonzero(np.diff(np.maximum.accumulate(inverse), prepend=-1))
     return first, inverse
+
+
+def column_blocks(array: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """The columns of an array stored row by row, some at a time, so that few of them lie in memory.
+
+    Yields:
+        which columns they are, and (columns, rows), each column in one piece.
+    """
+    step = max(1, _BLOCK_BYTES // max(1, array.itemsize * len(array)))
+    for start in range(0, array.shape[1], step):
+        part = slice(start, start + step)
+        yield part, np.ascontiguousarray(array[:, part].T)

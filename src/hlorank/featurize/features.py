@@ -17,12 +17,15 @@ class LayoutFeatures:
 
     Attributes:
         node_ids: (configurable nodes,) int64, increasing.
-        codebook: (U, 18) int8, the distinct rows of layout values of this graph.
+        codebook: (U, 18) int8, rows of layout values, in lexicographic order.
+        sizes: (U, 18) float32, the sizes of the dimensions in the order that the layouts put them in, 0 where a layout
+            has no value and where the tensor is unknown. The pairs of a row of layouts and its sizes are distinct.
         codes: (distinct configurations, configurable nodes), unsigned, rows of the codebook.
     """
 
     node_ids: NDArray[np.int64]
     codebook: NDArray[np.int8]
+    sizes: NDArray[np.float32]
     codes: NDArray[np.unsignedinteger[Any]]
 
 

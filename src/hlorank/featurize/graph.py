@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.featurize.columns import DIMS, node_columns
+from hlorank.featurize.columns import node_columns, node_ranks
 from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.prune import induced_subgraph, kept_nodes
+from hlorank.featurize.sizes import sized_layouts
 from hlorank.featurize.spec import FeatureSpec
 from hlorank.graph import LAYOUT_DIMS, LayoutConfigurations, MeasuredGraph
 from hlorank.hlo.extra import Extra
 from hlorank.io import DataError
-
-_DIMS_PRODUCT = 28  # of all dimensions, also of those beyond the sixth
 
 
 def node_layout(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
@@ -30,13 +29,8 @@ def node_layout(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
     Returns:
         (nodes, 6) int8.
     """
-    dims, raw = node_feat[:, DIMS], node_feat[:, -LAYOUT_DIMS:]
-    positions = np.arange(LAYOUT_DIMS)
-    rank = np.where(dims > 0, positions + 1, 0).max(axis=1)
-    # A trailing dimension of size 0 looks like padding, but makes the product 0; a captured layout counts it too.
-    shortest = np.maximum((dims > 0).sum(axis=1), (raw != 0).sum(axis=1)) + 1
-    rank = np.where(node_feat[:, _DIMS_PRODUCT] == 0, np.maximum(rank, shortest), rank)
-    inside = positions < rank[:, None]
+    raw, positions = node_feat[:, -LAYOUT_DIMS:], np.arange(LAYOUT_DIMS)
+    inside = positions < node_ranks(node_feat)[:, None]
     permutation = (np.sort(np.where(inside, raw, positions), axis=1) == positions).all(axis=1)
     captured = permutation & (raw != 0).any()
     return np.where(inside & captured[:, None], raw, -1).astype(np.int8)
@@ -61,9 +55,9 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | N
     kept = kept_nodes(measured, spec.options.prune_hops)
     if isinstance(configurations, LayoutConfigurations) and spec.tile_columns is None:
         first, row_of = distinct_rows(configurations.codes)
-        dtype = np.min_scalar_type(len(configurations.codebook) - 1)
-        codes = configurations.codes[first].astype(dtype, copy=False)
-        parts = LayoutFeatures(np.searchsorted(kept, configurations.node_ids), configurations.codebook, codes)
+        node_ids = configurations.node_ids
+        sized = sized_layouts(measured.graph, node_ids, configurations.codebook, configurations.codes[first])
+        parts = LayoutFeatures(np.searchsorted(kept, node_ids), *sized)
     elif not isinstance(configurations, LayoutConfigurations) and spec.tile_columns is not None:
         first, row_of = distinct_rows(configurations.feat)
         parts = TileFeatures(spec.tile_columns(configurations.feat[first]))

@@ -18,7 +18,7 @@ from hlorank.io import DataError, fingerprint
 
 NUMERIC_COLUMNS = NODE_FEATURES - LAYOUT_DIMS  # the last six are minor_to_major, which node_layout holds
 
-_VERSION = 2  # raise it when the same spec gives other features, or has other keys
+_VERSION = 3  # raise it when the same spec gives other features, or has other keys
 _KEYS = {
     *("version", "fingerprint", "inputs", "collection", "options"),
     *("extra_columns", "node_columns", "tile_columns", "opcodes", "opcode_embedding"),

@@ -28,7 +28,7 @@ from hlorank.io import DataError, atomic_folder, map_array, read_json, write_jso
 SPEC_FILE, INDEX_FILE, GRAPH_FILE = "spec.json", "graphs.json", "graph.json"
 
 _GRAPH_ARRAYS = ("node_feat", "opcode", "node_layout", "edge_index", "node_splits", "row_of", "runtime")
-_CONFIGURATION_ARRAYS = {"row_of", "runtime", "normalizer", "codebook", "codes", "feat"}
+_CONFIGURATION_ARRAYS = {"row_of", "runtime", "normalizer", "codebook", "sizes", "codes", "feat"}
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class FeatureStore:
         return GraphFeatures(
             name=name,
             **{key: array(key) for key in _GRAPH_ARRAYS},
-            configurations=LayoutFeatures(array("node_ids"), array("codebook"), array("codes"))
+            configurations=LayoutFeatures(*(array(key) for key in ("node_ids", "codebook", "sizes", "codes")))
             if layout
             else TileFeatures(array("feat")),
             normalizer=None if layout else array("normalizer"),

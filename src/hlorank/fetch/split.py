@@ -78,12 +78,13 @@ def split_graphs(
 ) -> dict[str, Split]:
     """The split of each graph: one fold is valid, the next one test, the others train.
 
-    The folds stand in a JSON file that can be committed and edited,
-    `{"folds": 5, "collections": {"layout:own:default": {"<graph>": 0, ...}}}`. A collection that the file lacks is
-    dealt into folds and added to it.
+    The folds stand in a JSON file that can be committed and edited. It names them by graph, by model family, or both:
+    `{"folds": 5, "collections": {"layout:own:default": {"<graph>": 0, ...}}, "families": {"<family>": 0, ...}}`.
+    Families hold for every collection that does not stand under `collections`. Without them, such a collection is
+    dealt into folds and added to the file.
 
     Args:
-        collection: the address under which the file holds the folds.
+        collection: the address under which the file holds the folds of graphs.
         families: the family of each graph with labels.
         split_file: the file, read if it exists.
         folds: number of folds, at least 3.
@@ -91,37 +92,69 @@ def split_graphs(
 
     Raises:
         ConfigError: `folds` or `fold` out of range, or fewer families than folds.
-        DataError: the file does not fit `folds` or the graphs.
+        DataError: the file does not fit `folds`, the graphs or their families.
     """
     if folds < MIN_FOLDS:
         raise ConfigError(f"data.local.folds = {folds}: expected at least {MIN_FOLDS} (train, valid, test)")
     if not 0 <= fold < folds:
         raise ConfigError(f"data.local.fold = {fold}: expected 0..{folds - 1}, as data.local.folds = {folds}")
-    document = read_json(split_file) if split_file.exists() else {"folds": folds, "collections": {}}
-    if document.keys() != {"folds", "collections"} or not isinstance(document["collections"], dict):
-        raise DataError("keys", "folds (a number) and collections (an object)", sorted(document), file=split_file)
-    if document["folds"] != folds:
-        expected = f"{folds} (set data.local.folds to what the file says, or delete the file to split anew)"
-        raise DataError("folds", expected, document["folds"], file=split_file)
-    address = str(collection)
-    if address not in document["collections"]:
-        document["collections"][address] = make_folds(families, folds)
-        write_json(split_file, document)
-        _log.info("%s: dealt %s into %d folds; commit this file to keep them", split_file, address, folds)
-    fold_of = document["collections"][address]
-    _check_folds(address, fold_of, families, folds, split_file)
+    document = _read_split_file(split_file, folds)
+    collections, address = document.setdefault("collections", {}), str(collection)
+    fold_of: Mapping[str, int]
+    if address not in collections and "families" in document:
+        fold_of = _folds_of_families(document["families"], families, address, folds, split_file)
+    else:
+        if address not in collections:
+            collections[address] = make_folds(families, folds)
+            write_json(split_file, document)
+            _log.info("%s: dealt %s into %d folds; commit this file to keep them", split_file, address, folds)
+        fold_of = _folds_of_graphs(collections[address], families, address, folds, split_file)
     splits: dict[int, Split] = {fold: "valid", (fold + 1) % folds: "test"}
     return {name: splits.get(fold_of[name], "train") for name in families}
 
 
-def _check_folds(address: str, fold_of: Any, graphs: Mapping[str, str], folds: int, split_file: Path) -> None:
+def _read_split_file(split_file: Path, folds: int) -> dict[str, Any]:
+    document = read_json(split_file) if split_file.exists() else {"folds": folds}
+    named = document.keys() - {"folds"}
+    if "folds" not in document or not named <= {"collections", "families"}:
+        expected = "folds (a number), and collections or families (objects)"
+        raise DataError("keys", expected, sorted(document), file=split_file)
+    if document["folds"] != folds:
+        expected = f"{folds} (set data.local.folds to what the file says, or delete the file to split anew)"
+        raise DataError("folds", expected, document["folds"], file=split_file)
+    for key in sorted(named):
+        if not isinstance(document[key], dict):
+            raise DataError(key, "an object", document[key], file=split_file)
+    return document
+
+
+def _check_folds(key: str, fold_of: Mapping[str, Any], folds: int, split_file: Path) -> None:
+    if wrong := [name for name, fold in fold_of.items() if type(fold) is not int or not 0 <= fold < folds]:
+        raise DataError(key, f"folds in 0..{folds - 1}", f"{fold_of[wrong[0]]} for {wrong[0]}", file=split_file)
+
+
+def _folds_of_families(
+    fold_of: Mapping[str, Any], graphs: Mapping[str, str], address: str, folds: int, split_file: Path
+) -> dict[str, int]:
+    """The fold of each graph, from that of its family; the file may hold families that the collection lacks."""
+    _check_folds("families", fold_of, folds, split_file)
+    if missing := sorted(set(graphs.values()) - fold_of.keys()):
+        expected = f"a fold for each model family of {address} (add it to the file)"
+        raise DataError("families", expected, f"none for {', '.join(missing)}", file=split_file)
+    return {name: fold_of[family] for name, family in graphs.items()}
+
+
+def _folds_of_graphs(
+    fold_of: Any, graphs: Mapping[str, str], address: str, folds: int, split_file: Path
+) -> Mapping[str, int]:
+    """The fold of each graph; the file must hold these graphs and no others."""
     if not isinstance(fold_of, dict):
         raise DataError(address, "an object of graph: fold", fold_of, file=split_file)
-    if wrong := [name for name, fold in fold_of.items() if type(fold) is not int or not 0 <= fold < folds]:
-        raise DataError(address, f"folds in 0..{folds - 1}", f"{fold_of[wrong[0]]} for {wrong[0]}", file=split_file)
+    _check_folds(address, fold_of, folds, split_file)
     missing, unknown = sorted(set(graphs) - fold_of.keys()), sorted(fold_of.keys() - set(graphs))
     if missing or unknown:
         expected = "each labelled graph of data.local.root once (edit the file, or remove this entry to split anew)"
         parts = (("missing", missing), ("unknown", unknown))
         found = "; ".join(f"{word} graphs: {', '.join(names)}" for word, names in parts if names)
         raise DataError(address, expected, found, file=split_file)
+    return fold_of

@@ -148,6 +148,10 @@ class Baseline:
         chunks = (np.arange(start, min(start + step, graph.distinct)) for start in starts)
         return np.concatenate([self.trees.staged(pooled.rows(rows))[:, -1] for rows in chunks])
 
+    def embed(self, graph: GraphFeatures) -> NDArray[np.float64]:
+        """The pooled features of all distinct configurations of a graph: (distinct, `pooled_columns`) float64."""
+        return PooledGraph(graph, self.sizes).rows(np.arange(graph.distinct)).astype(np.float64)
+
 
 def save_baseline(folder: Path, trees: Trees, spec: BaselineSpec) -> None:
     """Writes a baseline."""

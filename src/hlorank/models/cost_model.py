@@ -149,6 +149,10 @@ class CostModel(nn.Module):
         distinct, standing_for = graph.distinct(rows, j)
         return self.embed(segment, graph.configurations(distinct, segment))[standing_for]
 
+    def aggregate(self, total: Tensor, segments: int) -> Tensor:
+        """A: the embedding of a graph from the sum over its segments; arguments as for `score`, same shape."""
+        return total / segments if self.aggregation == "mean" else total
+
     def score(self, total: Tensor, segments: int) -> Tensor:
         """A and H: summed segment embeddings to scores.
 
@@ -159,5 +163,5 @@ class CostModel(nn.Module):
         Returns:
             (configurations,) scores.
         """
-        scores: Tensor = self.head(total / segments if self.aggregation == "mean" else total)
+        scores: Tensor = self.head(self.aggregate(total, segments))
         return scores.squeeze(-1)

@@ -17,13 +17,17 @@ from hlorank.models.inputs import ConfigurationBatch, InputSizes, LayoutBatch, S
 from hlorank.models.layers.layer import Mixing
 from hlorank.models.state import Rows, State
 
+_SIZE_SCALE = 4  # sizes of 1 to 16,000 become 0.25 to 3.5, as far apart as the embeddings of layout values start
+
 
 class Encoder(nn.Module):
     """Embeds nodes, and joins the configuration to them before any message passing (early join).
 
     A node's state is the sum of linear maps of its numeric features, its opcode embedding and its own layout; a
     configurable node adds a function of its configuration, and in a tile collection every node does. One embedding
-    of layout values serves the nodes' own layouts and the configurations.
+    of layout values serves the nodes' own layouts and the configurations. With `model.layout_sizes` the function of
+    a layout configuration also reads the sizes of the dimensions in the order of its layouts, so that nothing has to
+    learn to look up a dimension by its number.
 
     Attributes:
         mixing: nodes are embedded one by one.
@@ -39,7 +43,9 @@ class Encoder(nn.Module):
         self.opcode_map = nn.Linear(config.opcode_width, width, bias=False)
         self.layout_value = nn.Embedding(LAYOUT_MAX - LAYOUT_MIN + 1, config.layout_width)
         self.node_layout_map = nn.Linear(LAYOUT_DIMS * config.layout_width, width, bias=False)
-        columns = sizes.tile_columns if sizes.kind == "tile" else LAYOUT_VALUES * config.layout_width
+        self._reads_sizes = config.layout_sizes
+        layout_columns = LAYOUT_VALUES * (config.layout_width + config.layout_sizes)
+        columns = sizes.tile_columns if sizes.kind == "tile" else layout_columns
         with warnings.catch_warnings():
             # A collection whose training kernels all have the same tiles keeps no column.
             warnings.filterwarnings("ignore", "Initializing zero-element tensors")
@@ -65,6 +71,14 @@ class Encoder(nn.Module):
         embedded: Tensor = self.layout_value(values - LAYOUT_MIN)
         return embedded.flatten(-2)
 
+    def configured(self, layouts: Tensor, sizes: Tensor) -> Tensor:
+        """What configured nodes add: (rows, 18) layout values and sizes, as in `LayoutBatch`, to (rows, width)."""
+        columns = self._layout(layouts)
+        if self._reads_sizes:
+            columns = torch.cat([columns, torch.log2(1 + sizes.to(columns.dtype)) / _SIZE_SCALE], dim=1)
+        added: Tensor = self.configuration(columns)
+        return added
+
     def forward(self, segment: Segment, batch: ConfigurationBatch, apart: bool = False) -> State:
         """The first states: configurable nodes depend on the configuration, all others do not.
 
@@ -79,7 +93,7 @@ class Encoder(nn.Module):
         if not isinstance(batch, LayoutBatch):
             return State.of(nodes[look, None] + self.configuration(batch.feat))
         # Each distinct row of the codebook is embedded once a step; the states only gather, or add zero.
-        configured: Tensor = self.configuration(self._layout(batch.codebook))
+        configured = self.configured(batch.codebook, batch.sizes)
         table = torch.cat([nodes, configured, nodes.new_zeros(1, nodes.shape[1])])
         codes, none = batch.codes.T.cpu().numpy(), len(configured)
         own = np.arange(segment.nodes) if apart else look

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, eye_array, hstack
@@ -116,11 +117,13 @@ class LayoutBatch:
     """Some layout configurations of a segment.
 
     Attributes:
-        codebook: (U, 18) int64, layout values -1..5.
+        codebook: (U, 18) int64, layout values -1..5; the rows that these configurations use.
+        sizes: (U, 18) float32, the sizes of the dimensions that stand there; see `LayoutFeatures`.
         codes: (configurations, k) int64, one row of the codebook for each configurable node of the segment.
     """
 
     codebook: Tensor
+    sizes: Tensor
     codes: Tensor
 
     def __len__(self) -> int:
@@ -158,8 +161,6 @@ class GraphInputs:
         self.partition = partition
         self.device = device
         self.segments: Sequence[Segment] = _segments(features, partition, device)
-        if isinstance(features.configurations, LayoutFeatures):
-            self._codebook = torch.tensor(features.configurations.codebook, dtype=torch.int64, device=device)
 
     @cached_property
     def targets(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -185,8 +186,14 @@ class GraphInputs:
         configurations = self.features.configurations
         if isinstance(configurations, TileFeatures):
             return TileBatch(torch.tensor(configurations.feat[rows], device=self.device))
-        codes = configurations.codes[rows][:, segment.config_columns].astype(np.int64)
-        return LayoutBatch(self._codebook, torch.tensor(codes, device=self.device))
+        codes = configurations.codes[rows][:, segment.config_columns]
+        # A codebook may be long; what is not used here need not be embedded.
+        number, used = pd.factorize(codes.ravel(), sort=True)
+        return LayoutBatch(
+            torch.tensor(configurations.codebook[used], dtype=torch.int64, device=self.device),
+            torch.tensor(configurations.sizes[used], device=self.device),
+            torch.tensor(number.reshape(codes.shape), device=self.device),
+        )
 
 
 def _segments(features: GraphFeatures, partition: Partition, device: torch.device) -> list[Segment]:

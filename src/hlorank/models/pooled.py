@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from hlorank.featurize.distinct import column_blocks
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.graph import LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
 from hlorank.models.inputs import InputSizes
@@ -88,11 +89,5 @@ class PooledGraph:
 
 def _most_frequent(layouts: LayoutFeatures) -> NDArray[np.int64]:
     """The code that each configurable node has most often, the smallest of those that tie."""
-    codes = layouts.codes
-    step = max(1, _CHUNK_BYTES // (codes.itemsize * len(codes)))
-    usual = [
-        np.bincount(column).argmax()
-        for start in range(0, codes.shape[1], step)
-        for column in np.ascontiguousarray(codes[:, start : start + step].T)
-    ]
+    usual = [np.bincount(column).argmax() for _, block in column_blocks(layouts.codes) for column in block]
     return np.array(usual, dtype=np.int64)

@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 
 from hlorank.collection import Collection
 from hlorank.evaluation.scorer import load_scorer
+from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.graph import featurize_graph
 from hlorank.graph import MeasuredGraph
 from hlorank.hlo.extra import Extra
 from hlorank.metrics import ranking
 from hlorank.partition.build import partition_graph
+from hlorank.partition.segments import Partition
 
 MEMORY_BYTES = 256 * 2**20
 
@@ -54,10 +56,19 @@ class Ranker:
         Raises:
             DataError: layouts where the model ranks tiles or the other way round, or extra features are missing.
         """
+        features, segments = self._prepared(measured, extra)
+        return self._scorer.score(features, segments)[features.row_of]
+
+    def embed(self, measured: MeasuredGraph, extra: Extra | None = None) -> NDArray[np.float64]:
+        """(configurations, width) float64: what the model knows of every configuration; arguments as for `score`."""
+        features, segments = self._prepared(measured, extra)
+        return self._scorer.embed(features, segments)[features.row_of]
+
+    def _prepared(self, measured: MeasuredGraph, extra: Extra | None) -> tuple[GraphFeatures, Partition | None]:
+        """What a model reads of a graph, and its segments."""
         features = featurize_graph(measured, self.spec.features, extra)
         cut = self._scorer.cut
-        segments = None if cut is None else partition_graph(features, cut)
-        return self._scorer.score(features, segments)[features.row_of]
+        return features, None if cut is None else partition_graph(features, cut)
 
     def rank(self, measured: MeasuredGraph, extra: Extra | None = None) -> NDArray[np.int64]:
         """The indices of a graph's configurations from the fastest to the slowest by score, ties by index."""

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hlorank.collect.run import Summary
+from hlorank.collect.tile import run
 from hlorank.collect.tile.run import collect_tiles
 from hlorank.collect.tile.task import TileTask
 from hlorank.collection import read_graph
@@ -123,6 +125,17 @@ def test_a_program_that_fails_does_not_end_the_others(task: TileTask) -> None:
     summary = collect_tiles([broken], hang_seconds=60, echo=lambda _: None, check_machine=lambda: None)
     (reason,) = summary.left_out.values()
     assert "no such thing" in reason
+
+
+def test_only_tiles_of_a_cpu_need_gcc(task: TileTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise ConfigError("no gcc")
+
+    monkeypatch.setattr(run, "gcc_version", missing)
+    monkeypatch.setattr(run, "collect_programs", lambda *_, **__: Summary())
+    collect_tiles([dataclasses.replace(task, collection="tile:gpu")], hang_seconds=60, echo=lambda _: None)
+    with pytest.raises(ConfigError, match="no gcc"):
+        collect_tiles([task], hang_seconds=60, echo=lambda _: None)
 
 
 def test_a_busy_machine_is_refused_before_anything_runs(task: TileTask) -> None:

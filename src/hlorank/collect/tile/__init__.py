@@ -1,1 +1,1 @@
-"""Tiles of XLA's own kernels: written as C loop nests, checked against XLA, and timed on this machine's CPU."""
+"""Tiles of XLA's kernels: as C loop nests, checked against XLA and timed on a CPU; of a GPU, in the folder triton."""

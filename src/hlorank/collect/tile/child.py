@@ -7,31 +7,69 @@ import math
 import os
 import zlib
 from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hlorank.collect import child, xla
 from hlorank.collect.candidates import SkippedError, reason
 from hlorank.collect.task import Progress, Report
 from hlorank.collect.tile.kernel import KINDS, Harvest, Kernel, Kind, LeftOutError, harvest
-from hlorank.collect.tile.measuring import TooFastError, measure_tiles, write_kernel
+from hlorank.collect.tile.measuring import MeasuredTiles, TooFastError, measure_tiles, write_kernel
 from hlorank.collect.tile.nest import Nest
 from hlorank.collect.tile.task import TileTask
+from hlorank.collect.tile.triton.gemm import Gemm, harvest_gemms
+from hlorank.collect.tile.triton.measuring import measure_gemm
 from hlorank.collection import sidecar_path
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.io import DataError, read_json, write_json
 
 _TOO_FAST = 6  # kernels are tried from large to small, so that after some the others are too fast as well
+_Measure = Callable[[TileTask, Callable[[int], None]], MeasuredTiles]
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Platform:
+    """How kernels are found and measured.
+
+    Attributes:
+        module: of a function, its arguments and the platform, what kernels are taken from.
+        harvest: the kernels of such a module.
+        prepare: the work of a kernel, in a unit that compares kernels of a kind, and what measures it.
+    """
+
+    module: Callable[..., bytes]
+    harvest: Callable[[str, HloModuleProto], Harvest]
+    prepare: Callable[[Kernel], tuple[int, _Measure]]
+
+
+def _loop_nest(kernel: Kernel) -> tuple[int, _Measure]:
+    nest = Nest(kernel.body)
+    work = math.prod((*nest.output, *nest.reduced)) * len(kernel.body.instructions)
+    return work, partial(measure_tiles, kernel, nest)
+
+
+def _gemm(kernel: Kernel) -> tuple[int, _Measure]:
+    gemm = Gemm.of(kernel.body)
+    return gemm.work, partial(measure_gemm, kernel, gemm)
+
+
+_PLATFORMS: dict[xla.Platform, _Platform] = {
+    "cpu": _Platform(partial(xla.optimized_module, library_fusions=False), harvest, _loop_nest),
+    "gpu": _Platform(xla.unoptimized_module, harvest_gemms, _gemm),
+}
 
 
 def _harvest(task: TileTask) -> tuple[str, str, Harvest]:
     """Name and family of the program, and its kernels."""
-    program = task.load()
+    program, platform = task.load(), _PLATFORMS[task.platform]
     try:
-        optimized = xla.optimized_module(*program.build(), task.platform, library_fusions=False)
+        module = platform.module(*program.build(), task.platform)
     except Exception as error:  # whatever the user's code raises
         raise SkippedError(f"it does not compile: {reason(error)}") from error
-    return program.name, program.family, harvest(program.name, HloModuleProto.FromString(optimized))
+    return program.name, program.family, platform.harvest(program.name, HloModuleProto.FromString(module))
 
 
 def _measured_before(task: TileTask) -> dict[str, dict[str, Any]]:
@@ -61,15 +99,14 @@ class _Kernels:
         self.left_out = Counter(found.left_out)
         self._task, self._report, self._family = task, report, family
         self._before = _measured_before(task)
-        self._waiting: dict[Kind, list[tuple[int, Kernel, Nest]]] = {kind: [] for kind in KINDS}
+        self._waiting: dict[Kind, list[tuple[int, Kernel, _Measure]]] = {kind: [] for kind in KINDS}
         for kernel in found.kernels:
             try:
-                nest = Nest(kernel.body)
+                work, measure = _PLATFORMS[task.platform].prepare(kernel)
             except LeftOutError as error:
                 self.left_out[str(error)] += 1
                 continue
-            work = math.prod((*nest.output, *nest.reduced)) * len(kernel.body.instructions)
-            self._waiting[kernel.body.kind].append((work, kernel, nest))
+            self._waiting[kernel.body.kind].append((work, kernel, measure))
         for kernels in self._waiting.values():
             kernels.sort(key=lambda one: one[0])
 
@@ -77,9 +114,9 @@ class _Kernels:
         """Measures the largest of the kernels of a kind that wait, or the next one that can be; whether there was."""
         too_fast = 0
         while self._waiting[kind] and too_fast < _TOO_FAST:
-            _, kernel, nest = self._waiting[kind].pop()
+            _, kernel, measure = self._waiting[kind].pop()
             try:
-                self.measured[kernel.name] = self._about(kernel, nest)
+                self.measured[kernel.name] = self._about(kernel, measure)
             except LeftOutError as error:
                 self.left_out[str(error)] += 1
                 too_fast += isinstance(error, TooFastError)
@@ -87,7 +124,7 @@ class _Kernels:
                 return True
         return False
 
-    def _about(self, kernel: Kernel, nest: Nest) -> dict[str, Any]:
+    def _about(self, kernel: Kernel, measure: _Measure) -> dict[str, Any]:
         """Measures a kernel, unless it was measured before."""
         if about := self._before.get(kernel.fingerprint):
             if about["name"] == kernel.name:
@@ -102,7 +139,7 @@ class _Kernels:
 
         report(0)
         load = os.getloadavg()[0]
-        measured = measure_tiles(kernel, nest, self._task, report)
+        measured = measure(self._task, report)
         about = {"program": self._task.program, "family": self._family}
         return write_kernel(
             kernel, measured, self._task, {**about, "load": {"before": load, "after": os.getloadavg()[0]}}
@@ -121,7 +158,7 @@ def measure_program(task: TileTask, report: Report) -> dict[str, Any]:
 
     Raises:
         SkippedError: the program does not compile.
-        ConfigError: there is no such program, or no gcc.
+        ConfigError: there is no such program, or, on a CPU, no gcc.
     """
     report(Progress("trace"))
     name, family, found = _harvest(task)

@@ -116,9 +116,8 @@ class Kernel:
     body: Body
 
     @classmethod
-    def of(cls, program: str, module: HloModuleProto) -> Kernel:
-        """The kernel of a module, which gets the kernel's name; LeftOutError as `dissolve` raises it."""
-        body = dissolve(module)
+    def of(cls, program: str, module: HloModuleProto, body: Body) -> Kernel:
+        """The kernel of a module, which gets the kernel's name, and its body."""
         digits = body.fingerprint()
         module.name = f"{program}.{digits[:8]}"
         return cls(module.name, digits, module, body)
@@ -138,6 +137,13 @@ class Harvest:
     repeated: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
 
+    def add(self, kernel: Kernel) -> None:
+        """Takes a kernel, unless one of its structure is there."""
+        if any(kernel.fingerprint == other.fingerprint for other in self.kernels):
+            self.repeated += 1
+        else:
+            self.kernels.append(kernel)
+
 
 def harvest(program: str, module: HloModuleProto) -> Harvest:
     """The distinct kernels of an optimized module, in its order.
@@ -150,7 +156,6 @@ def harvest(program: str, module: HloModuleProto) -> Harvest:
     computations = {computation.id: computation for computation in module.computations}
     instructions = [one for computation in module.computations for one in computation.instructions]
     applied = {called for one in instructions if one.opcode in _APPLIED for called in one.called_computation_ids}
-    seen: set[str] = set()
     for computation in module.computations:
         if computation.id in applied:
             continue
@@ -162,15 +167,10 @@ def harvest(program: str, module: HloModuleProto) -> Harvest:
                 if one.opcode == "custom-call":
                     raise LeftOutError("custom call")
                 dtype_of(one.shape)
-                kernel = Kernel.of(program, _alone(one, by_id, computations))
+                alone = _alone(one, by_id, computations)
+                found.add(Kernel.of(program, alone, dissolve(alone)))
             except LeftOutError as error:
                 found.left_out[str(error)] += 1
-                continue
-            if kernel.fingerprint in seen:
-                found.repeated += 1
-            else:
-                seen.add(kernel.fingerprint)
-                found.kernels.append(kernel)
     return found
 
 

@@ -21,7 +21,7 @@ from hlorank.collect.tile.reference import evaluate, inputs
 from hlorank.collect.tile.task import TileTask
 from hlorank.collect.tile.tiles import default_tile, draw_tiles
 from hlorank.collect.verify import difference, has_nan
-from hlorank.hlo.hlo_pb2 import ModuleTuningData
+from hlorank.hlo.hlo_pb2 import ModuleTuningData, TileSizeConfig
 from hlorank.hlo.reader import Record, featurize
 
 WHAT = (
@@ -45,16 +45,16 @@ class MeasuredTiles:
     """Tiles of a kernel with their times.
 
     Attributes:
-        tiles: those that compute what XLA computes, the default first.
+        tiles: those that compute what they should, the default first.
         times: (rounds, tiles) float64, nanoseconds.
-        left_out: how many tiles computed something else.
         seconds: of compiling and checking, and of measuring.
+        about: what they are, how they were compiled, and what was left out, as the JSON file has it.
     """
 
-    tiles: list[Tile]
+    tiles: list[TileSizeConfig]
     times: Float64
-    left_out: int
     seconds: dict[str, float]
+    about: dict[str, Any]
 
 
 def _compiled(kernel: Kernel, nest: Nest, tiles: Sequence[Tile], values: Sequence[Any], folder: Path) -> native.Tiles:
@@ -110,7 +110,17 @@ def measure_tiles(kernel: Kernel, nest: Nest, task: TileTask, heartbeat: Callabl
             heartbeat=heartbeat,
         )
     seconds = {"compile": round(ready - start, 2), "measure": round(time.monotonic() - ready, 2)}
-    return MeasuredTiles([tiles[number] for number in right], times, len(tiles) - len(right), seconds)
+    flags = [native.optimization(kernel.body.kind), *native.FLAGS]
+    return MeasuredTiles(
+        [TileSizeConfig(output_bounds=tiles[one].output, kernel_bounds=tiles[one].reduction) for one in right],
+        times,
+        seconds,
+        {
+            "what": WHAT,
+            "compiler": {"gcc": native.gcc_version(), "flags": flags},
+            "left_out": len(tiles) - len(right),
+        },
+    )
 
 
 def write_kernel(kernel: Kernel, measured: MeasuredTiles, task: TileTask, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,27 +139,24 @@ def write_kernel(kernel: Kernel, measured: MeasuredTiles, task: TileTask, about:
     tuning = ModuleTuningData(module=kernel.module, fingerprint=int(kernel.fingerprint[:16], 16))
     for number, (tile, runtime) in enumerate(zip(measured.tiles, nanoseconds.tolist(), strict=True)):
         run = tuning.runs.add(is_default=number == 0)
-        run.op_config.tile_size_config.output_bounds.extend(tile.output)
-        run.op_config.tile_size_config.kernel_bounds.extend(tile.reduction)
+        run.op_config.tile_size_config.CopyFrom(tile)
         run.profile.compute_time_ns = runtime
     npz = task.npz(kernel.name)
     graph, _ = featurize(Record(kernel.name, npz, "", kernel.module, tuning), "tile")
     written = {
-        "what": WHAT,
         "name": kernel.name,
         **about,
+        **measured.about,
         "kind": kernel.body.kind,
         "structure": kernel.fingerprint,
         "fingerprint": task.settings,
         "collection": task.collection,
         "seed": task.seed,
         "core": task.core,
-        "compiler": {"gcc": native.gcc_version(), "flags": [native.optimization(kernel.body.kind), *native.FLAGS]},
         **record.environment(),
         **record.quality(measured.times),
         "nodes": graph.graph.nodes,
         "measured": len(measured.tiles),
-        "left_out": measured.left_out,
         "default": 0,
         "runtime_ns": {
             "default": int(nanoseconds[0]),

@@ -65,7 +65,8 @@ def collect_tiles(
     Raises:
         ConfigError: there is no such program, no gcc, or the machine is busy.
     """
-    gcc_version()
+    if any(one.platform == "cpu" for one in tasks):
+        gcc_version()
     return collect_programs(
         tasks,
         is_complete=is_complete,

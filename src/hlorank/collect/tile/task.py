@@ -12,7 +12,7 @@ from hlorank.collection import Collection
 
 @dataclass(frozen=True)
 class TileTask(Task):
-    """One program whose kernels are measured, each with `configurations` tiles; its collection is tile:cpu."""
+    """One program whose kernels are measured, each with `configurations` tiles; its collection is tile:<platform>."""
 
     kernels: int = 3
     """Of the program, at most."""

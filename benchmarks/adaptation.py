@@ -1,0 +1,113 @@
+"""How a ranking should adapt to what was measured: a Gaussian process, a finetuned head, or not at all.
+
+Autotuning is replayed on measured graphs of the sample that the model was not trained on: the graph's configurations
+are the candidates, and their measured runtimes answer. The figure is the slowdown of the best found so far against the
+best of all, after each batch of four, averaged over graphs. The choice was made on valid.
+
+    python benchmarks/adaptation.py --model models/layout/cpu/random/gst --families densenet gru dlrm
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from hlorank.collection import Collection, graph_files, measured_family, read_graph
+from hlorank.graph import MeasuredGraph
+from hlorank.models.baseline import BASELINES
+from hlorank.models.folder import load_model
+from hlorank.serving.autotune.propose import Adapted, Float64, Priority, propose
+from hlorank.serving.ranker import Ranker
+from hlorank.training.losses import listmle
+
+SAMPLE = Path(__file__).resolve().parents[1] / "data" / "sample"
+BATCH, BUDGET = 4, 20
+SEEDS = 20
+
+
+def finetuned_head(head: nn.Module, scores: Float64, embedding: Float64) -> Priority:
+    """The head, trained by 30 steps of ListMLE on what was measured, from where training left it."""
+
+    def priority(measured: Mapping[int, float]) -> Float64:
+        known = [one for one, runtime in measured.items() if math.isfinite(runtime)]
+        if len(known) < 2:
+            return scores
+        own = deepcopy(head)
+        optimizer = torch.optim.AdamW(own.parameters(), lr=1e-3)
+        inputs = torch.from_numpy(embedding).float()
+        labels = torch.tensor([measured[one] for one in known])
+        for _ in range(30):
+            optimizer.zero_grad()
+            listmle(own(inputs[known]).squeeze(-1), labels).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        with torch.no_grad():
+            found: Float64 = own(inputs).squeeze(-1).double().numpy()
+        return found
+
+    return priority
+
+
+def slowdowns(priority: Priority, runtimes: Float64) -> Float64:
+    """(batches,) of the best found so far."""
+    tried = propose(priority, lambda chosen: runtimes[chosen], batch=BATCH, budget=BUDGET)
+    best = np.minimum.accumulate(list(tried.values()))[BATCH - 1 :: BATCH]
+    found: Float64 = np.full(BUDGET // BATCH, best[-1])
+    found[: len(best)] = best
+    relative: Float64 = found / runtimes.min() - 1
+    return relative
+
+
+def fixed(scores: Float64) -> Priority:
+    return lambda _: scores
+
+
+def ways(ranker: Ranker, head: nn.Module | None, measured: MeasuredGraph) -> Iterator[tuple[str, list[Priority]]]:
+    """Each way, and the priorities to average over."""
+    scores, embedding = ranker.score(measured), ranker.embed(measured)
+    yield "no adaptation", [fixed(scores)]
+    yield "Gaussian process", [Adapted(scores, embedding)]
+    if head is not None:
+        yield "finetuned head", [finetuned_head(head, scores, embedding)]
+    orders = (np.random.default_rng(seed).permutation(len(scores)) for seed in range(SEEDS))
+    yield "random", [fixed(order.astype(np.float64)) for order in orders]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, nargs="+", required=True)
+    parser.add_argument("--families", nargs="+", required=True)
+    parser.add_argument("--collection", nargs="+", default=["layout/cpu/random", "layout/cpu/default"])
+    arguments = parser.parse_args()
+    paths = [
+        path
+        for collection in arguments.collection
+        for path in graph_files(SAMPLE, Collection.parse(collection), None)
+        if measured_family(path) in arguments.families
+    ]
+    found: dict[str, list[Float64]] = {}
+    for folder in arguments.model:
+        ranker = Ranker(folder)
+        baseline = ranker.spec.method in BASELINES
+        head = None if baseline else load_model(folder, torch.device("cpu"))[0].head
+        for path in paths:
+            measured = read_graph(path, "layout")
+            runtimes = measured.measurements.runtime.astype(np.float64)
+            for name, priorities in ways(ranker, head, measured):
+                mean = np.mean([slowdowns(priority, runtimes) for priority in priorities], axis=0)
+                found.setdefault(name, []).append(mean)
+    counts = range(BATCH, BUDGET + 1, BATCH)
+    print(f"{len(paths)} graphs, {len(arguments.model)} models: slowdown against the best, after measurements")
+    print(f"| | {' | '.join(map(str, counts))} |\n|---{'|---' * len(counts)}|")
+    for name, values in found.items():
+        print(f"| {name} | {' | '.join(f'{value:.2%}' for value in np.mean(values, axis=0))} |")
+
+
+if __name__ == "__main__":
+    main()

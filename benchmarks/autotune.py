@@ -1,0 +1,190 @@
+"""What autotuning wins on programs that the model never saw: its top 1, its top 5, and as many at random.
+
+For each program the candidates of the strategies are compiled and measured together with the compiler's default, in
+one process: each strategy then chooses by every other round, the default among its choices, and its speedup is
+estimated on the rounds between. Nothing that was measured for training takes part. Results go to
+benchmarks/results/autotune.csv program by program; what is there is not measured again.
+
+    python benchmarks/autotune.py --model models/layout/cpu/random/gst
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+import zlib
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from hlorank.collect.busy import require_quiet
+from hlorank.collect.candidates import Candidates
+from hlorank.collect.capture import captured, configurable
+from hlorank.collect.measure import Float64, Rounds, measure
+from hlorank.collect.worker import environment
+from hlorank.collect.zoo import programs
+from hlorank.io import read_json
+from hlorank.metrics import ranking
+from hlorank.serving.autotune.child import Pool
+from hlorank.serving.autotune.propose import propose
+from hlorank.serving.autotune.task import TuneTask
+
+RESULTS = Path(__file__).parent / "results" / "autotune.csv"
+SAMPLE = Path(__file__).parents[1] / "data" / "sample"
+TEST_FOLD = 1  # conf/data/sample.yaml: fold 0 is valid
+RANDOM = 10
+STRATEGIES = ("top_1", "top_5", "adaptive_10", "random_1", "random_5", "random_10", "best")
+COLUMNS = ("program", "model", "candidates", "rounds", "left_out", *STRATEGIES, "default_ms")
+
+
+def chosen_speedup(times: Float64, columns: list[int]) -> float:
+    """The speedup of the best of some columns and the default by half of the rounds, on the other half."""
+    logs = np.log(times) - np.log(times[:, :1])
+    options = [0, *columns]
+    best = options[int(np.argmin(np.median(logs[::2, options], axis=0)))]
+    return float(np.exp(-np.median(logs[1::2, best])))
+
+
+def mean_over_draws(times: Float64, columns: list[int], count: int, rng: np.random.Generator) -> float:
+    """The geometric mean of `chosen_speedup` over random choices of some columns."""
+    draws = [rng.choice(columns, size=min(count, len(columns)), replace=False).tolist() for _ in range(200)]
+    return math.exp(float(np.mean([math.log(chosen_speedup(times, draw)) for draw in draws])))
+
+
+def measured(task: TuneTask, seed: int) -> dict[str, object]:
+    """One row of the results."""
+    program = task.load()
+    module, inputs = captured(program, task.platform)
+    space = configurable(module)
+    rng = np.random.default_rng([seed, zlib.crc32(program.name.encode())])
+    pool = Pool(module, space, task, rng)
+    candidates = Candidates(module, space, inputs, task.platform)
+
+    def works(one: int) -> bool:
+        return candidates.executable(pool.rows[one]) is not None
+
+    top = [*islice(filter(works, ranking(pool.scores).tolist()), 5)]
+    random = [*islice(filter(works, rng.permutation(len(pool.rows)).tolist()), RANDOM)]
+    tried = propose(pool.priority, lambda chosen: candidates.quick(pool.rows[chosen], rng), batch=5, budget=10)
+    adaptive = [one for one, runtime in tried.items() if math.isfinite(runtime)]
+    every = list(dict.fromkeys([*top, *adaptive, *random]))
+    column = {one: 1 + place for place, one in enumerate(every)}
+    rows = np.stack([space.default, *pool.rows[every]])
+    times = measure(candidates.timer(rows), len(rows), rng, Rounds(least=task.rounds, most=task.rounds))
+
+    def of(some: list[int]) -> float:
+        return chosen_speedup(times, [column[one] for one in some])
+
+    draws = [column[one] for one in random]
+    found = {
+        "top_1": of(top[:1]),
+        "top_5": of(top),
+        "adaptive_10": of(adaptive),
+        **{f"random_{count}": mean_over_draws(times, draws, count, rng) for count in (1, 5, 10)},
+        "best": of(every),
+    }
+    return {
+        "program": program.name,
+        "model": task.model,
+        "candidates": len(pool.rows),
+        "rounds": len(times),
+        "left_out": len(candidates.left_out),
+        **{name: round(value, 4) for name, value in found.items()},
+        "default_ms": round(float(np.median(times[:, 0])) / 1e6, 3),
+    }
+
+
+def test_programs() -> list[str]:
+    """The forward programs of the families that the sample's split tests on, up to a few thousand nodes."""
+    folds = read_json(SAMPLE / "split.json")["families"]
+    return [
+        program.name
+        for program in programs().values()
+        if folds[program.family] == TEST_FOLD and program.name.endswith(".forward") and "deep" not in program.name
+    ]
+
+
+def settings(program: str, arguments: argparse.Namespace) -> TuneTask:
+    return TuneTask(
+        program=program,
+        arguments=None,
+        collection=f"layout:cpu:{arguments.search}",
+        output="",
+        configurations=arguments.candidates,
+        seed=arguments.seed,
+        rounds=arguments.rounds,
+        fast_compile=False,
+        time_limit=math.inf,
+        core=None,
+        model=arguments.model,
+    )
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def append(path: Path, row: dict[str, object]) -> None:
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def summarize(rows: list[dict[str, str]]) -> str:
+    """Geometric means over programs, as Markdown."""
+    models = sorted({row["model"] for row in rows})
+    lines = [f"| model | programs | {' | '.join(STRATEGIES)} |", "|---" * (2 + len(STRATEGIES)) + "|"]
+    for model in models:
+        some = [row for row in rows if row["model"] == model]
+        means = [math.exp(np.mean([math.log(float(row[name])) for row in some])) for name in STRATEGIES]
+        lines.append(f"| {model} | {len(some)} | {' | '.join(f'{mean:.3f}' for mean in means)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", nargs="*", help="names of the zoo; default: the test families' forward programs")
+    parser.add_argument("--model", required=True, help="the folder of a trained model")
+    parser.add_argument("--search", choices=("random", "default"), default="random")
+    parser.add_argument("--candidates", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        print(json.dumps(measured(settings(arguments.program[0], arguments), arguments.seed)))
+        return
+    require_quiet()
+    done = {(row["program"], row["model"]) for row in rows_of(arguments.results)}
+    for program in arguments.program or test_programs():
+        if (program, arguments.model) in done:
+            continue
+        options = ["--model", arguments.model, "--search", arguments.search]
+        options += [f"--{name}={getattr(arguments, name)}" for name in ("candidates", "rounds", "seed")]
+        command = [sys.executable, __file__, program, *options, "--one"]
+        result = subprocess.run(command, env=environment("cpu"), stdout=subprocess.PIPE, text=True, check=False)
+        if result.returncode:
+            print(f"{program}: failed with status {result.returncode}", flush=True)
+            continue
+        row = json.loads(result.stdout.splitlines()[-1])
+        append(arguments.results, row)
+        print(row, flush=True)
+    print(summarize(rows_of(arguments.results)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""`hlorank autotune`: finds a faster layout configuration of a JAX program, guided by a trained model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from hlorank.cli.programs import (
+    add_machine_arguments,
+    add_program_arguments,
+    check_arguments,
+    measuring_core,
+    named,
+    reporting,
+    status,
+)
+from hlorank.config import ConfigError
+
+_LEAST = {"candidates": 1, "top": 1, "measurements": 1, "rounds": 4, "seconds": 1, "hang_seconds": 1}
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "autotune",
+        help="find a faster layout configuration of a JAX program with a trained model",
+        description=(
+            "Draws layout configurations of a program, ranks them with a trained model, compiles and measures the "
+            "most promising ones beside the compiler's default, and saves the fastest one. A configuration that "
+            "computes something else than the default can't win; where nothing is faster beyond noise, the default "
+            "wins. Needs jax: pip install 'hlorank[collect]'."
+        ),
+    )
+    what = parser.add_argument_group("what is tuned")
+    add_program_arguments(what)
+    what.add_argument(
+        "--again",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        default=[],
+        help="tune nothing: run the programs of these saved files beside the default, and measure both anew",
+    )
+    how = parser.add_argument_group("how candidates are found")
+    how.add_argument("--model", type=Path, metavar="DIR", help="the folder of a trained model that ranks layouts")
+    how.add_argument(
+        "--random", action="store_true", help="no model: try the candidates in random order, to compare with"
+    )
+    how.add_argument(
+        "--candidates", type=int, default=256, metavar="N", help="configurations that are ranked (default: 256)"
+    )
+    how.add_argument(
+        "--search",
+        choices=("random", "default"),
+        default="random",
+        help="random: changes of the compiler's default; default: mutation and selection by the model's scores "
+        "(default: %(default)s)",
+    )
+    how.add_argument("--seed", type=int, default=0, help="of candidates and rounds (default: 0)")
+    budget = parser.add_argument_group("budget")
+    budget.add_argument("--top", type=int, default=5, metavar="K", help="candidates measured at a time (default: 5)")
+    budget.add_argument(
+        "--measurements",
+        type=int,
+        metavar="N",
+        help="candidates measured in all; after each K of them the ranking adapts to what was measured (default: K)",
+    )
+    budget.add_argument(
+        "--seconds",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="no new candidate is tried after 70 %% of this time for a program (default: 600)",
+    )
+    measuring = parser.add_argument_group("how it is measured")
+    measuring.add_argument("--platform", choices=("cpu", "gpu"), default="cpu", help="XLA's backend (default: cpu)")
+    measuring.add_argument(
+        "--rounds", type=int, default=40, metavar="N", help="of the finalists and the default (default: 40)"
+    )
+    add_machine_arguments(measuring)
+    parser.add_argument(
+        "--out", type=Path, default=Path("tuned"), metavar="DIR", help="folder of the saved files (default: tuned)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Tunes; programs that can't be are named at the end, and the status is then 1."""
+    try:
+        return _run(arguments)
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises ConfigError for values that make no sense."""
+    if arguments.measurements is None:
+        arguments.measurements = arguments.top
+    check_arguments(arguments, _LEAST)
+    if bool(arguments.program) == bool(arguments.again):
+        raise ConfigError("name the programs to tune, or give --again with saved files")
+    if arguments.program and (arguments.model is not None) == arguments.random:
+        raise ConfigError(
+            "give --model DIR, the folder of a trained model (make repro leaves some in models/), or --random"
+        )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from hlorank.collect.program import require_device, require_jax
+    from hlorank.serving.autotune.run import again_tasks, run_programs
+    from hlorank.serving.autotune.task import AgainTask, TuneTask
+
+    _check(arguments)
+    require_jax()
+    require_device(arguments.platform)
+    settings: dict[str, Any] = {
+        "collection": f"layout:{arguments.platform}:{arguments.search}",
+        "output": str(arguments.out),
+        "configurations": arguments.candidates,
+        "seed": arguments.seed,
+        "rounds": arguments.rounds,
+        "fast_compile": False,
+        "time_limit": arguments.seconds,
+        "core": measuring_core(arguments),
+    }
+    tasks: list[TuneTask] | list[AgainTask]
+    if arguments.again:
+        tasks = again_tasks(arguments.again, settings)
+    else:
+        settings |= {
+            "model": None if arguments.random else str(arguments.model),
+            "batch": arguments.top,
+            "budget": arguments.measurements,
+        }
+        tasks = [TuneTask(**one, **settings) for one in named(arguments, list(dict.fromkeys(arguments.program)))]
+    return status(run_programs(tasks, **reporting(arguments)).left_out)

@@ -1,0 +1,141 @@
+"""The configuration that tuning found, on disk and as a function to call."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from hlorank.collect import xla
+from hlorank.collect.candidates import Candidates, SkippedError
+from hlorank.collect.capture import captured, configurable
+from hlorank.collect.layout import LayoutSpace, Rows, name_of
+from hlorank.collect.task import load_program
+from hlorank.graph import LAYOUT_VALUES
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.io import DataError, read_json
+
+_KEYS = {
+    "program": (str,),
+    "arguments": (str, type(None)),
+    "platform": (str,),
+    "module": (str,),
+    "configuration": (dict,),
+}
+
+
+def digest(module: HloModuleProto) -> str:
+    """Equal for equal modules only."""
+    return hashlib.sha256(module.SerializeToString(deterministic=True)).hexdigest()
+
+
+def to_plain(space: LayoutSpace, configuration: Rows) -> dict[str, list[int]]:
+    """A configuration as JSON: the layouts of each node that does not leave them all to the compiler, by node."""
+    pairs = zip(space.node_ids.tolist(), configuration.tolist(), strict=True)
+    return {str(node): layouts for node, layouts in pairs if any(value != -1 for value in layouts)}
+
+
+def from_plain(space: LayoutSpace, plain: Mapping[str, Any]) -> Rows:
+    """The inverse of `to_plain`.
+
+    Raises:
+        DataError: it names a node that can't be configured, or a layout that does not fit.
+    """
+    rows = {str(node): row for row, node in enumerate(space.node_ids.tolist())}
+    result = space.default
+    for node, layouts in plain.items():
+        if node not in rows:
+            raise DataError("configuration", "configurable nodes of the program", f"node {node}")
+        if not (isinstance(layouts, list) and len(layouts) == LAYOUT_VALUES and {*map(type, layouts)} == {int}):
+            raise DataError(f"configuration of node {node}", f"{LAYOUT_VALUES} whole numbers", layouts)
+        result[rows[node]] = layouts
+    space.check(result)
+    return result
+
+
+def read_saved(path: Path) -> dict[str, Any]:
+    """The JSON that tuning wrote.
+
+    Raises:
+        DataError: a key that running needs is missing or of another type.
+    """
+    saved = read_json(path)
+    for key, kinds in _KEYS.items():
+        if key not in saved or not isinstance(saved[key], kinds):
+            raise DataError(key, "what hlorank autotune writes", saved.get(key, "nothing"), file=path)
+    if saved["platform"] not in ("cpu", "gpu"):
+        raise DataError("platform", "cpu or gpu", saved["platform"], file=path)
+    return saved
+
+
+class Tuned:
+    """A tuned program: call it like the function that was tuned.
+
+    It is compiled anew, with the saved configuration, and its outputs on the example arguments are compared with
+    those of the compiler's default.
+
+    Args:
+        path: the JSON file that tuning wrote.
+
+    Attributes:
+        space: what can be configured.
+        configuration: (configurable nodes, 18) int8; all -1 where the default won.
+        candidates: the default configuration and this one, compiled.
+
+    Raises:
+        ConfigError: the program is not there.
+        SkippedError: it does not compile any more, or the configuration does not compute what the default does.
+        DataError: the file is damaged, or the compiler sees another program than the one that was tuned.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import jax
+
+        saved = read_saved(path)
+        self._platform = cast("xla.Platform", saved["platform"])
+        program = load_program(saved["program"], saved["arguments"])
+        module, inputs = captured(program, self._platform)
+        if digest(module) != saved["module"]:
+            expected = "the module that was tuned; tune the changed program, or with this version of jax, again"
+            raise DataError("module", expected, f"another one of {saved['program']}", file=path)
+        self.space = configurable(module)
+        try:
+            self.configuration = from_plain(self.space, saved["configuration"])
+        except DataError as error:
+            raise error.in_file(path) from None
+        self.candidates = Candidates(module, self.space, inputs, self._platform)
+        executable = self.candidates.executable(self.configuration)
+        if executable is None:
+            why = self.candidates.left_out[name_of(self.configuration)]
+            raise SkippedError(f"the configuration of {path} does not work any more: {why}")
+        self._executable = executable
+        self._expected = [(array.shape, array.dtype) for array in inputs]
+        function, arguments = program.build()
+        self._outputs = jax.tree.structure(jax.eval_shape(function, *arguments))
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Runs the program.
+
+        Args:
+            arguments: pytrees with leaves of the shapes and types that the program was tuned for.
+
+        Returns:
+            What the function returns, arrays on the device.
+
+        Raises:
+            ValueError: arguments of other shapes or types.
+        """
+        import jax
+
+        inputs = xla.put(arguments, self._platform)
+        found = [(array.shape, array.dtype) for array in inputs]
+        if found != self._expected:
+            raise ValueError(f"arguments: expected {_shown(self._expected)}, as tuned, found {_shown(found)}")
+        return jax.tree.unflatten(self._outputs, self._executable.run(inputs))
+
+
+def _shown(leaves: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> str:
+    return " ".join(f"{dtype}[{','.join(map(str, shape))}]" for shape, dtype in leaves)

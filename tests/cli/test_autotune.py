@@ -1,0 +1,112 @@
+"""`hlorank autotune`: usage errors, a program tuned and run again, and what can't be tuned."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hlorank.cli.main import main
+from hlorank.collect import busy
+from hlorank.io import read_json
+
+PROGRAMS = """
+import jax.numpy as jnp
+
+def dots(x, w):
+    return jnp.tanh(x @ w).reshape(4, -1)
+
+def nothing(x, w):
+    return x.sum() + w.sum()
+"""
+SHAPES = ["--arguments", "f32[16,8] f32[8,16]"]
+
+
+def test_the_help_imports_neither_jax_nor_torch() -> None:
+    code = (
+        "import sys\nfrom hlorank.cli.main import main\n"
+        "try:\n    main(['autotune', '--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "heavy = {'jax', 'torch', 'scipy', 'sklearn', 'mlflow'} & set(sys.modules)\nassert not heavy, heavy\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "--measurements" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name the programs to tune, or give --again"),
+        (["mlp.b64.forward", "--again", "x.json"], "name the programs to tune, or give --again"),
+        (["mlp.b64.forward"], "give --model DIR"),
+        (["mlp.b64.forward", "--random", "--model", "m"], "give --model DIR"),
+        (["m:f", "--random"], "program 'm:f': needs --arguments"),
+        (["mlp.b64.forward", "--random", "--top", "0"], "--top 0: expected at least 1"),
+        (["mlp.b64.forward", "--random", "--measurements", "0"], "--measurements 0: expected at least 1"),
+        (["mlp.b64.forward", "--random", "--rounds", "3"], "--rounds 3: expected at least 4"),
+        (["mlp.b64.forward", "--random", "--core", "12345"], "--core 12345: expected one of"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["autotune", *arguments, "--out", str(tmp_path / "out")]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a module of small programs, on a machine that seems quiet."""
+    pytest.importorskip("jax", reason="needs jax (extra collect)")
+    (tmp_path / "cli_tuned.py").write_text(PROGRAMS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "cli_tuned", raising=False)
+    monkeypatch.setattr(busy, "busy_cores", lambda: 0.0)
+    return tmp_path
+
+
+def test_a_program_that_is_not_in_the_zoo_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["autotune", "mlp.b64", "--random"]) == 2
+    assert "program 'mlp.b64': not in the zoo" in capsys.readouterr().err
+
+
+def test_a_busy_machine_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(busy, "busy_cores", lambda: 1.5)
+    assert main(["autotune", "cli_tuned:dots", *SHAPES, "--random"]) == 2
+    assert "--allow-busy" in capsys.readouterr().err
+
+
+def test_a_saved_file_that_is_none_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "x.json").write_text("{}")
+    assert main(["autotune", "--again", "x.json"]) == 1
+    assert "x.json: program: expected what hlorank autotune writes, found nothing" in capsys.readouterr().err
+
+
+def test_programs_are_tuned_and_run_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["cli_tuned:nothing", "cli_tuned:dots"]
+    options = ["--random", "--candidates", "9", "--top", "2", "--measurements", "3", "--rounds", "5"]
+    assert main(["autotune", *names, *SHAPES, *options]) == 1
+    captured = capsys.readouterr()
+    assert "cli_tuned-nothing" in captured.err
+    assert "expected a node to configure" in captured.err
+    assert "3 of 9 candidates measured, 0 left out" in captured.out
+    (saved,) = (folder / "tuned").glob("*.json")
+    about = read_json(saved)
+    assert (about["candidates"], len(about["measured"]), about["rounds"]) == (9, 3, 5)
+    assert main(["autotune", "--again", str(saved), "--rounds", "5"]) == 0
+    shown = capsys.readouterr().out
+    assert ("runs with the default in" if not about["configuration"] else "times as fast as the default") in shown
+
+
+def test_a_model_that_is_none_is_a_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["autotune", "cli_tuned:dots", *SHAPES, "--model", "nowhere"]) == 1
+    assert "spec.json" in capsys.readouterr().err

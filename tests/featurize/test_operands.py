@@ -1,0 +1,206 @@
+"""Which operand comes first: exact on small graphs, and against modules that know it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hlorank.featurize.operands import operand_pairs
+from hlorank.graph import Graph, LayoutConfigurations, MeasuredGraph
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.opcodes import OPCODES
+from hlorank.hlo.program import Program
+from hlorank.hlo.reader import Record, featurize, read_records
+
+Node = tuple[str, list[int], list[int]]
+
+
+def graph_of(*nodes: Node, columns: dict[int, float] | None = None) -> Graph:
+    """Nodes as (opcode, dimensions, operands); `columns` are further features of the last one."""
+    feat = np.zeros((len(nodes), 140), dtype=np.float32)
+    for row, (_, dims, _) in zip(feat, nodes, strict=True):
+        row[21 : 21 + len(dims)] = dims
+        row[28] = np.prod(dims)
+    for column, value in (columns or {}).items():
+        feat[-1, column] = value
+    edges = sorted((user, operand) for user, (_, _, operands) in enumerate(nodes) for operand in operands)
+    opcodes = np.array([OPCODES[opcode] for opcode, _, _ in nodes], dtype=np.uint8)
+    return Graph(feat, opcodes, np.array(edges, dtype=np.int64).reshape(-1, 2), np.array([0, len(nodes)]))
+
+
+def pair(graph: Graph, first: int = 0, second: int = 0) -> list[int]:
+    """The operands of the last node, which have at least so many dimensions."""
+    (result,) = operand_pairs(graph, np.array([graph.nodes - 1]), np.array([[first, second]]))
+    found: list[int] = result.tolist()
+    return found
+
+
+def product(first: list[int], second: list[int], output: list[int]) -> list[int]:
+    """The operands of a dot whose operands are nodes 0 and 1 of these shapes."""
+    return pair(graph_of(("parameter", first, []), ("parameter", second, []), ("dot", output, [0, 1])))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "output", "expected"),
+    [
+        ([8, 3], [3, 5], [8, 5], [0, 1]),
+        ([3, 5], [8, 3], [8, 5], [1, 0]),
+        ([3, 8], [3, 5], [5, 8], [1, 0]),  # contracted at the front
+        ([5, 3], [8, 3], [8, 5], [1, 0]),  # and at the back
+        ([2, 3, 5], [2, 8, 3], [2, 8, 5], [1, 0]),  # a batch
+        ([4, 8, 3], [3, 2, 4], [4, 8, 2], [0, 1]),
+        ([3, 2, 4], [4, 8, 3], [4, 8, 2], [1, 0]),
+        ([7], [2, 7], [2], [0, 1]),  # either order can be
+        ([4, 4], [4, 4], [4, 4], [0, 1]),
+        ([9], [7], [7, 9], [1, 0]),  # nothing is contracted
+        ([2, 2], [3, 3], [9], [0, 1]),  # neither can be
+        ([2, 2], [3, 3], [], [0, 1]),
+    ],
+)
+def test_products(first: list[int], second: list[int], output: list[int], expected: list[int]) -> None:
+    assert product(first, second, output) == expected
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=60)
+def test_a_product_that_can_be_keeps_its_order(data: st.DataObject) -> None:
+    sizes = st.lists(st.integers(1, 3), max_size=2)
+    batch, contracted, left, right = (data.draw(sizes) for _ in range(4))
+
+    def mixed(own: list[int], free: list[int]) -> list[int]:
+        """Dimensions of an operand: the free ones in order, the others anywhere."""
+        places = data.draw(st.permutations(range(len(own) + len(free))))[: len(free)]
+        other = iter(data.draw(st.permutations(own)))
+        ordered = iter(free)
+        return [next(ordered) if i in places else next(other) for i in range(len(own) + len(free))]
+
+    first, second = mixed(batch + contracted, left), mixed(batch + contracted, right)
+    output = batch + left + right
+    if max(len(first), len(second), len(output)) <= 6:
+        assert product(first, second, output) == [0, 1]
+
+
+CONVOLUTION = {93: 0, 94: 1, 95: 2, 96: 3, 99: 1, 100: 0, 101: 2, 102: 3, 105: 0, 106: 1, 107: 1, 108: 1}
+
+
+@pytest.mark.parametrize(
+    ("image", "kernel", "output", "window", "columns"),
+    [
+        ([2, 3, 16, 16], [8, 3, 5, 5], [2, 8, 16, 16], [5, 5], {}),
+        ([4, 4, 16, 16], [4, 4, 1, 1], [4, 4, 16, 16], [1, 1], {}),  # only the window tells
+        ([3, 3, 5, 5], [3, 3, 5, 5], [3, 3, 1, 1], [5, 5], {}),
+        ([2, 6, 9, 9], [6, 1, 3, 3], [2, 6, 9, 9], [3, 3], {107: 6}),
+        ([2, 6, 9, 9], [8, 6, 3, 3], [2, 8, 9, 9], [3, 3], {107: 0, 108: 0}),
+        ([6, 2, 9, 9], [4, 2, 3, 3], [3, 4, 9, 9], [3, 3], {108: 2}),
+    ],
+)
+def test_convolutions(
+    image: list[int], kernel: list[int], output: list[int], window: list[int], columns: dict[int, float]
+) -> None:
+    features: dict[int, float] = {**CONVOLUTION, **dict(enumerate(window, 37)), **columns}
+    for shapes, expected in (((image, kernel), [0, 1]), ((kernel, image), [1, 0])):
+        parameters: list[Node] = [("parameter", shape, []) for shape in shapes]
+        found = pair(graph_of(*parameters, ("convolution", output, [0, 1]), columns=features))
+        assert found == (expected if image != kernel else [0, 1])
+
+
+def test_axes_out_of_range_are_no_error() -> None:
+    parameters: list[Node] = [("parameter", [2, 3], []), ("parameter", [3, 4], [])]
+    for axis in (-3, 17, 1e9):
+        graph = graph_of(*parameters, ("convolution", [2, 4], [0, 1]), columns={93: axis, 101: axis, 37: 2})
+        assert pair(graph) == [0, 1]
+
+
+def test_layouts_decide_where_shapes_leave_both_orders() -> None:
+    graph = graph_of(("parameter", [2, 7], []), ("parameter", [7], []), ("dot", [2], [0, 1]))
+    assert pair(graph) == pair(graph, 1, 1) == pair(graph, 2, 1) == [0, 1]
+    # A layout of the second operand names a second dimension.
+    assert pair(graph, 1, 2) == [1, 0]
+    # No order fits.
+    assert pair(graph, 2, 2) == [0, 1]
+
+
+def test_nodes_of_other_numbers_of_operands() -> None:
+    parameter: Node = ("parameter", [4, 4], [])
+    assert pair(graph_of(parameter, ("dot", [4, 4], [0, 0]))) == [0, 0]
+    assert pair(graph_of(parameter, ("reshape", [16], [0]))) == [0, 0]
+    assert pair(graph_of(parameter, ("dot", [4, 4], []))) == [-1, -1]
+    assert pair(graph_of(parameter, parameter, parameter, ("dot", [4, 4], [0, 1, 2]))) == [0, 1]
+
+
+def test_the_order_of_edges_plays_no_role(layout_graph: Callable[..., MeasuredGraph]) -> None:
+    graph, node_ids = layout_graph(nodes=200).graph, np.flatnonzero(np.arange(200) % 3 > 0)
+    dims = np.random.default_rng(0).integers(0, 5, (len(node_ids), 2))
+    expected = operand_pairs(graph, node_ids, dims)
+    for node, found in zip(node_ids, expected.tolist(), strict=True):
+        operands = sorted(set(graph.edge_index[graph.edge_index[:, 0] == node, 1].tolist()))
+        assert sorted(found) == (2 * operands if len(operands) == 1 else operands)
+    assert (expected[:, 0] > expected[:, 1]).any()
+    shuffled = np.random.default_rng(1).permutation(np.concatenate([graph.edge_index] * 2))
+    moved = Graph(graph.node_feat, graph.node_opcode, shuffled, graph.node_splits)
+    np.testing.assert_array_equal(operand_pairs(moved, node_ids, dims), expected)
+
+
+def right_shapes(measured: MeasuredGraph, program: Program) -> tuple[int, int, int]:
+    """Of the configurable nodes: those whose operands have the right shapes, all, and those with two operands."""
+    assert isinstance(measured.configurations, LayoutConfigurations)
+    node_ids, dims = measured.configurations.node_ids, measured.graph.node_feat[:, 21:27]
+    # No help from the layouts.
+    pairs = operand_pairs(measured.graph, node_ids, np.zeros((len(node_ids), 2), np.int64))
+    true = np.array([(2 * program.operands[node])[:2] for node in node_ids])
+    right = (dims[pairs] == dims[true]).all(axis=(1, 2))
+    two = sum(len(set(program.operands[node])) > 1 for node in node_ids)
+    return int(right.sum()), len(node_ids), two
+
+
+def test_the_official_protobuf(shared_data: Path) -> None:
+    (record,) = read_records(shared_data / "official" / "module_tuning_data_layout.pb")
+    # Ascending numbers alone are right at 45.
+    assert right_shapes(*featurize(record)) == (62, 62, 53)
+
+
+def module_record(data: bytes) -> Record:
+    return Record("m", Path("m.pb"), "", HloModuleProto.FromString(data), None)
+
+
+def test_convolutions_of_jax_and_their_gradients() -> None:
+    jax = pytest.importorskip("jax", reason="needs jax (extra collect)")
+
+    def program(x: Any, w: Any, grouped: Any, y: Any) -> Any:
+        def loss(w: Any, grouped: Any, x: Any) -> Any:
+            convolution, tall = jax.lax.conv_general_dilated, grouped[:4, :1].repeat(8, 1)
+            same = convolution(x, w, (2, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+            groups = convolution(y, grouped, (1, 1), [(1, 1), (0, 2)], feature_group_count=4)
+            spread = convolution(y, grouped[:, :1], (1, 1), [(2, 2), (2, 2)], (2, 2), feature_group_count=8)
+            batches = convolution(y, tall, (1, 1), "SAME", batch_group_count=2)
+            return same.sum() + groups.sum() + (spread**2).sum() + batches.sum()
+
+        return jax.value_and_grad(loss, (0, 1, 2))(w, grouped, x)
+
+    shapes = [(2, 12, 14, 6), (3, 5, 6, 10), (8, 2, 3, 3), (4, 8, 12, 12)]
+    lowered = jax.jit(program).lower(*(jax.numpy.zeros(shape) for shape in shapes))
+    data = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
+    right, count, two = right_shapes(*featurize(module_record(data)))
+    assert two >= 9
+    assert right == count
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("mlp.b64.train", (43, 44, 11)), ("resnet.nhwc.b4.train", (41, 41, 20))],
+)
+def test_programs_of_the_zoo(name: str, expected: tuple[int, int, int]) -> None:
+    """The one wrong pair is that of a gradient, [512, 64] by [64, 512], whose shapes fit in both orders."""
+    pytest.importorskip("jax", reason="needs jax (extra collect)")
+    from hlorank.collect.capture import captured
+    from hlorank.collect.zoo import program_named
+
+    module, _ = captured(program_named(name), "cpu")
+    right, count, two = right_shapes(*featurize(module_record(module.SerializeToString())))
+    assert (right, count, two) == expected
