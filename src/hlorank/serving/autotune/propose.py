@@ -24,8 +24,9 @@ _NOISE = 0.1  # of the residuals' variance: quick measurements, and what no embe
 class Adapted:
     """A Gaussian process on the embeddings, over a line through the scores.
 
-    The residuals of a straight line from score to log runtime are what the process is fitted to; its priority is the
-    lower confidence bound, mean - standard deviation. Before anything is measured it is the score.
+    The residuals of a straight line from score to log runtime are what the process is fitted to; its mean is the
+    priority. No bonus for what is uncertain: budgets are small, and it cost more than it found
+    (benchmarks/adaptation.py). Before anything is measured the score is the priority.
 
     Attributes:
         scores: (candidates,) larger = slower.
@@ -56,8 +57,7 @@ class Adapted:
         # Nothing is fitted: a few points say too little about the kernel. Squared distances are 2 on average.
         process = GaussianProcessRegressor(RBF(1.0) + WhiteKernel(_NOISE), optimizer=None)
         process.fit(points[known], residuals / spread)
-        mean, deviation = process.predict(points, return_std=True)
-        adapted: Float64 = expected + spread * (mean - deviation)
+        adapted: Float64 = expected + spread * process.predict(points)
         return adapted
 
 
