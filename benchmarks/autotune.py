@@ -11,7 +11,6 @@ benchmarks/results/autotune.csv program by program; what is there is not measure
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 import os
@@ -22,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from rows import append_row, read_rows  # type: ignore[import-not-found] # beside this script
 
 from hlorank.collect.busy import require_quiet
 from hlorank.collect.candidates import Candidates
@@ -126,22 +126,6 @@ def settings(program: str, arguments: argparse.Namespace) -> TuneTask:
     )
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def append(path: Path, row: dict[str, object]) -> None:
-    new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-
-
 def summarize(rows: list[dict[str, str]]) -> str:
     """Geometric means over programs, as Markdown."""
     models = sorted({row["model"] for row in rows})
@@ -169,7 +153,7 @@ def main() -> None:
         print(json.dumps(measured(settings(arguments.program[0], arguments), arguments.seed)))
         return
     require_quiet()
-    done = {(row["program"], row["model"]) for row in rows_of(arguments.results)}
+    done = {(row["program"], row["model"]) for row in read_rows(arguments.results)}
     for program in arguments.program or test_programs():
         if (program, arguments.model) in done:
             continue
@@ -181,9 +165,9 @@ def main() -> None:
             print(f"{program}: failed with status {result.returncode}", flush=True)
             continue
         row = json.loads(result.stdout.splitlines()[-1])
-        append(arguments.results, row)
+        append_row(arguments.results, COLUMNS, row)
         print(row, flush=True)
-    print(summarize(rows_of(arguments.results)))
+    print(summarize(read_rows(arguments.results)))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ as neither its configuration nor its data change. Choose by the columns of valid
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import sys
 import time
@@ -26,6 +25,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from hydra import compose, initialize_config_dir
+from rows import append_row, read_rows  # type: ignore[import-not-found] # beside this script
 
 from hlorank.collection import Collection
 from hlorank.config import Config, load, to_plain
@@ -105,22 +105,6 @@ def run(collection: str, experiment: str, overrides: Sequence[str], seed: int, w
     return row | {name: round(found[name], 4) for name in names if found.get(name) is not None}
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def append(path: Path, row: dict[str, Any]) -> None:
-    new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-
-
 def show(rows: Sequence[dict[str, Any]], splits: Sequence[str]) -> str:
     """Mean and standard deviation over seeds, as Markdown."""
     names = [f"{split}/{metric}" for split in splits for metric in METRICS]
@@ -182,7 +166,7 @@ def main() -> None:
         for number, future in enumerate(as_completed(futures), 1):
             row = future.result()
             known[row["fingerprint"]] = row
-            append(arguments.results, row)
+            append_row(arguments.results, COLUMNS, row)
             tau = row.get("valid/kendall_tau")
             print(f"[{number}/{len(futures)}] {row['collection']} {row['experiment']} {row['seed']}: valid {tau}",
                   file=sys.stderr, flush=True)  # fmt: skip

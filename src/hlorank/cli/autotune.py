@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +85,6 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Tunes; programs that can't be are named at the end, and the status is then 1."""
-    try:
-        return _run(arguments)
-    except ConfigError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-
-
 def _check(arguments: argparse.Namespace) -> None:
     """Raises ConfigError for values that make no sense."""
     if arguments.measurements is None:
@@ -108,7 +98,12 @@ def _check(arguments: argparse.Namespace) -> None:
         )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Tunes; programs that can't be are named at the end, and the status is then 1.
+
+    Raises:
+        ConfigError: wrong usage.
+    """
     from hlorank.collect.program import require_device, require_jax
     from hlorank.serving.autotune.run import again_tasks, run_programs
     from hlorank.serving.autotune.task import AgainTask, TuneTask

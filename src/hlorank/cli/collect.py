@@ -109,15 +109,11 @@ def _collection(address: str) -> Collection:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measures; programs that can't be are named at the end, and the status is then 1."""
-    try:
-        return _run(arguments)
-    except ConfigError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+    """Measures; programs that can't be are named at the end, and the status is then 1.
 
-
-def _run(arguments: argparse.Namespace) -> int:
+    Raises:
+        ConfigError: wrong usage.
+    """
     if arguments.list:
         _list_zoo()
         return 0

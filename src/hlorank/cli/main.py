@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from hlorank import __version__
 from hlorank.cli import autotune, collect, convert, inspect
+from hlorank.config import ConfigError
 from hlorank.io import DataError
 
 _COMMANDS = (convert, inspect, collect, autotune)
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         status: int = parsed.run(parsed)
-    except DataError as error:
+    except (ConfigError, DataError) as error:
         sys.stderr.write(f"error: {error}\n")
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     return status
