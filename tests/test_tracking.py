@@ -195,7 +195,7 @@ def test_a_real_multirun(methods: str, settings: Callable[..., Config], tmp_path
     config = settings()
     shutil.copytree(ROOT / "conf", tmp_path / "conf")
     subtrees = {name: to_plain(getattr(config, name)) for name in ("paths", "trainer", "tracking")}
-    values = [f"{name}={value}" for name, value in flatten(subtrees).items()]
+    values = [f"{name}={value}" for name, value in flatten(subtrees).items()] + [f"collection={config.collection}"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
     environment |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

@@ -39,9 +39,10 @@ def test_the_help_imports_neither_jax_nor_torch() -> None:
     ("arguments", "message"),
     [
         ([], "name the programs to tune, or give --again"),
-        (["mlp.b64.forward", "--again", "x.json"], "name the programs to tune, or give --again"),
-        (["mlp.b64.forward"], "give --model DIR"),
-        (["mlp.b64.forward", "--random", "--model", "m"], "give --model DIR"),
+        (["mlp.b64.forward", "--again", "x.json"], "not both"),
+        (["mlp.b64.forward"], "--model is missing: give the folder of a trained model of layouts"),
+        (["mlp.b64.forward", "--random", "--model", "m"], "give --model or --random, not both"),
+        (["mlp.b64.forward", "--model", "nowhere"], "--model nowhere: no model there"),
         (["m:f", "--random"], "program 'm:f': needs --arguments"),
         (["mlp.b64.forward", "--random", "--top", "0"], "--top 0: expected at least 1"),
         (["mlp.b64.forward", "--random", "--measurements", "0"], "--measurements 0: expected at least 1"),
@@ -102,11 +103,20 @@ def test_programs_are_tuned_and_run_again(folder: Path, capsys: pytest.CaptureFi
     (saved,) = (folder / "tuned").glob("*.json")
     about = read_json(saved)
     assert (about["candidates"], len(about["measured"]), about["rounds"]) == (9, 3, 5)
-    assert main(["autotune", "--again", str(saved), "--rounds", "5"]) == 0
-    shown = capsys.readouterr().out
+    (folder / "broken.json").write_text("[")
+    assert main(["autotune", "--again", "broken.json", str(saved), "--rounds", "5"]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: broken.json: ")
+    shown = captured.out
     assert ("runs with the default in" if not about["configuration"] else "times as fast as the default") in shown
 
 
-def test_a_model_that_is_none_is_a_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["autotune", "cli_tuned:dots", *SHAPES, "--model", "nowhere"]) == 1
-    assert "spec.json" in capsys.readouterr().err
+def test_a_model_of_tiles_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "spec.json").write_text('{"collection": "tile:cpu"}')
+    assert main(["autotune", "cli_tuned:dots", *SHAPES, "--model", "."]) == 2
+    assert "--model .: it ranks configurations of tile:cpu; give the folder" in capsys.readouterr().err
+
+
+def test_a_file_is_no_folder_for_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["autotune", "cli_tuned:dots", *SHAPES, "--random", "--out", "cli_tuned.py"]) == 2
+    assert "--out cli_tuned.py: not a folder" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from hlorank.cli.programs import (
     status,
 )
 from hlorank.config import ConfigError
+from hlorank.io import read_json
 
 _LEAST = {"candidates": 1, "top": 1, "measurements": 1, "rounds": 4, "seconds": 1, "hang_seconds": 1}
 
@@ -90,12 +91,31 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.measurements is None:
         arguments.measurements = arguments.top
     check_arguments(arguments, _LEAST)
-    if bool(arguments.program) == bool(arguments.again):
+    if arguments.program and arguments.again:
+        raise ConfigError("give programs to tune, or --again with saved files, not both")
+    if not arguments.program and not arguments.again:
         raise ConfigError("name the programs to tune, or give --again with saved files")
-    if arguments.program and (arguments.model is not None) == arguments.random:
-        raise ConfigError(
-            "give --model DIR, the folder of a trained model (make repro leaves some in models/), or --random"
-        )
+    if arguments.out.exists() and not arguments.out.is_dir():
+        raise ConfigError(f"--out {arguments.out}: not a folder")
+    if arguments.program:
+        _check_model(arguments)
+
+
+def _check_model(arguments: argparse.Namespace) -> None:
+    """Raises ConfigError unless there is a model of layouts, or --random: before any program is compiled."""
+    remedy = "give the folder of a trained model of layouts, such as models/layout/cpu/random/gst of make repro"
+    if arguments.random:
+        if arguments.model is not None:
+            raise ConfigError("give --model or --random, not both")
+        return
+    if arguments.model is None:
+        raise ConfigError(f"--model is missing: {remedy}, or --random to do without")
+    spec = arguments.model / "spec.json"
+    if not spec.is_file():
+        raise ConfigError(f"--model {arguments.model}: no model there, as it holds no spec.json; {remedy}")
+    address = read_json(spec).get("collection", "")
+    if not str(address).startswith("layout:"):
+        raise ConfigError(f"--model {arguments.model}: it ranks configurations of {address or 'nothing'}; {remedy}")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -122,8 +142,9 @@ def run(arguments: argparse.Namespace) -> int:
         "core": measuring_core(arguments),
     }
     tasks: list[TuneTask] | list[AgainTask]
+    broken: dict[str, str] = {}
     if arguments.again:
-        tasks = again_tasks(arguments.again, settings)
+        tasks, broken = again_tasks(arguments.again, settings)
     else:
         settings |= {
             "model": None if arguments.random else str(arguments.model),
@@ -131,4 +152,5 @@ def run(arguments: argparse.Namespace) -> int:
             "budget": arguments.measurements,
         }
         tasks = [TuneTask(**one, **settings) for one in named(arguments, list(dict.fromkeys(arguments.program)))]
-    return status(run_programs(tasks, **reporting(arguments)).left_out)
+    left_out = run_programs(tasks, **reporting(arguments)).left_out if tasks else {}
+    return status(broken | left_out)

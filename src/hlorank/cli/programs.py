@@ -83,7 +83,7 @@ def _warn_if_busy() -> None:
     try:
         require_quiet()
     except ConfigError as error:
-        _log.warning("%s", error)
+        _log.warning("%s; measuring all the same", str(error).partition(",")[0])
 
 
 def status(left_out: Mapping[str, str]) -> int:

@@ -63,6 +63,7 @@ def test_a_configuration_wins_and_runs_again(task: TuneTask, monkeypatch: pytest
     monkeypatch.setattr(child, "winner", lambda times, rng: (2, Speedup(1.5, 1.4, 1.6)))
     about = child.tune(task, silent)
     assert about["configuration"]
+    assert about["winner"] in [one["configuration"] for one in about["measured"]]
     settings = {
         field.name: getattr(task, field.name) for field in dataclasses.fields(AgainTask) if field.name != "saved"
     }
@@ -76,7 +77,7 @@ def test_a_configuration_wins_and_runs_again(task: TuneTask, monkeypatch: pytest
 def test_the_default_stays_where_nothing_is_faster(task: TuneTask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "winner", lambda times, rng: (1, Speedup(1.1, 0.9, 1.2)))
     about = child.tune(task, silent)
-    assert about["configuration"] == {}
+    assert (about["winner"], about["configuration"]) == ("default", {})
     assert about["speedup"]["estimate"] == 1.1
 
 

@@ -81,8 +81,17 @@ def test_arguments_of_other_shapes_are_refused(saved: Path) -> None:
         tuned(np.zeros((8, 15), np.float32), np.zeros((16, 8), np.float32))
 
 
+def test_it_is_not_traced_again(saved: Path) -> None:
+    import jax
+
+    with pytest.raises(ValueError, match="call it outside jit"):
+        jax.jit(Tuned(saved))(np.zeros((8, 16), np.float32), np.zeros((16, 8), np.float32))
+
+
 def test_another_program_is_refused(saved: Path) -> None:
-    with pytest.raises(DataError, match="expected the module that was tuned"):
+    with pytest.raises(
+        DataError, match="expected the module of tuned_programs:changed that was tuned, found another one"
+    ):
         Tuned(edited(saved, program="tuned_programs:changed"))
 
 

@@ -153,6 +153,7 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
         ],
         "left_out": candidates.left_out,
         "module": digest(module),
+        "winner": "default",
         "configuration": {},
         "speedup": None,
         "device": xla.device_name(task.platform),
@@ -167,6 +168,7 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
         about["speedup"] = dataclasses.asdict(speedup)
         about["rounds"] = len(times)
         if speedup.real:
+            about["winner"] = name_of(finalists[column])
             about["configuration"] = to_plain(space, finalists[column])
     about["seconds"] = {"rank": round(ranked - start, 2), "all": round(time.monotonic() - start, 2)}
     write_json(task.saved(program.name), about)

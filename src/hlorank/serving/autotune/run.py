@@ -10,6 +10,7 @@ from typing import Any
 
 from hlorank.collect import worker
 from hlorank.collect.run import Summary, collect_programs
+from hlorank.io import DataError
 from hlorank.serving.autotune.task import AgainTask, TuneTask
 from hlorank.serving.autotune.tuned import read_saved
 
@@ -42,22 +43,26 @@ def line_again(about: dict[str, Any]) -> str:
     return f"runs in {about['runtime_ns']['tuned'] / 1e6:.3f} ms, {_times(about['speedup'])}"
 
 
-def again_tasks(files: Sequence[Path], settings: dict[str, Any]) -> list[AgainTask]:
+def again_tasks(files: Sequence[Path], settings: dict[str, Any]) -> tuple[list[AgainTask], dict[str, str]]:
     """Tasks that run tuned programs beside the default, and measure both anew.
 
     Args:
         files: that tuning wrote.
         settings: the fields that all tasks share.
 
-    Raises:
-        DataError: a file is missing or damaged.
+    Returns:
+        the tasks, and what is wrong with the files that are missing or damaged, by file.
     """
-    tasks = []
+    tasks, broken = [], {}
     for file in files:
-        saved = read_saved(file)
+        try:
+            saved = read_saved(file)
+        except DataError as error:
+            broken[str(file)] = f"{error.key}: expected {error.expected}, found {error.found}"
+            continue
         own = {"program": saved["program"], "arguments": saved["arguments"], "saved": str(file)}
         tasks.append(AgainTask(**settings | own | {"collection": f"layout:{saved['platform']}:random"}))
-    return tasks
+    return tasks, broken
 
 
 def run_programs(

@@ -99,8 +99,8 @@ class Tuned:
         program = load_program(saved["program"], saved["arguments"])
         module, inputs = captured(program, self._platform)
         if digest(module) != saved["module"]:
-            expected = "the module that was tuned; tune the changed program, or with this version of jax, again"
-            raise DataError("module", expected, f"another one of {saved['program']}", file=path)
+            found = "another one: the program, its arguments or jax have changed; tune it again"
+            raise DataError("module", f"the module of {saved['program']} that was tuned", found, file=path)
         self.space = configurable(module)
         try:
             self.configuration = from_plain(self.space, saved["configuration"])
@@ -126,10 +126,12 @@ class Tuned:
             What the function returns, arrays on the device.
 
         Raises:
-            ValueError: arguments of other shapes or types.
+            ValueError: arguments of other shapes or types, or a call that jax traces.
         """
         import jax
 
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)):
+            raise ValueError("arguments: a tuned program is compiled already; call it outside jit, grad and vmap")
         inputs = xla.put(arguments, self._platform)
         found = [(array.shape, array.dtype) for array in inputs]
         if found != self._expected:
