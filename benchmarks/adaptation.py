@@ -45,7 +45,7 @@ def finetuned_head(head: nn.Module, scores: Float64, embedding: Float64) -> Prio
         labels = torch.tensor([measured[one] for one in known])
         for _ in range(30):
             optimizer.zero_grad()
-            listmle(own(inputs[known]).squeeze(-1), labels).backward()  # type: ignore[no-untyped-call]
+            listmle(own(inputs[known]).squeeze(-1), labels).backward()  # type: ignore[no-untyped-call] # of torch
             optimizer.step()
         with torch.no_grad():
             found: Float64 = own(inputs).squeeze(-1).double().numpy()

@@ -106,3 +106,11 @@ def test_the_timer_warms_up_and_takes_the_faster_of_two() -> None:
     pauses = iter([0.2, 0.0, 0.05])
     assert 0 < timer_of(lambda _: time.sleep(next(pauses)))(0) < 40e6
     assert next(pauses, None) is None
+
+
+def test_certain_rounds_are_measured_after_the_deadline() -> None:
+    def count(**limits: int) -> int:
+        rounds = Rounds(least=8, most=8, **limits)
+        return len(measure(lambda _: 1.0, 2, np.random.default_rng(0), rounds, deadline=0.0))
+
+    assert (count(), count(certain=5), count(certain=20)) == (2, 5, 8)

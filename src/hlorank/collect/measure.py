@@ -30,6 +30,8 @@ class Rounds:
     """Split-half Kendall tau that is good enough."""
     check: int = 5
     """Rounds between two comparisons."""
+    certain: int = 2
+    """Rounds that are measured whatever the time limit says, up to `most`: halves need one each."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most or self.check < 1:
@@ -107,7 +109,7 @@ def measure(
         configurations: how many there are, at least 1.
         rng: shuffles the rounds.
         rounds: when to end; None = the defaults.
-        deadline: `time.monotonic()` after which no round is begun, other than the first two: halves need one each.
+        deadline: `time.monotonic()` after which no round is begun, other than those that are certain.
         heartbeat: called with the number of rounds done, after each.
 
     Returns:
@@ -130,7 +132,7 @@ def measure(
             done.append(row)
             heartbeat(len(done))
             count = len(done)
-            if count >= 2 and time.monotonic() > deadline:
+            if count >= rounds.certain and time.monotonic() > deadline:
                 break
             if count >= rounds.least and (count - rounds.least) % rounds.check == 0:
                 tau = split_half_tau(np.stack(done))

@@ -134,3 +134,11 @@ def test_the_pool_holds_no_default(task: TuneTask) -> None:
     pool = child.Pool(module, space, task, np.random.default_rng(0))
     assert len(pool.rows) == 12
     assert (pool.rows != space.default).any(axis=(1, 2)).all()
+
+
+def test_the_final_has_rounds_enough_for_an_interval_when_time_is_up(
+    task: TuneTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "_PROPOSE_SHARE", 1e9)  # candidates are tried all the same
+    about = child.tune(dataclasses.replace(task, rounds=30, time_limit=1e-6), silent)
+    assert (len(about["measured"]), about["rounds"]) == (4, 10)

@@ -31,6 +31,7 @@ from hlorank.serving.autotune.tuned import digest, to_plain
 from hlorank.serving.ranker import Ranker
 
 _FINALISTS = 5
+_FINAL_ROUNDS = 10  # whatever the time limit: half of them choose, and fewer than five others make no interval
 _PROPOSE_SHARE = 0.7  # of the time limit; the rest is for measuring the finalists
 _COMPILE_SHARE = 0.8  # of the work, as the progress shows it
 
@@ -79,15 +80,15 @@ class Pool:
 
 
 def _final(
-    candidates: Candidates, finalists: Rows, task: TuneTask, rng: np.random.Generator, report: Report
+    candidates: Candidates, finalists: Rows, task: TuneTask, rng: np.random.Generator, deadline: float, report: Report
 ) -> Float64:
     """(rounds, 1 + finalists) times, the default first."""
 
     def heartbeat(done: int) -> None:
         report(Progress("measure", share=_COMPILE_SHARE + (1 - _COMPILE_SHARE) * done / task.rounds))
 
-    rounds = Rounds(least=task.rounds, most=task.rounds)
-    return measure(candidates.timer(finalists), len(finalists), rng, rounds, heartbeat=heartbeat)
+    rounds = Rounds(least=task.rounds, most=task.rounds, certain=_FINAL_ROUNDS)
+    return measure(candidates.timer(finalists), len(finalists), rng, rounds, deadline=deadline, heartbeat=heartbeat)
 
 
 def tune(task: TuneTask, report: Report) -> dict[str, Any]:
@@ -163,7 +164,7 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
         fastest = list(measured)
         best = [fastest[place] for place in ranking(list(measured.values()))[:_FINALISTS]]
         finalists = np.stack([space.default, *pool.rows[best]])
-        times = _final(candidates, finalists, task, rng, report)
+        times = _final(candidates, finalists, task, rng, start + task.time_limit, report)
         column, speedup = winner(times, rng)
         about["speedup"] = dataclasses.asdict(speedup)
         about["rounds"] = len(times)
