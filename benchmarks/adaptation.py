@@ -21,7 +21,7 @@ from torch import nn
 
 from hlorank.collection import Collection, graph_files, measured_family, read_graph
 from hlorank.graph import MeasuredGraph
-from hlorank.models.baseline import BASELINES
+from hlorank.models.baselines.baseline import BASELINES
 from hlorank.models.folder import load_model
 from hlorank.serving.autotune.propose import Adapted, Float64, Priority, propose
 from hlorank.serving.ranker import Ranker
@@ -95,7 +95,7 @@ def main() -> None:
     for folder in arguments.model:
         ranker = Ranker(folder)
         baseline = ranker.spec.method in BASELINES
-        head = None if baseline else load_model(folder, torch.device("cpu"))[0].head
+        head = None if baseline else load_model(folder, torch.device("cpu"))[0][0].head
         for path in paths:
             measured = read_graph(path, "layout")
             runtimes = measured.measurements.runtime.astype(np.float64)

@@ -1,11 +1,15 @@
 """Quality of experiments on collections, over seeds: Kendall tau and slowdown beside the noise ceiling.
 
-An experiment is a list of overrides of conf/, by name. Each training runs the stages train and evaluate in a process
-of one thread; its row goes to benchmarks/results/quality.csv as soon as it is done, and is not computed again as long
-as neither its configuration nor its data change. Choose by the columns of valid; those of test are for the report.
+An experiment is a file of conf/experiment, or the best one without one of its ingredients. Each training runs the
+stages train and evaluate in a process of one thread, with a budget of process CPU time for the training; two run side
+by side. Its row goes to benchmarks/results/quality.csv as soon as it is done, those of its graphs to
+quality_graphs.csv, and it is not computed again as long as neither its configuration nor its data change. Choose by
+the columns of valid; those of test are for the report.
 
-    python benchmarks/quality.py --collection layout/cpu/random --experiment gst gradient_boosting --seeds 3
-    python benchmarks/quality.py --collection layout/cpu/random --try loss=hinge model.width=32
+    python benchmarks/quality.py --collection layout/cpu/random tile/cpu
+    python benchmarks/quality.py --collection layout/cpu/random --ablation
+    python benchmarks/quality.py --collection layout/cpu/random --experiment best_layout --try loss=hinge model.width=32
+    python benchmarks/quality.py --collection layout/cpu/random tile/cpu --show --test
 """
 
 from __future__ import annotations
@@ -14,13 +18,12 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -33,19 +36,50 @@ from hlorank.io import fingerprint
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results" / "quality.csv"
-EXPERIMENTS: dict[str, tuple[str, ...]] = {
-    "gst": ("method=gst",),
-    "full": ("method=full",),
-    # On whole graphs: its pooled features of pruned ones ranked valid worse.
-    "gradient_boosting": ("method=gradient_boosting", "featurize.prune_hops=null"),
+CPU_SECONDS = 120.0
+EXPERIMENTS = {
+    "layout": (
+        *("official_layout", "kaggle_1", "kaggle_2", "kaggle_4", "kaggle_5", "kaggle_6", "gst_paper", "best_layout"),
+        *("gradient_boosting", "linear_ranking", "default_configuration", "random"),
+    ),
+    "tile": (
+        *("official_tile", "kaggle_1", "kaggle_2", "kaggle_5", "kaggle_6", "best_tile"),
+        *("gradient_boosting", "linear_ranking", "random"),
+    ),
 }
+"""By the kind of collection that they are for."""
+ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {"best_layout": {}, "best_tile": {}}
+"""What takes one ingredient away."""
+DATA = {
+    "cpu": ("data=sample",),
+    "synthetic": (
+        *("data=synthetic", "data.synthetic.min_nodes=2000", "data.synthetic.max_nodes=20000"),
+        *("data.synthetic.configurations=250", "data.synthetic.repeated=0.2", "data.synthetic.noise=0.001"),
+        *("segments.configs_per_graph=64", "trainer.validation_configs=64"),
+    ),
+    "xla": ("data=local", "data.local.root=$HLORANK_SHARED/data/tpugraphs/npz"),
+}
+"""Where a collection of each source comes from, and what its size asks for."""
 METRICS = ("kendall_tau", "opa", "slowdown_1", "slowdown_5", "noise_ceiling")
+SPLITS = ("valid", "test")
 COLUMNS = (
-    *("collection", "experiment", "seed", "fingerprint", "parameters", "cpu_seconds"),
-    *(f"{split}/{metric}" for split in ("valid", "test") for metric in METRICS),
+    *("collection", "experiment", "seed", "fingerprint", "parameters", "steps", "cpu_seconds"),
+    *(f"{split}/{metric}" for split in SPLITS for metric in METRICS),
 )
+GRAPH_COLUMNS = ("collection", "experiment", "seed", "fingerprint", "split", "graph", *METRICS)
 # What changes no figure, or only where things lie.
 _IGNORED = ("paths", "tracking", "pipeline", "output")
+
+
+class Training(NamedTuple):
+    """One row of the results, to be computed."""
+
+    collection: str
+    experiment: str
+    overrides: tuple[str, ...]
+    seed: int
+    place: Path
+    key: str
 
 
 def composed(collection: str, overrides: Sequence[str], seed: int, work: Path) -> Config:
@@ -57,57 +91,106 @@ def composed(collection: str, overrides: Sequence[str], seed: int, work: Path) -
         "tracking.artifacts": work / "artifacts",
         "trainer.accelerator": "cpu",
     }
+    data = DATA[Collection.parse(collection).source]
+    fixed = [*(f"{key}={value}" for key, value in values.items()), *data]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return load(compose("config", overrides=[*(f"{key}={value}" for key, value in values.items()), *overrides]))
+        return load(compose("config", overrides=[*fixed, *overrides]))
 
 
-def prepare(config: Config) -> None:
-    """Fetches, featurizes and partitions; what is up to date stays."""
-    from hlorank.featurize.build import featurize_collection
+def overrides_of(name: str, cpu_seconds: float) -> tuple[str, ...]:
+    """What composes an experiment or a baseline."""
+    from hlorank.models.baselines.baseline import BASELINES
+
+    if name in BASELINES:
+        # On whole graphs: the pooled features of pruned ones ranked valid worse.
+        return f"method={name}", "featurize.prune_hops=null"
+    return f"experiment={name}", f"trainer.cpu_seconds={cpu_seconds}"
+
+
+def fetch(config: Config) -> None:
+    """Fetches the graphs; what is up to date stays."""
     from hlorank.fetch import local, synthetic
-    from hlorank.partition.build import partition_collection
 
-    collection, paths = Collection.parse(config.collection), config.paths
-    raw, features, segments = (Path(place) / collection.path for place in (paths.raw, paths.features, paths.segments))
+    collection = Collection.parse(config.collection)
+    raw = Path(config.paths.raw) / collection.path
     if config.data.local is not None:
         local.fetch(collection, config.data.local, raw)
     elif config.data.synthetic is not None:
         synthetic.fetch(collection, config.data.synthetic, raw)
+
+
+def featurize(config: Config) -> str:
+    """Featurizes and partitions the graphs that are fetched; what is up to date stays. Returns their fingerprint."""
+    from hlorank.featurize.build import featurize_collection
+    from hlorank.featurize.store import FeatureStore
+    from hlorank.partition.build import partition_collection
+
+    collection, paths = Collection.parse(config.collection), config.paths
+    features = Path(paths.features) / collection.path
     featurize_collection(Path(paths.raw), collection, config.featurize, features)
     if collection.kind == "layout":
-        partition_collection(features, config.partition, segments)
+        partition_collection(features, config.partition, Path(paths.segments) / collection.path)
+    return FeatureStore(features).fingerprint
 
 
-def run(collection: str, experiment: str, overrides: Sequence[str], seed: int, work: Path, key: str) -> dict[str, Any]:
-    """One training and its evaluation: one row."""
+def data_key(config: Config) -> str:
+    """A name for what is made of the data: features and segments of other settings lie elsewhere."""
+    return fingerprint([to_plain(config.data), to_plain(config.featurize), to_plain(config.partition)])[:12]
+
+
+def training_key(config: Config, data: str) -> str:
+    """What tells a training apart: its data, by fingerprint, and its configuration."""
+    return fingerprint([data, {part: value for part, value in to_plain(config).items() if part not in _IGNORED}])
+
+
+def train_model(config: Config, folder: Path) -> tuple[int, float]:
+    """Trains what the configuration names; returns how many numbers were learned, and in how much CPU time."""
     from safetensors.numpy import load_file
 
-    from hlorank.evaluation.run import evaluate
-    from hlorank.models.baseline import BASELINES
-    from hlorank.training.baseline import train_baseline
+    from hlorank.models.baselines.baseline import BASELINES
+    from hlorank.training.baselines.run import train_baseline
     from hlorank.training.run import train
 
-    config = composed(collection, overrides, seed, work)
-    model = work / "models" / key
     start = time.process_time()
-    (train_baseline if config.method in BASELINES else train)(config, model)
+    (train_baseline if config.method in BASELINES else train)(config, folder)
     seconds = time.process_time() - start
-    found = evaluate(config, model, work / "reports" / key)
-    row = {
-        "collection": collection,
-        "experiment": experiment,
-        "seed": seed,
-        "fingerprint": key,
-        "parameters": sum(array.size for array in load_file(model / "weights.safetensors").values()),
+    return sum(array.size for array in load_file(folder / "weights.safetensors").values()), seconds
+
+
+def run(training: Training) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """One training and its evaluation: its row, and one for each graph."""
+    import logging
+
+    from hlorank.evaluation.protocol import PER_GRAPH
+    from hlorank.evaluation.run import evaluate
+    from hlorank.io import read_json
+
+    logging.disable(logging.INFO)
+    config = composed(training.collection, training.overrides, training.seed, training.place)
+    model, report = (training.place / name / training.key for name in ("models", "reports"))
+    parameters, seconds = train_model(config, model)
+    found = evaluate(config, model, report)
+    name = {
+        "collection": training.collection,
+        "experiment": training.experiment,
+        "seed": training.seed,
+        "fingerprint": training.key,
+    }
+    row = name | {
+        "parameters": parameters,
+        "steps": read_json(model / "spec.json")["steps"],
         "cpu_seconds": round(seconds, 1),
     }
-    names = [column for column in COLUMNS if "/" in column]
-    return row | {name: round(found[name], 4) for name in names if found.get(name) is not None}
+    known = {column: found.get(column) for column in COLUMNS if "/" in column}
+    graphs = [
+        name | {column: graph[column] for column in GRAPH_COLUMNS if column in graph}
+        for graph in read_rows(report / PER_GRAPH)
+    ]
+    return row | {column: round(value, 4) for column, value in known.items() if value is not None}, graphs
 
 
-def show(rows: Sequence[dict[str, Any]], splits: Sequence[str]) -> str:
-    """Mean and standard deviation over seeds, as Markdown."""
-    names = [f"{split}/{metric}" for split in splits for metric in METRICS]
+def show(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
+    """Mean and standard deviation of some columns over seeds, as Markdown."""
     lines = [f"| collection | experiment | seeds | CPU s | {' | '.join(names)} |", "|---" * (4 + len(names)) + "|"]
     for collection, experiment in dict.fromkeys((row["collection"], row["experiment"]) for row in rows):
         some = [row for row in rows if (row["collection"], row["experiment"]) == (collection, experiment)]
@@ -123,54 +206,79 @@ def show(rows: Sequence[dict[str, Any]], splits: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def chosen(collection: str, arguments: argparse.Namespace) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The experiments for a collection, by name, with their overrides."""
+    kind = Collection.parse(collection).kind
+    names = arguments.experiment or EXPERIMENTS[kind]
+    budget = f"trainer.cpu_seconds={arguments.cpu_seconds}"
+    if arguments.tried:
+        for overrides in arguments.tried:
+            yield " ".join(overrides), (f"experiment={names[0]}", budget, *overrides)
+    elif arguments.ablation:
+        best = f"best_{kind}"
+        for name, overrides in {"": (), **ABLATIONS[best]}.items():
+            yield f"{best} {name}".strip(), (f"experiment={best}", budget, *overrides)
+    else:
+        for name in names:
+            if name in EXPERIMENTS[kind]:
+                yield name, overrides_of(name, arguments.cpu_seconds)
+
+
+def waiting(arguments: argparse.Namespace, work: Path) -> list[Training]:
+    """What is asked for, with the data of each prepared."""
+    from mlflow.tracking import MlflowClient
+
+    trainings = []
+    for collection in arguments.collection:
+        for name, overrides in chosen(collection, arguments):
+            place = work / data_key(composed(collection, overrides, 0, work))
+            config = composed(collection, overrides, 0, place)
+            place.mkdir(exist_ok=True)
+            MlflowClient(config.tracking.uri).search_experiments()  # made once, before trainings race for it
+            fetch(config)
+            data = featurize(config)
+            for seed in range(arguments.seeds):
+                key = training_key(composed(collection, overrides, seed, place), data)
+                trainings.append(Training(collection, name, overrides, seed, place, key))
+    return trainings
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collection", nargs="+", required=True, help="paths such as layout/cpu/random")
-    parser.add_argument("--experiment", nargs="+", default=[], choices=EXPERIMENTS)
+    parser.add_argument("--experiment", nargs="+", help="of conf/experiment (default: all for the kind of collection)")
+    parser.add_argument("--ablation", action="store_true", help="the best experiment without one ingredient each")
     parser.add_argument("--try", dest="tried", nargs="+", action="append", default=[], metavar="KEY=VALUE",
-                        help="an unnamed experiment of these overrides, shown with its valid columns only")  # fmt: skip
+                        help="the first experiment with these overrides")  # fmt: skip
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--cpu-seconds", type=float, default=CPU_SECONDS, help="of a training (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=2, help="trainings side by side (default: 2)")
     parser.add_argument("--work", type=Path, default=ROOT / ".hlorank" / "quality", help="features, models, runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--show", action="store_true", help="show what is there and compute nothing")
     parser.add_argument("--test", action="store_true", help="show the columns of test as well")
     arguments = parser.parse_args()
     work = arguments.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    tried = {" ".join(overrides): tuple(overrides) for overrides in arguments.tried}
-    chosen = {name: EXPERIMENTS[name] for name in arguments.experiment} | tried
 
-    from mlflow.tracking import MlflowClient
-
-    from hlorank.featurize.store import FeatureStore
-
+    trainings = waiting(arguments, work)
     known = {row["fingerprint"]: row for row in read_rows(arguments.results)}
-    waiting, keys = [], []
-    for collection, (name, overrides) in product(arguments.collection, chosen.items()):
-        # Features and segments of other settings lie elsewhere.
-        config = composed(collection, overrides, 0, work)
-        place = work / fingerprint([to_plain(config.data), to_plain(config.featurize), to_plain(config.partition)])[:12]
-        config = composed(collection, overrides, 0, place)
-        place.mkdir(exist_ok=True)
-        MlflowClient(config.tracking.uri).search_experiments()  # made once, before trainings race for it
-        prepare(config)
-        data = FeatureStore(Path(config.paths.features) / collection).fingerprint
-        for seed in range(arguments.seeds):
-            plain = to_plain(composed(collection, overrides, seed, place))
-            key = fingerprint([data, {part: value for part, value in plain.items() if part not in _IGNORED}])
-            keys.append(key)
-            if key not in known:
-                waiting.append((collection, name, overrides, seed, place, key))
-    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(run, *one) for one in waiting]
+    missing = [] if arguments.show else [training for training in trainings if training.key not in known]
+    # A process for each, so that none inherits the memory of another.
+    with ProcessPoolExecutor(arguments.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
+        futures = [pool.submit(run, training) for training in missing]
         for number, future in enumerate(as_completed(futures), 1):
-            row = future.result()
+            row, graphs = future.result()
             known[row["fingerprint"]] = row
             append_row(arguments.results, COLUMNS, row)
+            for graph in graphs:
+                append_row(arguments.results.with_stem(f"{arguments.results.stem}_graphs"), GRAPH_COLUMNS, graph)
             tau = row.get("valid/kendall_tau")
             print(f"[{number}/{len(futures)}] {row['collection']} {row['experiment']} {row['seed']}: valid {tau}",
                   file=sys.stderr, flush=True)  # fmt: skip
-    print(show([known[key] for key in keys], ("valid", "test") if arguments.test else ("valid",)))
+    rows = [known[training.key] for training in trainings if training.key in known]
+    splits = SPLITS if arguments.test else ("valid",)
+    print(show(rows, [f"{split}/{metric}" for split in splits for metric in METRICS]))
 
 
 if __name__ == "__main__":

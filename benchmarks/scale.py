@@ -30,7 +30,7 @@ from hlorank.models.open import GraphOpener
 
 root, collection, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 torch.set_num_threads(1)
-model, _ = load_model(root / "models" / collection / "gst", torch.device("cpu"))
+(model,), _ = load_model(root / "models" / collection / "gst", torch.device("cpu"))
 graphs = GraphOpener(root / "features" / collection, root / "segments" / collection, torch.device("cpu"))
 graph = graphs.open("train", graphs.store.graphs("train")[0])
 start = time.perf_counter()

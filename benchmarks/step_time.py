@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from omegaconf import OmegaConf
 
 from hlorank.collection import Collection
 from hlorank.config import ModelConfig, PartitionConfig
@@ -40,6 +41,7 @@ from hlorank.training.methods import method_named
 from hlorank.training.table import HistoricalTable
 
 MAX_NODES, MARGIN, KEEP_PROBABILITY, TABLE_BYTES = 1000, 0.1, 0.5, 2**30
+MODEL = Path(__file__).resolve().parents[1] / "conf/model/sage.yaml"
 FORMS = {"plain": False, "sparse and deduplicated": True}
 
 
@@ -64,10 +66,8 @@ class Workload:
         spec = fit_spec(collection, options, [TrainSample.of("benchmark", measured, options)])
         features = featurize_graph(measured, spec)
         torch.manual_seed(0)
-        config = ModelConfig(
-            width=width, layers=3, opcode_width=16, opcode_init=False, layout_width=4, layout_sizes=True, dropout=0.0,
-            pooling=["mean", "max"], squeeze_excite=False, configuration_attention=False,
-        )  # fmt: skip
+        known = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(MODEL)))
+        config = ModelConfig(**{**known, "width": width, "opcode_init": False})
         place = torch.device(device)
         cut = partition_graph(features, PartitionConfig("topological", MAX_NODES, halo=0, workers=1))
         return cls(

@@ -37,8 +37,8 @@ from hlorank.evaluation.scoring import score_configurations
 from hlorank.graph import LAYOUT_MIN
 from hlorank.io import shared_dir, write_json
 from hlorank.models.cost_model import CostModel
+from hlorank.models.edges import Norm
 from hlorank.models.inputs import GraphInputs, LayoutBatch, Segment
-from hlorank.models.layers.sage import SageLayer
 from hlorank.training.losses import pairwise_hinge
 
 UNET = Path("data/tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz")
@@ -52,13 +52,17 @@ class PublicForm(nn.Module):
         super().__init__()
         self.model = model
         self.operands, self.users = nn.ModuleList(), nn.ModuleList()
-        for layer in cast("Sequence[SageLayer]", model.layers):
+        for own, from_operands, from_users in self._maps():
             width = model.config.width
             operands, users = SAGEConv(width, width), SAGEConv(width, width, root_weight=False, bias=False)
-            operands.lin_r.weight, operands.lin_l.bias = layer.own.weight, layer.own.bias
-            operands.lin_l.weight, users.lin_l.weight = layer.operands.weight, layer.users.weight
+            operands.lin_r.weight, operands.lin_l.bias = own.weight, own.bias
+            operands.lin_l.weight, users.lin_l.weight = from_operands.weight, from_users.weight
             self.operands.append(operands)
             self.users.append(users)
+
+    def _maps(self) -> list[Sequence[nn.Linear]]:
+        """The weights of each GraphSAGE layer: of the node itself, its operands, its users."""
+        return [cast("Sequence[nn.Linear]", block.get_submodule("layers.1.maps")) for block in self.model.blocks]
 
     @staticmethod
     def data(graph: GraphInputs, segment: Segment, rows: NDArray[np.int64]) -> list[Data]:
@@ -66,7 +70,7 @@ class PublicForm(nn.Module):
         batch = graph.configurations(rows, segment)
         assert isinstance(batch, LayoutBatch)
         layouts, sizes = batch.codebook[batch.codes], batch.sizes[batch.codes]
-        operands = segment.operands
+        operands = segment.edges.normed(Norm.MEAN, shared=False).parts[1]
         counts = torch.diff(operands.offsets, append=torch.tensor([len(operands.index)]))
         edge_index = torch.stack([operands.index, torch.repeat_interleave(counts)])
         configured = torch.arange(layouts.shape[1])
@@ -87,12 +91,10 @@ class PublicForm(nn.Module):
         x = x + encoder.node_layout_map(encoder.layout_value(batch.node_layout - LAYOUT_MIN).flatten(-2))
         x = x.index_add(0, batch.configured_index, encoder.configured(batch.layout, batch.sizes))
         flipped = batch.edge_index.flip(0)
-        for layer, operands, users in zip(
-            cast("Sequence[SageLayer]", self.model.layers), self.operands, self.users, strict=True
-        ):
-            z = layer.norm(x)
+        for block, operands, users in zip(self.model.blocks, self.operands, self.users, strict=True):
+            z = block.get_submodule("layers.0.module")(x)
             x = x + gelu(operands(z, batch.edge_index) + users(z, flipped))
-        x = self.model.norm(x)
+        x = self.model.readout.get_submodule("layers.0.module")(x)
         return torch.cat([global_mean_pool(x, batch.batch), global_max_pool(x, batch.batch)], dim=-1)
 
     def embed(self, graph: GraphInputs, j: int, rows: NDArray[np.int64]) -> Tensor:

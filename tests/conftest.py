@@ -99,7 +99,7 @@ def settings(tiny_collections: Path, tracking_database: Path, tracking_environme
         "tracking.uri": f"sqlite:///{tmp_path}/mlflow.db",
         "tracking.artifacts": tmp_path / "artifacts",
         "model.width": 8,
-        "model.layers": 2,
+        "model.blocks": 2,
         "trainer.accelerator": "cpu",
         "trainer.configs_per_step": 8,
         "trainer.learning_rate": 0.01,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hlorank.config import Config
-from hlorank.models.baseline import BASELINES
+from hlorank.models.baselines.baseline import BASELINES
 from hlorank.training.methods import METHODS
 
 ROOT = Path(__file__).parents[1]

@@ -22,7 +22,7 @@ TINY = {
     "data": {"synthetic": {"train": 2, "valid": 1, "test": 1, "min_nodes": 60, "max_nodes": 90, "configurations": 24}},
     "featurize": {"workers": 1},
     "partition": {"workers": 1, "max_nodes": 30},
-    "model": {"width": 8, "layers": 1},
+    "model": {"width": 8, "blocks": 1},
     "baseline": {"iterations": 3},
     "trainer": {"max_epochs": 1, "steps_per_epoch": 2, "configs_per_step": 4},
 }

@@ -97,7 +97,11 @@ class FeaturizeConfig:
     opcode_width: int = MISSING
     """Width of the opcode embeddings computed from co-occurrence along edges."""
     prune_hops: int | None = MISSING
-    """Keep only nodes within this many edges of a configurable node; null keeps all."""
+    """Keep the nodes within this many edges of a configurable node; null and no prune_paths keep all."""
+    prune_paths: bool = MISSING
+    """Keep the nodes on short paths that connect the configurable nodes, also beside those of prune_hops."""
+    virtual_nodes: bool = MISSING
+    """Merge the nodes that are not kept into virtual nodes, instead of leaving them out."""
     dims_128: bool = MISSING
     """Add each dimension mod 128 and div 128: the registers of a TPU are 128 wide."""
     walk_steps: int = MISSING
@@ -121,10 +125,29 @@ class PartitionConfig:
 
 @dataclass
 class ModelConfig:
-    """The cost model."""
+    """The cost model: an encoder, a stem, a block of layers that is repeated, a readout, pooling, a head."""
 
     width: int = MISSING
-    layers: int = MISSING
+    stem: list[str] = MISSING
+    """Layers by name, between the encoder and the first block."""
+    blocks: int = MISSING
+    """How often the block is repeated, each time with weights of its own."""
+    block: list[str] = MISSING
+    """Layers by name, in their order; `residual` adds what came into the block."""
+    readout: list[str] = MISSING
+    """Layers by name, between the last block and the pooling."""
+    pooling: list[str] = MISSING
+    """Concatenated poolings over a segment's nodes: mean, sum, max; sums of unit length: unit_sum, and of configurable
+    nodes unit_configurable_sum."""
+    head: str = MISSING
+    """mlp, or linear, which with sum pooling is the sum of a number for each node."""
+    directions: str = MISSING
+    """separate or shared weights for the edges from operands and those from users."""
+    join: str = MISSING
+    """early: the configuration joins its nodes before the stem; late: after the blocks; every: early, and before each
+    block but the first."""
+    override_layout: bool = MISSING
+    """The output layout of a configuration takes the place of the node's own (early join)."""
     opcode_width: int = MISSING
     """Width of the learned opcode embedding."""
     opcode_init: bool = MISSING
@@ -133,13 +156,19 @@ class ModelConfig:
     """Width of the embedding of one layout value, shared by nodes and configurations."""
     layout_sizes: bool = MISSING
     """Configured layouts come with the sizes of the dimensions in the order that they put them in."""
+    heads: int = MISSING
+    """Of layers with multi-head attention; divides the width."""
     dropout: float = MISSING
-    pooling: list[str] = MISSING
-    """Concatenated poolings over a segment's nodes: mean, sum, max."""
-    squeeze_excite: bool = MISSING
-    """Channel attention over the nodes of a segment after each layer of message passing."""
-    configuration_attention: bool = MISSING
-    """Attention over the configurations ranked together after each layer of message passing."""
+    """Of the layers `dropout`."""
+    drop_edge: float = MISSING
+    """Share of the edges that a training step leaves out."""
+    permutations: int = MISSING
+    """Orders of the configurations over which a trained model averages, if it mixes configurations."""
+
+    @property
+    def shared_directions(self) -> bool:
+        """Whether edges from operands and from users have the same weights."""
+        return self.directions == "shared"
 
 
 @dataclass
@@ -166,10 +195,20 @@ class SegmentsConfig:
 
 @dataclass
 class LossConfig:
-    """The training loss."""
+    """The weights of the training losses; the loss is the weighted sum of those whose weight is above 0."""
 
-    name: str = MISSING
-    """hinge, listmle or mse."""
+    hinge: float = MISSING
+    """Pairwise hinge."""
+    logistic: float = MISSING
+    """Pairwise logistic loss."""
+    listmle: float = MISSING
+    """Likelihood of the measured order."""
+    differences: float = MISSING
+    """Absolute error of the differences of log runtime, over all pairs."""
+    mse: float = MISSING
+    """Squared error of log runtime."""
+    mape: float = MISSING
+    """Relative error of runtime."""
     margin: float = MISSING
     """Margin of the pairwise hinge."""
 
@@ -198,11 +237,30 @@ class TrainerConfig:
     accelerator: str = MISSING
     """auto, cpu or cuda."""
     threads: int = MISSING
+    averaging: str = MISSING
+    """Of weights over the steps: none, ema (exponential moving average) or swa (equal, over the second half)."""
+    averaging_decay: float = MISSING
+    """What a step leaves of the exponential moving average: it looks back about 1 / (1 - decay) steps."""
+    cpu_seconds: float | None = MISSING
+    """Bound of the CPU time of all processors that the steps and validations of a training take, shared equally by the
+    members of an ensemble; null sets none. What a model learns in that time depends on the machine, and so do all
+    figures of it."""
+
+
+@dataclass
+class EnsembleConfig:
+    """Models that are trained one by one, seeds times folds of them, and rank together."""
+
+    seeds: int = MISSING
+    """Models that differ in their seed, for each fold."""
+    folds: int = MISSING
+    """Folds of train, model families together, of which each model keeps another one to choose its best epoch on;
+    1 trains on all of train and chooses on valid."""
 
 
 @dataclass
 class BaselineConfig:
-    """The baseline `gradient_boosting`: regression trees on pooled features."""
+    """The baselines on pooled features: `gradient_boosting` fits trees, `linear_ranking` weights."""
 
     iterations: int = MISSING
     """Trees at most; valid chooses how many of them are kept."""
@@ -215,7 +273,11 @@ class BaselineConfig:
     l2: float = MISSING
     """Shrinks the values of leaves."""
     rows_per_graph: int = MISSING
-    """Configurations of a graph that are trained on, at most."""
+    """Configurations of a graph that trees are fitted to, at most."""
+    pairs_per_graph: int = MISSING
+    """Pairs of configurations of a graph that weights are fitted to."""
+    strengths: list[float] = MISSING
+    """L2 strengths of the weights that are tried; valid chooses one."""
 
 
 @dataclass
@@ -284,6 +346,7 @@ class Config:
     segments: SegmentsConfig = field(default_factory=SegmentsConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     baseline: BaselineConfig = field(default_factory=BaselineConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)

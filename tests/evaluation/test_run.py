@@ -13,8 +13,9 @@ from hlorank.collection import Collection
 from hlorank.config import Config, ConfigError
 from hlorank.evaluation.run import evaluate
 from hlorank.io import DataError, read_json, write_json
+from hlorank.models.baselines.baseline import BASELINES
 from hlorank.partition.build import partition_collection
-from hlorank.training.baseline import train_baseline
+from hlorank.training.baselines.run import train_baseline
 from hlorank.training.run import train
 
 Settings = Callable[..., Config]
@@ -30,7 +31,7 @@ def runs(config: Config) -> list[Any]:
 
 
 def trained(config: Config, folder: Path) -> float | None:
-    return (train_baseline if config.method == "gradient_boosting" else train)(config, folder)
+    return (train_baseline if config.method in BASELINES else train)(config, folder)
 
 
 @pytest.mark.parametrize("collection", ["layout:synthetic:random", "tile:synthetic"])
@@ -56,13 +57,13 @@ def test_metrics_join_the_run_of_the_training(collection: str, method: str, sett
 def test_models_with_attention_rank_the_same_groups_in_validation_and_evaluation(
     settings: Settings, tmp_path: Path
 ) -> None:
-    layers = {"model__squeeze_excite": True, "model__configuration_attention": True}
+    layers = {"model__block": "[sage,squeeze_excite,configuration_attention,gelu,residual]"}
     config = settings(method="gst", **layers)
     best = train(config, tmp_path / "model")
     metrics = evaluate(config, tmp_path / "model", tmp_path / "report")
     assert metrics["valid/kendall_tau"] == pytest.approx(best, abs=0.05)
     with pytest.raises(
-        ConfigError, match=r"model.configuration_attention=true: .* method to one of full, gst_one, gst"
+        ConfigError, match=r"model.block: with configuration_attention .* set method to one of full, gst_one, gst"
     ):
         train(settings(method="gst_efd", **layers), tmp_path / "refused")
 
@@ -76,8 +77,8 @@ def test_segments_with_a_halo_are_trained_and_evaluated(settings: Settings, tmp_
     assert metrics["valid/kendall_tau"] == pytest.approx(best, abs=0.05)
     with pytest.raises(DataError, match=r"data: expected data [0-9a-f]{16}.*re-run the stage train"):
         evaluate(settings(), tmp_path / "model", tmp_path / "report")
-    gated = settings(method="gst", paths__segments=tmp_path / "segments", model__squeeze_excite=True)
-    with pytest.raises(ConfigError, match=r"model.squeeze_excite=true: .* or partition.halo to 0"):
+    gated = settings(method="gst", paths__segments=tmp_path / "segments", model__block="[sage,squeeze_excite]")
+    with pytest.raises(ConfigError, match=r"model.block: squeeze_excite would mix .* partition.halo to 0"):
         train(gated, tmp_path / "refused")
     assert len(runs(config)) == 1
 
@@ -93,11 +94,12 @@ def test_a_model_without_its_run_gets_one(settings: Settings, tmp_path: Path) ->
     assert own.data.metrics["evaluate/valid/opa"] == pytest.approx(metrics["valid/opa"])
 
 
-def test_a_baseline_needs_no_segments(settings: Settings, tmp_path: Path) -> None:
-    config = settings(method="gradient_boosting", paths__segments=tmp_path / "none")
+@pytest.mark.parametrize("method", BASELINES)
+def test_a_baseline_needs_no_segments(method: str, settings: Settings, tmp_path: Path) -> None:
+    config = settings(method=method, paths__segments=tmp_path / "none")
     train_baseline(config, tmp_path / "model")
     assert evaluate(config, tmp_path / "model", tmp_path / "report")["valid/graphs"] == 2
-    tiles = settings(method="gradient_boosting", collection="tile:synthetic")
+    tiles = settings(method=method, collection="tile:synthetic")
     with pytest.raises(DataError, match=r"model/spec.json: data: expected data [0-9a-f]{16}.*re-run the stage train"):
         evaluate(tiles, tmp_path / "model", tmp_path / "other")
 

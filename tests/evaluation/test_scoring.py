@@ -13,22 +13,36 @@ from torch import Tensor
 
 from hlorank.config import ModelConfig
 from hlorank.evaluation import scoring
-from hlorank.evaluation.scoring import score_configurations
+from hlorank.evaluation.scoring import (
+    embed_configurations,
+    mean_of_members,
+    mean_over_orders,
+    score_configurations,
+    sum_segments,
+)
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import ConfigurationBatch, GraphInputs, InputSizes, Segment
 
 MakeInputs = Callable[..., GraphInputs]
 CONFIG = ModelConfig(
     width=6,
-    layers=2,
+    stem=[],
+    blocks=2,
+    block=["layer_norm", "sage", "gelu", "dropout", "residual"],
+    readout=["layer_norm"],
+    pooling=["mean", "max"],
+    head="mlp",
+    directions="separate",
+    join="early",
+    override_layout=False,
     opcode_width=3,
     opcode_init=False,
     layout_width=2,
     layout_sizes=True,
+    heads=2,
     dropout=0.5,
-    pooling=["mean", "max"],
-    squeeze_excite=False,
-    configuration_attention=False,
+    drop_edge=0.0,
+    permutations=1,
 )
 
 
@@ -51,7 +65,7 @@ def make_model(kind: str = "layout", **changes: Any) -> CostModel:
 def test_the_bound_of_memory_changes_nothing(
     kind: str, segments: int, halo: int, squeeze_excite: bool, make_inputs: MakeInputs
 ) -> None:
-    model, rows = make_model(kind, squeeze_excite=squeeze_excite), np.arange(30)
+    model, rows = make_model(kind, block=[*CONFIG.block, *["squeeze_excite"] * squeeze_excite]), np.arange(30)
     graph = make_inputs(segments=segments, halo=halo, kind=kind, distinct=30)
     expected = score_configurations(model, graph, rows, 2**40)
     assert expected.dtype == np.float64
@@ -75,7 +89,11 @@ def test_scores_are_those_of_the_model(make_inputs: MakeInputs) -> None:
 def test_no_more_configurations_at_once_than_fit(
     squeeze_excite: bool, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, graph, rows = make_model(squeeze_excite=squeeze_excite), make_inputs(distinct=30), np.arange(30)
+    model, graph, rows = (
+        make_model(block=[*CONFIG.block, *["squeeze_excite"] * squeeze_excite]),
+        make_inputs(distinct=30),
+        np.arange(30),
+    )
     sizes: list[int] = []
     embed = model.embed
 
@@ -99,7 +117,7 @@ def test_attention_ranks_whole_groups_together(
     segments: int, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "RANKED_TOGETHER", 4)
-    model = make_model(configuration_attention=True).eval()
+    model = make_model(block=[*CONFIG.block, "configuration_attention"]).eval()
     graph, rows = make_inputs(segments=segments, distinct=30), np.array([3, 1, 4, 1, 5, 9, 2, 6, 8, 29])
     scores = score_configurations(model, graph, rows, 2**30)
     for group in range(3):
@@ -110,6 +128,76 @@ def test_attention_ranks_whole_groups_together(
     np.testing.assert_array_equal(score_configurations(model, graph, rows, 1), scores)
     monkeypatch.setattr(scoring, "RANKED_TOGETHER", 128)
     assert not np.allclose(score_configurations(model, graph, rows, 2**30), scores, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "block", [["layer_norm", "sage", "residual"], ["sage", "squeeze_excite"]], ids=["neighbours", "segment"]
+)
+@pytest.mark.parametrize("segments", [1, 3])
+def test_without_attention_scores_do_not_depend_on_what_is_ranked_together(
+    segments: int, block: list[str], make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "RANKED_TOGETHER", 4)
+    model = make_model(block=block, permutations=5)
+    graph = make_inputs(segments=segments, distinct=30)
+    every = score_configurations(model, graph, np.arange(30), 2**30)
+    rng = np.random.default_rng(0)
+    for count in (1, 3, 30):
+        some = rng.permutation(30)[:count]
+        np.testing.assert_allclose(score_configurations(model, graph, some, 2**30), every[some], rtol=1e-12)
+    calls: list[int] = []
+
+    def counted(*arguments: Any) -> Tensor:
+        calls.append(1)
+        return sum_segments(*arguments)
+
+    monkeypatch.setattr(scoring, "sum_segments", counted)
+    np.testing.assert_array_equal(mean_over_orders(score_configurations, model, graph, 2**30), every)
+    assert len(calls) == 1
+
+
+def test_averaging_over_orders_makes_scores_depend_less_on_the_order(
+    make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The averages over two disjoint halves of many orders differ less than the scores of two single ones."""
+    monkeypatch.setattr(scoring, "RANKED_TOGETHER", 5)
+    model = make_model(block=["sage", "configuration_attention"], permutations=1)
+    graph, rows = make_inputs(distinct=30), np.arange(30)
+
+    def scored(order: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        scores = np.empty(30)
+        scores[order] = score_configurations(model, graph, order, 2**30)
+        return scores
+
+    orders = [rows, *(np.random.default_rng(number).permutation(rows) for number in range(1, 32))]
+    single = np.stack([scored(order) for order in orders])
+    np.testing.assert_array_equal(mean_over_orders(score_configurations, model, graph, 2**30), single[0])
+    for count in (2, 4):
+        model.config = replace(model.config, permutations=count)
+        found = mean_over_orders(score_configurations, model, graph, 2**30)
+        np.testing.assert_allclose(found, single[:count].mean(axis=0), rtol=1e-12)
+    spread = single.std(axis=0).mean()
+    assert spread > 1e-6
+    averaged = single.reshape(4, 8, 30).mean(axis=1)
+    assert averaged.std(axis=0).mean() < 0.6 * spread
+    embedding = mean_over_orders(embed_configurations, model, graph, 2**30)
+    assert embedding.shape == (30, model.embedding_width)
+
+
+def test_members_have_an_equal_say() -> None:
+    first, second = np.array([0.0, 1.0, 2.0]), np.array([300.0, 0.0, 0.0])
+    step = np.sqrt(1.5)  # of (-1, 0, 1), brought to a standard deviation of 1
+    expected = (np.array([-step, 0, step]) + np.array([2, -1, -1]) / np.sqrt(2)) / 2
+    np.testing.assert_allclose(mean_of_members([first, second]), expected)
+    np.testing.assert_allclose(mean_of_members([5 * first - 7, 1e-3 * second]), expected)  # on any scale
+    np.testing.assert_array_equal(mean_of_members([first]), first)
+
+
+def test_a_member_that_scores_all_the_same_has_no_say() -> None:
+    scores = np.array([0.5, 3.0, 1.0])
+    for constant in (np.full(3, 0.1), np.array([12.0, 12.000001, 12.0]), np.zeros(3)):
+        np.testing.assert_allclose(2 * mean_of_members([scores, constant]), (scores - 1.5) / scores.std())
+    assert mean_of_members([np.array([3.0]), np.array([-1.0])]).tolist() == [0.0]
 
 
 @pytest.mark.parametrize("training", [True, False])

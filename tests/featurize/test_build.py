@@ -21,6 +21,7 @@ from hlorank.config import ConfigError, FeaturizeConfig
 from hlorank.featurize.build import featurize_collection
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.graph import featurize_graph
+from hlorank.featurize.reduce import reduction
 from hlorank.featurize.store import FeatureStore
 from hlorank.graph import MeasuredGraph
 from hlorank.hlo.extra import extra_features, extra_path, write_extra
@@ -32,7 +33,7 @@ MakeGraph = Callable[..., MeasuredGraph]
 
 LAYOUT = Collection("layout", "cpu", "random")
 TILE = Collection("tile", "cpu")
-CONFIG = FeaturizeConfig("standard", 100.0, 8, None, False, 0, False, 1)
+CONFIG = FeaturizeConfig("standard", 100.0, 8, None, False, False, False, 0, False, 1)
 
 
 @pytest.fixture
@@ -163,7 +164,7 @@ def test_a_kill_leaves_an_incomplete_store_that_the_next_run_completes(tmp_path:
         "        time.sleep(60)\n"
         "    return make(measured, spec, *extra)\n"
         "build.featurize_graph = slow\n"
-        "config = FeaturizeConfig('standard', 100.0, 8, None, False, 0, False, 1)\n"
+        "config = FeaturizeConfig('standard', 100.0, 8, None, False, False, False, 0, False, 1)\n"
         f"build.featurize_collection(Path({str(raw)!r}), Collection('layout', 'cpu', 'random'), config, "
         f"Path({str(output)!r}))\n"
     )
@@ -232,7 +233,12 @@ def test_metrics(tmp_path: Path, raw: Path) -> None:
     assert metrics["train"] == {
         "graphs": 3,
         "skipped_graphs": 1,
+        "raw_nodes": 120,
         "nodes": 120,
+        "kept_nodes": 120,
+        "virtual_nodes": 0,
+        "raw_edges": 223,
+        "edges": 223,
         "configurations": 19,
         "distinct_configurations": 15,
     }
@@ -244,6 +250,26 @@ def test_metrics(tmp_path: Path, raw: Path) -> None:
     raw_bytes = sum(entry.configurations * entry.configurable_nodes * 72 for entry in entries)
     assert metrics["raw_bytes_per_configuration"] == pytest.approx(raw_bytes / 37)
     assert metrics["bytes_per_configuration"] < metrics["raw_bytes_per_configuration"]
+
+
+def test_metrics_tell_how_far_graphs_shrink(tmp_path: Path, raw: Path) -> None:
+    config = replace(CONFIG, prune_hops=0, prune_paths=True, virtual_nodes=True)
+    featurize_collection(raw, LAYOUT, config, tmp_path / "out")
+    store, metrics = FeatureStore(tmp_path / "out"), read_json(tmp_path / "out/metrics.json")
+    reduced = [reduction(read_graph(path, "layout"), store.spec.options) for path in graph_files(raw, LAYOUT, "train")]
+    virtual = sum(int(graph.virtual.sum()) for graph in reduced)
+    nodes = sum(len(graph.first) for graph in reduced)
+    expected = {
+        "raw_nodes": 120,
+        "nodes": nodes,
+        "kept_nodes": nodes - virtual,
+        "virtual_nodes": virtual,
+        "raw_edges": 223,
+        "edges": sum(len(graph.edge_index) for graph in reduced),
+    }
+    assert {key: metrics["train"][key] for key in expected} == expected
+    assert 0 < virtual < nodes < 120
+    assert store.open("train", "b").virtual_nodes == store.entries("train")["b"].virtual_nodes > 0
 
 
 def test_real_collections(tmp_path: Path, shared_data: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,15 +13,18 @@ from hlorank.collection import Collection, read_graph
 from hlorank.featurize.features import LayoutFeatures, TileFeatures
 from hlorank.featurize.fit import TrainSample, fit_spec
 from hlorank.featurize.graph import featurize_graph, node_layout
-from hlorank.featurize.spec import FeatureSpec, FeaturizeOptions
+from hlorank.featurize.reduce import reduction
+from hlorank.featurize.spec import VIRTUAL_OPCODE, FeatureSpec, FeaturizeOptions
 from hlorank.graph import LayoutConfigurations, MeasuredGraph, TileConfigurations
 from hlorank.io import DataError
 
 MakeGraph = Callable[..., MeasuredGraph]
 
 
-def fitted(address: str, *graphs: MeasuredGraph, prune_hops: int | None = None) -> FeatureSpec:
-    options = FeaturizeOptions("standard", 100.0, 8, prune_hops)
+def fitted(
+    address: str, *graphs: MeasuredGraph, prune_hops: int | None = None, virtual_nodes: bool = False
+) -> FeatureSpec:
+    options = FeaturizeOptions("standard", 100.0, 8, prune_hops, virtual_nodes=virtual_nodes)
     return fit_spec(
         Collection.parse(address), options, [TrainSample.of(graph.name, graph, options) for graph in graphs]
     )
@@ -166,6 +169,55 @@ def test_pruning_leaves_the_sizes_of_operands_that_are_gone(layout_graph: MakeGr
     (sizes,) = pruned.configurations.sizes
     assert sizes[6] in measured.graph.node_feat[operands, 21]
     assert sizes[6] > 0
+
+
+def test_virtual_nodes(layout_graph: MakeGraph) -> None:
+    measured = layout_graph(nodes=80)
+    configurations = measured.configurations
+    assert isinstance(configurations, LayoutConfigurations)
+    spec = fitted("layout:xla:random", measured, prune_hops=0, virtual_nodes=True)
+    assert FeatureSpec.from_json(spec.to_json()).to_json() == spec.to_json()
+    reduced = reduction(measured, spec.options)
+    features = featurize_graph(measured, spec)
+    assert features.virtual_nodes == reduced.virtual.sum() > 0
+
+    # They have an opcode of their own, which is embedded like any other, and no layout.
+    assert spec.opcodes[-1] == VIRTUAL_OPCODE == 121
+    np.testing.assert_array_equal(features.opcode == len(spec.opcodes), reduced.virtual)
+    assert spec.opcode_embedding[-1].any()
+    assert (features.node_layout[reduced.virtual] == -1).all()
+    np.testing.assert_array_equal(
+        features.node_layout[~reduced.virtual], node_layout(measured.graph.node_feat)[reduced.first[~reduced.virtual]]
+    )
+
+    # The last column counts the nodes merged; the others are sums, scaled as fitted on sums.
+    assert spec.options.extra_columns == ["merged"]
+    transform = spec.node_columns
+    assert transform.columns[-1] == 134
+    np.testing.assert_allclose(
+        features.node_feat[:, -1] * transform.scale[-1] + transform.center[-1], reduced.merged, rtol=1e-5
+    )
+    np.testing.assert_allclose(features.node_feat.mean(axis=0), 0, atol=1e-5)
+    plain = ~transform.logarithmic[:-1]
+    raw = np.add.reduceat(measured.graph.node_feat[:, transform.columns[:-1][plain]], reduced.first, axis=0)
+    scaled = (raw - transform.center[:-1][plain]) / transform.scale[:-1][plain]
+    np.testing.assert_allclose(features.node_feat[:, :-1][:, plain], scaled, rtol=1e-4, atol=1e-5)
+
+    parts = features.configurations
+    assert isinstance(parts, LayoutFeatures)
+    np.testing.assert_array_equal(reduced.first[parts.node_ids], configurations.node_ids)
+    np.testing.assert_array_equal(parts.codebook[parts.codes][features.row_of], configurations.values())
+
+
+def test_virtual_nodes_of_a_collection_that_had_none_are_unknown(layout_graph: MakeGraph) -> None:
+    spec = fitted("layout:xla:random", layout_graph(nodes=8), prune_hops=9, virtual_nodes=True)
+    assert spec.opcodes[-1] != VIRTUAL_OPCODE
+    measured = layout_graph(seed=4, nodes=200)
+    measured = replace(measured, graph=replace(measured.graph, edge_index=np.zeros((0, 2), dtype=np.int64)))
+    features = featurize_graph(measured, spec)
+    virtual = reduction(measured, spec.options).virtual
+    assert (features.opcode[virtual] == 0).all()
+    assert virtual.any()
 
 
 def test_rows_lie_in_one_piece(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:

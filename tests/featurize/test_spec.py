@@ -92,10 +92,11 @@ def test_opcode_index(spec: FeatureSpec) -> None:
         ("opcode_width", 0, "at least 1"),
         ("prune_hops", -1, "at least 0"),
         ("walk_steps", -1, "0 for none"),
+        ("virtual_nodes", True, r"set featurize\.prune_hops or featurize\.prune_paths"),
     ],
 )
 def test_bad_options_are_refused(key: str, value: Any, remedy: str) -> None:
-    config = FeaturizeConfig("standard", 100.0, 16, None, False, 0, False, 1)
+    config = FeaturizeConfig("standard", 100.0, 16, None, False, False, False, 0, False, 1)
     FeaturizeOptions.from_config(config)
     with pytest.raises(ConfigError, match=rf"featurize.{key}={value}: .*{remedy}"):
         FeaturizeOptions.from_config(replace(config, **{key: value}))

@@ -42,10 +42,13 @@ def test_names_do_not_collide(tmp_path: Path) -> None:
 
 
 def test_entries(tmp_path: Path, layout_graph: MakeGraph) -> None:
-    features = featurized("layout:xla:random", layout_graph(configurations=12))
+    measured = layout_graph(configurations=12)
+    features = featurized("layout:xla:random", measured)
     folder = tmp_path / "graph"
-    entry = write_graph_features(folder, features, KEY)
-    assert (entry.nodes, entry.configurations, entry.distinct, entry.skipped) == (40, 12, 9, None)
+    entry = write_graph_features(folder, features, layout_graph(seed=1, nodes=50).graph, KEY)
+    assert (entry.nodes, entry.edges, entry.virtual_nodes) == (40, len(measured.graph.edge_index), 0)
+    assert (entry.raw_nodes, entry.raw_edges) == (50, len(layout_graph(seed=1, nodes=50).graph.edge_index))
+    assert (entry.configurations, entry.distinct, entry.skipped) == (12, 9, None)
     # Codes of a byte, and 16 bytes for row_of and runtime of each original row.
     rows = len(np.load(folder / "codebook.npy"))
     assert entry.configuration_bytes == 9 * entry.configurable_nodes + 12 * 16 + rows * (18 + 18 * 4)
@@ -59,16 +62,17 @@ def test_entries(tmp_path: Path, layout_graph: MakeGraph) -> None:
 def test_an_interrupted_write_leaves_the_old_folder(
     tmp_path: Path, layout_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    features = featurized("layout:xla:random", layout_graph())
+    measured = layout_graph()
+    features = featurized("layout:xla:random", measured)
     folder = tmp_path / "graph"
-    entry = write_graph_features(folder, features, KEY)
+    entry = write_graph_features(folder, features, measured.graph, KEY)
 
     def fail(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hlorank.featurize.store.write_json", fail)
     with pytest.raises(KeyboardInterrupt):
-        write_graph_features(folder, features, {**KEY, "source": "c"})
+        write_graph_features(folder, features, measured.graph, {**KEY, "source": "c"})
     assert stored_entry(folder, KEY) == entry
     assert list(tmp_path.iterdir()) == [folder]
 

@@ -15,15 +15,23 @@ from hlorank.models.state import Rows, State
 
 CONFIG = ModelConfig(
     width=6,
-    layers=2,
+    stem=[],
+    blocks=2,
+    block=["layer_norm", "sage", "gelu", "residual"],
+    readout=["layer_norm"],
+    pooling=["mean", "max"],
+    head="mlp",
+    directions="separate",
+    join="early",
+    override_layout=False,
     opcode_width=3,
     opcode_init=False,
     layout_width=2,
     layout_sizes=True,
+    heads=2,
     dropout=0.0,
-    pooling=["mean", "max"],
-    squeeze_excite=False,
-    configuration_attention=False,
+    drop_edge=0.0,
+    permutations=1,
 )
 
 

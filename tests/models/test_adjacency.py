@@ -24,7 +24,8 @@ def edges(draw: st.DrawFn) -> tuple[Tensor, Tensor, int]:
 
 
 def mean_of(nodes: Tensor, neighbours: Tensor, count: int) -> Adjacency:
-    return Adjacency.mean(nodes.numpy(), neighbours.numpy(), count, None, torch.device("cpu"))
+    weight = 1 / np.bincount(nodes.numpy(), minlength=count).clip(min=1)[nodes.numpy()]
+    return Adjacency.of_edges(nodes.numpy(), neighbours.numpy(), weight, count, torch.device("cpu"))
 
 
 def states(count: int, *shape: int) -> Tensor:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from hlorank.collection import Collection, read_graph
-from hlorank.config import ConfigError, ModelConfig, PartitionConfig
+from hlorank.config import ConfigError, PartitionConfig
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.fit import TrainSample, fit_spec
 from hlorank.featurize.graph import featurize_graph
@@ -26,8 +27,7 @@ from hlorank.models.cost_model import AGGREGATIONS, POOLINGS, CostModel
 from hlorank.models.folder import input_sizes
 from hlorank.models.inputs import ConfigurationBatch, GraphInputs, InputSizes, Segment
 from hlorank.models.layers.layer import Mixing
-from hlorank.models.layers.sage import SageLayer
-from hlorank.models.layers.squeeze_excite import SqueezeExcite
+from hlorank.models.layers.names import LAYERS, RESIDUAL
 from hlorank.partition.build import partition_graph, whole_graph
 from hlorank.partition.local import local_codes
 from hlorank.partition.segments import Partition, no_halo
@@ -37,6 +37,12 @@ MakeModel = Callable[..., CostModel]
 MakeInputs = Callable[..., GraphInputs]
 ROWS = np.array([3, 0, 7, 7, 11, 5, 2])
 assert_exact = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-12)
+
+
+def block(*more: str, attention: bool = False, squeeze_excite: bool = False) -> list[str]:
+    """The usual block with more layers after message passing."""
+    added = [*(["squeeze_excite"] if squeeze_excite else []), *(["configuration_attention"] if attention else [])]
+    return ["layer_norm", "sage", *added, *more, "gelu", "residual"]
 
 
 def scores_of(model: CostModel, graph: GraphInputs, rows: np.ndarray = ROWS) -> Tensor:
@@ -75,16 +81,20 @@ def plain_embedding(model: CostModel, graph: GraphInputs, j: int, row: int) -> T
                 state = encoder.configuration(torch.cat(read))
                 joined[int(np.searchsorted(nodes, node))] = state
         x = x + joined
-    for layer in model.layers:
-        if isinstance(layer, SqueezeExcite):
-            x = x * layer.gate(x.mean(0))
-            continue
-        assert isinstance(layer, SageLayer)
-        z = layer.norm(x)
-        messages = layer.operands(operands / operand_count @ z) + layer.users(users / user_count @ z)
-        x = x + gelu(layer.own(z) + messages)
-    x = model.norm(x)[torch.from_numpy(own[nodes])]
+    for one in model.blocks:
+        norm, sage, *gate, _ = cast("Iterable[Any]", one.layers)
+        maps = sage.maps
+        z = norm.module(x)
+        x_new = maps[0](z) + maps[1](operands / operand_count @ z) + maps[2](users / user_count @ z)
+        for layer in gate:
+            x_new = x_new * layer.gate(x_new.mean(0))
+        x = x + gelu(x_new)
+    x = model.readout.get_submodule("layers.0.module")(x)[torch.from_numpy(own[nodes])]
+    configured = np.zeros(features.nodes, dtype=bool)
+    configured[getattr(configurations, "node_ids", slice(None))] = True
+    joint = x[torch.from_numpy(configured[own])].sum(0)
     pooled = {"mean": x.mean(0), "sum": x.sum(0), "max": x.max(0).values}
+    pooled |= {"unit_sum": x.sum(0) / x.sum(0).norm(), "unit_configurable_sum": joint / joint.norm()}
     return torch.cat([pooled[name] for name in config.pooling])
 
 
@@ -111,7 +121,7 @@ def test_embeddings_equal_the_plain_form(
     make_inputs: MakeInputs,
 ) -> None:
     """Values and gradients: local configurations computed once, against each configuration of its own."""
-    model = make_model(kind, squeeze_excite=squeeze_excite, layout_sizes=layout_sizes)
+    model = make_model(kind, block=block(squeeze_excite=squeeze_excite), layout_sizes=layout_sizes)
     graph = make_inputs(segments=segments, halo=halo, kind=kind)
     weight = torch.randn(len(ROWS), 12, dtype=torch.float64)
     for j in range(segments):
@@ -156,9 +166,12 @@ def assert_fast_equals_plain(model: CostModel, graph: GraphInputs, rows: np.ndar
     segments=st.integers(1, 4),
     halo=st.integers(0, 3),
     seed=st.integers(0, 10**6),
-    layers=st.integers(0, 4),
-    squeeze_excite=st.booleans(),
-    attention=st.booleans(),
+    blocks=st.integers(0, 3),
+    names=st.lists(st.sampled_from([*sorted(LAYERS), RESIDUAL]), max_size=5),
+    stem=st.lists(st.sampled_from(sorted(LAYERS)), max_size=1),
+    join=st.sampled_from(["early", "late", "every"]),
+    directions=st.sampled_from(["separate", "shared"]),
+    override_layout=st.booleans(),
     dtype=st.sampled_from([torch.float64, torch.float32]),
 )
 def test_fast_paths_equal_the_plain_form_on_random_graphs(
@@ -166,22 +179,28 @@ def test_fast_paths_equal_the_plain_form_on_random_graphs(
     segments: int,
     halo: int,
     seed: int,
-    layers: int,
-    squeeze_excite: bool,
-    attention: bool,
+    blocks: int,
+    names: list[str],
+    stem: list[str],
+    join: str,
+    directions: str,
+    override_layout: bool,
     dtype: torch.dtype,
     make_model: MakeModel,
     make_inputs: MakeInputs,
 ) -> None:
     numpy_type = np.float64 if dtype == torch.float64 else np.float32
-    halo = 0 if squeeze_excite else halo
-    graph = make_inputs(segments=segments, halo=halo, nodes=nodes, distinct=4, seed=seed, dtype=numpy_type)
     model = make_model(
-        layers=layers,
-        pooling=["mean", "sum", "max"],
-        squeeze_excite=squeeze_excite,
-        configuration_attention=attention,
+        blocks=blocks,
+        block=names,
+        stem=stem,
+        pooling=["mean", "sum", "max", "unit_configurable_sum"],
+        join=join,
+        directions=directions,
+        override_layout=override_layout and join == "early",
     ).to(dtype)
+    halo = 0 if Mixing.SEGMENT in model.mixing else halo
+    graph = make_inputs(segments=segments, halo=halo, nodes=nodes, distinct=4, seed=seed, dtype=numpy_type)
     assert_fast_equals_plain(model, graph, np.array([2, 0, 3, 3]), 1e-9 if dtype == torch.float64 else 1e-4)
 
 
@@ -207,12 +226,15 @@ def test_fast_paths_equal_the_plain_form_on_unet_3d(
     attention: bool,
     dtype: torch.dtype,
     tolerance: float,
+    make_model: MakeModel,
 ) -> None:
     features, sizes = unet_3d
     features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())
     graph = GraphInputs(features, partition_graph(features, PartitionConfig("topological", max_nodes, halo, 1)), CPU)
     torch.manual_seed(0)
-    config = ModelConfig(8, 3, 8, False, 2, True, 0.0, ["mean", "max"], squeeze_excite, attention)
+    config = replace(
+        make_model().config, width=8, blocks=3, block=block(squeeze_excite=squeeze_excite, attention=attention)
+    )
     rows = np.random.default_rng(0).choice(features.distinct, size=5, replace=False)
     assert_fast_equals_plain(CostModel(config, sizes, "mean").to(dtype), graph, rows, tolerance)
 
@@ -237,17 +259,19 @@ def test_each_distinct_local_configuration_is_computed_once(
     assert min(computed) < len(np.unique(ROWS))
 
 
-@pytest.mark.parametrize("squeeze_excite", [False, True])
+@pytest.mark.parametrize("layer", sorted(LAYERS))
 def test_scores_do_not_depend_on_what_is_ranked_together(
-    squeeze_excite: bool, make_model: MakeModel, make_inputs: MakeInputs
+    layer: str, make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
-    model, graph = make_model(squeeze_excite=squeeze_excite), make_inputs(segments=3)
+    model, graph = make_model(block=block(layer)), make_inputs(segments=3)
+    if Mixing.CONFIGURATIONS in model.mixing:
+        pytest.skip("that is what this layer is for")
     alone = torch.cat([scores_of(model, graph, ROWS[i : i + 1]) for i in range(len(ROWS))])
     assert_exact(scores_of(model, graph), alone)
 
 
 def test_attention_over_configurations_ranks_them_together(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    model, graph = make_model(configuration_attention=True), make_inputs(segments=3)
+    model, graph = make_model(block=block(attention=True)), make_inputs(segments=3)
     together, alone = scores_of(model, graph), scores_of(model, graph, ROWS[:1])
     assert (together[0] - alone[0]).abs() > 1e-6
     # What repeats counts as often as it stands there: sharing its embedding would change the others'.
@@ -258,13 +282,13 @@ def test_attention_over_configurations_ranks_them_together(make_model: MakeModel
 
 
 def test_a_model_says_how_far_it_mixes(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    plain, both = make_model(), make_model(squeeze_excite=True, configuration_attention=True)
+    plain, both = make_model(), make_model(block=block(squeeze_excite=True, attention=True))
     assert plain.mixing == {Mixing.ROW, Mixing.NEIGHBOURS}
     assert both.mixing == set(Mixing)
     (segment,) = make_inputs(nodes=60, distinct=4).segments
     assert 0 < segment.reached(0) < segment.reached(1) < segment.reached(2) <= segment.nodes == 60
     assert plain.varied_rows(segment) == [segment.reached(1), segment.reached(2)]
-    attentive = make_model(configuration_attention=True)
+    attentive = make_model(block=block(attention=True))
     assert attentive.varied_rows(segment) == [segment.reached(1)] * 2 + [segment.reached(2)] * 2
     # Whatever follows the first layer that mixes over the segment depends on the configuration everywhere.
     assert both.varied_rows(segment) == [segment.reached(1)] + [60] * 5
@@ -274,13 +298,13 @@ def test_a_model_says_how_far_it_mixes(make_model: MakeModel, make_inputs: MakeI
 
 def test_no_halo_where_a_layer_mixes_over_the_segment(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     graph = make_inputs(segments=3, halo=1)
-    with pytest.raises(ConfigError, match=r"model.squeeze_excite=true: .* set it to false, or partition.halo to 0"):
-        scores_of(make_model(squeeze_excite=True), graph)
+    with pytest.raises(ConfigError, match=r"model.block: squeeze_excite would mix .* or set partition.halo to 0"):
+        scores_of(make_model(block=block(squeeze_excite=True)), graph)
 
 
-@pytest.mark.parametrize("attention", [False, True])
-def test_configurations_are_equivariant(attention: bool, make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    model, graph = make_model(configuration_attention=attention), make_inputs(segments=3)
+@pytest.mark.parametrize("layer", sorted(LAYERS))
+def test_configurations_are_equivariant(layer: str, make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(block=block(layer)), make_inputs(segments=3)
     order = np.random.default_rng(0).permutation(len(ROWS))
     scores = scores_of(model, graph)
     assert_exact(scores_of(model, graph, ROWS[order]), scores[torch.from_numpy(order)])
@@ -305,8 +329,11 @@ def renumbered(features: GraphFeatures, order: np.ndarray) -> GraphFeatures:
 
 
 @pytest.mark.parametrize("segments", [1, 3])
-def test_the_order_of_nodes_does_not_matter(segments: int, make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    model, graph = make_model(), make_inputs(segments=segments)
+@pytest.mark.parametrize("layer", sorted(LAYERS))
+def test_the_order_of_nodes_does_not_matter(
+    segments: int, layer: str, make_model: MakeModel, make_inputs: MakeInputs
+) -> None:
+    model, graph = make_model(block=[layer, "residual"]), make_inputs(segments=segments)
     order = np.random.default_rng(0).permutation(24)
     features = renumbered(graph.features, order)
     partition = Partition(graph.partition.segment_of[order], graph.partition.local_codes)
@@ -371,8 +398,76 @@ def test_poolings(pooling: list[str], make_model: MakeModel, make_inputs: MakeIn
     assert scores_of(model, graph).shape == (len(ROWS),)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"block": ["sage", "transformer"]}, r"model.block: expected layers out of .*sage.*, found 'transformer'"),
+        ({"stem": ["conv"]}, r"model.stem: expected layers out of .*, found 'conv'"),
+        ({"readout": ["relu6"]}, r"model.readout: expected layers out of .*, found 'relu6'"),
+        ({"head": "deep"}, r"model.head: expected one of mlp, linear, found 'deep'"),
+        ({"join": "never"}, r"model.join: expected one of early, late, every, found 'never'"),
+        ({"directions": "one"}, r"model.directions: expected one of separate, shared, found 'one'"),
+        ({"drop_edge": 1.0}, r"model.drop_edge=1.0: set it to at least 0 and below 1"),
+        ({"dropout": -0.1}, r"model.dropout=-0.1"),
+        ({"permutations": 0}, r"model.permutations=0: set it to at least 1"),
+        ({"width": 0}, r"model.width=0"),
+    ],
+)
+def test_bad_values(changes: dict[str, object], message: str, make_model: MakeModel) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_model(**changes)
+
+
+@pytest.mark.parametrize("kind", ["layout", "tile"])
+def test_where_the_configuration_joins(kind: str, make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    """With the same weights; late, no state of another node depends on it."""
+    models = {join: make_model(kind, join=join) for join in ("early", "late", "every")}
+    graph = make_inputs(kind=kind)
+    (segment,) = graph.segments
+    batch = graph.configurations(ROWS, segment)
+    embedded = {join: model.embed(segment, batch) for join, model in models.items()}
+    for one, other in [("early", "late"), ("early", "every"), ("late", "every")]:
+        assert (embedded[one] - embedded[other]).abs().max() > 1e-6
+    late = models["late"]
+    state = late.encoder.nodes(segment, 1, apart=False)
+    for block_of_layers in late.blocks:
+        state = block_of_layers(state, segment, True)
+    x = late.encoder.join(state.repeated(len(ROWS)), segment, batch).dense()
+    assert (x[segment.reached(0) :, :1] == x[segment.reached(0) :]).all()
+    z = late.readout.get_submodule("layers.0.module")(x)
+    assert_exact(embedded["late"], torch.cat([z.mean(0), z.max(0).values], dim=1))
+
+
+def test_edges_are_dropped_in_training_only(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(drop_edge=0.5), make_inputs()
+    (segment,) = graph.segments
+    batch = graph.configurations(ROWS, segment)
+    assert model.training
+    torch.manual_seed(3)
+    dropped = model.embed(segment, batch)
+    torch.manual_seed(3)
+    kept = torch.rand(len(segment.edges)).numpy() >= 0.5
+    assert 0 < kept.sum() < len(kept)
+    model.eval()
+    assert_exact(dropped, model.embed(replace(segment, edges=segment.edges.only(kept)), batch))
+    assert (dropped - model.embed(segment, batch)).abs().max() > 1e-6
+
+
+def test_a_linear_head_over_a_sum_is_a_sum_over_nodes(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(head="linear", pooling=["sum"]), make_inputs(segments=3)
+    state_sum = torch.zeros(len(ROWS), dtype=torch.float64)
+    weight, bias = model.head.get_parameter("weight"), model.head.get_parameter("bias")
+    for segment in graph.segments:
+        batch = graph.configurations(ROWS, segment)
+        state = model.encoder.join(model.encoder.nodes(segment, len(batch), apart=False), segment, batch)
+        for one in [*model.blocks, model.readout]:
+            state = one(state, segment, True)
+        state_sum = state_sum + (state.dense() @ weight[0]).sum(dim=0)
+    assert_exact(scores_of(model, graph), state_sum + bias)
+
+
 def test_unknown_names(make_model: MakeModel) -> None:
-    with pytest.raises(ConfigError, match=r"model.pooling: expected some of \['max', 'mean', 'sum'\], found \['min'\]"):
+    with pytest.raises(ConfigError, match=r"model.pooling: expected some of \['max', 'mean', .*\], found \['min'\]"):
         make_model(pooling=["min"])
     with pytest.raises(ConfigError, match=r"model.pooling"):
         make_model(pooling=[])

@@ -15,10 +15,16 @@ from hlorank.config import ConfigError
 from hlorank.featurize.features import LayoutFeatures
 from hlorank.models.cost_model import CostModel
 from hlorank.models.encoder import Encoder
-from hlorank.models.inputs import GraphInputs, LayoutBatch, TileBatch
+from hlorank.models.inputs import ConfigurationBatch, GraphInputs, LayoutBatch, Segment, TileBatch
+from hlorank.models.state import State
 
 MakeModel = Callable[..., CostModel]
 MakeInputs = Callable[..., GraphInputs]
+
+
+def first_states(encoder: Encoder, segment: Segment, batch: ConfigurationBatch) -> State:
+    """Where the configuration joins early."""
+    return encoder.join(encoder.nodes(segment, len(batch), apart=False), segment, batch)
 
 
 def plain_nodes(encoder: Encoder, graph: GraphInputs) -> Tensor:
@@ -37,7 +43,7 @@ def plain_nodes(encoder: Encoder, graph: GraphInputs) -> Tensor:
 def test_layouts_join_at_their_configurable_nodes(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     encoder, graph, rows = make_model().encoder, make_inputs(), np.array([4, 0, 9])
     (segment,) = graph.segments
-    states = encoder(segment, graph.configurations(rows, segment)).dense()
+    states = first_states(encoder, segment, graph.configurations(rows, segment)).dense()
     expected = plain_nodes(encoder, graph)[:, None].repeat(1, 3, 1)
     layouts = graph.features.configurations
     assert isinstance(layouts, LayoutFeatures)
@@ -50,6 +56,39 @@ def test_layouts_join_at_their_configurable_nodes(make_model: MakeModel, make_in
             expected[node, c] += encoder.configuration(read)
     assert states.shape == (24, 3, 6)
     torch.testing.assert_close(states, expected[segment.node_ids], rtol=1e-12, atol=1e-12)
+
+
+def test_a_configuration_overrides_its_nodes_layout(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    """Where it gives an output layout; elsewhere, and at other nodes, the node's own stays."""
+    encoder, graph, rows = make_model(override_layout=True).encoder, make_inputs(), np.arange(12)
+    (segment,) = graph.segments
+    layouts = graph.features.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    codebook = layouts.codebook.copy()
+    codebook[1, :6] = -1
+    changed = GraphInputs(
+        replace(graph.features, configurations=replace(layouts, codebook=codebook)), graph.partition, graph.device
+    )
+    states = first_states(encoder, segment, changed.configurations(rows, segment)).dense()
+    expected = plain_nodes(encoder, graph)[:, None].repeat(1, 12, 1)
+
+    def layout(values: np.ndarray) -> Tensor:
+        embedded = encoder.layout_value.weight[torch.from_numpy(values.astype(int) + 1)]
+        return encoder.node_layout_map.weight @ embedded.flatten()
+
+    for column, node in enumerate(layouts.node_ids):
+        for c in rows:
+            code = layouts.codes[c, column]
+            sizes = torch.from_numpy(layouts.sizes[code])[None]
+            expected[node, c] += encoder.configured(torch.from_numpy(codebook[code].astype(int))[None], sizes)[0]
+            if code != 1:
+                expected[node, c] += layout(codebook[code, :6]) - layout(graph.features.node_layout[node])
+    torch.testing.assert_close(states, expected[segment.node_ids], rtol=1e-12, atol=1e-12)
+
+
+def test_layouts_override_before_they_are_passed_on(make_model: MakeModel) -> None:
+    with pytest.raises(ConfigError, match=r"model.override_layout=true: with model.join=late .* model.join to early"):
+        make_model(override_layout=True, join="late")
 
 
 def test_without_sizes_a_model_is_what_it_was(make_model: MakeModel, make_inputs: MakeInputs) -> None:
@@ -69,7 +108,7 @@ def test_without_sizes_a_model_is_what_it_was(make_model: MakeModel, make_inputs
     embedded = encoder.layout_value.weight[batch.codebook + 1].flatten(1)
     assert torch.equal(encoder.configured(batch.codebook, batch.sizes), encoder.configuration(embedded))
     others = replace(batch, sizes=batch.sizes + 1)
-    assert torch.equal(encoder(segment, batch).values, encoder(segment, others).values)
+    assert torch.equal(first_states(encoder, segment, batch).values, first_states(encoder, segment, others).values)
 
 
 def test_sizes_tell_equal_layouts_apart(make_model: MakeModel) -> None:
@@ -87,15 +126,14 @@ def test_tiles_join_at_every_node(make_model: MakeModel, make_inputs: MakeInputs
     batch = graph.configurations(np.arange(12), segment)
     assert isinstance(batch, TileBatch)
     expected = plain_nodes(encoder, graph)[:, None] + encoder.configuration(batch.feat)[None]
-    torch.testing.assert_close(encoder(segment, batch).dense(), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(first_states(encoder, segment, batch).dense(), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_layout_value_has_one_embedding_wherever_it_stands(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     encoder, graph = make_model().encoder, make_inputs()
     (segment,) = graph.segments
-    encoder(segment, graph.configurations(np.arange(12), segment)).dense().sum().backward()
-    gradient = encoder.layout_value.weight.grad
-    assert gradient is not None
+    states = first_states(encoder, segment, graph.configurations(np.arange(12), segment)).dense()
+    (gradient,) = torch.autograd.grad(states.sum(), encoder.layout_value.weight)
     assert encoder.layout_value.weight.shape == (7, 2)  # -1..5
     assert (gradient != 0).any(dim=1).all()
 
@@ -104,7 +142,7 @@ def test_tiles_that_keep_no_column(make_model: MakeModel, make_inputs: MakeInput
     model = make_model("tile")
     encoder = Encoder(model.config, type(model.sizes)("tile", 4, 6, 0)).double()
     (segment,) = make_inputs(kind="tile").segments
-    states = encoder(segment, TileBatch(torch.zeros(3, 0, dtype=torch.float64))).dense()
+    states = first_states(encoder, segment, TileBatch(torch.zeros(3, 0, dtype=torch.float64))).dense()
     assert states.shape == (24, 3, 6)
     assert torch.equal(states[:, 0], states[:, 2])
 
@@ -124,5 +162,7 @@ def test_no_configurable_node(make_model: MakeModel, make_inputs: MakeInputs) ->
     (segment,) = graph.segments
     bare = replace(segment, within=[0])
     nothing = torch.zeros(0, 18, dtype=torch.int64)
-    states = encoder(bare, LayoutBatch(nothing, nothing.float(), torch.zeros(2, 0, dtype=torch.int64))).dense()
+    states = first_states(
+        encoder, bare, LayoutBatch(nothing, nothing.float(), torch.zeros(2, 0, dtype=torch.int64))
+    ).dense()
     torch.testing.assert_close(states, plain_nodes(encoder, graph)[segment.node_ids, None].expand(-1, 2, -1))

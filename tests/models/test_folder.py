@@ -23,15 +23,23 @@ from hlorank.models.open import GraphOpener
 CPU = torch.device("cpu")
 CONFIG = ModelConfig(
     width=6,
-    layers=2,
+    stem=[],
+    blocks=2,
+    block=["layer_norm", "sage", "gelu", "dropout", "residual"],
+    readout=["layer_norm"],
+    pooling=["mean", "max"],
+    head="mlp",
+    directions="separate",
+    join="early",
+    override_layout=False,
     opcode_width=3,
     opcode_init=False,
     layout_width=2,
     layout_sizes=True,
+    heads=2,
     dropout=0.1,
-    pooling=["mean", "max"],
-    squeeze_excite=False,
-    configuration_attention=False,
+    drop_edge=0.0,
+    permutations=1,
 )
 
 
@@ -54,6 +62,7 @@ def make_spec(graphs: GraphOpener, **changes: Any) -> ModelSpec:
         data=graphs.fingerprint,
         steps=12,
         features=graphs.store.spec,
+        members=1,
     )
     return replace(spec, **changes)
 
@@ -63,7 +72,7 @@ def saved(graphs: GraphOpener, tmp_path: Path) -> tuple[Path, CostModel, ModelSp
     torch.manual_seed(1)
     spec = make_spec(graphs)
     model = CostModel(spec.model, input_sizes(spec.features), spec.aggregation).eval()
-    save_model(tmp_path / "model", model, spec)
+    save_model(tmp_path / "model", [model], spec)
     return tmp_path / "model", model, spec
 
 
@@ -72,13 +81,13 @@ Saved = tuple[Path, CostModel, ModelSpec]
 
 def test_a_loaded_model_gives_the_same_scores(saved: Saved, graphs: GraphOpener) -> None:
     folder, model, spec = saved
-    loaded, loaded_spec = load_model(folder, CPU)
+    (loaded,), loaded_spec = load_model(folder, CPU)
     assert loaded_spec.to_json() == spec.to_json()
     assert (loaded_spec.model, loaded_spec.steps, loaded_spec.whole_graph) == (CONFIG, 12, False)
     graph = graphs.open("valid", graphs.store.graphs("valid")[0])
     rows = np.arange(20)
     for j in range(len(graph.segments)):
-        assert torch.equal(loaded.eval().embed_rows(graph, j, rows), model.embed_rows(graph, j, rows))
+        assert torch.equal(loaded.embed_rows(graph, j, rows), model.embed_rows(graph, j, rows))
     total = torch.randn(3, 12)
     assert torch.equal(loaded.score(total, 2), model.score(total, 2))
 
@@ -88,12 +97,30 @@ def test_files_are_plain(saved: Saved) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [SPEC, WEIGHTS]
     assert json.loads((folder / SPEC).read_text())["weights_sha256"] == sha256_file(folder / WEIGHTS)
     weights = load_file(folder / WEIGHTS)  # safetensors holds nothing but a JSON header and numbers
-    assert weights.keys() == model.state_dict().keys()
+    assert weights.keys() == {f"0.{name}" for name in model.state_dict()}
+
+
+def test_members_come_back_in_their_order(graphs: GraphOpener, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    spec = make_spec(graphs, members=3)
+    members = [CostModel(spec.model, input_sizes(spec.features), spec.aggregation) for _ in range(3)]
+    save_model(tmp_path / "model", members, spec)
+    loaded, loaded_spec = load_model(tmp_path / "model", CPU)
+    assert loaded_spec.members == 3
+    for member, expected in zip(loaded, members, strict=True):
+        assert not member.training
+        for name, value in expected.state_dict().items():
+            assert torch.equal(member.state_dict()[name], value)
+    for wrong in (1, 4):
+        value = json.loads((tmp_path / "model" / SPEC).read_text()) | {"members": wrong}
+        (tmp_path / "model" / SPEC).write_text(json.dumps(value))
+        with pytest.raises(DataError, match=r"weights\.safetensors: weights: expected the weights that spec.json"):
+            load_model(tmp_path / "model", CPU)
 
 
 def test_equal_models_are_equal_bytes(saved: Saved, tmp_path: Path) -> None:
     folder, model, spec = saved
-    save_model(tmp_path / "again", model, spec)
+    save_model(tmp_path / "again", [model], spec)
     for name in (WEIGHTS, SPEC):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
 
@@ -128,7 +155,7 @@ def test_damaged_weights(damage: Callable[[Path], object], message: str, saved: 
 def test_weights_of_another_model(saved: Saved, graphs: GraphOpener) -> None:
     folder, *_ = saved
     value = json.loads((folder / SPEC).read_text())
-    value["model"]["layers"] = 3
+    value["model"]["blocks"] = 3
     (folder / SPEC).write_text(json.dumps(value))
     with pytest.raises(DataError, match=r"weights\.safetensors: weights: expected the weights that spec.json"):
         load_model(folder, CPU)

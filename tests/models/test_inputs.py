@@ -12,7 +12,8 @@ import torch
 
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.models.adjacency import Adjacency
-from hlorank.models.inputs import GraphInputs, LayoutBatch, TileBatch
+from hlorank.models.edges import Norm
+from hlorank.models.inputs import GraphInputs, LayoutBatch, Segment, TileBatch
 from hlorank.partition.halo import halo_rows
 from hlorank.partition.local import local_codes
 from hlorank.partition.segments import Partition, no_halo
@@ -35,6 +36,12 @@ def known(make_features: Callable[..., GraphFeatures]) -> GraphInputs:
     return GraphInputs(features, Partition(segment_of, local_codes(layouts, segment_of, no_halo())), CPU)
 
 
+def directed(segment: Segment) -> tuple[Adjacency, Adjacency]:
+    """What each node receives of its operands, and of its users."""
+    _, operands, users = segment.edges.normed(Norm.MEAN, shared=False).parts
+    return operands, users
+
+
 def pairs(adjacency: Adjacency) -> list[tuple[int, int]]:
     """(node, neighbour) of every edge."""
     stops = torch.cat([adjacency.offsets[1:], torch.tensor([len(adjacency.index)])])
@@ -53,16 +60,17 @@ def test_segments_of_a_known_graph(known: GraphInputs) -> None:
     np.testing.assert_array_equal(second.node_layout, known.features.node_layout[[3, 1, 4]])
     assert (first.opcode.dtype, first.node_layout.dtype, first.nodes) == (torch.int64, torch.int64, 3)
     # Of the edges only 2 <- 0, 5 <- 2 and 3 <- 1, 4 <- 1, 4 <- 3 stay inside a segment.
-    assert pairs(first.operands) == [(0, 2), (1, 0)]
-    assert pairs(first.users) == [(0, 1), (2, 0)]
-    assert sorted(pairs(second.operands)) == [(0, 1), (2, 0), (2, 1)]
-    assert sorted(pairs(second.users)) == [(0, 2), (1, 0), (1, 2)]
+    (first_operands, first_users), (second_operands, second_users) = directed(first), directed(second)
+    assert pairs(first_operands) == [(0, 2), (1, 0)]
+    assert pairs(first_users) == [(0, 1), (2, 0)]
+    assert sorted(pairs(second_operands)) == [(0, 1), (2, 0), (2, 1)]
+    assert sorted(pairs(second_users)) == [(0, 2), (1, 0), (1, 2)]
     assert (first.config_columns.tolist(), second.config_columns.tolist()) == ([0, 2], [1])
 
 
 def test_a_neighbourhood_lists_what_each_node_receives(known: GraphInputs) -> None:
     second = known.segments[1]
-    edges = second.neighbourhood
+    edges = second.edges.normed(Norm.MEAN, shared=False).neighbourhood
     received = [
         sorted(zip(*(values[start:stop].tolist() for values in (edges.kind, edges.source, edges.weight)), strict=True))
         for start, stop in itertools.pairwise(edges.starts)
@@ -83,14 +91,14 @@ def test_a_neighbourhood_lists_what_each_node_receives(known: GraphInputs) -> No
 
 
 def test_looks_are_equal_features(known: GraphInputs) -> None:
-    segment = known.segments[0]
-    feat = torch.tensor([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 3.0]])
-    opcode, layout = torch.tensor([7, 7, 8, 7]), torch.zeros(4, 6, dtype=torch.int64)
-    first, look = replace(segment, node_feat=feat, opcode=opcode, node_layout=layout).looks
-    assert sorted(first.tolist()) == [0, 2, 3]
-    assert first[look].tolist() == [0, 0, 2, 3]
-    layout[1, 5] = 1
-    assert len(replace(segment, node_feat=feat, opcode=opcode, node_layout=layout).looks[0]) == 4
+    features = known.features
+    feat = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 3.0], [1.0, 2.0], [1.0, 2.0]])
+    opcode, layout = np.array([7, 7, 8, 7, 7, 7], dtype=np.uint8), np.zeros((6, 6), dtype=np.int8)
+    layout[5, 5] = 1
+    alike = GraphInputs(replace(features, node_feat=feat, opcode=opcode, node_layout=layout), known.partition, CPU)
+    looks = [[segment.node_ids[first][look].tolist() for first, look in [segment.looks]] for segment in alike.segments]
+    assert [segment.node_ids.tolist() for segment in alike.segments] == [[2, 5, 0], [3, 1, 4]]
+    assert looks == [[[2, 5, 0]], [[3, 1, 1]]]
 
 
 def test_a_segment_sees_its_own_configuration(known: GraphInputs) -> None:
@@ -126,12 +134,13 @@ def test_a_halo_is_computed_and_not_pooled(known: GraphInputs) -> None:
     assert second.pooled.tolist() == [True, False, True, True, False]
     assert (list(first.within), list(second.within)) == ([2, 4, 5], [2, 4, 5])
     assert (first.config_columns.tolist(), second.config_columns.tolist()) == ([0, 2], [1, 2])
+    operands, users = directed(first)
     # Edges among all rows are kept: 1 <- 0, 2 <- 0, 4 <- 1, 5 <- 2, 5 <- 4 in the first segment.
-    assert sorted(pairs(first.operands)) == [(0, 2), (1, 0), (1, 3), (3, 4), (4, 2)]
-    assert sorted(pairs(first.users)) == [(0, 1), (2, 0), (2, 4), (3, 1), (4, 3)]
+    assert sorted(pairs(operands)) == [(0, 2), (1, 0), (1, 3), (3, 4), (4, 2)]
+    assert sorted(pairs(users)) == [(0, 1), (2, 0), (2, 4), (3, 1), (4, 3)]
     # Node 4 has the operands 1 and 3 in the graph, of which 3 is not here; node 1 the users 3 and 4.
-    assert first.operands.matrix.data.tolist() == [1, 0.5, 0.5, 0.5, 1]
-    assert first.users.matrix.data.tolist() == [1, 0.5, 0.5, 1, 0.5]
+    assert operands.matrix.data.tolist() == [1, 0.5, 0.5, 0.5, 1]
+    assert users.matrix.data.tolist() == [1, 0.5, 0.5, 1, 0.5]
     assert known.segments[0].pooled is None
 
 
@@ -142,10 +151,9 @@ def test_each_node_and_inner_edge_is_in_one_segment(make_inputs: Callable[..., G
     inner = cut.partition.segment_of[cut.features.edge_index]
     expected = int((inner[:, 0] == inner[:, 1]).sum())
     assert 0 < expected < len(cut.features.edge_index)
-    assert sum(len(segment.operands.index) for segment in cut.segments) == expected
-    assert sum(len(segment.users.index) for segment in cut.segments) == expected
+    assert sum(len(segment.edges) for segment in cut.segments) == expected
     assert sorted(np.concatenate([segment.config_columns for segment in cut.segments])) == list(range(10))
-    assert len(whole.segments[0].operands.index) == len(cut.features.edge_index)
+    assert len(whole.segments[0].edges) == len(cut.features.edge_index)
 
 
 def test_tiles(make_inputs: Callable[..., GraphInputs]) -> None:

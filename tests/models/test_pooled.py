@@ -14,7 +14,7 @@ from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatur
 from hlorank.featurize.store import FeatureStore
 from hlorank.models.folder import input_sizes
 from hlorank.models.inputs import InputSizes
-from hlorank.models.pooled import PooledGraph, pooled_columns
+from hlorank.models.pooled import PooledGraph, changed_column, pooled_columns
 
 SIZES = InputSizes("layout", node_columns=2, opcodes=3, tile_columns=0)
 RANDOM = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
@@ -64,6 +64,7 @@ def test_values(known: GraphFeatures) -> None:
     # Usual are row 0 at node 1 (opcode 1) and row 1 at node 3 (opcode 2).
     changed = [[0, 0, 0, 0, 0, 0], [0.5, 0, 0, 0.5, 3, 2], [0.5, 0, 0.5, 0, 1, 0]]
     np.testing.assert_array_equal(of_changed, changed)
+    np.testing.assert_array_equal(rows[:, changed_column(SIZES)], [0, 0.5, 0.5])
 
 
 def test_some_rows_are_rows_of_all(known: GraphFeatures) -> None:

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hlorank.models.inputs import GraphInputs, Segment
+from hlorank.models.edges import Neighbourhood, Norm
+from hlorank.models.inputs import GraphInputs
 from hlorank.models.state import Rows, State
 
 MakeInputs = Callable[..., GraphInputs]
@@ -29,9 +30,8 @@ def test_rows_are_ordered_by_where_they_first_stand() -> None:
     assert (plain.node.tolist(), plain.configuration.tolist()) == ([0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2])
 
 
-def histories(rows: Rows, segment: Segment) -> dict[tuple[int, int], object]:
+def histories(rows: Rows, edges: Neighbourhood) -> dict[tuple[int, int], object]:
     """What each node under each configuration receives in a layer, from rows before it."""
-    edges = segment.neighbourhood
     return {
         (node, c): frozenset(
             Counter(
@@ -42,7 +42,7 @@ def histories(rows: Rows, segment: Segment) -> dict[tuple[int, int], object]:
                 )
             ).items()
         )
-        for node in range(segment.nodes)
+        for node in range(len(rows.every))
         for c in range(rows.every.shape[1])
     }
 
@@ -53,25 +53,38 @@ def histories(rows: Rows, segment: Segment) -> dict[tuple[int, int], object]:
     segments=st.integers(1, 3),
     halo=st.integers(0, 2),
     apart=st.booleans(),
+    norm=st.sampled_from(Norm),
+    shared=st.booleans(),
     seed=st.integers(0, 10**6),
 )
 def test_what_differs_has_a_row_of_its_own(
-    nodes: int, segments: int, halo: int, apart: bool, seed: int, make_inputs: MakeInputs, first_state: FirstState
+    nodes: int,
+    segments: int,
+    halo: int,
+    apart: bool,
+    norm: Norm,
+    shared: bool,
+    seed: int,
+    make_inputs: MakeInputs,
+    first_state: FirstState,
 ) -> None:
+    weight_of = (0, 1) if shared else (0, 1, 2)
+    weights = len(weight_of)
     for segment in make_inputs(nodes=nodes, segments=segments, halo=halo, distinct=4, seed=seed).segments:
         rows = first_state(segment, 4, 1, apart).rows
+        edges = segment.edges.normed(norm, shared).neighbourhood
         for hops in range(1, 4):
-            history, before = histories(rows, segment), rows
-            rows = rows.spread(segment.neighbourhood, segment.reached(hops))
+            history, before = histories(rows, edges), rows
+            rows = rows.spread(edges, segment.reached(hops))
             row_of: dict[object, int] = {}
             for (node, c), received in history.items():
                 assert row_of.setdefault(received, rows.every[node, c]) == rows.every[node, c]
             assert len(row_of) == len(rows)
             assert rows.every[rows.node, rows.configuration].tolist() == list(range(len(rows)))
-            matrix = rows.messages(before, segment.neighbourhood, torch.device("cpu")).matrix.tocoo()
+            matrix = rows.messages(before, edges, weight_of, torch.device("cpu")).matrix.tocoo()
             received = [Counter[tuple[int, float, int]]() for _ in range(len(rows))]
             for row, column, weight in zip(matrix.row, matrix.col, matrix.data, strict=True):
-                received[row][int(column % 3), round(float(weight), 12), int(column // 3)] += 1
+                received[row][int(column % weights), round(float(weight), 12), int(column // weights)] += 1
             expected = [history[node, c] for node, c in zip(rows.node, rows.configuration, strict=True)]
             assert [frozenset(counts.items()) for counts in received] == expected
 

@@ -32,7 +32,7 @@ from hlorank.partition.store import PartitionStore
 
 LAYOUT = Collection.parse("layout:synthetic:random")
 TILE = Collection.parse("tile:synthetic")
-FEATURIZE = FeaturizeConfig("standard", 100.0, 2, None, False, 0, False, 1)
+FEATURIZE = FeaturizeConfig("standard", 100.0, 2, None, False, False, False, 0, False, 1)
 PARTITION = PartitionConfig(algorithm="metis", max_nodes=10, halo=0, workers=1)
 
 KILLED = """

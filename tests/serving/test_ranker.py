@@ -15,22 +15,28 @@ from hlorank.config import Config
 from hlorank.evaluation.run import evaluate
 from hlorank.io import DataError
 from hlorank.metrics import kendall_tau
+from hlorank.models.baselines.baseline import BASELINES
 from hlorank.models.folder import load_model
 from hlorank.serving.ranker import Ranker
-from hlorank.training.baseline import train_baseline
+from hlorank.training.baselines.run import train_baseline
 from hlorank.training.run import train
 
 Settings = Callable[..., Config]
 
 
 def trained(config: Config, folder: Path) -> Ranker:
-    (train_baseline if config.method == "gradient_boosting" else train)(config, folder)
+    (train_baseline if config.method in BASELINES else train)(config, folder)
     return Ranker(folder)
 
 
-@pytest.mark.parametrize("address", ["layout:synthetic:random", "tile:synthetic"])
-@pytest.mark.parametrize("method", ["gst", "full", "gradient_boosting"])
-def test_raw_graphs_rank_as_in_evaluation(address: str, method: str, settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "address"),
+    [
+        *((method, "layout:synthetic:random") for method in ("gst", "full", *BASELINES)),
+        *((method, "tile:synthetic") for method in ("gst", "full", "gradient_boosting", "linear_ranking", "random")),
+    ],
+)
+def test_raw_graphs_rank_as_in_evaluation(method: str, address: str, settings: Settings, tmp_path: Path) -> None:
     collection, config = Collection.parse(address), settings(collection=address, method=method)
     ranker = trained(config, tmp_path / "model")
     assert ranker.collection == collection
@@ -64,7 +70,7 @@ def test_the_wrong_kind_is_refused(settings: Settings, tmp_path: Path) -> None:
         ranker.score(read_graph(path, "tile"))
 
 
-@pytest.mark.parametrize("method", ["gst", "gradient_boosting"])
+@pytest.mark.parametrize("method", ["gst", *BASELINES])
 def test_configurations_with_equal_embeddings_score_the_same(method: str, settings: Settings, tmp_path: Path) -> None:
     config = settings(method=method)
     ranker = trained(config, tmp_path / "model")
@@ -83,7 +89,7 @@ def test_the_head_scores_the_embeddings(settings: Settings, tmp_path: Path) -> N
     ranker = trained(config, tmp_path / "model")
     path = graph_files(Path(config.paths.raw), Collection.parse(config.collection), "test")[0]
     measured = read_graph(path, "layout")
-    model, _ = load_model(tmp_path / "model", torch.device("cpu"))
+    (model,), _ = load_model(tmp_path / "model", torch.device("cpu"))
     with torch.no_grad():
         scores = model.head(torch.from_numpy(ranker.embed(measured)).float()).squeeze(-1).numpy()
     np.testing.assert_allclose(scores, ranker.score(measured), rtol=1e-4, atol=1e-5)

@@ -47,7 +47,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
 def test_a_stage_gets_the_validated_composition(call: Call) -> None:
     (config,) = call(lambda config: None, "seed=7", "model.width=48", "loss=listmle")
     assert isinstance(config, Config)
-    assert (config.seed, config.model.width, config.loss.name, config.method) == (7, 48, "listmle", "gst")
+    assert (config.seed, config.model.width, config.loss.listmle, config.method) == (7, 48, 1.0, "gst")
 
 
 def test_params_yaml_is_what_runs(call: Call) -> None:

@@ -71,13 +71,14 @@ def test_a_resumed_history_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("stopped_epoch", [0, 4])
-def test_a_stopped_training_stays_stopped(stopped_epoch: int) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_stopped_training_stays_stopped(stopped_epoch: int, stopped: bool) -> None:
     patience = Patience("valid/kendall_tau", patience=2, mode="max")
     state = patience.state_dict() | {"stopped_epoch": stopped_epoch}
     patience.load_state_dict(state)
-    trainer: Any = SimpleNamespace(should_stop=False)
+    trainer: Any = SimpleNamespace(should_stop=stopped)
     patience.on_train_start(trainer)
-    assert trainer.should_stop == (stopped_epoch > 0)
+    assert trainer.should_stop == (stopped or stopped_epoch > 0)
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:

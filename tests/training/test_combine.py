@@ -39,15 +39,23 @@ SEGMENTS = 4
 CPU = torch.device("cpu")
 CONFIG = ModelConfig(
     width=6,
-    layers=2,
+    stem=[],
+    blocks=2,
+    block=["layer_norm", "sage", "gelu", "dropout", "residual"],
+    readout=["layer_norm"],
+    pooling=["mean", "max"],
+    head="mlp",
+    directions="separate",
+    join="early",
+    override_layout=False,
     opcode_width=3,
     opcode_init=False,
     layout_width=2,
     layout_sizes=True,
+    heads=2,
     dropout=0.0,
-    pooling=["mean", "max"],
-    squeeze_excite=False,
-    configuration_attention=False,
+    drop_edge=0.0,
+    permutations=1,
 )
 
 
@@ -139,7 +147,9 @@ def test_fresh_embeddings_are_written_once_each(model: CostModel, make_inputs: M
 
 @pytest.mark.parametrize(("squeeze_excite", "attention"), [(True, False), (False, True), (True, True)])
 def test_what_layers_mix_costs_rows(squeeze_excite: bool, attention: bool, make_inputs: MakeInputs) -> None:
-    model = make_model(squeeze_excite=squeeze_excite, configuration_attention=attention)
+    model = make_model(
+        block=[*CONFIG.block, *["squeeze_excite"] * squeeze_excite, *["configuration_attention"] * attention]
+    )
     graph = make_inputs(segments=SEGMENTS)
     combine = Combiner(model, METHODS["gst_one"], 0.5, None)
     combine(step_on(graph, (2,)), now=0)
@@ -156,10 +166,10 @@ def test_what_layers_mix_costs_rows(squeeze_excite: bool, attention: bool, make_
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_table_keeps_nothing_that_depends_on_other_configurations(method: str) -> None:
-    model = make_model(configuration_attention=True)
+    model = make_model(block=[*CONFIG.block, "configuration_attention"])
     if METHODS[method].others == "table":
         table = HistoricalTable(model.embedding_width, 10**6, "float32")
-        message = r"model.configuration_attention=true: .* set it to false, or method to one of full, gst_one, gst$"
+        message = r"model.block: with configuration_attention .* set method to one of full, gst_one, gst$"
         with pytest.raises(ConfigError, match=message):
             Combiner(model, METHODS[method], 0.5, table)
     else:
@@ -212,7 +222,9 @@ def test_a_halo_of_as_many_hops_as_layers_equals_training_on_the_whole_graph(
 ) -> None:
     double = dtype == torch.float64
     features = make_features(nodes=nodes, seed=seed, dtype=np.float64 if double else np.float32)
-    model = make_model(layers=layers, pooling=["sum"], configuration_attention=attention).to(dtype)
+    model = make_model(
+        blocks=layers, block=[*CONFIG.block, *["configuration_attention"] * attention], pooling=["sum"]
+    ).to(dtype)
     partition = cut_graph(features, max_nodes, layers + beyond, algorithm)
     assert partition.segments > 1 or nodes <= max_nodes
     assert distance(features, partition, model) < (1e-9 if double else 1e-4)
@@ -223,7 +235,7 @@ def test_a_halo_of_fewer_hops_does_not(layers: int, make_features: Callable[...,
     """On a chain, whose ends no other path joins."""
     features = make_features(nodes=24)
     features = replace(features, edge_index=np.array([(u, u - 1) for u in range(1, 24)]))
-    model = make_model(layers=layers, pooling=["sum"])
+    model = make_model(blocks=layers, pooling=["sum"])
     assert distance(features, cut_graph(features, 12, layers), model) < 1e-9
     assert distance(features, cut_graph(features, 12, layers - 1), model) > 1e-4
 
@@ -236,7 +248,7 @@ def test_a_halo_equals_training_on_the_whole_unet_3d(shared_data: Path, dtype: t
     features = featurize_graph(measured, spec)
     features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())
     torch.manual_seed(0)
-    config = replace(CONFIG, layers=3, opcode_width=8, pooling=["sum"])
+    config = replace(CONFIG, blocks=3, opcode_width=8, pooling=["sum"])
     model = CostModel(config, input_sizes(spec), "sum").to(dtype)
     assert distance(features, cut_graph(features, 500, halo=3), model) < tolerance
     assert distance(features, cut_graph(features, 500, halo=2), model) > 10 * tolerance

@@ -47,6 +47,22 @@ def test_steps_depend_on_seed_epoch_and_index_only(settings: Settings, open_grap
     assert [plain(step) for step in steps(graphs, other, epoch=5)] != first
 
 
+def test_held_out_graphs_are_ranked_and_not_trained_on(settings: Settings, open_graphs: OpenGraphs) -> None:
+    config = settings()
+    graphs = open_graphs(config)
+    names = graphs.store.trainable("train")
+    data: Any = StepData(graphs, config, names[1:2])
+    assert data.valid == names[1:2]
+    assert data.train == [names[0], *names[2:]]
+    data.trainer = SimpleNamespace(current_epoch=0)
+    trained = {step.graph.features.name: step.number for step in data.train_dataloader()}
+    assert trained == {name: number for number, name in enumerate(data.train)}
+    (ranking,) = data.val_dataloader()
+    assert ranking.graph.features.name == data.graph("valid", 0).features.name == names[1]
+    assert data.graph("train", 1).features.name == names[2]
+    assert len(ranking.rows) == len(ranking.labels) > 1
+
+
 def test_what_a_step_holds(settings: Settings, open_graphs: OpenGraphs) -> None:
     config = settings(segments__sampled=2, trainer__steps_per_epoch=9)
     seen: set[tuple[int, ...]] = set()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from itertools import permutations
 
 import pytest
@@ -13,7 +14,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hlorank.config import ConfigError, LossConfig
-from hlorank.training.losses import Loss, listmle, log_mse, make_loss, pairwise_hinge
+from hlorank.training.losses import (
+    Loss,
+    listmle,
+    log_differences,
+    log_mape,
+    log_mse,
+    make_loss,
+    pairwise_hinge,
+    pairwise_logistic,
+)
 
 
 def vector(*values: float) -> Tensor:
@@ -44,6 +54,25 @@ def test_hinge_by_hand() -> None:
     assert float(pairwise_hinge(scores, vector(5, 5, 5), 0.5).detach()) == 0.0
 
 
+def test_logistic_by_hand() -> None:
+    # 20 over 10: a difference of 1; 30 over 10: -1; 30 over 20: -2.
+    expected = [math.log(1 + math.exp(-1)), math.log(1 + math.e), math.log(1 + math.exp(2))]
+    assert float(pairwise_logistic(vector(1, 2, 0), vector(10, 20, 30))) == pytest.approx(sum(expected) / 3)
+    # Without an order in the scores either may be slower.
+    assert float(pairwise_logistic(vector(5, 5), vector(10, 20))) == pytest.approx(math.log(2))
+    assert float(pairwise_logistic(vector(1e4, -1e4), vector(1, 2))) == pytest.approx(2e4)  # no overflow
+    assert float(pairwise_logistic(vector(-1e4, 1e4), vector(1, 2))) == 0.0
+
+
+@pytest.mark.parametrize("loss", [partial(pairwise_hinge, margin=0.5), pairwise_logistic])
+def test_ties_form_no_ordered_pairs(loss: Loss) -> None:
+    assert float(loss(vector(1, -2, 3), vector(5, 5, 5))) == 0.0
+    assert float(loss(vector(7), vector(5))) == 0.0
+    # Of three pairs one ties, and its scores play no role in the order of the others.
+    expected = (loss(vector(1, 3), vector(5, 9)) + loss(vector(-2, 3), vector(5, 9))) / 2
+    torch.testing.assert_close(loss(vector(1, -2, 3), vector(5, 5, 9)), expected)
+
+
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=5))
 @settings(deadline=None, max_examples=20)
 def test_listmle_is_a_distribution_over_orders(scores: list[float]) -> None:
@@ -67,22 +96,67 @@ def test_log_mse_by_hand() -> None:
     assert log_mse(torch.tensor([0.0, 4.0]), vector(1, 2)).dtype == torch.float32
 
 
-@given(scored, st.floats(-5, 5), st.floats(0.1, 100))
+def test_log_differences_by_hand() -> None:
+    # Differences of scores 2, 1, -1 against those of log runtime 1, 3, 2: errors 1, 2, 3.
+    labels = vector(1, math.e, math.exp(3))
+    assert float(log_differences(vector(0, 2, 1), labels)) == pytest.approx(2.0)
+    assert float(log_differences(vector(0, 3), vector(7, 7))) == pytest.approx(3.0)  # equal runtimes, unequal scores
+    assert float(log_differences(vector(4), vector(7))) == 0.0
+
+
+@given(scored)
+@settings(deadline=None, max_examples=40)
+def test_log_differences_are_the_mean_over_all_pairs(drawn: list[tuple[float, int]]) -> None:
+    errors = [
+        abs((score - other) - (math.log(label) - math.log(second)))
+        for i, (score, label) in enumerate(drawn)
+        for other, second in drawn[:i]
+    ]
+    loss = log_differences(vector(*(score for score, _ in drawn)), vector(*(float(label) for _, label in drawn)))
+    assert float(loss) == pytest.approx(sum(errors) / max(1, len(errors)), abs=1e-12)
+
+
+def test_log_mape_by_hand() -> None:
+    # Runtimes 1 and e^2 of the geometric mean e: predicted 1.5 times and a 1.5th of what they are.
+    half = math.log(1.5)
+    expected = (0.5 + 1 / 3) / 2
+    assert float(log_mape(vector(half, 2 - half), vector(1, math.exp(2)))) == pytest.approx(expected)
+    # Above e times too long, along the tangent of the exponential at 1.
+    assert float(log_mape(vector(3, -3), vector(4, 4))) == pytest.approx((math.e * 3 - 1 + 1 - math.exp(-3)) / 2)
+    far = torch.tensor([1e6, -1e6], requires_grad=True)
+    loss = log_mape(far, vector(1, 2))
+    assert float(loss.detach()) == pytest.approx(math.e * 1e6 / 2, rel=1e-3)
+    (gradient,) = torch.autograd.grad(loss, far)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("loss", [log_differences, log_mse, log_mape])
+@given(drawn=scored, shift=st.floats(-5, 5), unit=st.floats(0.1, 100))
 @settings(deadline=None, max_examples=30)
-def test_log_mse_ignores_shifts_of_scores_and_units_of_runtime(
-    drawn: list[tuple[float, int]], shift: float, unit: float
+def test_log_losses_ignore_shifts_of_scores_and_units_of_runtime(
+    loss: Loss, drawn: list[tuple[float, int]], shift: float, unit: float
 ) -> None:
     scores, labels = vector(*(score for score, _ in drawn)), vector(*(float(label) for _, label in drawn))
-    loss = log_mse(scores, labels)
-    torch.testing.assert_close(log_mse(scores + shift, labels), loss, rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(log_mse(scores, labels * unit), loss, rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(log_mse(labels.log() + shift, labels), vector(0)[0], rtol=0, atol=1e-12)
+    plain = loss(scores, labels)
+    torch.testing.assert_close(loss(scores + shift, labels), plain, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(loss(scores, labels * unit), plain, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(loss(labels.log() + shift, labels), vector(0)[0], rtol=0, atol=1e-12)
+    assert loss(scores.float(), labels).dtype == torch.float32
 
 
-LOSSES: list[Loss] = [lambda scores, labels: pairwise_hinge(scores, labels, 0.3), listmle, log_mse]
+LOSSES: dict[str, Loss] = {
+    "hinge": partial(pairwise_hinge, margin=0.3),
+    "logistic": pairwise_logistic,
+    "listmle": listmle,
+    "differences": log_differences,
+    "mse": log_mse,
+    "mape": log_mape,
+}
+every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+NO_WEIGHTS = LossConfig(**dict.fromkeys(LOSSES, 0.0), margin=0.3)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@every_loss
 def test_no_loss_depends_on_the_order_of_configurations(loss: Loss) -> None:
     generator = torch.Generator().manual_seed(0)
     scores, labels = torch.randn(9, dtype=torch.float64, generator=generator), torch.arange(9).double() + 1
@@ -90,22 +164,52 @@ def test_no_loss_depends_on_the_order_of_configurations(loss: Loss) -> None:
     torch.testing.assert_close(loss(scores[order], labels[order]), loss(scores, labels))
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@every_loss
+@given(drawn=scored)
+@settings(deadline=None, max_examples=20)
+def test_losses_are_finite_and_never_negative(loss: Loss, drawn: list[tuple[float, int]]) -> None:
+    scores, labels = vector(*(score for score, _ in drawn)), vector(*(float(label) for _, label in drawn))
+    found = float(loss(scores, labels))
+    assert math.isfinite(found)
+    assert found >= 0
+
+
+@every_loss
 def test_gradients(loss: Loss) -> None:
     labels = vector(3, 1, 2, 2)
-    scores = vector(0.1, 0.9, -0.4, 0.25).requires_grad_()
+    scores = vector(0.1, 2.9, -0.4, 0.25).requires_grad_()
     assert torch.autograd.gradcheck(lambda scores: loss(scores, labels), (scores,))
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("hinge", lambda s, t: pairwise_hinge(s, t, 0.7)), ("listmle", listmle), ("mse", log_mse)],
-)
-def test_losses_by_name(name: str, expected: Callable[[Tensor, Tensor], Tensor]) -> None:
+@every_loss
+def test_a_step_against_the_gradient_lowers_the_loss(loss: Loss) -> None:
+    labels, scores = vector(3, 1, 2, 7), vector(0.1, 0.9, -0.4, 0.25).requires_grad_()
+    before = loss(scores, labels)
+    (gradient,) = torch.autograd.grad(before, scores)
+    assert float(loss(scores.detach() - 1e-3 * gradient, labels)) < float(before.detach())
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_by_name(name: str) -> None:
     scores, labels = vector(0.3, -1, 2), vector(3, 2, 1)
-    assert make_loss(LossConfig(name=name, margin=0.7))(scores, labels) == expected(scores, labels)
+    assert make_loss(replace(NO_WEIGHTS, **{name: 1.0}))(scores, labels) == LOSSES[name](scores, labels)
 
 
-def test_unknown_losses_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"loss.name: expected one of hinge, listmle, mse, found 'l2'"):
-        make_loss(LossConfig(name="l2", margin=0.0))
+def test_losses_are_summed_by_weight() -> None:
+    scores, labels = vector(0.3, -1, 2), vector(3, 2, 1)
+    loss = make_loss(replace(NO_WEIGHTS, listmle=2.0, mse=0.02))
+    torch.testing.assert_close(loss(scores, labels), 2 * listmle(scores, labels) + 0.02 * log_mse(scores, labels))
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({}, "loss: all weights are 0; set one of hinge, logistic, listmle, differences, mse, mape above"),
+        ({"mse": 1.0, "hinge": -0.5}, "loss.hinge=-0.5: set it to 0, or to a finite weight above"),
+        ({"listmle": math.inf}, "loss.listmle=inf"),
+        ({"mape": math.nan}, "loss.mape=nan"),
+    ],
+)
+def test_wrong_weights_are_named(weights: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_loss(replace(NO_WEIGHTS, **weights))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ def test_all_segments_with_gradient_on_average(settings: Settings, make_inputs: 
 
 
 def test_validation_logs_kendall_tau(settings: Settings, make_inputs: MakeInputs) -> None:
-    module, logged = make_module(settings(model__dropout=0.5))
+    module, logged = make_module(settings(model__dropout=0.5, model__block="[sage,dropout]"))
     graph, labels = make_inputs(segments=3), np.empty(len(ROWS))
     scores = score_configurations(module.model, graph, ROWS, 2**30)
     labels[np.argsort(scores)] = [2, 1, 3, 4, 5]  # one of the ten pairs is the other way round
@@ -120,10 +121,30 @@ def test_a_restored_table_is_where_the_model_is(settings: Settings, monkeypatch:
     assert module.table.read([1])[0].device.type == "meta"
 
 
+def test_the_learning_rate_follows_the_cpu_time_where_that_is_ahead(settings: Settings) -> None:
+    module, _ = make_module(settings(trainer__max_epochs=5, trainer__steps_per_epoch=4, trainer__warmup=0.2))
+    configured: Any = module.configure_optimizers()
+    schedule = configured["lr_scheduler"]["scheduler"]
+    schedule.optimizer.step()
+
+    def rate(share: float) -> float:
+        module.budget = SimpleNamespace(share=share)  # type: ignore[assignment]
+        schedule.step()
+        return float(schedule.get_last_lr()[0]) / 0.01
+
+    # 4 of 20 steps warm up. The second step would have half of the rate, and has that of 0.1 * 20 + 1 steps.
+    assert rate(0.1) == pytest.approx(0.75)
+    assert rate(0.6) == pytest.approx(0.5)  # of what is left after the warm-up, half
+    assert rate(0.0) == pytest.approx(1.0)  # as after three steps
+    assert rate(1.0) == pytest.approx(0, abs=1e-12)
+    assert rate(1.3) == pytest.approx(0, abs=1e-12)
+    assert module.progress() == 1.3
+
+
 def test_a_step_has_its_own_dropout_masks(
     settings: Settings, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, _ = make_module(settings(model__dropout=0.5))
+    module, _ = make_module(settings(model__dropout=0.5, model__block="[sage,dropout]"))
     step = make_step(make_inputs(), [0])
 
     def loss(epoch: int, index: int = 5) -> float:

@@ -41,6 +41,7 @@ from hlorank.training.run import train
 Settings = Callable[..., Config]
 CPU = torch.device("cpu")
 WEIGHTS = "weights.safetensors"
+DROPOUT = {"model__dropout": 0.2, "model__block": "[layer_norm,sage,gelu,dropout,residual]"}
 
 
 class Interrupted(Exception):
@@ -79,7 +80,7 @@ def runs(config: Config) -> list[Run]:
 def test_outputs(collection: str, method: str, settings: Settings, tmp_path: Path) -> None:
     config = settings(collection=collection, method=method)
     best = train(config, tmp_path / "model")
-    model, spec = load_model(tmp_path / "model", CPU)
+    (model,), spec = load_model(tmp_path / "model", CPU)
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
         "history.csv",
         "run.json",
@@ -140,6 +141,8 @@ def test_what_mlflow_is_told(settings: Settings, tmp_path: Path, monkeypatch: py
     assert 0 < metrics["train/step_seconds"] < 10
     assert metrics["train/configs_per_second"] == pytest.approx(8 / metrics["train/step_seconds"])
     assert metrics["train/peak_memory_bytes"] > 1e8
+    (model,), _ = load_model(tmp_path / "model", CPU)
+    assert metrics["train/parameters"] == sum(parameter.numel() for parameter in model.parameters())
     artifacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id, "model")}
     assert artifacts == {f"model/{name}" for name in ("history.csv", "run.json", "spec.json", WEIGHTS)}
     logged_weights = next((tmp_path / "artifacts").rglob(WEIGHTS))
@@ -147,7 +150,7 @@ def test_what_mlflow_is_told(settings: Settings, tmp_path: Path, monkeypatch: py
 
 
 def test_the_same_training_gives_the_same_bits(settings: Settings, tmp_path: Path) -> None:
-    config = settings(model__dropout=0.2, trainer__sampling="fast", loss="listmle")
+    config = settings(**DROPOUT, trainer__sampling="fast", loss="listmle")
     torch.rand(7)  # the state of the global generator plays no role
     first = train(config, tmp_path / "first")
     torch.rand(3)
@@ -155,7 +158,7 @@ def test_the_same_training_gives_the_same_bits(settings: Settings, tmp_path: Pat
     assert (tmp_path / "second" / WEIGHTS).read_bytes() == (tmp_path / "first" / WEIGHTS).read_bytes()
     assert history(tmp_path / "second") == history(tmp_path / "first")
     assert len(runs(config)) == 2
-    train(settings(model__dropout=0.2, trainer__sampling="fast", loss="listmle", seed=1), tmp_path / "other")
+    train(settings(**DROPOUT, trainer__sampling="fast", loss="listmle", seed=1), tmp_path / "other")
     assert (tmp_path / "other" / WEIGHTS).read_bytes() != (tmp_path / "first" / WEIGHTS).read_bytes()
 
 
@@ -174,7 +177,7 @@ INTERRUPTIONS: dict[str, tuple[Any, str, Callable[[Any], bool]]] = {
 def test_an_interrupted_training_goes_on(
     place: str, left: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = settings(model__dropout=0.2)
+    config = settings(**DROPOUT)
     train(config, tmp_path / "whole")
     (whole,) = runs(config)
     interrupt(monkeypatch, *INTERRUPTIONS[place])
@@ -202,6 +205,26 @@ def test_an_interrupted_training_goes_on(
     assert resumed.data.params == whole.data.params
     for key in ("train/loss", "valid/kendall_tau"):
         assert resumed.data.metrics[key] == whole.data.metrics[key]
+
+
+@pytest.mark.parametrize("averaging", ["ema", "swa"])
+@pytest.mark.parametrize("place", ["between epochs", "in the third epoch"])
+def test_an_interrupted_average_goes_on(
+    place: str, averaging: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(**DROPOUT, trainer__averaging=averaging, trainer__averaging_decay=0.8)
+    train(config, tmp_path / "whole")
+    interrupt(monkeypatch, *INTERRUPTIONS[place])
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "resumed")
+    train(config, tmp_path / "resumed")
+    assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    assert history(tmp_path / "resumed") == history(tmp_path / "whole")
+    train(settings(**DROPOUT), tmp_path / "plain")
+    plain, averaged = (history(tmp_path / name) for name in ("plain", "whole"))
+    # The steps are the same, and what is validated after them is not.
+    assert [row["train_loss"] for row in plain] == [row["train_loss"] for row in averaged]
+    assert (tmp_path / "plain" / WEIGHTS).read_bytes() != (tmp_path / "whole" / WEIGHTS).read_bytes()
 
 
 def validate_with(monkeypatch: pytest.MonkeyPatch, taus: list[float]) -> dict[int, dict[str, torch.Tensor]]:
@@ -285,7 +308,7 @@ def test_a_checkpoint_of_another_training_is_refused(
         with pytest.raises(Interrupted):
             train(one, tmp_path / "model")
         folders += sorted(set((tmp_path / "state" / "training").iterdir()) - set(folders))
-    theirs, ours = (folder / "last.ckpt" for folder in folders)
+    theirs, ours = (folder / "0" / "last.ckpt" for folder in folders)
     shutil.copy(theirs, ours)
     message = f"{ours}: {differs}: expected {expected!r}, as in this training, found {found!r}; remove {ours.parent}"
     with pytest.raises(DataError, match=re.escape(message)):
@@ -311,12 +334,17 @@ def test_a_lost_run_does_not_stop_a_training(
     assert run.data.params["seed"] == "0"
 
 
-def test_the_best_epoch_is_kept(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("averaging", ["none", "ema", "swa"])
+def test_the_best_epoch_is_kept(
+    averaging: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the weights that were validated, averaged ones where they are."""
     seen = validate_with(monkeypatch, [0.1, 0.7, 0.4, 0.3, 0.2])
-    best = train(settings(trainer__max_epochs=5, trainer__patience=2), tmp_path / "model")
+    config = settings(trainer__max_epochs=5, trainer__patience=2, trainer__averaging=averaging)
+    best = train(config, tmp_path / "model")
     assert best == pytest.approx(0.7)
     assert list(seen) == [0, 1, 2, 3]  # and not the fifth: two epochs without a better one
-    model, spec = load_model(tmp_path / "model", CPU)
+    (model,), spec = load_model(tmp_path / "model", CPU)
     assert all(torch.equal(value, seen[1][name]) for name, value in model.state_dict().items())
     assert any(not torch.equal(value, seen[3][name]) for name, value in model.state_dict().items())
     assert spec.steps == 16
@@ -330,7 +358,7 @@ def test_nothing_to_train_on(
     with caplog.at_level(logging.WARNING):
         assert train(config, tmp_path / "model") is None
     assert "nothing is left to train on; the model keeps its initial weights" in caplog.text
-    model, spec = load_model(tmp_path / "model", CPU)
+    (model,), spec = load_model(tmp_path / "model", CPU)
     assert spec.steps == 0
     torch.manual_seed(config.seed)
     initial = CostModel(config.model, model.sizes, config.segments.aggregation)
@@ -363,7 +391,7 @@ def test_mixed_precision(settings: Settings, tmp_path: Path) -> None:
     losses = [[float(row["train_loss"]) for row in history(tmp_path / name)] for name in ("mixed", "single")]
     assert losses[0] == pytest.approx(losses[1], rel=0.1)
     assert losses[0] != losses[1]
-    model, _ = load_model(tmp_path / "mixed", CPU)
+    (model,), _ = load_model(tmp_path / "mixed", CPU)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
@@ -373,7 +401,7 @@ def test_a_training_learns(settings: Settings, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: plain(self, split) if split == "train" else [])
     config = settings(trainer__max_epochs=4, trainer__steps_per_epoch=40, trainer__configs_per_step=20, model__width=16)
     train(config, tmp_path / "model")
-    model, _ = load_model(tmp_path / "model", CPU)
+    (model,), _ = load_model(tmp_path / "model", CPU)
     path = Path("layout/synthetic/random")
     graphs = GraphOpener(Path(config.paths.features) / path, Path(config.paths.segments) / path, CPU)
     taus = []
@@ -388,7 +416,15 @@ def test_a_training_learns(settings: Settings, tmp_path: Path, monkeypatch: pyte
     ("values", "message"),
     [
         ({"method": "other"}, "method: expected one of full, gst"),
-        ({"loss.name": "l2"}, "loss.name"),
+        ({"loss.hinge": 0}, "loss: all weights are 0"),
+        ({"loss.mse": -1}, "loss.mse=-1.0: set it to 0, or to a finite weight above"),
+        ({"trainer.averaging": "mean"}, "trainer.averaging: expected one of none, ema, swa, found 'mean'"),
+        ({"trainer.averaging_decay": 1}, "trainer.averaging_decay=1.0: set it above 0 and below 1"),
+        ({"trainer.cpu_seconds": 0}, "trainer.cpu_seconds=0.0: set it above 0, or to null"),
+        ({"trainer.cpu_seconds": "nan"}, "trainer.cpu_seconds=nan: set it above 0, or to null"),
+        ({"ensemble.seeds": 0}, "ensemble.seeds=0: set it to at least 1"),
+        ({"ensemble.folds": 0}, "ensemble.folds=0: set it to at least 1"),
+        ({"ensemble.folds": 4}, "ensemble.folds=4: the 3 graphs of train are of only"),
         ({"trainer.sampling": "slow"}, "trainer.sampling"),
         ({"trainer.precision": "64"}, "trainer.precision: expected one of 32-true"),
         ({"trainer.accelerator": "tpu"}, "trainer.accelerator: expected one of auto, cpu, cuda"),
@@ -436,7 +472,7 @@ def test_missing_data_is_named(settings: Settings, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_stage_goes_on(settings: Settings, tmp_path: Path) -> None:
     """Kill -9 of the process group of the real command, then the same command again."""
-    config = settings(model__dropout=0.2, trainer__max_epochs=30, trainer__patience=99, output=tmp_path / "resumed")
+    config = settings(**DROPOUT, trainer__max_epochs=30, trainer__patience=99, output=tmp_path / "resumed")
     train(config, tmp_path / "whole")
     root = Path(hlorank.__file__).parents[2]
     shutil.copytree(root / "conf", tmp_path / "conf")

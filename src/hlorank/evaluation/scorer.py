@@ -11,10 +11,15 @@ import torch
 from numpy.typing import NDArray
 
 from hlorank.config import PartitionConfig
-from hlorank.evaluation.scoring import embed_configurations, score_configurations
+from hlorank.evaluation.scoring import (
+    embed_configurations,
+    mean_of_members,
+    mean_over_orders,
+    score_configurations,
+)
 from hlorank.featurize.features import GraphFeatures
 from hlorank.io import read_json
-from hlorank.models.baseline import BASELINES, load_baseline
+from hlorank.models.baselines.baseline import BASELINES, load_baseline
 from hlorank.models.folder import SPEC, Spec, load_model
 from hlorank.models.inputs import GraphInputs
 from hlorank.partition.build import whole_graph
@@ -23,14 +28,15 @@ from hlorank.partition.segments import Partition
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """A trained model, on the CPU.
+    """A trained model or ensemble, on the CPU.
 
     Attributes:
         spec: what it is.
         cut: how graphs are cut into segments for it; None where it takes them whole.
         score: (distinct,) scores of a graph's distinct configurations, larger = slower. Is given the graph and its
             segments, None for a whole graph.
-        embed: (distinct, width), what the model knows of each; arguments as for `score`.
+        embed: (distinct, width), what the model knows of each, that of the members side by side; arguments as for
+            `score`.
     """
 
     spec: Spec
@@ -58,15 +64,17 @@ def load_scorer(folder: Path, memory_bytes: int) -> Scorer:
             embed=lambda graph, _: baseline.embed(graph),
         )
     device = torch.device("cpu")
-    model, spec = load_model(folder, device)
+    members, spec = load_model(folder, device)
 
     def inputs(graph: GraphFeatures, segments: Partition | None) -> GraphInputs:
         return GraphInputs(graph, whole_graph(graph) if segments is None else segments, device)
 
     def score(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
-        return score_configurations(model, inputs(graph, segments), np.arange(graph.distinct), memory_bytes)
+        cut = inputs(graph, segments)
+        return mean_of_members([mean_over_orders(score_configurations, model, cut, memory_bytes) for model in members])
 
     def embed(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
-        return embed_configurations(model, inputs(graph, segments), np.arange(graph.distinct), memory_bytes)
+        cut = inputs(graph, segments)
+        return np.hstack([mean_over_orders(embed_configurations, model, cut, memory_bytes) for model in members])
 
     return Scorer(spec, None if spec.whole_graph else spec.cut, score, embed)

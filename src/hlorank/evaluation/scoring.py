@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import numpy as np
@@ -17,6 +18,8 @@ from hlorank.models.layers.layer import Mixing
 _LIVE_STATES = 8
 # Configurations that a model with attention over configurations sees at once, at most; TGraph takes as many.
 RANKED_TOGETHER = 128
+# Scores closer to each other than this share of them differ by the rounding of float32, and say nothing.
+_ALIKE = 1e-6
 
 
 @torch.no_grad()
@@ -88,3 +91,61 @@ def embed_configurations(
     embedding = model.aggregate(sum_segments(model, graph, rows, memory_bytes), len(graph.segments))
     result: NDArray[np.float64] = embedding.double().cpu().numpy()
     return result
+
+
+def mean_over_orders(
+    compute: Callable[[CostModel, GraphInputs, NDArray[np.int64], int], NDArray[np.float64]],
+    model: CostModel,
+    graph: GraphInputs,
+    memory_bytes: int,
+) -> NDArray[np.float64]:
+    """What a trained model says of all distinct configurations of a graph, averaged over `model.permutations` orders.
+
+    Where a layer mixes configurations, their order decides which are ranked together. The first order is that of the
+    graph; the others are drawn, the same ones on every call. Without such a layer no order plays a role, and one is
+    computed.
+
+    Args:
+        compute: `score_configurations` or `embed_configurations`.
+        model: the cost model.
+        graph: the graph, cut into the segments that the model was trained on.
+        memory_bytes: as for `sum_segments`.
+
+    Returns:
+        (distinct, ...) float64, as `compute` gives.
+    """
+    rows = np.arange(graph.features.distinct)
+    total = compute(model, graph, rows, memory_bytes)
+    if Mixing.CONFIGURATIONS not in model.mixing:
+        return total
+    orders = model.config.permutations
+    for number in range(1, orders):
+        order = np.random.default_rng(number).permutation(rows)
+        total[order] += compute(model, graph, order, memory_bytes)
+    return total / orders
+
+
+def mean_of_members(scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The scores of an ensemble.
+
+    Members score on scales of their own, as a ranking loss fixes none. So the scores of each are brought to mean 0 and
+    standard deviation 1 over the graph's configurations, and averaged; a member that scores all the same has no say.
+    The result depends on what is ranked together, if only by a constant and a factor for each member.
+
+    Args:
+        scores: (configurations,) for each member; those of a model alone stay as they are.
+
+    Returns:
+        (configurations,) float64, larger = slower.
+    """
+    if len(scores) == 1:
+        return scores[0]
+    result: NDArray[np.float64] = np.mean([_standardised(own) for own in scores], axis=0)
+    return result
+
+
+def _standardised(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    if np.ptp(scores) <= _ALIKE * np.abs(scores).max():
+        return np.zeros_like(scores)
+    standardised: NDArray[np.float64] = (scores - scores.mean()) / scores.std()
+    return standardised

@@ -120,7 +120,7 @@ def _store_graph(task: tuple[Split, Path], spec: FeatureSpec, output: Path) -> t
     if entry is None:
         measured, extra = _read(path, spec.kind, spec.options)
         features = replace(featurize_graph(measured, spec, extra), split_half_tau=split_half_tau(path))
-        entry = write_graph_features(folder, features, key)
+        entry = write_graph_features(folder, features, measured.graph, key)
     return source, entry
 
 
@@ -129,7 +129,12 @@ def _metrics(kind: Kind, entries: dict[Split, dict[str, GraphEntry]]) -> dict[st
         return {
             "graphs": len(graphs),
             "skipped_graphs": sum(graph.skipped is not None for graph in graphs),
+            "raw_nodes": sum(graph.raw_nodes for graph in graphs),
             "nodes": sum(graph.nodes for graph in graphs),
+            "kept_nodes": sum(graph.nodes - graph.virtual_nodes for graph in graphs),
+            "virtual_nodes": sum(graph.virtual_nodes for graph in graphs),
+            "raw_edges": sum(graph.raw_edges for graph in graphs),
+            "edges": sum(graph.edges for graph in graphs),
             "configurations": sum(graph.configurations for graph in graphs),
             "distinct_configurations": sum(graph.distinct for graph in graphs),
         }

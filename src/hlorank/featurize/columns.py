@@ -24,7 +24,7 @@ def node_columns(graph: Graph, options: FeaturizeOptions, extra: Extra | None) -
     """The columns of all nodes that a `ColumnTransform` selects from and scales.
 
     Args:
-        graph: the whole graph, as walks may leave what pruning keeps of it.
+        graph: the whole graph, as walks may leave what a reduction keeps of it.
         options: which columns there are.
         extra: what `hlorank.hlo.extra.read_extra` reads; needed, and used, only with `options.protobuf`.
 
@@ -44,6 +44,8 @@ def node_columns(graph: Graph, options: FeaturizeOptions, extra: Extra | None) -
         if extra is None:
             raise DataError("extra", "the extra features of the protobuf, or featurize.protobuf=false", "none")
         parts += [extra[key].reshape(graph.nodes, -1).astype(np.float32) for key in EXTRA_SHAPES]
+    if options.virtual_nodes:
+        parts.append(np.ones((graph.nodes, 1), dtype=np.float32))  # summed, it counts the nodes merged
     return parts[0] if len(parts) == 1 else np.hstack(parts)
 
 

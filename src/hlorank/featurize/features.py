@@ -42,13 +42,13 @@ class TileFeatures:
 
 @dataclass(frozen=True, eq=False)
 class GraphFeatures:
-    """One graph as a model reads it; the arrays may be memory-mapped.
+    """One graph, reduced, as a model reads it; the arrays may be memory-mapped.
 
     Attributes:
         name: the graph's name.
         node_feat: (nodes, columns kept) float32, scaled.
         opcode: (nodes,) uint8, index into the opcode vocabulary, 0 = unknown.
-        node_layout: (nodes, 6) int8, minor_to_major re-padded with -1.
+        node_layout: (nodes, 6) int8, minor_to_major re-padded with -1; all -1 of virtual nodes.
         edge_index: (edges, 2) int64, row [u, v]: u consumes the output of v.
         node_splits: (computations + 1,) int64.
         configurations: the distinct configurations.
@@ -56,6 +56,7 @@ class GraphFeatures:
         runtime: (configurations,) int64, nanoseconds of each original row, all 0 where withheld.
         normalizer: (configurations,) int64 for tiles, None for layouts.
         split_half_tau: Kendall tau between two halves of the measurements, None where nothing was measured twice.
+        virtual_nodes: how many of the nodes are virtual.
     """
 
     name: str
@@ -69,6 +70,7 @@ class GraphFeatures:
     runtime: NDArray[np.int64]
     normalizer: NDArray[np.int64] | None
     split_half_tau: float | None = None
+    virtual_nodes: int = 0
 
     @property
     def nodes(self) -> int:

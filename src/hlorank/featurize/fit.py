@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from hlorank.collection import Collection
 from hlorank.featurize.columns import node_columns
 from hlorank.featurize.opcodes import opcode_embedding
-from hlorank.featurize.prune import induced_subgraph, kept_nodes
-from hlorank.featurize.spec import FeatureSpec, FeaturizeOptions
+from hlorank.featurize.reduce import reduction
+from hlorank.featurize.spec import VIRTUAL_OPCODE, FeatureSpec, FeaturizeOptions
 from hlorank.featurize.transform import ColumnStatistics
-from hlorank.graph import MAX_OPCODE, Int64, MeasuredGraph, TileConfigurations
+from hlorank.graph import Int64, MeasuredGraph, TileConfigurations
 from hlorank.hlo.extra import Extra
 from hlorank.io import DataError, fingerprint
 
 
 @dataclass(frozen=True, eq=False)
 class TrainSample:
-    """What a spec is fitted on, of one graph, pruned.
+    """What a spec is fitted on, of one graph, reduced.
 
     Attributes:
         source: identifies the data, for example by the SHA-256 of its file.
@@ -44,10 +44,9 @@ class TrainSample:
         """The sample of a measured graph; `extra` as in `featurize_graph`."""
         configurations = measured.configurations
         tile_feat = configurations.feat if isinstance(configurations, TileConfigurations) else None
-        kept = kept_nodes(measured, options.prune_hops)
-        graph = induced_subgraph(measured.graph, kept)
-        columns = node_columns(measured.graph, options, extra)[kept]
-        return cls(source, columns, graph.node_opcode, graph.edge_index, tile_feat)
+        reduced = reduction(measured, options)
+        columns = reduced.sums(node_columns(measured.graph, options, extra))
+        return cls(source, columns, reduced.opcode, reduced.edge_index, tile_feat)
 
 
 def fit_spec(collection: Collection, options: FeaturizeOptions, samples: Iterable[TrainSample]) -> FeatureSpec:
@@ -63,9 +62,9 @@ def fit_spec(collection: Collection, options: FeaturizeOptions, samples: Iterabl
     """
     nodes = ColumnStatistics(options.scaling, options.log_range)
     tiles = ColumnStatistics(options.scaling, options.log_range) if collection.kind == "tile" else None
-    seen = np.zeros(MAX_OPCODE + 1, dtype=np.bool_)
+    seen = np.zeros(VIRTUAL_OPCODE + 1, dtype=np.bool_)
     seen[0] = True  # unknown opcodes have their place, seen or not
-    edges = np.zeros((MAX_OPCODE + 1, MAX_OPCODE + 1), dtype=np.int64)
+    edges = np.zeros((VIRTUAL_OPCODE + 1, VIRTUAL_OPCODE + 1), dtype=np.int64)
     sources: list[str] = []
     for sample in samples:
         sources.append(sample.source)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from hlorank.featurize.columns import node_columns, node_ranks
 from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.featurize.prune import induced_subgraph, kept_nodes
+from hlorank.featurize.reduce import reduction
 from hlorank.featurize.sizes import sized_layouts
 from hlorank.featurize.spec import FeatureSpec
 from hlorank.graph import LAYOUT_DIMS, LayoutConfigurations, MeasuredGraph
@@ -52,27 +52,29 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | N
     """
     configurations = measured.configurations
     parts: LayoutFeatures | TileFeatures
-    kept = kept_nodes(measured, spec.options.prune_hops)
+    reduced = reduction(measured, spec.options)
     if isinstance(configurations, LayoutConfigurations) and spec.tile_columns is None:
         first, row_of = distinct_rows(configurations.codes)
         node_ids = configurations.node_ids
         sized = sized_layouts(measured.graph, node_ids, configurations.codebook, configurations.codes[first])
-        parts = LayoutFeatures(np.searchsorted(kept, node_ids), *sized)
+        parts = LayoutFeatures(reduced.node_of[node_ids], *sized)
     elif not isinstance(configurations, LayoutConfigurations) and spec.tile_columns is not None:
         first, row_of = distinct_rows(configurations.feat)
         parts = TileFeatures(spec.tile_columns(configurations.feat[first]))
     else:
         raise DataError("configurations", f"configurations of {spec.collection}", type(configurations).__name__)
-    graph = induced_subgraph(measured.graph, kept)
+    layout = node_layout(measured.graph.node_feat)[reduced.first]
+    layout[reduced.virtual] = -1
     return GraphFeatures(
         name=measured.name,
-        node_feat=spec.node_columns(node_columns(measured.graph, spec.options, extra)[kept]),
-        opcode=spec.opcode_index(graph.node_opcode),
-        node_layout=node_layout(measured.graph.node_feat)[kept],
-        edge_index=graph.edge_index,
-        node_splits=graph.node_splits,
+        node_feat=spec.node_columns(reduced.sums(node_columns(measured.graph, spec.options, extra))),
+        opcode=spec.opcode_index(reduced.opcode),
+        node_layout=layout,
+        edge_index=reduced.edge_index,
+        node_splits=reduced.node_splits,
         configurations=parts,
         row_of=row_of,
         runtime=measured.measurements.runtime,
         normalizer=measured.measurements.normalizer,
+        virtual_nodes=int(reduced.virtual.sum()),
     )

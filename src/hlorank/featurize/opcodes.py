@@ -26,7 +26,7 @@ def opcode_embedding(counts: NDArray[np.int64], width: int) -> NDArray[np.float3
     contexts: NDArray[Any] = np.hstack([counts, counts.T]).astype(np.float64)
     expected = contexts.sum(axis=1, keepdims=True) * contexts.sum(axis=0, keepdims=True)
     ratio = np.divide(contexts * contexts.sum(), expected, out=np.zeros_like(contexts), where=expected > 0)
-    # At most 121 x 242: a full decomposition is exact, needs no seed, and takes milliseconds.
+    # At most 122 x 244: a full decomposition is exact, needs no seed, and takes milliseconds.
     left, singular, _ = np.linalg.svd(np.log(np.maximum(ratio, 1.0)), full_matrices=False)
     rank = min(width, int((singular > 1e-10 * max(singular[0], 1.0)).sum()))
     factors = left[:, :rank] * np.sqrt(singular[:rank])

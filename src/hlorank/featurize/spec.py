@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -17,8 +17,10 @@ from hlorank.hlo.extra import EXTRA_SHAPES
 from hlorank.io import DataError, fingerprint
 
 NUMERIC_COLUMNS = NODE_FEATURES - LAYOUT_DIMS  # the last six are minor_to_major, which node_layout holds
+VIRTUAL_OPCODE = MAX_OPCODE + 1
+"""The opcode of virtual nodes, which no instruction has."""
 
-_VERSION = 3  # raise it when the same spec gives other features, or has other keys
+_VERSION = 4  # raise it when the same spec gives other features, or has other keys
 _KEYS = {
     *("version", "fingerprint", "inputs", "collection", "options"),
     *("extra_columns", "node_columns", "tile_columns", "opcodes", "opcode_embedding"),
@@ -37,6 +39,8 @@ class FeaturizeOptions:
     log_range: float
     opcode_width: int
     prune_hops: int | None
+    prune_paths: bool = False
+    virtual_nodes: bool = False
     dims_128: bool = False
     walk_steps: int = 0
     protobuf: bool = False
@@ -52,20 +56,19 @@ class FeaturizeOptions:
             raise ConfigError(f"featurize.prune_hops={self.prune_hops}: set it to at least 0, or null to keep all")
         if self.walk_steps < 0:
             raise ConfigError(f"featurize.walk_steps={self.walk_steps}: set it to at least 1, or 0 for none")
+        if self.virtual_nodes and not self.reduces:
+            remedy = "set featurize.prune_hops or featurize.prune_paths, as they say which nodes are not merged"
+            raise ConfigError(f"featurize.virtual_nodes={self.virtual_nodes}: {remedy}")
 
     @classmethod
     def from_config(cls, config: FeaturizeConfig) -> FeaturizeOptions:
         """The options of a configuration."""
-        scaling: Any = config.scaling  # checked above
-        return cls(
-            scaling,
-            config.log_range,
-            config.opcode_width,
-            config.prune_hops,
-            config.dims_128,
-            config.walk_steps,
-            config.protobuf,
-        )
+        return cls(**{option.name: getattr(config, option.name) for option in fields(cls)})
+
+    @property
+    def reduces(self) -> bool:
+        """Whether layout graphs lose nodes."""
+        return self.prune_hops is not None or self.prune_paths
 
     @property
     def extra_columns(self) -> list[str]:
@@ -80,7 +83,7 @@ class FeaturizeOptions:
                 for key, shape in EXTRA_SHAPES.items()
                 for index in np.ndindex(shape)
             ]
-        return names
+        return names + ["merged"] * self.virtual_nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +95,8 @@ class FeatureSpec:
         options: the settings that it was fitted with.
         node_columns: the transform of the first 134 node features and the extra columns; the other six are layouts.
         tile_columns: the transform of the 24 tile configuration features; None for layouts.
-        opcodes: (vocabulary,) uint8, increasing, the known opcodes seen in train; index 0 is kept for all others.
+        opcodes: (vocabulary,) uint8, increasing, the known opcodes seen in train, with that of virtual nodes; index 0
+            is kept for all others.
         opcode_embedding: (vocabulary + 1, opcode_width) float32; zeros for an opcode without edges in train, so for
             unknown ones too unless the train split holds some.
         inputs: fingerprint of the options and the raw files that it was fitted on.
@@ -111,8 +115,9 @@ class FeatureSpec:
 
     def __post_init__(self) -> None:
         opcodes = self.opcodes.astype(np.int64)
-        if (np.diff(opcodes, prepend=0) <= 0).any() or (opcodes > MAX_OPCODE).any():
-            raise DataError("opcodes", f"increasing opcodes in 1..{MAX_OPCODE}", opcodes.tolist())
+        last = VIRTUAL_OPCODE if self.options.virtual_nodes else MAX_OPCODE
+        if (np.diff(opcodes, prepend=0) <= 0).any() or (opcodes > last).any():
+            raise DataError("opcodes", f"increasing opcodes in 1..{last}", opcodes.tolist())
         shape = (len(opcodes) + 1, self.options.opcode_width)
         if self.opcode_embedding.shape != shape or not np.isfinite(self.opcode_embedding).all():
             raise DataError("opcode_embedding", f"finite numbers of shape {shape}", self.opcode_embedding.shape)
@@ -187,6 +192,6 @@ class FeatureSpec:
 
     def opcode_index(self, opcodes: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The vocabulary index of each opcode, uint8, 0 where it is unknown."""
-        table = np.zeros(MAX_OPCODE + 1, dtype=np.uint8)
+        table = np.zeros(VIRTUAL_OPCODE + 1, dtype=np.uint8)
         table[self.opcodes] = np.arange(1, len(self.opcodes) + 1)
         return table[opcodes]

@@ -23,6 +23,7 @@ import numpy as np
 from hlorank.collection import SPLITS, Split
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.spec import FeatureSpec
+from hlorank.graph import Graph
 from hlorank.io import DataError, atomic_folder, map_array, read_json, write_json
 
 SPEC_FILE, INDEX_FILE, GRAPH_FILE = "spec.json", "graphs.json", "graph.json"
@@ -36,7 +37,11 @@ class GraphEntry:
     """What a store says of a graph without opening it.
 
     Attributes:
-        nodes: nodes kept.
+        nodes: nodes of the reduced graph.
+        virtual_nodes: those of them into which others were merged.
+        edges: edges of the reduced graph.
+        raw_nodes: nodes of the whole graph.
+        raw_edges: edges of the whole graph.
         configurable_nodes: configurable nodes; 0 for tiles.
         configurations: configurations, repeated ones included.
         distinct: distinct configurations.
@@ -46,6 +51,10 @@ class GraphEntry:
     """
 
     nodes: int
+    virtual_nodes: int
+    edges: int
+    raw_nodes: int
+    raw_edges: int
     configurable_nodes: int
     configurations: int
     distinct: int
@@ -83,18 +92,23 @@ def skip_reason(features: GraphFeatures) -> str | None:
     return "all runtimes are equal" if labels.min() == labels.max() else None
 
 
-def write_graph_features(folder: Path, features: GraphFeatures, key: dict[str, str]) -> GraphEntry:
+def write_graph_features(folder: Path, features: GraphFeatures, graph: Graph, key: dict[str, str]) -> GraphEntry:
     """Writes a graph's folder in one step.
 
     Args:
         folder: replaced if it is there.
         features: what to write.
+        graph: the whole graph that they were made from.
         key: what the features were made from, for `stored_entry`.
     """
     parts = {**vars(features), **vars(features.configurations)}
     arrays = {name: part for name, part in parts.items() if isinstance(part, np.ndarray)}
     entry = GraphEntry(
         nodes=features.nodes,
+        virtual_nodes=features.virtual_nodes,
+        edges=len(features.edge_index),
+        raw_nodes=graph.nodes,
+        raw_edges=len(graph.edge_index),
         configurable_nodes=len(arrays.get("node_ids", ())),
         configurations=len(features.row_of),
         distinct=features.distinct,
@@ -173,7 +187,7 @@ class FeatureStore:
         """
         if name not in self._entries[split]:
             raise DataError(split, f"one of the graphs {self.graphs(split)[:20]}", name, file=self.root)
-        folder = graph_folder(self.root, split, name)
+        folder, entry = graph_folder(self.root, split, name), self._entries[split][name]
 
         def array(key: str) -> Any:
             return map_array(folder / f"{key}.npy")
@@ -186,5 +200,6 @@ class FeatureStore:
             if layout
             else TileFeatures(array("feat")),
             normalizer=None if layout else array("normalizer"),
-            split_half_tau=self._entries[split][name].split_half_tau,
+            split_half_tau=entry.split_half_tau,
+            virtual_nodes=entry.virtual_nodes,
         )

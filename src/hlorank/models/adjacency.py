@@ -43,27 +43,26 @@ class Adjacency:
         self.offsets = torch.from_numpy(starts[:-1]).to(device)
 
     @classmethod
-    def mean(
+    def of_edges(
         cls,
         nodes: NDArray[np.int64],
         neighbours: NDArray[np.int64],
+        weight: NDArray[np.float64],
         count: int,
-        degree: NDArray[np.int64] | None,
         device: torch.device,
     ) -> Adjacency:
-        """The mean over neighbours, 0 for a node without any.
+        """From edges in any order.
 
         Args:
             nodes: (edges,) int64, the node that receives.
             neighbours: (edges,) int64, the node that it receives from.
+            weight: (edges,) float64.
             count: number of nodes.
-            degree: (nodes,) int64, how many neighbours each node has in all; None counts those that it has here.
             device: where states are.
         """
-        here = np.bincount(nodes, minlength=count)
-        weight = 1 / np.maximum(1, here if degree is None else degree)
         order = np.argsort(nodes, kind="stable")
-        return cls(neighbours[order], np.append(0, np.cumsum(here)), weight[nodes[order]], count, device)
+        starts = np.append(0, np.cumsum(np.bincount(nodes, minlength=count)))
+        return cls(neighbours[order], starts, weight[order], count, device)
 
     @property
     def matrix(self) -> csr_array:

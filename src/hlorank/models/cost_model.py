@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import cast
 
@@ -10,29 +11,48 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from hlorank.config import ConfigError, ModelConfig
+from hlorank.models.block import Block
 from hlorank.models.encoder import Encoder
 from hlorank.models.inputs import ConfigurationBatch, GraphInputs, InputSizes, Segment
-from hlorank.models.layers.configuration_attention import ConfigurationAttention
-from hlorank.models.layers.layer import Layer, Mixing
-from hlorank.models.layers.sage import SageLayer
-from hlorank.models.layers.squeeze_excite import SqueezeExcite
+from hlorank.models.layers.layer import Mixing
 from hlorank.models.state import State
 
-POOLINGS: Mapping[str, Callable[[State], Tensor]] = MappingProxyType(
-    {"mean": lambda state: state.sum() / len(state.rows.every), "sum": State.sum, "max": State.max}
+POOLINGS: Mapping[str, Callable[[State, int], Tensor]] = MappingProxyType(
+    {
+        "mean": lambda state, _: state.sum() / len(state.rows.every),
+        "sum": lambda state, _: state.sum(),
+        "max": lambda state, _: state.max(),
+        "unit_sum": lambda state, _: normalize(state.sum(), dim=-1),
+        "unit_configurable_sum": lambda state, configurable: normalize(state.first(configurable).sum(), dim=-1),
+    }
 )
+"""Of the states of nodes, of which so many are configurable, those first; to (configurations, width)."""
 AGGREGATIONS = ("mean", "sum")
+_HEADS: Mapping[str, Callable[[int, int], nn.Module]] = MappingProxyType(
+    {
+        "mlp": lambda inputs, width: nn.Sequential(nn.Linear(inputs, width), nn.GELU(), nn.Linear(width, 1)),
+        "linear": lambda inputs, _: nn.Linear(inputs, 1),
+    }
+)
+_CHOICES = {"head": tuple(_HEADS), "join": ("early", "late", "every"), "directions": ("separate", "shared")}
 
 
-def _layers(config: ModelConfig) -> Iterator[Layer]:
-    for _ in range(config.layers):
-        yield SageLayer(config.width, config.dropout)
-        if config.squeeze_excite:
-            yield SqueezeExcite(config.width)
-        if config.configuration_attention:
-            yield ConfigurationAttention(config.width)
+def _check(config: ModelConfig) -> None:
+    unknown = set(config.pooling) - set(POOLINGS)
+    if unknown or not config.pooling:
+        raise ConfigError(f"model.pooling: expected some of {sorted(POOLINGS)}, found {list(config.pooling)}")
+    for key, choices in _CHOICES.items():
+        if (found := getattr(config, key)) not in choices:
+            raise ConfigError(f"model.{key}: expected one of {', '.join(choices)}, found {found!r}")
+    for key in ("dropout", "drop_edge"):
+        if not 0 <= (rate := getattr(config, key)) < 1:
+            raise ConfigError(f"model.{key}={rate}: set it to at least 0 and below 1")
+    for key, least in {"width": 1, "blocks": 0, "permutations": 1}.items():
+        if (number := getattr(config, key)) < least:
+            raise ConfigError(f"model.{key}={number}: set it to at least {least}")
 
 
 class CostModel(nn.Module):
@@ -41,7 +61,7 @@ class CostModel(nn.Module):
     The score of a configuration depends on the others of a call only where a layer mixes configurations.
 
     Args:
-        config: widths, layers and pooling.
+        config: the encoder, the stem, the blocks, the readout, the pooling and the head.
         sizes: what the inputs look like.
         aggregation: mean or sum over a graph's segments.
 
@@ -50,36 +70,51 @@ class CostModel(nn.Module):
         config_sparse: nodes under configurations that nothing sets apart share one state, up to the first layer that
             mixes over the segment; False computes the plain form, every node under every configuration, with equal
             results.
-        computed_rows: node states that the layers have computed so far.
         deduplicate: each distinct local configuration of a segment is computed once, unless a layer mixes
             configurations; False computes every row.
 
     Raises:
-        ConfigError: a pooling or the aggregation has no such name.
+        ConfigError: there is no layer, pooling, head or aggregation of a name, or a number is out of range.
     """
 
     def __init__(self, config: ModelConfig, sizes: InputSizes, aggregation: str) -> None:
         super().__init__()
         if aggregation not in AGGREGATIONS:
             raise ConfigError(f"segments.aggregation: expected one of {', '.join(AGGREGATIONS)}, found {aggregation!r}")
-        unknown = set(config.pooling) - set(POOLINGS)
-        if unknown or not config.pooling:
-            raise ConfigError(f"model.pooling: expected some of {sorted(POOLINGS)}, found {list(config.pooling)}")
+        _check(config)
         self.config = config
         self.sizes = sizes
         self.aggregation = aggregation
         self.config_sparse = True
         self.deduplicate = True
-        self.computed_rows = 0
         self.encoder = Encoder(config, sizes)
-        self.layers = nn.ModuleList(_layers(config))
-        self.mixing = frozenset([self.encoder.mixing, *(layer.mixing for layer in self._stack)])
-        self.norm = nn.LayerNorm(config.width)
-        self.head = nn.Sequential(nn.Linear(self.embedding_width, config.width), nn.GELU(), nn.Linear(config.width, 1))
+        self.stem = Block(config.stem, config, "model.stem")
+        self.blocks = nn.ModuleList(Block(config.block, config, "model.block") for _ in range(config.blocks))
+        self.readout = Block(config.readout, config, "model.readout")
+        self.mixing = frozenset([self.encoder.mixing, *(mixing for _, mixing in self._mixing_layers)])
+        self.head = _HEADS[config.head](self.embedding_width, config.width)
 
     @property
-    def _stack(self) -> Iterable[Layer]:
-        return cast("Iterable[Layer]", self.layers)
+    def _every_block(self) -> Iterable[Block]:
+        return [self.stem, *cast("Iterable[Block]", self.blocks), self.readout]
+
+    @property
+    def _mixing_layers(self) -> list[tuple[str, Mixing]]:
+        return [layer for block in self._every_block for layer in block.mixing_layers()]
+
+    @property
+    def computed_rows(self) -> int:
+        """Node states that the layers which mix states have computed so far."""
+        return sum(block.computed_rows for block in self._every_block)
+
+    @property
+    def plain_layers(self) -> int:
+        """How many layers mix states: the plain form computes that many states of each node and configuration."""
+        return len(self._mixing_layers)
+
+    def layers_that_mix(self, mixing: Mixing) -> str:
+        """The names of the layers that mix so far, for messages."""
+        return ", ".join(dict.fromkeys(name for name, how in self._mixing_layers if how is mixing))
 
     @property
     def deduplicates(self) -> bool:
@@ -92,11 +127,12 @@ class CostModel(nn.Module):
         return self.config.width * len(self.config.pooling)
 
     def varied_rows(self, segment: Segment) -> list[int]:
-        """How many nodes of a segment depend on the configuration after each layer; their states may be fewer."""
-        rows, hops, sparse = [], 0, self.config_sparse
-        for layer in self._stack:
-            hops += layer.mixing is Mixing.NEIGHBOURS
-            sparse = sparse and layer.mixing is not Mixing.SEGMENT
+        """How many nodes depend on the configuration after each layer that mixes states; their states may be fewer."""
+        rows, sparse = [], self.config_sparse
+        hops = 0
+        for _, mixing in self._mixing_layers:
+            hops += mixing is Mixing.NEIGHBOURS
+            sparse = sparse and mixing is not Mixing.SEGMENT
             rows.append(segment.reached(hops) if sparse else segment.nodes)
         return rows
 
@@ -108,8 +144,8 @@ class CostModel(nn.Module):
         """
         if halo and Mixing.SEGMENT in self.mixing:
             raise ConfigError(
-                "model.squeeze_excite=true: it would mix the nodes of a halo with those of the segment; set it to "
-                "false, or partition.halo to 0"
+                f"model.block: {self.layers_that_mix(Mixing.SEGMENT)} would mix the nodes of a halo with those of the "
+                "segment; leave it out, or set partition.halo to 0"
             )
 
     def embed(self, segment: Segment, batch: ConfigurationBatch) -> Tensor:
@@ -119,18 +155,28 @@ class CostModel(nn.Module):
             ConfigError: the segment has a halo, and a layer mixes over the segment.
         """
         self.check_halo(segment.pooled is not None)
+        if self.training and self.config.drop_edge > 0:
+            kept = torch.rand(len(segment.edges)).numpy() >= self.config.drop_edge
+            segment = replace(segment, edges=segment.edges.only(kept))
         # A dropout mask, or the other configurations that attention compares, set nodes apart that look alike.
         apart = (self.training and self.config.dropout > 0) or Mixing.CONFIGURATIONS in self.mixing
-        state: State = self.encoder(segment, batch, apart)
-        for layer in self._stack:
-            # Where nothing is shared the plain form has less to do.
-            sparse = self.config_sparse and layer.mixing is not Mixing.SEGMENT and not state.is_plain
-            state = layer.spread(state, segment) if sparse else State.of(layer(state.dense(), segment))
-            self.computed_rows += len(state.rows)
-        state = state._replace(values=self.norm(state.values))
+        late = self.config.join == "late"
+        state = self.encoder.nodes(segment, 1 if late else len(batch), apart)
+        if not late:
+            state = self.encoder.join(state, segment, batch)
+        state = self.stem(state, segment, self.config_sparse)
+        for place, block in enumerate(cast("Iterable[Block]", self.blocks)):
+            if self.config.join == "every" and place > 0:
+                state = self.encoder.join(state, segment, batch)
+            state = block(state, segment, self.config_sparse)
+        if late:
+            state = self.encoder.join(state.repeated(len(batch)), segment, batch)
+        state = self.readout(state, segment, self.config_sparse)
+        configurable = segment.reached(0)
         if segment.pooled is not None:
-            state = state.only(segment.pooled.cpu().numpy())
-        return torch.cat([POOLINGS[name](state) for name in self.config.pooling], dim=-1)
+            pooled = segment.pooled.cpu().numpy()
+            state, configurable = state.only(pooled), int(pooled[:configurable].sum())
+        return torch.cat([POOLINGS[name](state, configurable) for name in self.config.pooling], dim=-1)
 
     def embed_rows(self, graph: GraphInputs, j: int, rows: NDArray[np.int64]) -> Tensor:
         """F for distinct configurations of a graph.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_type_hints
@@ -10,6 +11,7 @@ import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from safetensors.torch import load_file, save
+from torch import nn
 
 from hlorank.config import ConfigError, ModelConfig, PartitionConfig, to_plain
 from hlorank.featurize.spec import FeatureSpec
@@ -30,7 +32,8 @@ class Spec:
         collection: address of the collection that it was trained on.
         method: how it was trained.
         data: fingerprint of the data that it was trained on.
-        steps: optimizer steps taken, or trees; 0 for a model that found nothing to train on.
+        steps: optimizer steps taken, trees, or iterations of a solver; 1 for a rule, which takes none; 0 for a model
+            that found nothing to train on.
         features: how raw graphs become inputs.
     """
 
@@ -81,6 +84,7 @@ class ModelSpec(Spec):
         whole_graph: graphs are scored as one segment; otherwise as the segments of `partition`.
         partition: fingerprint of the partition, empty for whole graphs.
         cut: how to cut a graph that is in no store, as those of `partition` were; of no use for whole graphs.
+        members: models of this kind in the folder, an ensemble if there are several.
     """
 
     model: ModelConfig
@@ -88,6 +92,7 @@ class ModelSpec(Spec):
     whole_graph: bool
     partition: str
     cut: PartitionConfig
+    members: int
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
@@ -124,25 +129,26 @@ def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
     return spec, path
 
 
-def save_model(folder: Path, model: CostModel, spec: ModelSpec) -> None:
-    """Writes a cost model."""
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    save_folder(folder, save(weights), spec)
+def save_model(folder: Path, members: Sequence[CostModel], spec: ModelSpec) -> None:
+    """Writes a cost model, or several as an ensemble; the names of weights begin with the number of their member."""
+    weights = nn.ModuleList(members).state_dict()
+    save_folder(folder, save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}), spec)
 
 
-def load_model(folder: Path, device: torch.device) -> tuple[CostModel, ModelSpec]:
-    """Reads what `save_model` wrote.
+def load_model(folder: Path, device: torch.device) -> tuple[list[CostModel], ModelSpec]:
+    """Reads what `save_model` wrote: the members, of which a model alone is the only one.
 
     Raises:
         DataError: a file is missing or damaged, or the weights do not fit the specification.
     """
     spec, path = read_folder(folder, ModelSpec)
     try:
-        model = CostModel(spec.model, input_sizes(spec.features), spec.aggregation)
+        sizes = input_sizes(spec.features)
+        members = [CostModel(spec.model, sizes, spec.aggregation).to(device) for _ in range(spec.members)]
     except ConfigError as error:
         raise DataError("model", "a model that can be built", error, file=folder / SPEC) from None
     try:
-        model.load_state_dict(load_file(path))
+        nn.ModuleList(members).load_state_dict(load_file(path))
     except RuntimeError as error:
         raise DataError("weights", f"the weights that {SPEC} describes", error, file=path) from None
-    return model.to(device), spec
+    return [member.eval() for member in members], spec

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, eye_array, hstack
 from torch import Tensor
 
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.models.adjacency import Adjacency
+from hlorank.models.edges import Edges
 from hlorank.partition.segments import Partition
 
 
@@ -49,8 +48,8 @@ class Segment:
         node_feat: (nodes, node columns) float32.
         opcode: (nodes,) int64.
         node_layout: (nodes, 6) int64, minor_to_major, -1 padded.
-        operands: from each node's operands to the node.
-        users: from each node's users to the node.
+        looks: which nodes have equal features: (looks,) int64, a node of each; (nodes,) int64, the look of each node.
+        edges: between the nodes.
         within: `within[k]` nodes lie at most k edges from a configurable node; the last entry is the largest.
         config_columns: (configurable nodes,) int64, their columns in the graph's configuration codes; none for tiles.
         pooled: (nodes,) bool, the segment's own nodes, which enter its embedding; None where there is no halo.
@@ -60,8 +59,8 @@ class Segment:
     node_feat: Tensor
     opcode: Tensor
     node_layout: Tensor
-    operands: Adjacency
-    users: Adjacency
+    looks: tuple[NDArray[np.int64], NDArray[np.int64]]
+    edges: Edges
     within: Sequence[int]
     config_columns: NDArray[np.int64]
     pooled: Tensor | None
@@ -74,42 +73,6 @@ class Segment:
     def reached(self, hops: int) -> int:
         """How many nodes lie at most `hops` edges from a configurable node."""
         return self.within[min(hops, len(self.within) - 1)]
-
-    @cached_property
-    def looks(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Which nodes have equal features: (looks,) int64, a node of each; (nodes,) int64, the look of each node."""
-        columns = [tensor.cpu().numpy() for tensor in (self.node_feat, self.opcode[:, None], self.node_layout)]
-        _, first, look = np.unique(np.concatenate(columns, axis=1), axis=0, return_index=True, return_inverse=True)
-        return first, look
-
-    @cached_property
-    def neighbourhood(self) -> Neighbourhood:
-        """What each node receives from, itself included."""
-        parts = [eye_array(self.nodes, format="csr"), self.operands.matrix, self.users.matrix]
-        joined = csr_array(hstack(parts, format="csr"))
-        kind, source = np.divmod(joined.indices, self.nodes)
-        _, role = np.unique(np.stack([kind, joined.data]), axis=1, return_inverse=True)
-        names = np.random.default_rng(1).integers(2**64, size=len(source), dtype=np.uint64)[role]
-        named = csr_array((names, source, joined.indptr), shape=(self.nodes, self.nodes))
-        return Neighbourhood(joined.indptr, source, kind, joined.data, named)
-
-
-class Neighbourhood(NamedTuple):
-    """The edges of a segment as a list of what each node receives, one node after the other.
-
-    Attributes:
-        starts: (nodes + 1,) where each node's entries start.
-        source: (entries,) the node received from.
-        kind: (entries,) 0 the node itself, 1 an operand, 2 a user.
-        weight: (entries,) float64, 1 of the node itself, the weight in the mean of an operand or a user.
-        names: nodes x nodes, uint64, the entries with a random number for each pair of kind and weight.
-    """
-
-    starts: NDArray[np.int32]
-    source: NDArray[np.int32]
-    kind: NDArray[np.int32]
-    weight: NDArray[np.float64]
-    names: csr_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,25 +183,30 @@ def _segments(features: GraphFeatures, partition: Partition, device: torch.devic
             distance = np.zeros(len(nodes), dtype=np.int64)
 
         order = np.lexsort((nodes, distance))
-        user, operand = np.argsort(order)[inner].T
         nodes, columns = nodes[order], column[nodes[order]]
         near = distance[distance < _UNREACHED]
         # The halo is there to give what the whole graph gives, so that its degrees count; a cut takes edges away.
-        operand_count, user_count = (degree[nodes] if len(halo) else None for degree in degrees)
+        whole = (degrees[0][nodes], degrees[1][nodes]) if len(halo) else None
+        columns_of_nodes = (features.node_feat, features.opcode[:, None], features.node_layout)
         segments.append(
             Segment(
                 node_ids=nodes,
                 node_feat=torch.tensor(features.node_feat[nodes], device=device),
                 opcode=torch.tensor(features.opcode[nodes], dtype=torch.int64, device=device),
                 node_layout=torch.tensor(features.node_layout[nodes], dtype=torch.int64, device=device),
-                operands=Adjacency.mean(user, operand, len(nodes), operand_count, device),
-                users=Adjacency.mean(operand, user, len(nodes), user_count, device),
+                looks=_looks(np.concatenate([part[nodes] for part in columns_of_nodes], axis=1)),
+                edges=Edges(np.argsort(order)[inner], len(nodes), whole, device),
                 within=np.cumsum(np.bincount(near, minlength=1)).tolist(),
                 config_columns=columns[columns >= 0],
                 pooled=torch.tensor(order < len(own), device=device) if len(halo) else None,
             )
         )
     return segments
+
+
+def _looks(columns: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    _, first, look = np.unique(columns, axis=0, return_index=True, return_inverse=True)
+    return first, look
 
 
 def _ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:

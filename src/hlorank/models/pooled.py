@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,16 @@ _CODE_BYTES = 32  # of temporary arrays, for each configurable node of a configu
 
 def pooled_columns(sizes: InputSizes) -> int:
     """The number of columns of `PooledGraph.rows` for graphs of these sizes."""
-    of_nodes = 1 + sizes.opcodes + sizes.node_columns
-    return of_nodes + (sizes.tile_columns if sizes.kind == "tile" else LAYOUT_VALUES * len(_VALUES) + of_nodes)
+    return sizes.tile_columns + _of_nodes(sizes) if sizes.kind == "tile" else changed_column(sizes) + _of_nodes(sizes)
+
+
+def changed_column(sizes: InputSizes) -> int:
+    """The column of `PooledGraph.rows` of layout graphs that holds the share of configurable nodes that are changed."""
+    return _of_nodes(sizes) + LAYOUT_VALUES * len(_VALUES)
+
+
+def _of_nodes(sizes: InputSizes) -> int:
+    return 1 + sizes.opcodes + sizes.node_columns
 
 
 class PooledGraph:
@@ -31,8 +40,8 @@ class PooledGraph:
     configuration: how often each value stands in each of its 18 places, as a share of the configurable nodes; the
     share of these nodes that it changes, overall and by opcode; and the sum of the numeric features of the changed
     nodes, as a share of all configurable ones. A node is changed where its layout is not its most frequent one among
-    the graph's distinct configurations, which for `default` search and for measured data is the compiler's own. Of a
-    tile configuration: its features.
+    the graph's distinct configurations, which for `default` search and for measured data is mostly the compiler's own.
+    Of a tile configuration: its features.
 
     Args:
         graph: the graph.
@@ -40,19 +49,13 @@ class PooledGraph:
     """
 
     def __init__(self, graph: GraphFeatures, sizes: InputSizes) -> None:
-        self._columns = pooled_columns(sizes)
-        shares = np.bincount(graph.opcode, minlength=sizes.opcodes) / graph.nodes
-        means = graph.node_feat.mean(axis=0, dtype=np.float64)
-        self._of_graph = np.concatenate([[np.log1p(graph.nodes)], shares, means]).astype(np.float32)
-        self._configurations = graph.configurations
-        if isinstance(graph.configurations, LayoutFeatures):
-            layouts = graph.configurations
-            one_hot = layouts.codebook[:, :, None] == _VALUES
-            self._one_hot = one_hot.reshape(len(one_hot), LAYOUT_VALUES * len(_VALUES)).astype(np.float32)
-            self._usual = _most_frequent(layouts)
-            nodes = layouts.node_ids
-            opcode = np.eye(sizes.opcodes, dtype=np.float32)[graph.opcode[nodes]]
-            self._of_node = np.hstack([np.ones_like(opcode[:, :1]), opcode, graph.node_feat[nodes]], dtype=np.float32)
+        self._graph = graph
+        self._sizes = sizes
+
+    @property
+    def name(self) -> str:
+        """The graph's name."""
+        return self._graph.name
 
     def rows(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The features of some distinct configurations, each row independent of the others.
@@ -63,19 +66,44 @@ class PooledGraph:
         Returns:
             (configurations, `pooled_columns`) float32.
         """
-        configurations, first = self._configurations, len(self._of_graph)
-        result = np.empty((len(rows), self._columns), dtype=np.float32)
+        configurations, first = self._graph.configurations, _of_nodes(self._sizes)
+        result = np.empty((len(rows), pooled_columns(self._sizes)), dtype=np.float32)
         result[:, :first] = self._of_graph
         if not isinstance(configurations, LayoutFeatures):
             result[:, first:] = configurations.feat[rows]
             return result
-        step = max(1, _CHUNK_BYTES // (_CODE_BYTES * max(1, len(self._of_node))))
+        step = max(1, _CHUNK_BYTES // (_CODE_BYTES * max(1, len(configurations.node_ids))))
         for start in range(0, len(rows), step):
             chunk = slice(start, start + step)
-            result[chunk, first:] = self._pooled(np.asarray(configurations.codes[rows[chunk]]))
+            result[chunk, first:] = self._layouts(np.asarray(configurations.codes[rows[chunk]]))
         return result
 
-    def _pooled(self, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float32]:
+    @cached_property
+    def _of_graph(self) -> NDArray[np.float32]:
+        graph = self._graph
+        shares = np.bincount(graph.opcode, minlength=self._sizes.opcodes) / graph.nodes
+        means = graph.node_feat.mean(axis=0, dtype=np.float64)
+        return np.concatenate([[np.log1p(graph.nodes)], shares, means]).astype(np.float32)
+
+    @cached_property
+    def _layouts(self) -> _PooledLayouts:
+        return _PooledLayouts(self._graph, self._sizes.opcodes)
+
+
+class _PooledLayouts:
+    """What a layout configuration adds."""
+
+    def __init__(self, graph: GraphFeatures, opcodes: int) -> None:
+        layouts = graph.configurations
+        assert isinstance(layouts, LayoutFeatures)
+        one_hot = layouts.codebook[:, :, None] == _VALUES
+        self._one_hot = one_hot.reshape(len(one_hot), LAYOUT_VALUES * len(_VALUES)).astype(np.float32)
+        self._usual = _most_frequent(layouts)
+        nodes = layouts.node_ids
+        opcode = np.eye(opcodes, dtype=np.float32)[graph.opcode[nodes]]
+        self._of_node = np.hstack([np.ones_like(opcode[:, :1]), opcode, graph.node_feat[nodes]], dtype=np.float32)
+
+    def __call__(self, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float32]:
         # Sparse, so that the codebook's length does not matter and each row is summed up in the order of its nodes.
         count, nodes = codes.shape
         place = csr_array(

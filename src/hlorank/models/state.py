@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any, NamedTuple
@@ -15,7 +15,26 @@ from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
 from hlorank.models.adjacency import Adjacency, propagate
-from hlorank.models.inputs import Neighbourhood
+from hlorank.models.edges import Neighbourhood
+from hlorank.models.inputs import Segment
+
+
+class Received(NamedTuple):
+    """What the rows after a layer of message passing receive from the rows before it.
+
+    Attributes:
+        starts: (rows + 1,) where the entries of each row start.
+        row: (entries,) the row after.
+        source: (entries,) the row before.
+        kind: (entries,) of edge, as in `Neighbourhood`.
+        weight: (entries,) float64.
+    """
+
+    starts: NDArray[np.int64]
+    row: NDArray[np.int64]
+    source: NDArray[np.int64]
+    kind: NDArray[np.int32]
+    weight: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,17 +105,32 @@ class Rows:
         keys = edges.names @ names
         return Rows.distinct(keys[:reached], keys[reached:, 0])
 
-    def messages(self, before: Rows, edges: Neighbourhood, device: torch.device) -> Adjacency:
-        """What each row receives in one layer of message passing.
+    def received(self, before: Rows, edges: Neighbourhood) -> Received:
+        """What each row receives in one layer of message passing, one row after the other.
 
-        The rows before stand there three times each: as what a node gives to itself, to its users, to its operands.
+        Args:
+            before: the rows before the layer.
+            edges: of the segment.
         """
         degree = np.diff(edges.starts)[self.node]
         stops = np.cumsum(degree)
         row = np.repeat(np.arange(len(self)), degree)
         entry = np.arange(len(row)) + (edges.starts[self.node] - stops + degree)[row]
-        column = 3 * before.every[edges.source[entry], self.configuration[row]] + edges.kind[entry]
-        return Adjacency(column, np.append(0, stops), edges.weight[entry], 3 * len(before), device)
+        source = before.every[edges.source[entry], self.configuration[row]]
+        return Received(np.append(0, stops), row, source, edges.kind[entry], edges.weight[entry])
+
+    def messages(self, before: Rows, edges: Neighbourhood, weight_of: Sequence[int], device: torch.device) -> Adjacency:
+        """What each row sums up in one layer of message passing, of the rows before under each weight.
+
+        Args:
+            before: the rows before the layer; each stands there as often as there are weights, one after the other.
+            edges: of the segment.
+            weight_of: which weight each kind of edge has.
+            device: where states are.
+        """
+        received, weights = self.received(before, edges), max(weight_of) + 1
+        column = weights * received.source + np.asarray(weight_of)[received.kind]
+        return Adjacency(column, received.starts, received.weight, weights * len(before), device)
 
     def only(self, nodes: NDArray[np.bool_]) -> tuple[Rows, NDArray[np.int64]]:
         """The rows of some nodes, of a (nodes,) mask, numbered anew, and which of the rows before they are."""
@@ -112,12 +146,12 @@ class State(NamedTuple):
     Attributes:
         values: (rows, width).
         rows: whose states these are.
-        hops: how many edges the configurations have spread from the configurable nodes.
+        hops: how many edges the configurations have spread from the configurable nodes; None before they join.
     """
 
     values: Tensor
     rows: Rows
-    hops: int = 0
+    hops: int | None = 0
 
     @classmethod
     def of(cls, dense: Tensor) -> State:
@@ -129,16 +163,39 @@ class State(NamedTuple):
         """Whether no two nodes or configurations share a row."""
         return len(self.rows) == self.rows.every.size
 
+    def next_reach(self, segment: Segment) -> tuple[int | None, int]:
+        """The `hops` of the state after one more layer of message passing, and how many nodes they reach."""
+        return (None, 0) if self.hops is None else (self.hops + 1, segment.reached(self.hops + 1))
+
+    def repeated(self, configurations: int) -> State:
+        """The states of a single configuration, for that many of them; a node has one row for them all."""
+        if self.rows.every.shape[1] == configurations:
+            return self
+        nodes = len(self.rows.every)
+        rows = Rows.distinct(np.empty((0, configurations), dtype=np.int64), np.arange(nodes))
+        return State(self.dense()[:, 0], rows, None)
+
+    def plus(self, before: State) -> State:
+        """The sum with a state from which this one comes, so that nodes that share a row here shared one there."""
+        if self.is_plain and before.is_plain:
+            return self._replace(values=self.values + before.values)
+        added = propagate(before.values, self.rows.previous(before.rows, self.values.device))
+        return self._replace(values=self.values + added)
+
     def dense(self) -> Tensor:
         """The plain form, (nodes, configurations, width)."""
         if self.is_plain:
-            return self.values.view(*self.rows.every.shape, -1)
+            return self.values.view(*self.rows.every.shape, self.values.shape[1])
         return embedding(self._tensor(self.rows.every), self.values)
 
     def only(self, nodes: NDArray[np.bool_]) -> State:
         """The states of some nodes, of a (nodes,) mask."""
         rows, kept = self.rows.only(nodes)
         return State(embedding(self._tensor(kept), self.values), rows, self.hops)
+
+    def first(self, count: int) -> State:
+        """The states of the first nodes."""
+        return self.only(np.arange(len(self.rows.every)) < count)
 
     def map_nodes(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Rows of a function of nodes that share none, (some nodes, configurations, width) to the same shape."""

@@ -7,8 +7,8 @@ from hlorank.stages.entry import output_folder, stage
 @stage
 def main(config: Config) -> float | None:
     """Trains `method` on `collection`; sweeps minimize or maximize the returned validation Kendall tau."""
-    from hlorank.models.baseline import BASELINES
-    from hlorank.training.baseline import train_baseline
+    from hlorank.models.baselines.baseline import BASELINES
+    from hlorank.training.baselines.run import train_baseline
     from hlorank.training.run import train
 
     run = train_baseline if config.method in BASELINES else train

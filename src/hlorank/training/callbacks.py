@@ -114,4 +114,4 @@ class Patience(EarlyStopping):
 
     def on_train_start(self, trainer: lightning.Trainer, *_: Any) -> None:
         """Stops before the first step if the checkpoint says so."""
-        trainer.should_stop = self.stopped_epoch > 0
+        trainer.should_stop = trainer.should_stop or self.stopped_epoch > 0

@@ -62,8 +62,9 @@ class Combiner:
         if method.others == "table" and Mixing.CONFIGURATIONS in model.mixing:
             allowed = ", ".join(name for name, other in METHODS.items() if other.others != "table")
             raise ConfigError(
-                "model.configuration_attention=true: an embedding then depends on the configurations of its step, and "
-                f"a historical table would keep it for other steps; set it to false, or method to one of {allowed}"
+                f"model.block: with {model.layers_that_mix(Mixing.CONFIGURATIONS)} an embedding depends on the "
+                "configurations of its step, and a historical table would keep it for other steps; leave it out, or "
+                f"set method to one of {allowed}"
             )
         self.model = model
         self.method = method
@@ -117,7 +118,7 @@ class Combiner:
         before = model.computed_rows
         embedding = model.embed_rows(step.graph, j, step.rows)
         self.cost.rows += model.computed_rows - before
-        self.cost.plain_rows += len(model.layers) * step.graph.segments[j].nodes * len(step.rows)
+        self.cost.plain_rows += model.plain_layers * step.graph.segments[j].nodes * len(step.rows)
         return embedding
 
     def _stale(

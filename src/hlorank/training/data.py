@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
@@ -130,8 +130,13 @@ def usable(store: FeatureStore, config: Config) -> tuple[list[str], list[str]]:
     """
     for name, reason in store.skipped("train").items():
         log.warning("%s: training skips the graph %s: %s", store.spec.collection, name, reason)
-    drawn = {name: validated(store.open("valid", name), config)[1] for name in store.trainable("valid")}
-    return store.trainable("train"), [name for name, labels in drawn.items() if labels.min() < labels.max()]
+    return store.trainable("train"), _rankable(store, "valid", store.trainable("valid"), config)
+
+
+def _rankable(store: FeatureStore, split: Split, names: Iterable[str], config: Config) -> list[str]:
+    """Those of some trainable graphs of which at least two different labels are drawn for validation."""
+    drawn = {name: validated(store.open(split, name), config)[1] for name in names}
+    return [name for name, labels in drawn.items() if labels.min() < labels.max()]
 
 
 class StepData(lightning.LightningDataModule):
@@ -140,19 +145,24 @@ class StepData(lightning.LightningDataModule):
     Args:
         graphs: opens the collection's graphs.
         config: the whole configuration.
+        held_out: graphs of train that are ranked in validation, in the place of those of valid; none keeps these.
 
     Attributes:
         train: names of the graphs that are trained on.
         valid: names of the graphs that are ranked in validation.
     """
 
-    def __init__(self, graphs: GraphOpener, config: Config) -> None:
+    def __init__(self, graphs: GraphOpener, config: Config, held_out: Collection[str] = ()) -> None:
         super().__init__()
         self.config = config
         self.sampler = sampler_named(config.trainer.sampling)
         self._open = lru_cache(_OPEN_GRAPHS)(graphs.open)
         self._cut = partial(graphs.cut, "train")
         self.train, self.valid = usable(graphs.store, config)
+        self._splits: dict[Split, Split] = {"train": "train", "valid": "train" if held_out else "valid"}
+        if held_out:
+            self.train = [name for name in self.train if name not in held_out]
+            self.valid = _rankable(graphs.store, "train", held_out, config)
         sampled = config.segments.sampled
         if fewer := sum(cut is not None and cut.segments < sampled for cut in map(self._cut, self.train)):
             log.warning(
@@ -163,7 +173,7 @@ class StepData(lightning.LightningDataModule):
 
     def graph(self, split: Split, number: int) -> GraphInputs:
         """One of the graphs of `train` or `valid`, by its place there."""
-        return self._open(split, (self.train if split == "train" else self.valid)[number])
+        return self._open(self._splits[split], (self.train if split == "train" else self.valid)[number])
 
     def table_entries(self) -> dict[str, int]:
         """How many entries of the historical table each training graph that is cut has in a working set, at most."""

@@ -120,6 +120,10 @@ class HeadModule(lightning.LightningModule):
         tau = torch.tensor(kendall_tau(scores, ranking.labels))
         self.log(HEAD_TAU, tau, on_step=False, on_epoch=True, prog_bar=True, batch_size=1)
 
+    def progress(self) -> float:
+        """The share of the steps that are taken."""
+        return self.global_step / (self.config.segments.finetune_epochs * self.config.trainer.steps_per_epoch)
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """AdamW over the head alone."""
         trainer = self.config.trainer

@@ -1,15 +1,29 @@
-"""Training losses over the configurations of one graph; a larger score means slower."""
+"""Training losses over the configurations of one graph; a larger score means slower.
+
+No loss compares configurations of different graphs, and none depends on the order of the configurations, but for
+`listmle` among equal labels.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from hlorank.config import ConfigError, LossConfig
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def _over_ordered_pairs(penalty: Callable[[Tensor], Tensor], scores: Tensor, labels: Tensor) -> Tensor:
+    """The mean of penalty(scores_i - scores_j) over pairs with labels_i > labels_j; 0 where all labels tie."""
+    slower = labels[:, None] > labels[None, :]
+    penalties = penalty(scores[:, None] - scores[None, :])
+    return (penalties * slower).sum() / slower.sum().clamp(min=1)
 
 
 def pairwise_hinge(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
@@ -23,9 +37,23 @@ def pairwise_hinge(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
     Returns:
         A scalar; 0 where all labels tie.
     """
-    slower = labels[:, None] > labels[None, :]
-    penalty = (margin - (scores[:, None] - scores[None, :])).clamp(min=0)
-    return (penalty * slower).sum() / slower.sum().clamp(min=1)
+    return _over_ordered_pairs(lambda difference: (margin - difference).clamp(min=0), scores, labels)
+
+
+def pairwise_logistic(scores: Tensor, labels: Tensor) -> Tensor:
+    """RankNet: the mean over pairs with labels_i > labels_j of log(1 + exp(-(scores_i - scores_j))).
+
+    It is the negative log likelihood of the order of each pair, where i is slower with the probability
+    1 / (1 + exp(-(scores_i - scores_j))) (Burges et al., ICML 2005, equations 2 and 3 for a target of 1).
+
+    Args:
+        scores: (configurations,) floating point.
+        labels: (configurations,) runtimes.
+
+    Returns:
+        A scalar; 0 where all labels tie.
+    """
+    return _over_ordered_pairs(lambda difference: softplus(-difference), scores, labels)
 
 
 def listmle(scores: Tensor, labels: Tensor) -> Tensor:
@@ -46,10 +74,36 @@ def listmle(scores: Tensor, labels: Tensor) -> Tensor:
     return (remaining - ordered).mean()
 
 
-def log_mse(scores: Tensor, labels: Tensor) -> Tensor:
-    """The mean squared error of log runtime, both sides centred over the configurations.
+def _residual(scores: Tensor, labels: Tensor) -> Tensor:
+    """(configurations,) scores - log(labels), both centred over the configurations.
 
     Centring leaves out a constant of the graph, which no ranking inside the graph needs.
+    """
+    target = labels.log()
+    return (scores - scores.mean()) - (target - target.mean()).to(scores.dtype)
+
+
+def log_differences(scores: Tensor, labels: Tensor) -> Tensor:
+    """The mean over all pairs of |(scores_i - scores_j) - (log labels_i - log labels_j)|.
+
+    The absolute error of the differences of all pairs, which leaves out a constant of the graph (second place of
+    Kaggle's "Google - Fast or Slow? Predict AI Model Runtime", for layout:xla and tile:xla). Pairs of equal labels
+    count too: their scores should be equal.
+
+    Args:
+        scores: (configurations,) floating point.
+        labels: (configurations,) positive runtimes.
+
+    Returns:
+        A scalar; 0 for a single configuration.
+    """
+    residual = _residual(scores, labels)
+    pairs = len(residual) * (len(residual) - 1)
+    return (residual[:, None] - residual[None, :]).abs().sum() / max(1, pairs)
+
+
+def log_mse(scores: Tensor, labels: Tensor) -> Tensor:
+    """The mean squared error of log runtime, both sides centred over the configurations.
 
     Args:
         scores: (configurations,) floating point.
@@ -58,22 +112,51 @@ def log_mse(scores: Tensor, labels: Tensor) -> Tensor:
     Returns:
         A scalar.
     """
-    target = labels.log()
-    residual = (scores - scores.mean()) - (target - target.mean()).to(scores.dtype)
-    return residual.square().mean()
+    return _residual(scores, labels).square().mean()
+
+
+def log_mape(scores: Tensor, labels: Tensor) -> Tensor:
+    """The mean absolute relative error of runtimes, predicted up to a constant factor of the graph.
+
+    With r = scores - log(labels), both sides centred, a score predicts the runtime labels * exp(r), whose relative
+    error is |exp(r) - 1|. Centring gives the predicted runtimes the geometric mean of the measured ones, so that
+    neither a constant added to the scores nor the unit of time plays a role. Above r = 1, where a prediction is more
+    than e times too long, the tangent e r - 1 takes the place of the exponential, which would overflow.
+
+    Args:
+        scores: (configurations,) floating point.
+        labels: (configurations,) positive runtimes.
+
+    Returns:
+        A scalar.
+    """
+    residual = _residual(scores, labels)
+    return (residual.clamp(max=1).expm1().abs() + math.e * (residual - 1).clamp(min=0)).mean()
 
 
 def make_loss(config: LossConfig) -> Loss:
-    """The loss that the configuration names.
+    """The weighted sum of losses that the configuration asks for.
 
     Raises:
-        ConfigError: there is no such loss.
+        ConfigError: a weight is negative or not finite, or none is above 0.
     """
     losses: dict[str, Loss] = {
-        "hinge": lambda scores, labels: pairwise_hinge(scores, labels, config.margin),
+        "hinge": partial(pairwise_hinge, margin=config.margin),
+        "logistic": pairwise_logistic,
         "listmle": listmle,
+        "differences": log_differences,
         "mse": log_mse,
+        "mape": log_mape,
     }
-    if config.name not in losses:
-        raise ConfigError(f"loss.name: expected one of {', '.join(losses)}, found {config.name!r}")
-    return losses[config.name]
+    weights: dict[str, float] = {name: getattr(config, name) for name in losses}
+    for name, weight in weights.items():
+        if not 0 <= weight < math.inf:
+            raise ConfigError(f"loss.{name}={weight}: set it to 0, or to a finite weight above")
+    parts = [(weight, losses[name]) for name, weight in weights.items() if weight > 0]
+    if not parts:
+        raise ConfigError(f"loss: all weights are 0; set one of {', '.join(losses)} above, such as with loss=listmle")
+
+    def weighted(scores: Tensor, labels: Tensor) -> Tensor:
+        return torch.stack([weight * loss(scores, labels) for weight, loss in parts]).sum()
+
+    return weighted

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from hlorank.config import ConfigError
-from hlorank.models.baseline import BASELINES
+from hlorank.models.baselines.baseline import BASELINES
 
 
 @dataclass(frozen=True)

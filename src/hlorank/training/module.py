@@ -15,6 +15,7 @@ from hlorank.config import Config
 from hlorank.evaluation.scoring import score_configurations
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
+from hlorank.training.budget import CpuBudget
 from hlorank.training.combine import Combiner, StepCost
 from hlorank.training.data import Ranking, Step
 from hlorank.training.losses import make_loss
@@ -31,6 +32,9 @@ class RankingModule(lightning.LightningModule):
     Args:
         model: the cost model.
         config: the whole configuration.
+
+    Attributes:
+        budget: the bound of the training's CPU time, a callback of its trainer.
     """
 
     def __init__(self, model: CostModel, config: Config) -> None:
@@ -38,6 +42,7 @@ class RankingModule(lightning.LightningModule):
         self.model = model
         self.config = config
         self.loss = make_loss(config.loss)
+        self.budget = CpuBudget(config.trainer.cpu_seconds)
         method, segments = method_named(config.method), config.segments
         self.table: HistoricalTable | None = None
         if method.others == "table":
@@ -90,19 +95,29 @@ class RankingModule(lightning.LightningModule):
         tau = kendall_tau(scores, labels)
         self.log(VALID_TAU, torch.tensor(tau), on_step=False, on_epoch=True, prog_bar=True, batch_size=1)
 
+    @property
+    def total_steps(self) -> int:
+        """Steps of the optimizer, at most."""
+        return self.config.trainer.max_epochs * self.config.trainer.steps_per_epoch
+
+    def progress(self) -> float:
+        """The share of the training that is done: of its steps or of its CPU time, whichever is larger."""
+        return max(self.global_step / self.total_steps, self.budget.share)
+
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """AdamW; the learning rate rises linearly, then falls to zero along a cosine."""
+        """AdamW; the learning rate rises linearly, then falls to zero along a cosine, as the training progresses."""
         trainer = self.config.trainer
         optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=trainer.learning_rate, weight_decay=trainer.weight_decay
         )
-        total = trainer.max_epochs * trainer.steps_per_epoch
+        total = self.total_steps
         rise = max(1, round(trainer.warmup * total))
 
         def factor(step: int) -> float:
-            if step < rise:
-                return (step + 1) / rise
-            return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, total - rise)))
+            done = min(total, max(step, self.budget.share * total))
+            if done < rise:
+                return min(1.0, (done + 1) / rise)
+            return 0.5 * (1 + math.cos(math.pi * (done - rise) / max(1, total - rise)))
 
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

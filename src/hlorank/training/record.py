@@ -15,7 +15,7 @@ from hlorank.tracking import flatten, open_run, tracking_uri
 
 HISTORY, RUN = "history.csv", "run.json"
 
-_COLUMNS = ["epoch", "train_loss", "valid_kendall_tau", "step_seconds"]
+_COLUMNS = ["member", "epoch", "train_loss", "valid_kendall_tau", "step_seconds"]
 
 
 @contextmanager
@@ -47,11 +47,13 @@ def keep_record(config: Config, run_id: str, history: Sequence[dict[str, float |
     Args:
         config: the whole configuration.
         run_id: the run.
-        history: a row for each epoch: epoch, train_loss, valid_kendall_tau, step_seconds.
+        history: a row for each epoch: member (of an ensemble, 0 where it is left out), epoch, train_loss,
+            valid_kendall_tau, step_seconds.
         output: the model folder.
     """
     import mlflow
 
-    write_text(output / HISTORY, pd.DataFrame(history, columns=_COLUMNS).to_csv(index=False))
+    rows = [{"member": 0, **row} for row in history]
+    write_text(output / HISTORY, pd.DataFrame(rows, columns=_COLUMNS).to_csv(index=False))
     write_json(output / RUN, {"run_id": run_id, "tracking_uri": tracking_uri(config.tracking)})
     mlflow.log_artifacts(str(output), "model")

@@ -1,68 +1,146 @@
-"""Every layer mixes as far as it declares, and its two forms are equal."""
+"""Every layer mixes as far as it declares, keeps the order of what it gets, and its two forms are equal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.autograd import gradcheck
 
-from hlorank.models.inputs import GraphInputs
-from hlorank.models.layers.configuration_attention import ConfigurationAttention
+from hlorank.models.edges import Edges
+from hlorank.models.inputs import GraphInputs, Segment
 from hlorank.models.layers.layer import Layer, Mixing
-from hlorank.models.layers.sage import SageLayer
-from hlorank.models.layers.squeeze_excite import SqueezeExcite
+from hlorank.models.layers.names import LAYERS
 from hlorank.models.state import State
 
 WIDTH, CONFIGURATIONS = 64, 3
-LAYERS: dict[str, Callable[[], Layer]] = {
-    "sage": lambda: SageLayer(WIDTH, dropout=0.0),
-    "squeeze_excite": lambda: SqueezeExcite(WIDTH),
-    "configuration_attention": lambda: ConfigurationAttention(WIDTH),
-}
+
+MakeLayer = Callable[..., Layer]
+MakeInputs = Callable[..., GraphInputs]
+every_layer = pytest.mark.parametrize("name", sorted(LAYERS))
+every_direction = pytest.mark.parametrize("directions", ["separate", "shared"])
 
 
-def reached_from(mixing: Mixing, graph: GraphInputs, place: int, configuration: int) -> set[tuple[int, int]]:
+@pytest.fixture
+def kernel(make_inputs: MakeInputs) -> Segment:
+    """16 nodes, all of them configurable, so that layers for configurable nodes treat all alike."""
+    (only,) = make_inputs(kind="tile", nodes=16).segments
+    return only
+
+
+def states(nodes: int, configurations: int = CONFIGURATIONS, width: int = WIDTH) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(nodes, configurations, width, dtype=torch.float64, generator=generator)
+
+
+def reached_from(mixing: Mixing, segment: Segment, place: int, configuration: int) -> set[tuple[int, int]]:
     """The (node, configuration) pairs that a state may change in a layer that mixes so far."""
-    (segment,) = graph.segments
     if mixing is Mixing.SEGMENT:
         return {(node, configuration) for node in range(segment.nodes)}
     if mixing is Mixing.CONFIGURATIONS:
         return {(place, other) for other in range(CONFIGURATIONS)}
-    order = np.argsort(segment.node_ids)
-    edges = order[graph.features.edge_index]
-    neighbours = (
-        {end for edge in edges.tolist() for end in edge if place in edge} if mixing is Mixing.NEIGHBOURS else set()
-    )
-    return {(node, configuration) for node in {place, *neighbours}}
+    near = {place}
+    if mixing is Mixing.NEIGHBOURS:
+        near.update(end for edge in segment.edges.ends.tolist() for end in edge if place in edge)
+    return {(node, configuration) for node in near}
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_declarations_are_true_and_tight(name: str, make_inputs: Callable[..., GraphInputs]) -> None:
-    graph = make_inputs(nodes=16)
-    (segment,) = graph.segments
-    torch.manual_seed(0)
-    layer = LAYERS[name]().double()
-    x = torch.randn(16, CONFIGURATIONS, WIDTH, dtype=torch.float64)
+@every_layer
+@every_direction
+def test_declarations_are_true_and_tight(name: str, directions: str, make_layer: MakeLayer, kernel: Segment) -> None:
+    layer, x = make_layer(name, width=WIDTH, directions=directions), states(16)
     for place in range(16):
         changed = x.clone()
         changed[place, 1] += torch.randn(WIDTH, dtype=torch.float64)
         with torch.no_grad():
-            differs = (layer(changed, segment) != layer(x, segment)).any(dim=-1)
-        assert set(map(tuple, differs.nonzero().tolist())) == reached_from(layer.mixing, graph, place, 1)
+            differs = (layer(changed, kernel) != layer(x, kernel)).any(dim=-1)
+        assert set(map(tuple, differs.nonzero().tolist())) == reached_from(layer.mixing, kernel, place, 1)
 
 
-@pytest.mark.parametrize("name", [name for name, make in LAYERS.items() if make().mixing is not Mixing.SEGMENT])
-def test_spreading_equals_the_plain_form(
-    name: str, make_inputs: Callable[..., GraphInputs], first_state: Callable[..., State]
+@every_layer
+@every_direction
+def test_the_order_of_nodes_and_configurations_is_kept(
+    name: str, directions: str, make_layer: MakeLayer, kernel: Segment
 ) -> None:
-    for segment in make_inputs(segments=3, nodes=60).segments:
-        torch.manual_seed(0)
-        layer = LAYERS[name]().double()
-        state = first_state(segment, CONFIGURATIONS, WIDTH, apart=layer.mixing is Mixing.CONFIGURATIONS)
-        x = state.dense()
-        for _ in range(3):
+    layer, x = make_layer(name, width=WIDTH, directions=directions), states(16)
+    result = layer(x, kernel)
+    configurations = torch.tensor([2, 0, 1])
+    torch.testing.assert_close(layer(x[:, configurations], kernel), result[:, configurations])
+    nodes = torch.randperm(16, generator=torch.Generator().manual_seed(0))
+    ends = nodes.argsort().numpy()[kernel.edges.ends]
+    renamed = replace(kernel, edges=Edges(ends, 16, None, torch.device("cpu")))
+    torch.testing.assert_close(layer(x[nodes], renamed), result[nodes])
+
+
+@every_layer
+@every_direction
+def test_gradients_are_right_and_reach_every_parameter(
+    name: str, directions: str, make_layer: MakeLayer, make_inputs: MakeInputs
+) -> None:
+    (segment,) = make_inputs(kind="tile", nodes=5).segments
+    layer = make_layer(name, width=WIDTH, directions=directions)
+    x = states(5, 2).requires_grad_()
+    # The numbers of the parameters are moved in place.
+    assert gradcheck(lambda *_: layer(x, segment), (x, *layer.parameters()), fast_mode=True)
+    (layer(x, segment) * states(5, 2).cos()).sum().backward()
+    for key, parameter in layer.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.abs().max() > 1e-9, key
+
+
+@pytest.mark.parametrize(
+    ("segments", "nodes"), [(3, 60), pytest.param(12, 24, id="few edges"), pytest.param(24, 24, id="one node each")]
+)
+@pytest.mark.parametrize("configurations", [1, 4])
+@every_layer
+@every_direction
+def test_spreading_equals_the_plain_form(
+    name: str,
+    directions: str,
+    configurations: int,
+    segments: int,
+    nodes: int,
+    make_layer: MakeLayer,
+    make_inputs: MakeInputs,
+    first_state: Callable[..., State],
+) -> None:
+    layer = make_layer(name, directions=directions)
+    for segment in make_inputs(segments=segments, nodes=nodes).segments:
+        state = first_state(segment, configurations, 6, apart=layer.mixing is Mixing.CONFIGURATIONS)
+        x, hops = state.dense(), layer.mixing is Mixing.NEIGHBOURS
+        if layer.mixing is Mixing.SEGMENT:
+            assert layer(x, segment).isfinite().all()
+            with pytest.raises(NotImplementedError):
+                layer.spread(state, segment)
+            continue
+        for k in range(3):
             state, x = layer.spread(state, segment), layer(x, segment)
-            torch.testing.assert_close(state.dense(), x, rtol=1e-11, atol=1e-13)
-        assert 0 < state.rows.reached < segment.nodes or layer.mixing is Mixing.NEIGHBOURS
+            torch.testing.assert_close(state.dense(), x, rtol=1e-10, atol=1e-12)
+            assert (state.hops, state.rows.reached) == (hops * (k + 1), segment.reached(hops * (k + 1)))
+        parameters, towards = list(layer.parameters()), states(*x.shape)
+        if parameters:
+            plain = torch.autograd.grad((x * towards).sum(), parameters, allow_unused=True)
+            sparse = torch.autograd.grad((state.dense() * towards).sum(), parameters, allow_unused=True)
+            torch.testing.assert_close(sparse, plain, rtol=1e-9, atol=1e-11)
+
+
+def test_both_kinds_of_segments_are_among_those_of_one_node(make_inputs: MakeInputs) -> None:
+    few = [make_inputs(segments=count, nodes=24).segments for count in (12, 24)]
+    assert {segment.reached(0) for segment in few[1]} == {0, 1}
+    assert {len(segment.edges) for segment in few[1]} == {0} < {len(segment.edges) for segment in few[0]}
+
+
+@pytest.mark.parametrize("name", ["sage", "gcn", "graph_conv", "gin", "gatv2", "edge_mlp"])
+@every_direction
+def test_configurations_spread_before_they_join(
+    name: str, directions: str, make_layer: MakeLayer, segment: Segment, first_state: Callable[..., State]
+) -> None:
+    """Before they do, no configuration has reached a node."""
+    layer = make_layer(name, directions=directions)
+    before = first_state(replace(segment, within=[0]), 3, 6, apart=False)._replace(hops=None)
+    after = layer.spread(before, segment)
+    assert (after.hops, after.rows.reached) == (None, 0)
+    torch.testing.assert_close(after.dense(), layer(before.dense(), segment), rtol=1e-10, atol=1e-12)

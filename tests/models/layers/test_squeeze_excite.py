@@ -6,14 +6,12 @@ from collections.abc import Callable
 
 import torch
 
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.inputs import Segment
 from hlorank.models.layers.squeeze_excite import SqueezeExcite
 
 
-def test_equals_the_equations(make_inputs: Callable[..., GraphInputs]) -> None:
-    (segment,) = make_inputs().segments
-    torch.manual_seed(0)
-    layer, x = SqueezeExcite(48).double(), torch.randn(24, 3, 48, dtype=torch.float64)
+def test_equals_the_equations(make_layer: Callable[..., SqueezeExcite], segment: Segment) -> None:
+    layer, x = make_layer("squeeze_excite", width=48), torch.randn(24, 3, 48, dtype=torch.float64)
     parameters = dict(layer.gate.named_parameters())
     assert parameters["0.weight"].shape == (3, 48)  # a sixteenth of the channels
     result = layer(x, segment)

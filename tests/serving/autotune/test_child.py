@@ -15,11 +15,12 @@ from hlorank.collect.candidates import SkippedError
 from hlorank.collect.task import Progress
 from hlorank.config import Config
 from hlorank.io import DataError, read_json
+from hlorank.models.baselines.baseline import BASELINES
 from hlorank.serving.autotune import child
 from hlorank.serving.autotune.again import run_again
 from hlorank.serving.autotune.decide import Speedup
 from hlorank.serving.autotune.task import AgainTask, TuneTask
-from hlorank.training.baseline import train_baseline
+from hlorank.training.baselines.run import train_baseline
 from hlorank.training.run import train
 
 
@@ -43,12 +44,14 @@ def test_without_a_model_candidates_are_measured_in_the_order_drawn(task: TuneTa
     assert shares[-1] <= 1
 
 
-@pytest.mark.parametrize("method", ["gst", "gradient_boosting"])
-@pytest.mark.parametrize("search", ["random", "default"])
+@pytest.mark.parametrize(
+    ("method", "search"),
+    [("gst", "random"), *((method, "default") for method in ("gst", *BASELINES))],
+)
 def test_a_model_ranks_the_candidates(
     method: str, search: str, task: TuneTask, settings: Callable[..., Config], tmp_path: Path
 ) -> None:
-    (train_baseline if method == "gradient_boosting" else train)(settings(method=method), tmp_path / "model")
+    (train_baseline if method in BASELINES else train)(settings(method=method), tmp_path / "model")
     task = dataclasses.replace(
         task, model=str(tmp_path / "model"), collection=f"layout:cpu:{search}", batch=4, budget=4
     )

@@ -46,3 +46,26 @@ class Layer(nn.Module):
     def spread(self, state: State, segment: Segment) -> State:
         """The same, where nodes that no configuration reaches are computed once."""
         raise NotImplementedError
+
+
+class RowLayer(Layer):
+    """A layer that computes each state by itself, with a module over the last axis.
+
+    Args:
+        module: (..., width) to the same shape.
+    """
+
+    mixing = Mixing.ROW
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor, _: Segment) -> Tensor:
+        """The plain form: (nodes, configurations, width) to the same shape."""
+        result: Tensor = self.module(x)
+        return result
+
+    def spread(self, state: State, _: Segment) -> State:
+        """The same, once for each distinct state."""
+        return state._replace(values=self.module(state.values))

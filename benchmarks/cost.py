@@ -1,0 +1,260 @@
+"""What each experiment costs: parameters, configurations a second in training and in scoring, peak memory.
+
+Layout experiments train on the real program unet3d and score all 1,965 configurations of unet_3d.4x4.bf16; those for
+tiles train on the bundled sample and score its kernels of valid. All are measured one after the other, each in a
+process of its own, in several rounds: what stands beside the reference, kaggle_1, is the median of the ratios within a
+round, as the speed of a machine changes.
+
+- Training: steps of the optimizer as the experiment takes them, by its own method, graphs and configurations, in CPU
+  time of one thread, after the first step; one member of an ensemble. Validation is no part of it.
+- Scoring: all configurations as the stage evaluate scores them, repeated ones included: CPU time with one thread, and
+  with two the time that passes, for which the machine must be quiet.
+- Memory: the largest resident size of the process that trains, and of the one that scores, libraries included.
+
+    python benchmarks/cost.py --json benchmarks/results/cost.json
+    python benchmarks/cost.py --collection layout/xla/default --experiment best_layout --rounds 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import quality  # type: ignore[import-not-found] # beside this script
+
+from hlorank.collection import Collection
+from hlorank.config import Config
+from hlorank.io import atomic_path, shared_dir, write_json
+
+RESULTS = Path(__file__).parent / "results" / "cost.csv"
+COLLECTIONS = ("layout/xla/default", "tile/cpu")
+REFERENCE = "kaggle_1"
+SCORING_SECONDS = 2.0  # what takes less is repeated
+# Only a folder to score with: what weights hold does not change what scoring costs.
+LITTLE = (
+    *("trainer.max_epochs=1", "trainer.steps_per_epoch=1", "trainer.graphs_per_step=1", "segments.finetune_epochs=1"),
+    "trainer.validation_configs=2",
+)
+TRAINING, SCORING, SCORING_2 = "train_configs_per_second", "score_seconds", "score_seconds_2_threads"
+COLUMNS = (
+    *("collection", "experiment", "parameters", "configs_per_step", TRAINING, "train_ratio", "score_configs"),
+    *(SCORING, SCORING_2, "score_ratio", "train_bytes", "score_bytes"),
+)
+
+
+def make_model(config: Config, folder: Path) -> dict[str, Any]:
+    """Prepares the data and writes a model."""
+    quality.fetch(config)
+    quality.featurize(config)
+    return {"parameters": quality.train_model(config, folder)[0]}
+
+
+def train_cost(config: Config, seconds: float) -> dict[str, Any]:
+    """Trains with Lightning's trainer as the stage train does, for some seconds of CPU time; keeps nothing."""
+    import lightning
+    import torch
+    from lightning.pytorch.callbacks import Callback
+
+    from hlorank.models.cost_model import CostModel
+    from hlorank.models.folder import input_sizes
+    from hlorank.models.open import GraphOpener
+    from hlorank.training.averaging import StepAveraging
+    from hlorank.training.callbacks import peak_memory_bytes
+    from hlorank.training.data import StepData
+    from hlorank.training.methods import method_named
+    from hlorank.training.module import RankingModule
+
+    class Clock(Callback):
+        """CPU time and configurations so far after each step of the optimizer; stops after `seconds`."""
+
+        def __init__(self) -> None:
+            self.marks: list[tuple[float, int]] = []
+            self.configurations = 0
+
+        def on_train_batch_end(
+            self, trainer: lightning.Trainer, _module: Any, _outputs: Any, batch: Any, batch_idx: int
+        ) -> None:
+            self.configurations += len(batch.rows)
+            if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+                self.marks.append((time.process_time(), self.configurations))
+                enough = self.marks[-1][0] - self.marks[0][0] >= seconds and len(self.marks) > 1
+                trainer.should_stop = trainer.should_stop or enough
+
+    torch.set_num_threads(1)
+    collection, paths, settings = Collection.parse(config.collection), config.paths, config.trainer
+    whole = method_named(config.method).whole_graph or collection.kind == "tile"
+    segments = None if whole else Path(paths.segments) / collection.path
+    graphs = GraphOpener(Path(paths.features) / collection.path, segments, torch.device("cpu"))
+    torch.manual_seed(config.seed)
+    model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
+    module, clock = RankingModule(model, config), Clock()
+    averaging: list[Callback] = []
+    if settings.averaging != "none":
+        averaging.append(
+            StepAveraging(settings.averaging, settings.averaging_decay, module.progress, torch.device("cpu"))
+        )
+    trainer = lightning.Trainer(
+        max_epochs=settings.max_epochs,
+        accelerator="cpu",
+        accumulate_grad_batches=settings.graphs_per_step,
+        gradient_clip_val=settings.gradient_clip,
+        reload_dataloaders_every_n_epochs=1,
+        limit_val_batches=0,
+        callbacks=[*averaging, clock],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, datamodule=StepData(graphs, config))
+    (start, before), (end, after) = clock.marks[0], clock.marks[-1]
+    return {
+        TRAINING: (after - before) / (end - start),
+        "configs_per_step": round((after - before) / (len(clock.marks) - 1)),
+        "train_bytes": peak_memory_bytes(),
+    }
+
+
+def score_cost(config: Config, folder: Path) -> dict[str, Any]:
+    """Scores all configurations of valid, with one thread and with two."""
+    import torch
+
+    from hlorank.evaluation.scorer import load_scorer
+    from hlorank.models.open import GraphOpener
+    from hlorank.training.callbacks import peak_memory_bytes
+
+    collection, paths = Collection.parse(config.collection), config.paths
+    scorer = load_scorer(folder, config.evaluate.memory_bytes)
+    segments = None if scorer.cut is None else Path(paths.segments) / collection.path
+    graphs = GraphOpener(Path(paths.features) / collection.path, segments, torch.device("cpu"))
+    names = graphs.store.graphs("valid")
+
+    def timed(threads: int, clock: Callable[[], float]) -> float:
+        torch.set_num_threads(threads)
+        taken: list[float] = []
+        while sum(taken) < SCORING_SECONDS:
+            start = clock()
+            for name in names:
+                scorer.score(graphs.store.open("valid", name), graphs.cut("valid", name))
+            taken.append(clock() - start)
+        return median(taken)
+
+    return {
+        SCORING: timed(1, time.process_time),
+        SCORING_2: timed(2, time.perf_counter),
+        "score_configs": sum(graphs.store.entries("valid")[name].configurations for name in names),
+        "score_bytes": peak_memory_bytes(),
+    }
+
+
+def _quiet() -> None:
+    logging.disable(logging.INFO)
+    warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")  # Lightning 2.6 with PyTorch 2.13
+
+
+def alone(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """The result of a function that runs in a process of its own."""
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=_quiet) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def measure(collection: str, names: Sequence[str], arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for each experiment on one collection."""
+    from hlorank.models.baselines.baseline import BASELINES
+
+    work = arguments.work.resolve()
+    tracking = (f"tracking.uri=sqlite:///{work}/mlflow.db", f"tracking.artifacts={work}/artifacts")
+    configs, folders = {}, {}
+    rounds: dict[str, list[dict[str, Any]]] = {}
+    for name in names:
+        overrides = (*quality.overrides_of(name, quality.CPU_SECONDS), *tracking)
+        place = work / quality.data_key(quality.composed(collection, overrides, 0, work))
+        configs[name], folders[name] = quality.composed(collection, overrides, 0, place), place / "models" / name
+        made = alone(make_model, quality.composed(collection, (*overrides, *LITTLE), 0, place), folders[name])
+        rounds[name] = [dict(made) for _ in range(arguments.rounds)]
+    for number in range(arguments.rounds):
+        for name, config in configs.items():
+            found = rounds[name][number]
+            if config.method not in BASELINES:
+                found |= alone(train_cost, config, arguments.seconds)
+            found |= alone(score_cost, config, folders[name])
+            print(f"[{number + 1}/{arguments.rounds}] {collection} {name}: {found}", file=sys.stderr, flush=True)
+    return summary(collection, rounds)
+
+
+def summary(collection: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """A row for each experiment: medians over its rounds, and of the ratios to the reference within each."""
+    reference = next((found for name, found in rounds.items() if name.startswith(REFERENCE)), None)
+    rows = []
+    for name, found in rounds.items():
+        row: dict[str, Any] = {"collection": collection, "experiment": name}
+        row |= {column: median(one[column] for one in found) for column in COLUMNS if column in found[0]}
+        if reference is not None:
+            both = list(zip(found, reference, strict=True))
+            row["score_ratio"] = median(other[SCORING] / own[SCORING] for own, other in both)
+            if TRAINING in row:
+                row["train_ratio"] = median(own[TRAINING] / other[TRAINING] for own, other in both)
+        rows.append(row)
+    return rows
+
+
+def show(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as Markdown."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    for row in rows:
+        cells = (row.get(column, "") for column in COLUMNS)
+        lines.append(f"| {' | '.join(f'{c:,.4g}' if isinstance(c, float) else str(c) for c in cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--collection", nargs="+", default=COLLECTIONS, choices=COLLECTIONS)
+    parser.add_argument("--experiment", nargs="+", help="beside the reference (default: all for the kind)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0, help="CPU time of training in each round")
+    parser.add_argument("--work", type=Path, default=quality.ROOT / ".hlorank" / "cost", help="features and models")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
+    parser.add_argument("--quick", action="store_true", help="tiles only, one short round; results kept with the work")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    if arguments.quick:
+        arguments.collection, arguments.results = ["tile/cpu"], arguments.work / "quick.csv"
+        arguments.experiment, arguments.rounds, arguments.seconds = ["best_tile"], 1, 1.0
+    rows = []
+    for collection in arguments.collection:
+        if collection.startswith("layout") and not (shared_dir() / "data/tpugraphs").is_dir():
+            print(f"skipped {collection}: there is no {shared_dir() / 'data/tpugraphs'}")
+            continue
+        known = quality.EXPERIMENTS[Collection.parse(collection).kind]
+        names = [
+            name
+            for name in known
+            if not arguments.experiment or name in arguments.experiment or name.startswith(REFERENCE)
+        ]
+        rows += measure(collection, names, arguments)
+    with atomic_path(arguments.results) as temporary, temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    print(show(rows))
+    if arguments.json:
+        write_json(arguments.json, {"rounds": arguments.rounds, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Rankings of real TPU programs, one left out: Kendall tau and slowdown of each experiment.
+
+Two programs and 15 kernels are published with their runtimes outside the archives of TpuGraphs; that is far too little
+for a claim beyond the number.
+
+- layout/xla/default: unet3d is trained on, unet_3d.4x4.bf16 is ranked. Half of its 1,965 configurations are within
+  0.01 % of the fastest, so that its slowdown says little.
+- tile/xla: 14 kernels of op_tuning_data.pb are trained on, the 15th is ranked, each in turn. Six of them have but two
+  or three configurations; those of three have no window to tell them apart, so that no ranking has a tau but 0, and no
+  mean one above 0.8.
+
+What is ranked stands in the split test and nothing in valid, so that no epoch is chosen on it: a training keeps the one
+with the smallest training loss. Each ranking is a row of benchmarks/results/real.csv as soon as it is done, and is not
+computed again as long as neither its configuration nor its data change. The table is the mean over what is ranked, with
+mean and standard deviation over seeds; a training has a budget of process CPU time.
+
+    python benchmarks/real.py
+    python benchmarks/real.py --collection tile/xla --experiment kaggle_1 best_tile --seeds 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import quality  # type: ignore[import-not-found] # beside this script
+from rows import append_row, read_rows  # type: ignore[import-not-found] # beside this script
+
+from hlorank.collection import Collection, graph_files
+from hlorank.hlo.convert import convert
+from hlorank.io import fingerprint, shared_dir
+
+RESULTS = Path(__file__).parent / "results" / "real.csv"
+GRAPHS, KERNELS = Path("data/tpugraphs/npz"), Path("data/official/op_tuning_data.pb")
+CPU_SECONDS = {"layout/xla/default": quality.CPU_SECONDS, "tile/xla": 10.0}
+TRAIN_TAU = "train/kendall_tau"
+FIGURES = (TRAIN_TAU, *(f"test/{metric}" for metric in ("kendall_tau", "opa", "slowdown_1", "slowdown_5")))
+COLUMNS = (
+    *("collection", "experiment", "seed", "fingerprint", "graph", "parameters", "steps", "cpu_seconds"),
+    *FIGURES,
+)
+# Imports take longer than the training of a kernel does: a process takes several.
+_TRAININGS_PER_PROCESS = 15
+
+
+class Fold(NamedTuple):
+    """What is trained on, and what is ranked."""
+
+    train: list[Path]
+    ranked: Path
+
+    def lay_out(self, folder: Path) -> None:
+        """Writes links where the stage fetch writes the graphs of a collection."""
+        for split, files in (("train", self.train), ("test", [self.ranked])):
+            (folder / split).mkdir(parents=True, exist_ok=True)
+            for file in files:
+                link = folder / split / file.name
+                if not link.is_symlink():
+                    link.symlink_to(file.resolve())
+
+
+class Ranking(NamedTuple):
+    """One row of the results, to be computed."""
+
+    graph: str
+    training: quality.Training
+
+
+def folds_of(collection: Collection, work: Path) -> list[Fold]:
+    if collection.kind == "tile":
+        kernels = sorted(convert(shared_dir() / KERNELS, work / "kernels", "tile"))
+        return [Fold([other for other in kernels if other != kernel], kernel) for kernel in kernels]
+    root = shared_dir() / GRAPHS
+    return [Fold(graph_files(root, collection, "train"), file) for file in graph_files(root, collection, "valid")]
+
+
+def waiting(arguments: argparse.Namespace, work: Path) -> Iterator[Ranking]:
+    """What is asked for, with the data of each prepared."""
+    from mlflow.tracking import MlflowClient
+
+    tracking = (f"tracking.uri=sqlite:///{work}/mlflow.db", f"tracking.artifacts={work}/artifacts")
+    MlflowClient(tracking[0].removeprefix("tracking.uri=")).search_experiments()  # made once, before trainings race
+    for address in arguments.collection:
+        collection = Collection.parse(address)
+        folds = folds_of(collection, work)[: arguments.folds]
+        experiments = quality.EXPERIMENTS[collection.kind]
+        for name in [name for name in arguments.experiment or experiments if name in experiments]:
+            overrides = (
+                *quality.overrides_of(name, arguments.cpu_seconds or CPU_SECONDS[address]),
+                *("evaluate.splits=[train,test]", "featurize.workers=1", "partition.workers=1", *tracking),
+            )
+            configs = [quality.composed(address, overrides, seed, work) for seed in range(arguments.seeds)]
+            for fold in folds:
+                place = work / fingerprint([fold.ranked.stem, quality.data_key(configs[0])])[:12]
+                fold.lay_out(place / "raw" / collection.path)
+                folders = {part: str(place / part) for part in ("raw", "features", "segments")}
+                data = quality.featurize(replace(configs[0], paths=replace(configs[0].paths, **folders)))
+                for seed, config in enumerate(configs):
+                    key = quality.training_key(config, data)
+                    yield Ranking(fold.ranked.stem, quality.Training(address, name, overrides, seed, place, key))
+
+
+def run(ranking: Ranking) -> dict[str, Any]:
+    """One training and its evaluation, as a row."""
+    row, graphs = quality.run(ranking.training)
+    trained = [float(graph["kendall_tau"]) for graph in graphs if graph["split"] == "train" and graph["kendall_tau"]]
+    found = {"graph": ranking.graph, TRAIN_TAU: round(mean(trained), 4), **row}
+    return {column: found[column] for column in COLUMNS}
+
+
+def mean_over_graphs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each experiment and seed."""
+    identity = ("collection", "experiment", "seed")
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(str(row[column]) for column in identity), []).append(row)
+    return [
+        dict(zip(identity, group, strict=True))
+        | {column: mean(float(row[column]) for row in some) for column in ("cpu_seconds", *FIGURES)}
+        for group, some in groups.items()
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--collection", nargs="+", default=[*CPU_SECONDS], choices=CPU_SECONDS)
+    parser.add_argument("--experiment", nargs="+", help="by name (default: all for the kind of collection)")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--folds", type=int, metavar="N", help="only the first N kernels (default: all)")
+    parser.add_argument("--cpu-seconds", type=float, help=f"of a training (default: {CPU_SECONDS})")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings side by side (default: 2)")
+    parser.add_argument("--work", type=Path, default=quality.ROOT / ".hlorank" / "real", help="graphs, models, runs")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--show", action="store_true", help="show what is there and compute nothing")
+    parser.add_argument("--quick", action="store_true", help="a second for each of two rankings, kept with the work")
+    arguments = parser.parse_args()
+    if not (shared_dir() / KERNELS).is_file():
+        print(f"skipped: there is no {shared_dir() / KERNELS}")
+        return
+    work = arguments.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    if arguments.quick:
+        arguments.experiment, arguments.results = ["best_layout", "best_tile"], work / "quick.csv"
+        arguments.seeds = arguments.folds = arguments.cpu_seconds = 1
+
+    rankings = list(waiting(arguments, work))
+    known = {row["fingerprint"]: row for row in read_rows(arguments.results)}
+    missing = [] if arguments.show else [ranking for ranking in rankings if ranking.training.key not in known]
+    pool = ProcessPoolExecutor(arguments.jobs, get_context("spawn"), max_tasks_per_child=_TRAININGS_PER_PROCESS)
+    with pool:
+        futures = [pool.submit(run, ranking) for ranking in missing]
+        for number, future in enumerate(as_completed(futures), 1):
+            row = future.result()
+            known[row["fingerprint"]] = row
+            append_row(arguments.results, COLUMNS, row)
+            print(f"[{number}/{len(futures)}] {row['experiment']} {row['seed']} {row['graph']}: "
+                  f"tau {row['test/kendall_tau']}", file=sys.stderr, flush=True)  # fmt: skip
+    done = [known[ranking.training.key] for ranking in rankings if ranking.training.key in known]
+    print(quality.show(mean_over_graphs(done), FIGURES))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Rankers that see no edges and are no neural networks: arrays that score configurations."""

@@ -1,0 +1,44 @@
+"""Graph attention."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import leaky_relu
+
+from hlorank.models.layers.edge_wise import EdgeWise
+from hlorank.models.layers.heads import head_width
+
+_SLOPE = 0.2
+
+
+class Gatv2(EdgeWise):
+    """Multi-head attention of each node over its neighbours and itself.
+
+    y_v = b + [sum over u of a_vu W_u x_u of each head], a_v = softmax over u of a . leaky_relu(W x_v + c + W_u x_u)
+    with slope 0.2 (Brody et al., ICLR 2022, arXiv 2105.14491, equations 3, 4 and 7). The weights W_u are the same for
+    all u; with separate directions they differ between the node itself, operands and users.
+
+    Args:
+        width: of states.
+        heads: divides the width.
+        shared: edges of both directions have the same weights.
+
+    Raises:
+        ConfigError: the heads do not divide the width.
+    """
+
+    def __init__(self, width: int, heads: int, shared: bool) -> None:
+        super().__init__(width, shared, weights_of=(0, 0) if shared else (0, 1, 2))
+        self.attention = nn.Parameter(torch.empty(heads, head_width(width, heads)))
+        nn.init.xavier_uniform_(self.attention)
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def combine(self, target: Tensor, source: Tensor, row: Tensor, rows: int) -> Tensor:
+        """New states, (rows, width), from what they receive; see `EdgeWise`."""
+        from torch_geometric.utils import softmax  # takes as long to import as PyTorch
+
+        split = len(row), *self.attention.shape
+        scores = (leaky_relu(target + source, _SLOPE).view(split) * self.attention).sum(dim=-1)
+        messages = softmax(scores, row, num_nodes=rows)[..., None] * source.view(split)
+        return self.bias + source.new_zeros(rows, source.shape[1]).index_add(0, row, messages.flatten(-2))

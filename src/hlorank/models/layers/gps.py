@@ -1,0 +1,44 @@
+"""The GPS layer: message passing and global attention side by side."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from hlorank.models.inputs import Segment
+from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.layers.linear_attention import LinearAttention
+from hlorank.models.layers.mlp import mlp
+from hlorank.models.layers.sage import Sage
+
+
+class Gps(Layer):
+    """A local and a global view of each node, and an MLP over their sum.
+
+    y = norm(z + MLP(z)), z = norm(x + GraphSAGE(x)) + norm(x + LinearAttention(x)) (Rampasek et al., NeurIPS 2022,
+    arXiv 2205.12454), with layer normalisation, and twice the width within the MLP. It has its own
+    residual connections.
+
+    Args:
+        width: of states.
+        heads: of the attention; divides the width.
+        shared: edges of both directions have the same weights.
+
+    Raises:
+        ConfigError: the heads do not divide the width.
+    """
+
+    mixing = Mixing.SEGMENT
+
+    def __init__(self, width: int, heads: int, shared: bool) -> None:
+        super().__init__()
+        self.near = Sage(width, shared)
+        self.far = LinearAttention(width, heads)
+        self.mlp = mlp(width, 2 * width, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+
+    def forward(self, x: Tensor, segment: Segment) -> Tensor:
+        """The plain form: (nodes, configurations, width) to the same shape."""
+        after_near, after_far, last = self.norms
+        both = after_near(x + self.near(x, segment)) + after_far(x + self.far(x, segment))
+        result: Tensor = last(both + self.mlp(both))
+        return result

@@ -1,0 +1,32 @@
+"""Instance normalisation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from hlorank.models.inputs import Segment
+from hlorank.models.layers.layer import Layer, Mixing
+
+_EPSILON = 1e-5
+
+
+class InstanceNorm(Layer):
+    """Normalisation over a segment's nodes.
+
+    y = g (x - m) / sqrt(s + 1e-5) + b, m and s the mean and the variance over nodes of x, for each configuration and
+    channel (Ulyanov et al., arXiv 1607.08022), with a learned scale g and offset b for each channel.
+    """
+
+    mixing = Mixing.SEGMENT
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+        self.offset = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor, _: Segment) -> Tensor:
+        """The plain form: (nodes, configurations, width) to the same shape."""
+        # PyTorch's own wants the nodes on the last axis, which copies, and refuses a single node.
+        variance, mean = torch.var_mean(x, dim=0, correction=0)
+        return torch.addcmul(self.offset, x - mean, self.scale * torch.rsqrt(variance + _EPSILON))

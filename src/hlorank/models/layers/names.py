@@ -1,0 +1,75 @@
+"""Layers by the names that the configuration has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from torch import nn
+
+from hlorank.config import ConfigError, ModelConfig
+from hlorank.models.layers.channel_attention import ChannelAttention
+from hlorank.models.layers.configuration_attention import ConfigurationAttention
+from hlorank.models.layers.configuration_heads import ConfigurationHeads
+from hlorank.models.layers.dropout import Dropout
+from hlorank.models.layers.edge_mlp import EdgeMlp
+from hlorank.models.layers.gatv2 import Gatv2
+from hlorank.models.layers.gcn import Gcn
+from hlorank.models.layers.gin import Gin
+from hlorank.models.layers.gps import Gps
+from hlorank.models.layers.graph_conv import GraphConv
+from hlorank.models.layers.instance_norm import InstanceNorm
+from hlorank.models.layers.l2_norm import L2Norm
+from hlorank.models.layers.layer import Layer, RowLayer
+from hlorank.models.layers.linear_attention import LinearAttention
+from hlorank.models.layers.mlp import mlp
+from hlorank.models.layers.sage import Sage
+from hlorank.models.layers.squeeze_excite import SqueezeExcite
+
+_LEAK = 0.2  # of the official baselines
+
+LAYERS: Mapping[str, Callable[[ModelConfig], Layer]] = MappingProxyType(
+    {
+        "sage": lambda config: Sage(config.width, config.shared_directions),
+        "graph_conv": lambda config: GraphConv(config.width, config.shared_directions),
+        "gcn": lambda config: Gcn(config.width, config.shared_directions),
+        "channel_attention": lambda config: RowLayer(ChannelAttention(config.width)),
+        "gatv2": lambda config: Gatv2(config.width, config.heads, config.shared_directions),
+        "gin": lambda config: Gin(config.width, config.shared_directions),
+        "edge_mlp": lambda config: EdgeMlp(config.width, config.shared_directions),
+        "gps": lambda config: Gps(config.width, config.heads, config.shared_directions),
+        "linear_attention": lambda config: LinearAttention(config.width, config.heads),
+        "squeeze_excite": lambda config: SqueezeExcite(config.width),
+        "configuration_attention": lambda config: ConfigurationAttention(config.width),
+        "configuration_heads": lambda config: ConfigurationHeads(config.width, config.heads),
+        "instance_norm": lambda config: InstanceNorm(config.width),
+        "dropout": lambda config: Dropout(config.dropout),
+        "layer_norm": lambda config: RowLayer(nn.LayerNorm(config.width)),
+        "l2_norm": lambda _: RowLayer(L2Norm()),
+        "mlp": lambda config: RowLayer(mlp(config.width, config.width, config.width)),
+        "linear": lambda config: RowLayer(nn.Linear(config.width, config.width)),
+        "gelu": lambda _: RowLayer(nn.GELU()),
+        "relu": lambda _: RowLayer(nn.ReLU()),
+        "leaky_relu": lambda _: RowLayer(nn.LeakyReLU(_LEAK)),
+    }
+)
+"""Each makes one layer of a configuration's width."""
+
+RESIDUAL = "residual"
+"""Not a layer: adds what came into the block."""
+
+
+def make_layer(name: str, config: ModelConfig, key: str) -> Layer:
+    """The layer of a name.
+
+    Args:
+        name: of `LAYERS`.
+        config: says how wide it is, and more.
+        key: where the name stands in the configuration.
+
+    Raises:
+        ConfigError: there is no such layer.
+    """
+    if name not in LAYERS:
+        raise ConfigError(f"{key}: expected layers out of {', '.join(sorted(LAYERS))}, found {name!r}")
+    return LAYERS[name](config)

@@ -1,0 +1,182 @@
+"""Baselines of every kind in folders: what is saved comes back, and damage is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from hlorank.config import BaselineConfig
+from hlorank.featurize.features import GraphFeatures
+from hlorank.featurize.store import FeatureStore
+from hlorank.io import DataError, read_json, sha256_file, write_json
+from hlorank.models.baselines.baseline import BASELINES, Baseline, BaselineSpec, load_baseline, save_baseline
+from hlorank.models.baselines.chance import Chance
+from hlorank.models.baselines.linear import Linear
+from hlorank.models.baselines.predictor import Predictor
+from hlorank.models.baselines.trees import Trees
+from hlorank.models.folder import SPEC, WEIGHTS, input_sizes, load_model
+from hlorank.models.pooled import changed_column, pooled_columns
+
+SETTINGS = BaselineConfig(
+    iterations=3,
+    learning_rate=0.1,
+    leaves=4,
+    min_leaf=1,
+    l2=0.0,
+    rows_per_graph=100,
+    pairs_per_graph=50,
+    strengths=[0.1, 1.0],
+)
+
+every_baseline = pytest.mark.parametrize("method", BASELINES)
+
+
+@pytest.fixture
+def store(tiny_collections: Path) -> FeatureStore:
+    return FeatureStore(tiny_collections / "features/layout/synthetic/random")
+
+
+@pytest.fixture
+def graph(store: FeatureStore) -> GraphFeatures:
+    return store.open("valid", store.graphs("valid")[0])
+
+
+@pytest.fixture
+def predictors(store: FeatureStore) -> dict[str, Predictor]:
+    """One of each kind that tells configurations apart."""
+    sizes = input_sizes(store.spec)
+    columns, changed = pooled_columns(sizes), changed_column(sizes)
+    rng = np.random.default_rng(0)
+    stump = Trees(
+        root=np.array([0], dtype=np.int32),
+        feature=np.array([changed, 0, 0], dtype=np.int32),
+        threshold=np.array([0.4, 0, 0]),
+        left=np.array([1, 1, 2], dtype=np.int32),
+        right=np.array([2, 1, 2], dtype=np.int32),
+        value=np.array([0, 1.0, 2.0]),
+        base=np.array([0.25]),
+    )
+    return {
+        "gradient_boosting": stump,
+        "linear_ranking": Linear(rng.normal(size=columns), np.full(columns, 2.0)),
+        "random": Chance(np.array([7])),
+        "default_configuration": Linear.of_column(changed, columns),
+    }
+
+
+def spec_of(method: str, store: FeatureStore) -> BaselineSpec:
+    return BaselineSpec(
+        version="1.2.3",
+        collection="layout:synthetic:random",
+        method=method,
+        data="0" * 16,
+        steps=3,
+        features=store.spec,
+        settings=SETTINGS,
+    )
+
+
+@pytest.fixture
+def saved(store: FeatureStore, predictors: dict[str, Predictor], tmp_path: Path) -> Path:
+    save_baseline(tmp_path / "model", predictors["gradient_boosting"], spec_of("gradient_boosting", store))
+    return tmp_path / "model"
+
+
+@every_baseline
+def test_a_loaded_baseline_gives_the_same_scores(
+    method: str, predictors: dict[str, Predictor], store: FeatureStore, graph: GraphFeatures, tmp_path: Path
+) -> None:
+    predictor, spec = predictors[method], spec_of(method, store)
+    save_baseline(tmp_path, predictor, spec)
+    loaded, loaded_spec = load_baseline(tmp_path)
+    assert loaded_spec.to_json() == spec.to_json()
+    assert loaded_spec.settings == SETTINGS
+    assert type(loaded.predictor) is type(predictor)
+    for name, array in vars(predictor).items():
+        np.testing.assert_array_equal(getattr(loaded.predictor, name), array, strict=True)
+    scores = loaded.score(graph, 2**30)
+    assert scores.shape == (graph.distinct,)
+    assert len(np.unique(scores)) > 1
+    np.testing.assert_array_equal(scores, Baseline(predictor, input_sizes(store.spec)).score(graph, 2**30))
+    np.testing.assert_array_equal(loaded.score(graph, 1), scores)
+    assert len(loaded.embed(graph)) == graph.distinct
+
+
+@every_baseline
+def test_files_are_plain_and_equal_ones_are_equal_bytes(
+    method: str, predictors: dict[str, Predictor], store: FeatureStore, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        save_baseline(folder, predictors[method], spec_of(method, store))
+    assert sorted(path.name for path in first.iterdir()) == [SPEC, WEIGHTS]
+    assert json.loads((first / SPEC).read_text())["weights_sha256"] == sha256_file(first / WEIGHTS)
+    assert load_file(first / WEIGHTS).keys() == vars(predictors[method]).keys()
+    for name in (WEIGHTS, SPEC):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"), [(Path.unlink, "no such file"), (flip_a_bit, r"sha256: expected [0-9a-f]{64}, as spec.json")]
+)
+def test_damaged_weights(damage: Callable[[Path], object], message: str, saved: Path) -> None:
+    damage(saved / WEIGHTS)
+    with pytest.raises(DataError, match=rf"weights\.safetensors: .*{message}"):
+        load_baseline(saved)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"other": np.zeros(1)}, "weights: expected the arrays .* found .*'other'"),
+        ({"feature": np.full(3, 10**6, dtype=np.int32)}, "feature: expected columns in"),
+    ],
+)
+def test_weights_of_something_else(changes: dict[str, Any], message: str, saved: Path) -> None:
+    save_file({**load_file(saved / WEIGHTS), **changes}, saved / WEIGHTS)
+    write_json(saved / SPEC, read_json(saved / SPEC) | {"weights_sha256": sha256_file(saved / WEIGHTS)})
+    with pytest.raises(DataError, match=rf"weights\.safetensors: {message}"):
+        load_baseline(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"colour": 1}, r"keys: expected .* found .*'colour'"),
+        ({"steps": "3"}, "steps: expected"),
+        ({"features": []}, "features: expected"),
+        ({"method": "gst"}, "method: expected one of gradient_boosting, linear_ranking, .*, found gst"),
+        ({"settings": {**asdict(SETTINGS), "colour": 1}}, "settings: expected the values of a BaselineConfig.*colour"),
+        ({"settings": {**asdict(SETTINGS), "leaves": "many"}}, "settings: expected .*many"),
+        ({"settings": {"leaves": 3}}, "settings: expected"),
+    ],
+)
+def test_damaged_specs(change: dict[str, Any], message: str, saved: Path) -> None:
+    write_json(saved / SPEC, read_json(saved / SPEC) | change)
+    with pytest.raises(DataError, match=rf"model/spec\.json: {message}"):
+        load_baseline(saved)
+
+
+def test_the_arrays_are_those_of_the_method(saved: Path) -> None:
+    write_json(saved / SPEC, read_json(saved / SPEC) | {"method": "linear_ranking"})
+    with pytest.raises(DataError, match=r"weights\.safetensors: weights: expected the arrays \['scale', 'weight'\]"):
+        load_baseline(saved)
+
+
+def test_a_baseline_is_no_cost_model(saved: Path) -> None:
+    with pytest.raises(DataError, match=r"spec\.json: keys: expected .*'partition'"):
+        load_model(saved, torch.device("cpu"))

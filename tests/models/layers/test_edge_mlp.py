@@ -1,0 +1,46 @@
+"""The MLP on edges, against its equation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu
+
+from hlorank.models.inputs import Segment
+from hlorank.models.layers.edge_mlp import EdgeMlp
+from hlorank.models.state import State
+
+X = torch.randn(24, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("directions", ["separate", "shared"])
+def test_equals_the_equation_and_other_nodes_get_zero(
+    directions: str, make_layer: Callable[..., EdgeMlp], segment: Segment, edge_indices: tuple[Tensor, Tensor]
+) -> None:
+    layer = make_layer("edge_mlp", directions=directions)
+    operands, users = layer.sources.weight.chunk(2) if directions == "separate" else 2 * (layer.sources.weight,)
+    result = layer(X, segment)
+    assert 0 < segment.reached(0) < 24
+    for v in range(segment.reached(0)):
+        for c in range(3):
+            summed = torch.zeros(6, dtype=torch.float64)
+            for (source, target), weight in zip(edge_indices, (operands, users), strict=True):
+                for u in source[target == v]:
+                    # An MLP of both ends, one after the other.
+                    read = torch.cat([layer.target.weight, weight], dim=1) @ torch.cat([X[v, c], X[u, c]])
+                    summed = summed + gelu(read + layer.target.bias)
+            torch.testing.assert_close(result[v, c], layer.output.weight @ summed, rtol=1e-10, atol=1e-12)
+    assert not result[segment.reached(0) :].any()
+
+
+def test_other_nodes_get_no_more_rows(
+    make_layer: Callable[..., EdgeMlp], segment: Segment, first_state: Callable[..., State]
+) -> None:
+    """They keep those that a residual connection needs."""
+    state, free = first_state(segment, 5, 6, apart=False), segment.reached(0)
+    after = make_layer("edge_mlp").spread(state, segment)
+    assert len(set(after.rows.every[free:].flat)) == len(set(state.rows.every[free:].flat))
+    assert (after.rows.every[free:] == after.rows.every[free:, :1]).all()

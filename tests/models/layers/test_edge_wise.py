@@ -1,0 +1,41 @@
+"""Functions of both ends of edges, in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from hlorank.models.inputs import GraphInputs
+from hlorank.models.layers.edge_wise import EdgeWise
+
+
+class Recorded(EdgeWise):
+    """Sums what nodes receive, and remembers how much of it was in memory at once."""
+
+    def __init__(self) -> None:
+        super().__init__(4, shared=False, weights_of=(0, 1, 2))
+        self.pieces: list[tuple[int, int]] = []
+
+    def combine(self, target: Tensor, source: Tensor, row: Tensor, rows: int) -> Tensor:
+        self.pieces.append((len(target), rows))
+        assert len(target) == len(source) == len(row)
+        assert row.numel() == 0 or (row.min() == 0 and row.max() == rows - 1 and (row.diff() >= 0).all())
+        return source.new_zeros(rows, 4).index_add(0, row, target + source)
+
+
+@pytest.mark.parametrize("segments", [1, 5, 40])
+def test_edges_are_computed_in_pieces_and_again_for_gradients(
+    segments: int, make_inputs: Callable[..., GraphInputs]
+) -> None:
+    (segment, *_) = make_inputs(nodes=40, segments=segments).segments
+    layer, x = Recorded().double(), torch.randn(segment.nodes, 2, 4, dtype=torch.float64)
+    result = layer(x, segment)
+    pieces = list(layer.pieces)
+    entries = 2 * (segment.nodes + 2 * len(segment.edges))
+    assert [sum(column) for column in zip(*pieces, strict=True)] == [entries, 2 * segment.nodes]
+    assert len(pieces) == entries // (2 * segment.nodes)
+    result.sum().backward()
+    assert sorted(layer.pieces) == sorted(2 * pieces)

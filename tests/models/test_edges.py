@@ -1,0 +1,101 @@
+"""The edges of a segment and their weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+from hlorank.models.edges import Edges, Norm
+
+CPU = torch.device("cpu")
+ENDS = np.array([[1, 0], [2, 0], [2, 1], [2, 1]])  # node 2 reads node 1 twice; nothing reads node 3
+OPERANDS = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [1, 2, 0, 0], [0, 0, 0, 0]])
+
+
+@pytest.fixture
+def edges() -> Edges:
+    return Edges(ENDS, 4, None, CPU)
+
+
+def matrices(edges: Edges, norm: Norm, shared: bool) -> list[np.ndarray]:
+    return [part.matrix.toarray() for part in edges.normed(norm, shared).parts]
+
+
+def test_sums_have_ones(edges: Edges) -> None:
+    own, operands, users = matrices(edges, Norm.SUM, shared=False)
+    assert_array_equal(own, np.eye(4))
+    assert_array_equal(operands, OPERANDS)
+    assert_array_equal(users, OPERANDS.T)
+    own, both = matrices(edges, Norm.SUM, shared=True)
+    assert_array_equal(own, np.eye(4))
+    assert_array_equal(both, OPERANDS + OPERANDS.T)
+
+
+def test_means_divide_by_the_neighbours_of_a_kind(edges: Edges) -> None:
+    own, operands, users = matrices(edges, Norm.MEAN, shared=False)
+    assert_array_equal(own, np.eye(4))
+    assert_allclose(operands, OPERANDS / np.array([[1], [1], [3], [1]]))
+    assert_allclose(users, OPERANDS.T / np.array([[2], [2], [1], [1]]))
+    own, both = matrices(edges, Norm.MEAN, shared=True)
+    assert_array_equal(own, np.eye(4))
+    assert_allclose(both, (OPERANDS + OPERANDS.T) / np.array([[2], [3], [3], [1]]))
+
+
+def test_symmetric_weights_are_those_of_pytorch_geometric(edges: Edges) -> None:
+    both = torch.from_numpy(np.concatenate([ENDS.T, ENDS.T[::-1]], axis=1))
+    index, weight = gcn_norm(both, num_nodes=4, dtype=torch.float64)
+    expected = torch.zeros(4, 4, dtype=torch.float64).index_put_((index[1], index[0]), weight, accumulate=True)
+    for shared in (False, True):
+        assert_allclose(sum(matrices(edges, Norm.SYMMETRIC, shared)), expected)
+        assert_allclose(np.diag(matrices(edges, Norm.SYMMETRIC, shared)[0]), 1 / np.array([3, 4, 4, 1]))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_degrees_of_the_whole_graph_count_where_they_are_given(shared: bool) -> None:
+    operands, users = np.array([5, 1, 4, 0]), np.array([2, 3, 0, 1])
+    edges = Edges(ENDS, 4, (operands, users), CPU)
+    _, first, *_ = matrices(edges, Norm.MEAN, shared)
+    assert first[2, 1] == pytest.approx(2 / (4 + 0 if shared else 4))
+    assert first[1, 0] == pytest.approx(1 / (1 + 3 if shared else 1))
+    own, first, *_ = matrices(edges, Norm.SYMMETRIC, shared)
+    assert_allclose(np.diag(own), 1 / (1 + operands + users))
+    assert first[2, 1] == pytest.approx(2 / np.sqrt((1 + 4) * (1 + 4)))
+    assert first[1, 0] == pytest.approx(1 / np.sqrt((1 + 4) * (1 + 7)))
+
+
+@pytest.mark.parametrize("norm", Norm)
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_neighbourhood_lists_the_same(norm: Norm, shared: bool, edges: Edges) -> None:
+    parts = matrices(edges, norm, shared)
+    starts, source, kind, weight, names = edges.normed(norm, shared).neighbourhood
+    assert_array_equal(np.diff(starts), [3, 4, 4, 1])  # the node itself, and its neighbours
+    node = np.repeat(np.arange(4), np.diff(starts))
+    assert_array_equal(source[kind == 0], np.arange(4))
+    for place, part in enumerate(parts):
+        listed = np.zeros((4, 4))
+        np.add.at(listed, (node[kind == place], source[kind == place]), weight[kind == place])
+        assert_allclose(listed, part)
+    # Entries have the same name where kind and weight agree.
+    roles = list(zip(kind.tolist(), weight.tolist(), strict=True))
+    assert len(set(zip(roles, names.data.tolist(), strict=True))) == len(set(roles)) == len(set(names.data.tolist()))
+    assert_array_equal(names.indices, source)
+    assert_array_equal(names.indptr, starts)
+
+
+def test_only_some_edges_count_as_if_there_were_no_others(edges: Edges) -> None:
+    assert len(edges) == 4
+    fewer = edges.only(np.array([True, False, True, False]))
+    assert len(fewer) == 2
+    assert_array_equal(fewer.ends, [[1, 0], [2, 1]])
+    assert_array_equal(matrices(fewer, Norm.MEAN, shared=False)[1], [[0] * 4, [1, 0, 0, 0], [0, 1, 0, 0], [0] * 4])
+    none = edges.only(np.zeros(4, dtype=bool))
+    assert_array_equal(matrices(none, Norm.MEAN, shared=True)[1], np.zeros((4, 4)))
+    assert_array_equal(none.normed(Norm.SYMMETRIC, shared=True).neighbourhood.weight, np.ones(4))
+
+
+def test_weights_are_computed_once(edges: Edges) -> None:
+    assert edges.normed(Norm.SUM, shared=True) is edges.normed(Norm.SUM, shared=True)
+    assert edges.normed(Norm.SUM, shared=True) is not edges.normed(Norm.SUM, shared=False)

@@ -1,0 +1,77 @@
+"""Every experiment of conf/ composes, trains, is saved and loaded, and then scores as it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hlorank.collection import Collection
+from hlorank.config import Config
+from hlorank.evaluation.run import evaluate
+from hlorank.evaluation.scorer import load_scorer
+from hlorank.featurize.build import featurize_collection
+from hlorank.featurize.store import FeatureStore
+from hlorank.io import read_json
+from hlorank.partition.build import partition_collection
+from hlorank.partition.store import PartitionStore
+from hlorank.training.run import train
+
+ROOT = Path(__file__).parents[1]
+# These choose data, not a model.
+DATA = {"synthetic", "tpu_sample_tile_xla", "tpu_sample_xla_default", "tpu_sample_xla_random"}
+EXPERIMENTS = sorted({path.stem for path in (ROOT / "conf/experiment").glob("*.yaml")} - DATA)
+
+
+def test_the_experiments_are_there() -> None:
+    assert set(EXPERIMENTS) >= {
+        *("official_layout", "official_tile", "kaggle_1", "kaggle_2", "kaggle_4", "kaggle_5", "kaggle_6"),
+        *("gst_paper", "best_layout", "best_tile"),
+    }
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_says_where_it_is_from(name: str) -> None:
+    package, comment = (ROOT / f"conf/experiment/{name}.yaml").read_text().splitlines()[:2]
+    assert package == "# @package _global_"
+    assert comment.startswith("# ")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_trains_and_scores_as_it_did(
+    name: str, settings: Callable[..., Config], tiny_collections: Path, tmp_path: Path
+) -> None:
+    tile = "collection: tile" in (ROOT / f"conf/experiment/{name}.yaml").read_text() or name.startswith("official_tile")
+    collection = Collection.parse("tile:synthetic" if tile else "layout:synthetic:random")
+    places: dict[str, Any] = {f"paths__{part}": tmp_path / part for part in ("features", "segments")}
+    fixed: dict[str, Any] = {
+        "data": "synthetic",
+        "collection": collection.path,
+        "featurize__workers": 1,
+        "partition__workers": 1,
+        "trainer__max_epochs": 1,
+        "trainer__steps_per_epoch": 2,
+        "trainer__configs_per_step": 4,
+    }
+    config = settings(experiment=name, **fixed, **places)
+    assert config.collection == str(collection.path)
+    features, segments = tmp_path / "features" / collection.path, tmp_path / "segments" / collection.path
+    featurize_collection(tiny_collections / "raw", collection, config.featurize, features)
+    if not tile:
+        partition_collection(features, config.partition, segments)
+    train(config, tmp_path / "model")
+    assert read_json(tmp_path / "model/spec.json")["steps"] == 2
+    first = evaluate(config, tmp_path / "model", tmp_path / "report")
+    assert first["valid/kendall_tau"] == evaluate(config, tmp_path / "model", tmp_path / "again")["valid/kendall_tau"]
+    scorer = load_scorer(tmp_path / "model", config.evaluate.memory_bytes)
+    store = FeatureStore(features)
+    graph = store.trainable("valid")[0]
+    cut = None if scorer.cut is None else PartitionStore(segments).open("valid", graph)
+    scores = scorer.score(store.open("valid", graph), cut)
+    again = load_scorer(tmp_path / "model", 2**20).score(store.open("valid", graph), cut)
+    np.testing.assert_array_equal(scores, again)
+    assert np.isfinite(scores).all()
+    assert len(np.unique(scores)) > 1

@@ -1,0 +1,32 @@
+"""Settings of small baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hlorank.collection import Collection
+from hlorank.config import Config
+from hlorank.featurize.store import FeatureStore
+
+Settings = Callable[..., Config]
+
+
+@pytest.fixture
+def small(settings: Settings) -> Settings:
+    """Settings of a few small trees and some pairs, without segments."""
+
+    def make(**values: Any) -> Config:
+        few = {"baseline__iterations": 12, "baseline__min_leaf": 4, "baseline__pairs_per_graph": 200}
+        return settings(**{"method": "gradient_boosting", "paths__segments": "none", **few, **values})
+
+    return make
+
+
+@pytest.fixture
+def store_of() -> Callable[[Config], FeatureStore]:
+    """Opens the collection of a configuration."""
+    return lambda config: FeatureStore(Path(config.paths.features) / Collection.parse(config.collection).path)

@@ -1,0 +1,39 @@
+"""Rules: the default configuration ranks first, and chance follows the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hlorank.config import Config
+from hlorank.featurize.features import LayoutFeatures
+from hlorank.featurize.store import FeatureStore
+from hlorank.models.folder import input_sizes
+from hlorank.models.pooled import PooledGraph
+from hlorank.training.baselines.rules import changed_share, random_scores
+
+Settings = Callable[..., Config]
+StoreOf = Callable[[Config], FeatureStore]
+
+
+def test_configurations_score_by_the_share_of_nodes_they_change(small: Settings, store_of: StoreOf) -> None:
+    config = small(method="default_configuration")
+    store = store_of(config)
+    fit = changed_share(store, [], config)
+    (candidate,) = fit.candidates
+    assert (candidate.steps, candidate.train_loss, fit.step_seconds) == (1, None, None)
+    features = store.open("valid", store.graphs("valid")[0])
+    layouts = features.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    codes = np.asarray(layouts.codes)
+    usual = np.array([np.bincount(column).argmax() for column in codes.T])
+    scores = fit.scores(PooledGraph(features, input_sizes(store.spec)), np.arange(features.distinct))
+    np.testing.assert_allclose(scores, (codes != usual).mean(axis=1)[:, None], rtol=1e-6)
+    assert len(np.unique(scores)) > 2
+
+
+def test_chance_follows_the_seed(small: Settings, store_of: StoreOf) -> None:
+    store = store_of(small())
+    seeds = [vars(random_scores(store, [], small(seed=seed)).candidates[0].predictor)["seed"] for seed in (0, 5)]
+    np.testing.assert_array_equal(seeds, np.array([[0], [5]], dtype=np.int64), strict=True)

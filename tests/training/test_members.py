@@ -1,0 +1,132 @@
+"""Whole trainings of ensembles: their files, what MLflow is told, and where they go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from mlflow.tracking import MlflowClient
+from safetensors.torch import load_file
+
+from hlorank.config import Config
+from hlorank.models.folder import load_model
+from hlorank.training.ensemble import make_members
+from hlorank.training.module import RankingModule
+from hlorank.training.run import train
+
+Settings = Callable[..., Config]
+CPU = torch.device("cpu")
+WEIGHTS = "weights.safetensors"
+
+
+class Interrupted(Exception):
+    """Stands for a crash."""
+
+
+def weights_of(folder: Path, member: int) -> dict[str, torch.Tensor]:
+    prefix = f"{member}."
+    weights = load_file(folder / WEIGHTS)
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+@pytest.mark.parametrize("method", ["gst", "gst_efd"])
+def test_members_are_the_trainings_of_their_seeds(method: str, settings: Settings, tmp_path: Path) -> None:
+    config = settings(method=method, ensemble__seeds=2)
+    best = train(config, tmp_path / "both")
+    members, spec = load_model(tmp_path / "both", CPU)
+    assert (len(members), spec.members, spec.steps) == (2, 2, 24)
+    rows = pd.read_csv(tmp_path / "both/history.csv")
+    taus = []
+    for number, member in enumerate(make_members(config, [])):
+        taus.append(train(settings(method=method, seed=member.config.seed), tmp_path / str(number)))
+        assert same(weights_of(tmp_path / "both", number), weights_of(tmp_path / str(number), 0))
+        alone = pd.read_csv(tmp_path / str(number) / "history.csv").drop(columns=["step_seconds", "member"])
+        own = rows[rows["member"] == number].drop(columns=["step_seconds", "member"])
+        pd.testing.assert_frame_equal(own.reset_index(drop=True), alone)
+    assert not same(weights_of(tmp_path / "both", 0), weights_of(tmp_path / "both", 1))
+    assert best == pytest.approx(sum(tau for tau in taus if tau is not None) / 2)
+
+
+def test_what_mlflow_is_told(settings: Settings, tmp_path: Path) -> None:
+    config = settings(ensemble__seeds=2)
+    best = train(config, tmp_path / "model")
+    client = MlflowClient(config.tracking.uri)
+    run = client.get_run(json.loads((tmp_path / "model/run.json").read_text())["run_id"])
+    assert run.info.status == "FINISHED"
+    metrics = run.data.metrics
+    names = {"train/loss", "train/configs_per_second", "valid/kendall_tau"}
+    assert {f"member_{number}/{name}" for number in (0, 1) for name in names} <= metrics.keys()
+    assert "train/loss" not in metrics
+    assert metrics["valid/kendall_tau"] == best
+    members, _ = load_model(tmp_path / "model", CPU)
+    assert metrics["train/parameters"] == 2 * sum(parameter.numel() for parameter in members[0].parameters())
+    rows = pd.read_csv(tmp_path / "model/history.csv")
+    for number in (0, 1):
+        logged = client.get_metric_history(run.info.run_id, f"member_{number}/train/loss")
+        assert [metric.value for metric in logged] == pytest.approx(rows[rows["member"] == number]["train_loss"])
+
+
+def test_folds_choose_on_what_they_hold_out(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: dict[int, set[str]] = {}
+    ranked: dict[int, set[str]] = {}
+    step, validate = RankingModule.training_step, RankingModule.validation_step
+
+    def training_step(self: RankingModule, batch: Any, index: int) -> Any:
+        trained.setdefault(self.config.seed, set()).add(batch.graph.features.name)
+        return step(self, batch, index)
+
+    def validation_step(self: RankingModule, batch: Any, index: int) -> None:
+        ranked.setdefault(self.config.seed, set()).add(batch.graph.features.name)
+        validate(self, batch, index)
+
+    monkeypatch.setattr(RankingModule, "training_step", training_step)
+    monkeypatch.setattr(RankingModule, "validation_step", validation_step)
+    train(settings(), tmp_path / "alone")
+    names, valid = trained.pop(0), ranked.pop(0)
+    assert not names & valid
+    # Names of generated graphs say nothing of a family, so each is one.
+    train(settings(ensemble__folds=3), tmp_path / "model")
+    assert len(trained) == 3
+    for seed, own in trained.items():
+        assert own | ranked[seed] == names
+        assert not own & ranked[seed]
+        assert len(ranked[seed]) == 1
+
+
+@pytest.mark.parametrize("crash", [9, 12, 14, 23])
+def test_an_interrupted_ensemble_goes_on_at_its_member(
+    crash: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve steps a member, four an epoch: what was complete before the interruption is not trained again."""
+    config = settings(ensemble__seeds=2, trainer__averaging="ema")
+    train(config, tmp_path / "whole")
+    step, taken = RankingModule.training_step, list[int]()
+
+    def counted(self: RankingModule, *arguments: Any) -> Any:
+        taken.append(self.config.seed)
+        if len(taken) == crash + 1:
+            raise Interrupted
+        return step(self, *arguments)
+
+    monkeypatch.setattr(RankingModule, "training_step", counted)
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "resumed")
+    assert not (tmp_path / "resumed").exists()
+    train(config, tmp_path / "resumed")
+    assert len(taken) == crash + 1 + 24 - crash // 4 * 4
+    assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    assert (tmp_path / "resumed/spec.json").read_bytes() == (tmp_path / "whole/spec.json").read_bytes()
+    whole, resumed = (pd.read_csv(tmp_path / name / "history.csv") for name in ("whole", "resumed"))
+    pd.testing.assert_frame_equal(resumed.drop(columns="step_seconds"), whole.drop(columns="step_seconds"))
+    assert not list((tmp_path / "state/training").iterdir())
