@@ -41,7 +41,7 @@ from hlorank.io import atomic_path, shared_dir, write_json
 
 RESULTS = Path(__file__).parent / "results" / "cost.csv"
 COLLECTIONS = ("layout/xla/default", "tile/cpu")
-REFERENCE = "kaggle_1"
+REFERENCE = {"layout": "kaggle_1", "tile": "kaggle_1_tile"}
 SCORING_SECONDS = 2.0  # what takes less is repeated
 # Only a folder to score with: what weights hold does not change what scoring costs.
 LITTLE = (
@@ -197,16 +197,15 @@ def measure(collection: str, names: Sequence[str], arguments: argparse.Namespace
 
 def summary(collection: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """A row for each experiment: medians over its rounds, and of the ratios to the reference within each."""
-    reference = next((found for name, found in rounds.items() if name.startswith(REFERENCE)), None)
+    reference = rounds[REFERENCE[Collection.parse(collection).kind]]
     rows = []
     for name, found in rounds.items():
         row: dict[str, Any] = {"collection": collection, "experiment": name}
         row |= {column: median(one[column] for one in found) for column in COLUMNS if column in found[0]}
-        if reference is not None:
-            both = list(zip(found, reference, strict=True))
-            row["score_ratio"] = median(other[SCORING] / own[SCORING] for own, other in both)
-            if TRAINING in row:
-                row["train_ratio"] = median(own[TRAINING] / other[TRAINING] for own, other in both)
+        both = list(zip(found, reference, strict=True))
+        row["score_ratio"] = median(other[SCORING] / own[SCORING] for own, other in both)
+        if TRAINING in row:
+            row["train_ratio"] = median(own[TRAINING] / other[TRAINING] for own, other in both)
         rows.append(row)
     return rows
 
@@ -240,13 +239,9 @@ def main() -> None:
         if collection.startswith("layout") and not (shared_dir() / "data/tpugraphs").is_dir():
             print(f"skipped {collection}: there is no {shared_dir() / 'data/tpugraphs'}")
             continue
-        known = quality.EXPERIMENTS[Collection.parse(collection).kind]
-        names = [
-            name
-            for name in known
-            if not arguments.experiment or name in arguments.experiment or name.startswith(REFERENCE)
-        ]
-        rows += measure(collection, names, arguments)
+        kind = Collection.parse(collection).kind
+        wanted = {REFERENCE[kind], *(arguments.experiment or quality.EXPERIMENTS[kind])}
+        rows += measure(collection, [name for name in quality.EXPERIMENTS[kind] if name in wanted], arguments)
     with atomic_path(arguments.results) as temporary, temporary.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()

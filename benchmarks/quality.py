@@ -39,11 +39,13 @@ RESULTS = Path(__file__).parent / "results" / "quality.csv"
 CPU_SECONDS = 120.0
 EXPERIMENTS = {
     "layout": (
-        *("official_layout", "kaggle_1", "kaggle_2", "kaggle_4", "kaggle_5", "kaggle_6", "gst_paper", "best_layout"),
+        *("official_layout", "kaggle_1", "kaggle_1_random", "kaggle_2", "kaggle_4", "kaggle_5", "kaggle_6"),
+        *("gst_paper", "best_layout"),
         *("gradient_boosting", "linear_ranking", "default_configuration", "random"),
     ),
     "tile": (
-        *("official_tile", "kaggle_1", "kaggle_2", "kaggle_5", "kaggle_6", "best_tile"),
+        *("official_tile", "official_tile_late", "official_tile_resgcn", "official_tile_mlp"),
+        *("kaggle_1_tile", "kaggle_2_tile", "kaggle_5_tile", "kaggle_6_tile", "best_tile"),
         *("gradient_boosting", "linear_ranking", "random"),
     ),
 }
@@ -97,6 +99,11 @@ def composed(collection: str, overrides: Sequence[str], seed: int, work: Path) -
         return load(compose("config", overrides=[*fixed, *overrides]))
 
 
+def budget_of(cpu_seconds: float) -> tuple[str, ...]:
+    """What makes its CPU time end a training, and nothing else."""
+    return f"trainer.cpu_seconds={cpu_seconds}", "trainer.max_epochs=40", "trainer.patience=40"
+
+
 def overrides_of(name: str, cpu_seconds: float) -> tuple[str, ...]:
     """What composes an experiment or a baseline."""
     from hlorank.models.baselines.baseline import BASELINES
@@ -104,7 +111,7 @@ def overrides_of(name: str, cpu_seconds: float) -> tuple[str, ...]:
     if name in BASELINES:
         # On whole graphs: the pooled features of pruned ones ranked valid worse.
         return f"method={name}", "featurize.prune_hops=null"
-    return f"experiment={name}", f"trainer.cpu_seconds={cpu_seconds}"
+    return f"experiment={name}", *budget_of(cpu_seconds)
 
 
 def fetch(config: Config) -> None:
@@ -210,14 +217,14 @@ def chosen(collection: str, arguments: argparse.Namespace) -> Iterator[tuple[str
     """The experiments for a collection, by name, with their overrides."""
     kind = Collection.parse(collection).kind
     names = arguments.experiment or EXPERIMENTS[kind]
-    budget = f"trainer.cpu_seconds={arguments.cpu_seconds}"
+    budget = budget_of(arguments.cpu_seconds)
     if arguments.tried:
         for overrides in arguments.tried:
-            yield " ".join(overrides), (f"experiment={names[0]}", budget, *overrides)
+            yield " ".join(overrides), (f"experiment={names[0]}", *budget, *overrides)
     elif arguments.ablation:
         best = f"best_{kind}"
         for name, overrides in {"": (), **ABLATIONS[best]}.items():
-            yield f"{best} {name}".strip(), (f"experiment={best}", budget, *overrides)
+            yield f"{best} {name}".strip(), (f"experiment={best}", *budget, *overrides)
     else:
         for name in names:
             if name in EXPERIMENTS[kind]:
