@@ -47,7 +47,7 @@ ui: $(READY) ## Open the MLflow UI on http://127.0.0.1:5000
 	mlflow ui --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1 --port 5000
 
 bench: $(READY) ## Run the benchmarks in their quick form
-	for benchmark in benchmarks/*.py; do python $$benchmark --quick || exit 1; done
+	for benchmark in $$(grep -l -e --quick benchmarks/*.py); do python $$benchmark --quick || exit 1; done
 
 clean: ## Remove everything that the pipeline and the tools made, .venv included
 	rm -rf $(VENV) .hlorank data/raw data/features data/segments data/downloads models reports multirun outputs
