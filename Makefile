@@ -9,7 +9,7 @@ export DO_NOT_TRACK = true
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install repro test test-slow lint params proto ui bench clean
+.PHONY: help install repro test test-slow lint params reference proto vega ui bench clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ install: $(READY) ## Install hlorank and its tools into .venv (the other targets
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,collect]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,collect,sweep]'
 	@touch $@
 
 repro: $(READY) ## Run the pipeline (dvc repro) and print its scores
@@ -40,8 +40,14 @@ lint: $(READY) ## Check format, lint, types and layers
 params: $(READY) ## Rewrite params.yaml from conf/
 	python -m hlorank.stages.params
 
+reference: $(READY) ## Rewrite the reference of keys and commands in docs/reference
+	python scripts/reference.py
+
 proto: $(READY) ## Regenerate the module of the protobuf schema
 	python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/hlorank/hlo/hlo.proto
+
+vega: $(READY) ## Rebuild the Vega bundle of reports and dvc plots (needs npm)
+	python scripts/vega/build.py
 
 ui: $(READY) ## Open the MLflow UI on http://127.0.0.1:5000
 	mlflow ui --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1 --port 5000
@@ -51,4 +57,4 @@ bench: $(READY) ## Run the benchmarks in their quick form
 
 clean: ## Remove everything that the pipeline and the tools made, .venv included
 	rm -rf $(VENV) .hlorank data/raw data/features data/segments data/downloads models reports multirun outputs
-	rm -rf mlflow.db mlartifacts .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	rm -rf mlflow.db* mlartifacts .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

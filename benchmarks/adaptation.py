@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hlorank.collection import Collection, graph_files, measured_family, read_graph
+from hlorank.evaluation.scoring import mean_of_members
 from hlorank.graph import MeasuredGraph
 from hlorank.models.baselines.baseline import BASELINES
 from hlorank.models.folder import load_model
@@ -32,24 +33,27 @@ BATCH, BUDGET = 4, 20
 SEEDS = 20
 
 
-def finetuned_head(head: nn.Module, scores: Float64, embedding: Float64) -> Priority:
-    """The head, trained by 30 steps of ListMLE on what was measured, from where training left it."""
+def finetuned_heads(heads: Sequence[nn.Module], scores: Float64, embedding: Float64) -> Priority:
+    """The head of each member, trained by 30 steps of ListMLE on what was measured, from where training left it."""
+    inputs = torch.from_numpy(embedding).float().chunk(len(heads), dim=1)  # members have equal widths
+
+    def finetuned(head: nn.Module, x: Tensor, known: list[int], labels: Tensor) -> Float64:
+        own = deepcopy(head)
+        optimizer = torch.optim.AdamW(own.parameters(), lr=1e-3)
+        for _ in range(30):
+            optimizer.zero_grad()
+            listmle(own(x[known]).squeeze(-1), labels).backward()  # type: ignore[no-untyped-call] # of torch
+            optimizer.step()
+        with torch.no_grad():
+            found: Float64 = own(x).squeeze(-1).double().numpy()
+        return found
 
     def priority(measured: Mapping[int, float]) -> Float64:
         known = [one for one, runtime in measured.items() if math.isfinite(runtime)]
         if len(known) < 2:
             return scores
-        own = deepcopy(head)
-        optimizer = torch.optim.AdamW(own.parameters(), lr=1e-3)
-        inputs = torch.from_numpy(embedding).float()
         labels = torch.tensor([measured[one] for one in known])
-        for _ in range(30):
-            optimizer.zero_grad()
-            listmle(own(inputs[known]).squeeze(-1), labels).backward()  # type: ignore[no-untyped-call] # of torch
-            optimizer.step()
-        with torch.no_grad():
-            found: Float64 = own(inputs).squeeze(-1).double().numpy()
-        return found
+        return mean_of_members([finetuned(head, x, known, labels) for head, x in zip(heads, inputs, strict=True)])
 
     return priority
 
@@ -68,13 +72,14 @@ def fixed(scores: Float64) -> Priority:
     return lambda _: scores
 
 
-def ways(ranker: Ranker, head: nn.Module | None, measured: MeasuredGraph) -> Iterator[tuple[str, list[Priority]]]:
+def ways(ranker: Ranker, heads: Sequence[nn.Module], measured: MeasuredGraph) -> Iterator[tuple[str, list[Priority]]]:
     """Each way, and the priorities to average over."""
-    scores, embedding = ranker.score(measured), ranker.embed(measured)
+    given = measured.graph, measured.configurations
+    scores, embedding = ranker.score(*given), ranker.embed(*given)
     yield "no adaptation", [fixed(scores)]
     yield "Gaussian process", [Adapted(scores, embedding)]
-    if head is not None:
-        yield "finetuned head", [finetuned_head(head, scores, embedding)]
+    if heads:
+        yield "finetuned head", [finetuned_heads(heads, scores, embedding)]
     orders = (np.random.default_rng(seed).permutation(len(scores)) for seed in range(SEEDS))
     yield "random", [fixed(order.astype(np.float64)) for order in orders]
 
@@ -95,11 +100,11 @@ def main() -> None:
     for folder in arguments.model:
         ranker = Ranker(folder)
         baseline = ranker.spec.method in BASELINES
-        head = None if baseline else load_model(folder, torch.device("cpu"))[0][0].head
+        heads = [] if baseline else [member.head for member in load_model(folder, torch.device("cpu"))[0]]
         for path in paths:
             measured = read_graph(path, "layout")
             runtimes = measured.measurements.runtime.astype(np.float64)
-            for name, priorities in ways(ranker, head, measured):
+            for name, priorities in ways(ranker, heads, measured):
                 mean = np.mean([slowdowns(priority, runtimes) for priority in priorities], axis=0)
                 found.setdefault(name, []).append(mean)
     counts = range(BATCH, BUDGET + 1, BATCH)

@@ -9,7 +9,7 @@ the columns of valid; those of test are for the report.
     python benchmarks/quality.py --collection layout/cpu/random tile/cpu
     python benchmarks/quality.py --collection layout/cpu/random --ablation
     python benchmarks/quality.py --collection layout/cpu/random --experiment best_layout --try loss=hinge model.width=32
-    python benchmarks/quality.py --collection layout/cpu/random tile/cpu --show --test
+    python benchmarks/quality.py --collection layout/cpu/random tile/cpu --show --test --plot quality.svg
 """
 
 from __future__ import annotations
@@ -44,14 +44,38 @@ EXPERIMENTS = {
         *("gradient_boosting", "linear_ranking", "default_configuration", "random"),
     ),
     "tile": (
-        *("official_tile", "official_tile_late", "official_tile_resgcn", "official_tile_mlp"),
+        *(
+            "official_tile",
+            "official_tile_late",
+            "official_tile_resgcn",
+            "official_tile_resgcn_late",
+            "official_tile_mlp",
+        ),
         *("kaggle_1_tile", "kaggle_2_tile", "kaggle_5_tile", "kaggle_6_tile", "best_tile"),
         *("gradient_boosting", "linear_ranking", "random"),
     ),
 }
 """By the kind of collection that they are for."""
-ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {"best_layout": {}, "best_tile": {}}
-"""What takes one ingredient away."""
+ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "best_layout": {
+        "without ensemble": ("ensemble.seeds=1",),
+        "without attention over configurations": ("model.block=[layer_norm,sage,gelu,residual]",),
+        "without message passing": ("model.block=[layer_norm,linear,configuration_attention,gelu,residual]",),
+        "without sum over configurable nodes": ("model.pooling=[mean,max]",),
+        "without logistic loss (ListMLE)": ("loss=listmle",),
+        "without sizes of layouts": ("model.layout_sizes=false",),
+        "without separate directions": ("model.directions=shared",),
+        "without pruning": ("featurize.prune_hops=null",),
+    },
+    "best_tile": {
+        "without ensemble": ("ensemble.seeds=1",),
+        "without message passing": ("model.block=[layer_norm,linear,gelu,residual]",),
+        "without ListMLE (hinge)": ("loss=hinge",),
+        "without separate directions": ("model.directions=shared",),
+        "without opcode embeddings of featurize": ("model.opcode_init=false",),
+    },
+}
+"""What takes one ingredient away, or puts the plain one in its place."""
 DATA = {
     "cpu": ("data=sample",),
     "synthetic": (
@@ -70,7 +94,7 @@ COLUMNS = (
 )
 GRAPH_COLUMNS = ("collection", "experiment", "seed", "fingerprint", "split", "graph", *METRICS)
 # What changes no figure, or only where things lie.
-_IGNORED = ("paths", "tracking", "pipeline", "output")
+_IGNORED = ("paths", "tracking", "pipeline", "output", "sweep")
 
 
 class Training(NamedTuple):
@@ -264,6 +288,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--show", action="store_true", help="show what is there and compute nothing")
     parser.add_argument("--test", action="store_true", help="show the columns of test as well")
+    parser.add_argument("--plot", type=Path, metavar="SVG", help="draw the Kendall tau of what is shown")
     arguments = parser.parse_args()
     work = arguments.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
@@ -286,6 +311,10 @@ def main() -> None:
     rows = [known[training.key] for training in trainings if training.key in known]
     splits = SPLITS if arguments.test else ("valid",)
     print(show(rows, [f"{split}/{metric}" for split in splits for metric in METRICS]))
+    if arguments.plot:
+        from dots import draw  # type: ignore[import-not-found] # beside this script
+
+        draw(rows, splits, arguments.plot)
 
 
 if __name__ == "__main__":

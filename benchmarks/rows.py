@@ -20,7 +20,7 @@ def append_row(path: Path, columns: Sequence[str], row: Mapping[str, Any]) -> No
     """Adds a row, below a header if it is the first."""
     new = not path.exists()
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, columns)
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         if new:
             writer.writeheader()
         writer.writerow(row)

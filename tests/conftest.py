@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 
 from hlorank.collection import Collection
-from hlorank.config import Config, load
+from hlorank.config import Config, ModelConfig, load
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.io import SHARED_VARIABLE, shared_dir
+from tests.browser import PROGRAMS, Browser, chromium
+
+if TYPE_CHECKING:
+    from hlorank.models.cost_model import CostModel
 
 ROOT = Path(__file__).parents[1]
 Settings = Callable[..., Config]
 MakeFeatures = Callable[..., GraphFeatures]
+MakeModel = Callable[..., "CostModel"]
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +35,16 @@ def shared_data() -> Path:
     if not (folder / "tpugraphs").is_dir():
         pytest.skip(f"no real data at {folder}; set {SHARED_VARIABLE}")
     return folder.resolve()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium; tests that need it are skipped where there is none."""
+    program = chromium()
+    if program is None:
+        pytest.skip(f"none of the browsers {', '.join(PROGRAMS)} is installed")
+    with Browser(program) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +58,7 @@ def tracking_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _composed(*overrides: str) -> Config:
+    """The real conf/ with some overrides."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return load(compose("config", overrides=list(overrides)))
 
@@ -98,6 +115,7 @@ def settings(tiny_collections: Path, tracking_database: Path, tracking_environme
         **{f"paths.{name}": tmp_path / name for name in ("models", "reports", "state")},
         "tracking.uri": f"sqlite:///{tmp_path}/mlflow.db",
         "tracking.artifacts": tmp_path / "artifacts",
+        "sweep.storage": f"sqlite:///{tmp_path}/searches.db",
         "model.width": 8,
         "model.blocks": 2,
         "trainer.accelerator": "cpu",
@@ -110,6 +128,43 @@ def settings(tiny_collections: Path, tracking_database: Path, tracking_environme
     def make(**values: Any) -> Config:
         changes = {name.replace("__", "."): value for name, value in values.items()}
         return _composed(*(f"{name}={value}" for name, value in {**fixed, **changes}.items()))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_model() -> MakeModel:
+    """Makes a float64 model that fits random graphs; keywords change its configuration."""
+    import torch
+
+    from hlorank.models.cost_model import CostModel
+    from hlorank.models.inputs import InputSizes
+
+    config = ModelConfig(
+        width=6,
+        stem=[],
+        blocks=2,
+        block=["layer_norm", "sage", "gelu", "residual"],
+        readout=["layer_norm"],
+        pooling=["mean", "max"],
+        head="mlp",
+        directions="separate",
+        join="early",
+        override_layout=False,
+        opcode_width=3,
+        opcode_init=False,
+        layout_width=2,
+        layout_sizes=True,
+        heads=2,
+        dropout=0.0,
+        drop_edge=0.0,
+        permutations=1,
+    )
+
+    def make(kind: str = "layout", aggregation: str = "sum", **changes: Any) -> CostModel:
+        torch.manual_seed(0)
+        sizes = InputSizes("tile" if kind == "tile" else "layout", 4, 6, 5 if kind == "tile" else 0)
+        return CostModel(replace(config, **changes), sizes, aggregation).double()
 
     return make
 
@@ -174,5 +229,36 @@ def make_inputs(make_features: MakeFeatures) -> Callable[..., Any]:
         near = halo_rows(features, segment_of, halo)
         partition = Partition(segment_of, local_codes(configurations, segment_of, near), near)
         return GraphInputs(features, partition, torch.device("cpu"))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def linear_model(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Writes the folder of a linear model with random weights, which needs no training; keywords change its spec."""
+    from hlorank import __version__
+    from hlorank.config import BaselineConfig
+    from hlorank.featurize.store import FeatureStore
+    from hlorank.models.baselines.baseline import BaselineSpec, save_baseline
+    from hlorank.models.baselines.linear import Linear
+    from hlorank.models.folder import input_sizes
+    from hlorank.models.pooled import pooled_columns
+
+    def make(address: str = "layout:synthetic:random", **changes: Any) -> Path:
+        store = FeatureStore(tiny_collections / "features" / Collection.parse(address).path)
+        columns = pooled_columns(input_sizes(store.spec))
+        spec = BaselineSpec(
+            version=__version__,
+            collection=address,
+            method="linear_ranking",
+            data=store.fingerprint,
+            steps=3,
+            features=store.spec,
+            settings=BaselineConfig(3, 0.1, 4, 1, 0.0, 100, 50, [1.0]),
+        )
+        folder = tmp_path_factory.mktemp("model")
+        weight = np.random.default_rng(0).normal(size=columns)
+        save_baseline(folder, Linear(weight, np.ones(columns)), replace(spec, **changes))
+        return folder
 
     return make

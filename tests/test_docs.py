@@ -71,13 +71,6 @@ def test_every_page_is_in_the_index() -> None:
     assert {page for page in PAGES if page.name != "README.md"} <= linked
 
 
-def test_every_key_of_the_configuration_is_documented_and_no_other() -> None:
-    text = (ROOT / "docs/reference/configuration.md").read_text(encoding="utf-8")
-    tables = re.findall(r"^\| key \|.*?(?=^(?!\|))", text, re.MULTILINE | re.DOTALL)
-    documented = [key for table in tables for key in re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)]
-    assert sorted(documented) == sorted(keys(Config))
-
-
 def test_every_method_is_documented() -> None:
     text = (ROOT / "docs/explanation/gst.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `(\w+)` \| (?:one segment|segments)", text, re.MULTILINE) == list(METHODS)

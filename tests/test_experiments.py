@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from hlorank.collection import Collection
 from hlorank.config import Config
@@ -35,9 +37,11 @@ def test_the_experiments_are_there() -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_says_where_it_is_from(name: str) -> None:
-    package, comment = (ROOT / f"conf/experiment/{name}.yaml").read_text().splitlines()[:2]
+    package, *lines = (ROOT / f"conf/experiment/{name}.yaml").read_text().splitlines()
     assert package == "# @package _global_"
-    assert comment.startswith("# ")
+    comment = " ".join(line.removeprefix("# ") for line in takewhile(lambda line: line.startswith("# "), lines))
+    # Whose it is, and what is not as there; another experiment may say it for it.
+    assert ("hlorank's own" in comment) != ("Differs: " in comment or comment.startswith("As kaggle_"))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -56,14 +60,16 @@ def test_an_experiment_trains_and_scores_as_it_did(
         "trainer__steps_per_epoch": 2,
         "trainer__configs_per_step": 4,
     }
+    if (blocks := OmegaConf.select(OmegaConf.load(ROOT / f"conf/experiment/{name}.yaml"), "model.blocks")) is not None:
+        fixed["model__blocks"] = blocks
     config = settings(experiment=name, **fixed, **places)
-    assert config.collection == str(collection.path)
     features, segments = tmp_path / "features" / collection.path, tmp_path / "segments" / collection.path
     featurize_collection(tiny_collections / "raw", collection, config.featurize, features)
     if not tile:
         partition_collection(features, config.partition, segments)
     train(config, tmp_path / "model")
-    assert read_json(tmp_path / "model/spec.json")["steps"] == 2
+    spec = read_json(tmp_path / "model/spec.json")
+    assert spec["steps"] == 2 * spec["members"]
     first = evaluate(config, tmp_path / "model", tmp_path / "report")
     assert first["valid/kendall_tau"] == evaluate(config, tmp_path / "model", tmp_path / "again")["valid/kendall_tau"]
     scorer = load_scorer(tmp_path / "model", config.evaluate.memory_bytes)

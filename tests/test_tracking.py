@@ -1,4 +1,4 @@
-"""Runs in MLflow: new, continued, failed, and as children of a sweep."""
+"""Runs in MLflow: new, continued, failed, pruned, and as children of a sweep."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
-import hlorank
-from hlorank.config import Config, TrackingConfig, to_plain
-from hlorank.tracking import PARENT_VARIABLE, URI_VARIABLE, SweepRun, flatten, open_run, tracking_uri
-
-ROOT = Path(hlorank.__file__).parents[2]
+from hlorank.config import Config, TrackingConfig
+from hlorank.tracking import PARENT_VARIABLE, URI_VARIABLE, Pruned, flatten, open_run, tracking_uri
+from hlorank.tracking_view import VIEW_TAG
 
 
 @pytest.fixture
@@ -146,7 +143,9 @@ def test_only_a_local_store_is_told_where_artifacts_go(
     monkeypatch.setattr(
         mlflow, "create_experiment", lambda name, artifact_location: created.update({name: artifact_location})
     )
-    monkeypatch.setattr(mlflow, "set_experiment", lambda name: type("Experiment", (), {"experiment_id": "7"}))
+    monkeypatch.setattr(
+        mlflow, "set_experiment", lambda name: type("Experiment", (), {"experiment_id": "7", "tags": {VIEW_TAG: ""}})
+    )
     assert open_experiment(tracking) == "7"
     assert created == {"hlorank": Path(tracking.artifacts).as_uri()}
     assert open_experiment(replace(tracking, uri="http://127.0.0.1:5000")) == "7"
@@ -158,64 +157,42 @@ def test_flatten() -> None:
     assert flatten(nested) == {"a": 1, "b.c": [1, 2], "b.d.e": None}
 
 
-def sweep(job: str, config: Config) -> Any:
-    hydra = {"job": {"name": job}, "overrides": {"task": ["method=full,gst", "seed=0,1"]}}
-    return OmegaConf.create({**to_plain(config), "hydra": hydra})
+def test_a_pruned_training_is_killed_and_not_failed(tracking: TrackingConfig) -> None:
+    with pytest.raises(Pruned), open_run(tracking, "name", {}):
+        raise Pruned
+    (run,) = runs(tracking)
+    assert run.info.status == "KILLED"
 
 
-def test_a_sweep_is_the_parent_of_its_trainings(settings: Callable[..., Config]) -> None:
-    config = settings()
-    callback, composed = SweepRun(), sweep("train", config)
-    callback.on_multirun_start(config=composed)
-    with open_run(config.tracking, "child", {}):
+def test_the_parent_of_a_sweep(tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_run(tracking, "alone", {}) as (parent, _):
         pass
-    callback.on_multirun_end(config=composed)
-    with open_run(config.tracking, "alone", {}):
+    monkeypatch.setenv(PARENT_VARIABLE, parent)
+    with open_run(tracking, "child", {}):
         pass
-    by_name = {run.info.run_name: run for run in runs(config.tracking)}
-    parent = by_name.pop("sweep method=full,gst seed=0,1")
-    assert parent.info.status == "FINISHED"
-    assert parent.data.tags["hlorank.sweep"] == "method=full,gst seed=0,1"
-    assert by_name["child"].data.tags["mlflow.parentRunId"] == parent.info.run_id
-    assert "mlflow.parentRunId" not in by_name["alone"].data.tags
-    assert PARENT_VARIABLE not in os.environ
-
-
-def test_a_multirun_of_another_stage_is_no_sweep(settings: Callable[..., Config]) -> None:
-    callback, composed = SweepRun(), sweep("fetch", settings())
-    callback.on_multirun_start(config=composed)
-    assert PARENT_VARIABLE not in os.environ
-    callback.on_multirun_end(config=composed)
-    assert client(settings().tracking).get_experiment_by_name("hlorank") is None
+    by_name = {run.info.run_name: run.data.tags for run in runs(tracking)}
+    assert "mlflow.parentRunId" not in by_name["alone"]
+    assert by_name["child"]["mlflow.parentRunId"] == parent
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("methods", ["full,gst", "full,unknown"])
-def test_a_real_multirun(methods: str, settings: Callable[..., Config], tmp_path: Path) -> None:
-    config = settings()
-    shutil.copytree(ROOT / "conf", tmp_path / "conf")
-    subtrees = {name: to_plain(getattr(config, name)) for name in ("paths", "trainer", "tracking")}
-    values = [f"{name}={value}" for name, value in flatten(subtrees).items()] + [f"collection={config.collection}"]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
-    environment |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "hlorank.stages.train", "-m", f"method={methods}", "seed=0,1", *values],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+def test_processes_that_start_at_once_share_one_new_store(tmp_path: Path) -> None:
+    """Without the database, and without the experiment."""
+    code = (
+        "import sys\n"
+        "from hlorank.config import TrackingConfig\n"
+        "from hlorank.tracking import open_run\n"
+        "config = TrackingConfig('sqlite:///mlflow.db', 'new', 'artifacts')\n"
+        "with open_run(config, sys.argv[1], {}):\n    pass"
     )
-    good = methods == "full,gst"
-    assert (done.returncode == 0) == good, done.stderr
-    found = {run.info.run_name: run for run in runs(config.tracking)}
-    (sweep_name,) = [name for name in found if name.startswith("sweep ")]
-    parent = found.pop(sweep_name)
-    assert parent.info.status == ("FINISHED" if good else "FAILED")
-    trained = ["full", "gst"] if good else ["full"]
-    assert sorted(found) == [f"layout:synthetic:random {method} seed {seed}" for method in trained for seed in (0, 1)]
-    for run in found.values():
-        assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
-        assert run.info.status == "FINISHED"
-    folders = {path.parent.name for path in (tmp_path / "multirun").rglob("weights.safetensors")}
-    assert folders == set("0123"[: 2 * len(trained)])
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_TR")}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(number)], cwd=tmp_path, env=environment, stderr=subprocess.PIPE
+        )
+        for number in range(3)
+    ]
+    errors = [process.communicate()[1].decode() for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0], errors
+    config = TrackingConfig(f"sqlite:///{tmp_path}/mlflow.db", "new", "")
+    assert sorted(run.info.run_name for run in runs(config)) == ["0", "1", "2"]

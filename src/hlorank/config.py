@@ -23,9 +23,13 @@ class TpuGraphsConfig:
     base_url: str = MISSING
     """http(s) address of the archives, or a folder that holds archives or the unpacked (Kaggle) tree."""
     splits: list[str] = MISSING
+    """Some of train, valid, test."""
     keep_archives: bool = MISSING
+    """Keep the archives after they are unpacked."""
     retries: int = MISSING
+    """Failures in a row, without a byte gained, after which a download gives up."""
     timeout_seconds: float = MISSING
+    """Wait for a connection, and for each piece of the answer."""
 
 
 @dataclass
@@ -37,7 +41,7 @@ class LocalConfig:
     split_file: str | None = MISSING
     """JSON file of the fold of each model family or graph, the latter written where missing; null keeps the splits."""
     folds: int = MISSING
-    """Folds in the split file; model families stay together."""
+    """Folds in the split file, at least 3; model families stay together."""
     fold: int = MISSING
     """The fold used as valid; the next one is test, the others are train."""
 
@@ -59,16 +63,21 @@ class SyntheticConfig:
     """Origin `synthetic`: a seeded generator with an analytic runtime."""
 
     seed: int = MISSING
+    """Of the generator."""
     train: int = MISSING
     """Graphs in the train split."""
     valid: int = MISSING
+    """Graphs in the valid split."""
     test: int = MISSING
+    """Graphs in the test split; their labels are known."""
     min_nodes: int = MISSING
+    """Nodes of the smallest layout graph, at least 50; kernels of tile collections have 2 to 60."""
     max_nodes: int = MISSING
+    """Nodes of the largest layout graph."""
     configurable_nodes: int | None = MISSING
     """Configurable nodes per layout graph; null places as many as real graphs of that size have."""
     configurations: int = MISSING
-    """Configurations per graph, repeated ones included."""
+    """Configurations per graph, repeated ones included; kernels get an eighth."""
     repeated: float = MISSING
     """Share of the configurations that repeat another one."""
     noise: float = MISSING
@@ -80,6 +89,7 @@ class DataConfig:
     """Where fetch gets a collection; only the chosen origin's subtree is present."""
 
     origin: str = MISSING
+    """tpugraphs, local, pb or synthetic; the choice of the group sets it."""
     tpugraphs: TpuGraphsConfig | None = None
     local: LocalConfig | None = None
     pb: PbConfig | None = None
@@ -91,7 +101,7 @@ class FeaturizeConfig:
     """Stage featurize."""
 
     scaling: str = MISSING
-    """standard or minmax, fitted on the train split."""
+    """standard (mean 0, variance 1) or minmax (0 to 1), fitted on the train split."""
     log_range: float = MISSING
     """Columns whose values on the train split span more than this get sign(x) log(1 + |x|) first."""
     opcode_width: int = MISSING
@@ -109,6 +119,7 @@ class FeaturizeConfig:
     protobuf: bool = MISSING
     """Add what <graph>.extra.npz beside each graph holds: dot, gather and scatter dimensions, operand shapes."""
     workers: int = MISSING
+    """Processes; the result does not depend on it."""
 
 
 @dataclass
@@ -116,11 +127,13 @@ class PartitionConfig:
     """Stage partition."""
 
     algorithm: str = MISSING
-    """topological, metis or computation."""
+    """topological (contiguous blocks), metis (few cut edges) or computation (whole computations where they fit)."""
     max_nodes: int = MISSING
+    """Bound of a segment's nodes, its halo not counted."""
     halo: int = MISSING
     """Hops around a segment that are computed with it, but not pooled; 0 drops the edges between segments."""
     workers: int = MISSING
+    """Processes; the result does not depend on it."""
 
 
 @dataclass
@@ -128,6 +141,7 @@ class ModelConfig:
     """The cost model: an encoder, a stem, a block of layers that is repeated, a readout, pooling, a head."""
 
     width: int = MISSING
+    """Of node states."""
     stem: list[str] = MISSING
     """Layers by name, between the encoder and the first block."""
     blocks: int = MISSING
@@ -159,9 +173,9 @@ class ModelConfig:
     heads: int = MISSING
     """Of layers with multi-head attention; divides the width."""
     dropout: float = MISSING
-    """Of the layers `dropout`."""
+    """Of the layers `dropout`; one mask serves all configurations of a step."""
     drop_edge: float = MISSING
-    """Share of the edges that a training step leaves out."""
+    """Share of the edges that a training step leaves out (DropEdge, Rong et al., arXiv 1907.10903)."""
     permutations: int = MISSING
     """Orders of the configurations over which a trained model averages, if it mixes configurations."""
 
@@ -182,7 +196,7 @@ class SegmentsConfig:
     keep_probability: float = MISSING
     """With which a stale embedding is kept by the methods that drop some, above 0 and at most 1."""
     table_bytes: int = MISSING
-    """Bound of the historical table."""
+    """Bound of the historical table, which must hold the working set of any one graph."""
     table_dtype: str = MISSING
     """float32 or float16."""
     configs_per_graph: int | None = MISSING
@@ -198,19 +212,19 @@ class LossConfig:
     """The weights of the training losses; the loss is the weighted sum of those whose weight is above 0."""
 
     hinge: float = MISSING
-    """Pairwise hinge."""
+    """Pairwise hinge: mean over pairs with y_i > y_j of max(0, margin - (s_i - s_j))."""
     logistic: float = MISSING
-    """Pairwise logistic loss."""
+    """Pairwise logistic loss (RankNet): mean over the same pairs of log(1 + exp(-(s_i - s_j)))."""
     listmle: float = MISSING
-    """Likelihood of the measured order."""
+    """ListMLE: negative log likelihood of the measured order, per configuration."""
     differences: float = MISSING
-    """Absolute error of the differences of log runtime, over all pairs."""
+    """Mean over all pairs of |(s_i - s_j) - (log y_i - log y_j)|."""
     mse: float = MISSING
-    """Squared error of log runtime."""
+    """Mean of r^2, with r = s - log y, both centred over the configurations."""
     mape: float = MISSING
-    """Relative error of runtime."""
+    """Mean of |exp(r) - 1|, the relative error of the runtime; above r = 1 its tangent, e r - 1."""
     margin: float = MISSING
-    """Margin of the pairwise hinge."""
+    """Of the pairwise hinge; the other losses ignore it."""
 
 
 @dataclass
@@ -218,25 +232,34 @@ class TrainerConfig:
     """Optimization, sampling and hardware."""
 
     max_epochs: int = MISSING
+    """Epochs at most."""
     steps_per_epoch: int = MISSING
+    """Optimizer steps of an epoch."""
     graphs_per_step: int = MISSING
+    """Graphs whose gradients are added up in one step."""
     configs_per_step: int = MISSING
+    """Configurations of a graph in a step, at least 2."""
     sampling: str = MISSING
-    """uniform, fast (Gumbel top-k towards fast configurations) or quantile (stratified)."""
+    """uniform, fast (Gumbel top-k towards fast configurations) or quantile (one from each of equal strata of
+    runtimes)."""
     learning_rate: float = MISSING
+    """Highest learning rate of AdamW."""
     weight_decay: float = MISSING
+    """Of AdamW."""
     warmup: float = MISSING
-    """Share of the steps over which the learning rate rises."""
+    """Share of the steps over which the learning rate rises; then it falls along a cosine."""
     gradient_clip: float = MISSING
+    """Bound of the gradient's norm."""
     patience: int = MISSING
     """Epochs without a better validation Kendall tau before training stops."""
     validation_configs: int = MISSING
-    """Configurations per graph scored in validation (evaluate scores all)."""
+    """Distinct configurations per graph ranked in validation, at least 2; evaluate ranks all."""
     precision: str = MISSING
     """32-true, bf16-mixed, or 16-mixed on CUDA."""
     accelerator: str = MISSING
-    """auto, cpu or cuda."""
+    """auto (CUDA if PyTorch finds a device), cpu or cuda."""
     threads: int = MISSING
+    """Of PyTorch, in evaluate too."""
     averaging: str = MISSING
     """Of weights over the steps: none, ema (exponential moving average) or swa (equal, over the second half)."""
     averaging_decay: float = MISSING
@@ -287,8 +310,27 @@ class TrackingConfig:
     uri: str = MISSING
     """Tracking store; the variable MLFLOW_TRACKING_URI overrides it."""
     experiment: str = MISSING
+    """Name of the experiment that runs belong to."""
     artifacts: str = MISSING
     """Artifact folder of a sqlite store; a server has its own."""
+
+
+@dataclass
+class SweepConfig:
+    """Multiruns of trainings."""
+
+    name: str | None = MISSING
+    """A sweep that is started again under its name goes on where it ended; null starts a new one."""
+    storage: str = MISSING
+    """Where searches keep their trials: a database, as Optuna and SQLAlchemy write its address."""
+    trial: int | None = MISSING
+    """Number of the training in its search, which sets it."""
+    prune: bool = MISSING
+    """Give up trainings whose best validation Kendall tau is below the median of those before, at the same epoch."""
+    prune_after_trials: int = MISSING
+    """Trainings of a search that no comparison is made before."""
+    prune_after_epochs: int = MISSING
+    """Epochs that each training gets."""
 
 
 @dataclass
@@ -296,8 +338,9 @@ class EvaluateConfig:
     """Stage evaluate."""
 
     splits: list[str] = MISSING
+    """Splits to score: some of train, valid, test."""
     memory_bytes: int = MISSING
-    """Bound of the activations held while scoring."""
+    """Bound of the activations held while scoring, in train's validation too."""
     index_file: str | None = MISSING
     """JSON of graph -> configuration indices (the paper's 1,000-index protocol); null skips the protocol."""
 
@@ -307,10 +350,15 @@ class PathsConfig:
     """Folders that the stages read and write."""
 
     raw: str = MISSING
+    """npz files."""
     features: str = MISSING
+    """Features."""
     segments: str = MISSING
+    """Segments."""
     models: str = MISSING
+    """Models, a folder for each method."""
     reports: str = MISSING
+    """Reports, a folder for each method."""
     downloads: str = MISSING
     """Archives and partial downloads; outside what DVC deletes."""
     state: str = MISSING
@@ -322,10 +370,14 @@ class PipelineConfig:
     """What `dvc repro` runs: the matrix of dvc.yaml, collections as paths."""
 
     layout: list[str] = MISSING
+    """Layout collections."""
     tile: list[str] = MISSING
+    """Tile collections."""
     methods: list[str] = MISSING
     """Of layout collections."""
     tile_methods: list[str] = MISSING
+    """Of tile collections: full, which all ways to train segments are for them, and baselines other than
+    default_configuration."""
 
 
 @dataclass
@@ -333,10 +385,13 @@ class Config:
     """The whole configuration, as every entry function sees it."""
 
     collection: str = MISSING
+    """Address of the collection: layout/<source>/<default or random>, or tile/<source>."""
     method: str = MISSING
+    """How segments are trained, or a baseline."""
     output: str | None = MISSING
     """Folder that a stage writes; null = the stage's place under `paths` (train, evaluate: Hydra's run folder)."""
     seed: int = MISSING
+    """Of initial weights, sampling, dropout and trees."""
     paths: PathsConfig = field(default_factory=PathsConfig)
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -349,6 +404,7 @@ class Config:
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     baseline: BaselineConfig = field(default_factory=BaselineConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
 
 

@@ -1,22 +1,31 @@
-"""MLflow: one run a training, one parent run a sweep."""
+"""MLflow: one run a training."""
 
 from __future__ import annotations
 
-import atexit
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
+from filelock import FileLock
 
-from hlorank.config import TrackingConfig, load
+from hlorank.config import TrackingConfig
+from hlorank.tracking_view import VIEW_TAG, comparison_view
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 PARENT_VARIABLE = "HLORANK_PARENT_RUN"
+FINGERPRINT = "hlorank.fingerprint"
+"""Tag of a training's run: what is trained, with which settings, on which data."""
+BEST_TAU, TRAIN_SECONDS = "valid/best_kendall_tau", "train/seconds"
+"""Metrics of a finished training: of the epoch that was kept, and what all epochs took."""
+
+_SQLITE = "sqlite:///"
+
+
+class Pruned(Exception):  # noqa: N818 - nothing went wrong
+    """Ends a training that a search gives up; its run is marked as killed, not as failed."""
 
 
 def tracking_uri(config: TrackingConfig) -> str:
@@ -24,10 +33,23 @@ def tracking_uri(config: TrackingConfig) -> str:
     return os.environ.get(URI_VARIABLE) or config.uri
 
 
+@cache
+def _make_database(uri: str) -> None:
+    """Makes or upgrades a sqlite store, one process at a time: with MLflow's own lock, others fail meanwhile."""
+    from mlflow.tracking import MlflowClient
+
+    path = Path(uri.removeprefix(_SQLITE))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f"{path.name}.lock")):
+        MlflowClient(uri).search_experiments(max_results=1)
+
+
 def _connect(config: TrackingConfig) -> str:
     import mlflow
 
     uri, by_variable = tracking_uri(config), URI_VARIABLE in os.environ
+    if uri.startswith(_SQLITE):
+        _make_database(uri)
     mlflow.set_tracking_uri(uri)
     if not by_variable:
         # MLflow may set the variable itself, which would overrule the next configuration in this process.
@@ -36,16 +58,27 @@ def _connect(config: TrackingConfig) -> str:
 
 
 def open_experiment(config: TrackingConfig) -> str:
-    """Makes the configured experiment the current one, creates it where it does not exist, and returns its id."""
+    """Makes the configured experiment the current one, creates it where it does not exist, and returns its id.
+
+    It has the view of the UI in which methods are compared.
+    """
     import mlflow
+    from mlflow.exceptions import MlflowException
 
     uri = _connect(config)
     if mlflow.get_experiment_by_name(config.experiment) is None:
         # A server knows where its artifacts go, also where the variable puts one in the place of a local store.
         location = Path(config.artifacts).resolve().as_uri() if uri.startswith("sqlite:") else None
-        mlflow.create_experiment(config.experiment, artifact_location=location)
-    experiment: str = mlflow.set_experiment(config.experiment).experiment_id
-    return experiment
+        try:
+            mlflow.create_experiment(config.experiment, artifact_location=location)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process was quicker
+                raise
+    experiment = mlflow.set_experiment(config.experiment)
+    if VIEW_TAG not in experiment.tags:
+        mlflow.set_experiment_tag(VIEW_TAG, comparison_view())
+    experiment_id: str = experiment.experiment_id
+    return experiment_id
 
 
 def _experiment_of(run_id: str) -> str | None:
@@ -70,12 +103,23 @@ def _git_commit() -> dict[str, str]:
 
 
 @contextmanager
+def _killed_if_pruned() -> Iterator[None]:
+    import mlflow
+
+    try:
+        yield
+    except Pruned:
+        mlflow.end_run("KILLED")
+        raise
+
+
+@contextmanager
 def open_run(
     config: TrackingConfig, name: str, tags: Mapping[str, str], run_id: str | None = None
 ) -> Iterator[tuple[str, bool]]:
     """Opens a run, or goes on with `run_id` where the store still has it; an exception marks it as failed.
 
-    Inside a sweep the run is a child of the sweep's run.
+    `Pruned` marks it as killed. Inside a sweep the run is a child of the sweep's run.
 
     Args:
         config: where the store is.
@@ -91,12 +135,13 @@ def open_run(
     _connect(config)
     if run_id is not None and (experiment := _experiment_of(run_id)) is not None:
         mlflow.set_experiment(experiment_id=experiment)
-        with mlflow.start_run(run_id=run_id):
+        with mlflow.start_run(run_id=run_id), _killed_if_pruned():
             yield run_id, True
         return
     open_experiment(config)
     parent = os.environ.get(PARENT_VARIABLE)
-    with mlflow.start_run(run_name=name, tags={**tags, **_git_commit()}, parent_run_id=parent) as run:
+    started = mlflow.start_run(run_name=name, tags={**tags, **_git_commit()}, parent_run_id=parent)
+    with started as run, _killed_if_pruned():
         yield run.info.run_id, False
 
 
@@ -109,36 +154,3 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + key] = value
     return flat
-
-
-def _tracking_of(composed: DictConfig) -> TrackingConfig:
-    """The tracking subtree of a composition that still holds Hydra's own."""
-    return load(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])).tracking
-
-
-class SweepRun(Callback):
-    """A Hydra callback: opens one run a multirun of trainings, which become its children."""
-
-    _close: Callable[[str], None] | None = None
-
-    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Opens the parent run and hands its id to the jobs through the environment."""
-        if config.hydra.job.name != "train":
-            return
-        from mlflow.tracking import MlflowClient
-
-        tracking = _tracking_of(config)
-        experiment = open_experiment(tracking)
-        overrides = " ".join(config.hydra.overrides.task)
-        client = MlflowClient(tracking_uri(tracking))
-        run = client.create_run(experiment, run_name=f"sweep {overrides}", tags={"hlorank.sweep": overrides})
-        os.environ[PARENT_VARIABLE] = run.info.run_id
-        self._close = partial(client.set_terminated, run.info.run_id)
-        atexit.register(self._close, "FAILED")  # where a job fails, Hydra ends without on_multirun_end
-
-    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002 - Hydra's signature
-        """Closes the parent run."""
-        if self._close is not None:
-            del os.environ[PARENT_VARIABLE]
-            atexit.unregister(self._close)
-            self._close("FINISHED")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 
 from hlorank.collection import Collection
 from hlorank.config import Config, ConfigError
-from hlorank.evaluation.run import evaluate
+from hlorank.evaluation.run import TABLE, evaluate
+from hlorank.featurize.store import FeatureStore
 from hlorank.io import DataError, read_json, write_json
 from hlorank.models.baselines.baseline import BASELINES
+from hlorank.models.folder import sealed
 from hlorank.partition.build import partition_collection
 from hlorank.training.baselines.run import train_baseline
 from hlorank.training.run import train
@@ -44,6 +47,9 @@ def test_metrics_join_the_run_of_the_training(collection: str, method: str, sett
     assert {f"evaluate/{name}": value for name, value in metrics.items()}.items() <= run.data.metrics.items()
     assert run.data.metrics["train/loss"] > 0
     assert metrics["test/graphs"] == 1
+    store = FeatureStore(Path(config.paths.features) / Collection.parse(collection).path)
+    assert run.data.tags["features"] == store.fingerprint
+    assert run.data.tags["model"] == read_json(tmp_path / "model" / "spec.json")["spec_sha256"]
     if collection.startswith(
         "layout"
     ):  # repeated configurations apart, these are the graphs and configurations of validation
@@ -52,6 +58,13 @@ def test_metrics_join_the_run_of_the_training(collection: str, method: str, sett
     assert {path.name for path in report.iterdir()} == {path.name for path in (tmp_path / "report").iterdir()}
     assert evaluate(config, tmp_path / "model", tmp_path / "again") == metrics
     assert len(runs(config)) == 1
+    (path,) = (tmp_path / "artifacts").rglob(TABLE)
+    table = read_json(path)
+    assert table["columns"][:2] == ["graph", "kendall_tau"], "what MLflow groups by and shows"
+    assert [row[0] for row in table["data"]] == [
+        *("valid/synthetic_valid_000", "valid/synthetic_valid_001", "test/synthetic_test_000")
+    ], "once, after two evaluations"
+    assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": TABLE, "type": "table"}]
 
 
 def test_models_with_attention_rank_the_same_groups_in_validation_and_evaluation(
@@ -108,7 +121,7 @@ def test_a_model_of_other_data_is_refused(settings: Settings, tmp_path: Path) ->
     train(settings(), tmp_path / "model")
     tiles = settings(collection="tile:synthetic")
     spec = read_json(tmp_path / "model/spec.json")
-    write_json(tmp_path / "model/spec.json", spec | {"whole_graph": True})
+    write_json(tmp_path / "model/spec.json", sealed(spec | {"whole_graph": True}))
     with pytest.raises(DataError, match=r"model/spec.json: data: expected data [0-9a-f]{16}.*re-run the stage train"):
         evaluate(tiles, tmp_path / "model", tmp_path / "report")
     assert not (tmp_path / "report").exists()
@@ -118,7 +131,7 @@ def test_an_untrained_model_is_told(settings: Settings, tmp_path: Path, caplog: 
     config = settings()
     train(config, tmp_path / "model")
     spec = read_json(tmp_path / "model/spec.json")
-    write_json(tmp_path / "model/spec.json", spec | {"steps": 0})
+    write_json(tmp_path / "model/spec.json", sealed(spec | {"steps": 0}))
     with caplog.at_level(logging.WARNING):
         evaluate(config, tmp_path / "model", tmp_path / "report")
     assert "the model was never trained; its scores say nothing" in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from hlorank.config import ModelConfig
 from hlorank.evaluation import scoring
 from hlorank.evaluation.scoring import (
     embed_configurations,
@@ -21,35 +21,17 @@ from hlorank.evaluation.scoring import (
     sum_segments,
 )
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import ConfigurationBatch, GraphInputs, InputSizes, Segment
+from hlorank.models.inputs import ConfigurationBatch, GraphInputs, Segment
 
 MakeInputs = Callable[..., GraphInputs]
-CONFIG = ModelConfig(
-    width=6,
-    stem=[],
-    blocks=2,
-    block=["layer_norm", "sage", "gelu", "dropout", "residual"],
-    readout=["layer_norm"],
-    pooling=["mean", "max"],
-    head="mlp",
-    directions="separate",
-    join="early",
-    override_layout=False,
-    opcode_width=3,
-    opcode_init=False,
-    layout_width=2,
-    layout_sizes=True,
-    heads=2,
-    dropout=0.5,
-    drop_edge=0.0,
-    permutations=1,
-)
+MakeModel = Callable[..., CostModel]
+BLOCK = ["layer_norm", "sage", "gelu", "dropout", "residual"]
 
 
-def make_model(kind: str = "layout", **changes: Any) -> CostModel:
-    torch.manual_seed(0)
-    sizes = InputSizes("tile" if kind == "tile" else "layout", 4, 6, 5 if kind == "tile" else 0)
-    return CostModel(replace(CONFIG, **changes), sizes, "mean").double()
+@pytest.fixture
+def make_model(make_model: MakeModel) -> MakeModel:
+    """Makes a model with dropout, whose segments are averaged."""
+    return partial(make_model, aggregation="mean", block=BLOCK, dropout=0.5)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +45,9 @@ def make_model(kind: str = "layout", **changes: Any) -> CostModel:
     ],
 )
 def test_the_bound_of_memory_changes_nothing(
-    kind: str, segments: int, halo: int, squeeze_excite: bool, make_inputs: MakeInputs
+    kind: str, segments: int, halo: int, squeeze_excite: bool, make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
-    model, rows = make_model(kind, block=[*CONFIG.block, *["squeeze_excite"] * squeeze_excite]), np.arange(30)
+    model, rows = make_model(kind, block=[*BLOCK, *["squeeze_excite"] * squeeze_excite]), np.arange(30)
     graph = make_inputs(segments=segments, halo=halo, kind=kind, distinct=30)
     expected = score_configurations(model, graph, rows, 2**40)
     assert expected.dtype == np.float64
@@ -78,7 +60,7 @@ def test_the_bound_of_memory_changes_nothing(
     np.testing.assert_allclose(score_configurations(model, graph, some, 20_000), expected[some], rtol=1e-12)
 
 
-def test_scores_are_those_of_the_model(make_inputs: MakeInputs) -> None:
+def test_scores_are_those_of_the_model(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model, graph, rows = make_model().eval(), make_inputs(segments=3), np.arange(12)
     total = torch.stack([model.embed_rows(graph, j, rows) for j in range(3)]).sum(dim=0)
     expected = model.score(total, 3).detach().numpy()
@@ -87,10 +69,10 @@ def test_scores_are_those_of_the_model(make_inputs: MakeInputs) -> None:
 
 @pytest.mark.parametrize("squeeze_excite", [False, True])
 def test_no_more_configurations_at_once_than_fit(
-    squeeze_excite: bool, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
+    squeeze_excite: bool, make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, graph, rows = (
-        make_model(block=[*CONFIG.block, *["squeeze_excite"] * squeeze_excite]),
+        make_model(block=[*BLOCK, *["squeeze_excite"] * squeeze_excite]),
         make_inputs(distinct=30),
         np.arange(30),
     )
@@ -112,12 +94,29 @@ def test_no_more_configurations_at_once_than_fit(
     assert len(sizes) < 10
 
 
+def test_no_more_embeddings_at_once_than_fit(
+    make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, graph, rows = make_model(), make_inputs(segments=3, distinct=30), np.arange(30)
+    expected = score_configurations(model, graph, rows, 2**30)
+    sizes: list[int] = []
+
+    def counted(*arguments: Any) -> Tensor:
+        sizes.append(len(arguments[2]))
+        return sum_segments(*arguments)
+
+    monkeypatch.setattr(scoring, "sum_segments", counted)
+    one = 4 * 3 * 12 * 8  # three embeddings of a configuration live at once, in a quarter of the memory
+    np.testing.assert_allclose(score_configurations(model, graph, rows, 7 * one + 1), expected, rtol=1e-12)
+    assert sizes == [7, 7, 7, 7, 2]
+
+
 @pytest.mark.parametrize("segments", [1, 3])
 def test_attention_ranks_whole_groups_together(
-    segments: int, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
+    segments: int, make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "RANKED_TOGETHER", 4)
-    model = make_model(block=[*CONFIG.block, "configuration_attention"]).eval()
+    model = make_model(block=[*BLOCK, "configuration_attention"]).eval()
     graph, rows = make_inputs(segments=segments, distinct=30), np.array([3, 1, 4, 1, 5, 9, 2, 6, 8, 29])
     scores = score_configurations(model, graph, rows, 2**30)
     for group in range(3):
@@ -135,7 +134,7 @@ def test_attention_ranks_whole_groups_together(
 )
 @pytest.mark.parametrize("segments", [1, 3])
 def test_without_attention_scores_do_not_depend_on_what_is_ranked_together(
-    segments: int, block: list[str], make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
+    segments: int, block: list[str], make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "RANKED_TOGETHER", 4)
     model = make_model(block=block, permutations=5)
@@ -157,7 +156,7 @@ def test_without_attention_scores_do_not_depend_on_what_is_ranked_together(
 
 
 def test_averaging_over_orders_makes_scores_depend_less_on_the_order(
-    make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
+    make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The averages over two disjoint halves of many orders differ less than the scores of two single ones."""
     monkeypatch.setattr(scoring, "RANKED_TOGETHER", 5)
@@ -201,7 +200,9 @@ def test_a_member_that_scores_all_the_same_has_no_say() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_mode_is_restored_and_dropout_is_off(training: bool, make_inputs: MakeInputs) -> None:
+def test_the_mode_is_restored_and_dropout_is_off(
+    training: bool, make_model: MakeModel, make_inputs: MakeInputs
+) -> None:
     model, graph, rows = make_model().train(training), make_inputs(), np.arange(12)
     first, second = (score_configurations(model, graph, rows, 2**30) for _ in range(2))
     assert (first == second).all()

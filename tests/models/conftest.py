@@ -1,4 +1,4 @@
-"""Tiny cost models."""
+"""First states of nodes."""
 
 from __future__ import annotations
 
@@ -8,43 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from hlorank.config import ModelConfig
-from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import InputSizes, Segment
+from hlorank.models.inputs import Segment
 from hlorank.models.state import Rows, State
-
-CONFIG = ModelConfig(
-    width=6,
-    stem=[],
-    blocks=2,
-    block=["layer_norm", "sage", "gelu", "residual"],
-    readout=["layer_norm"],
-    pooling=["mean", "max"],
-    head="mlp",
-    directions="separate",
-    join="early",
-    override_layout=False,
-    opcode_width=3,
-    opcode_init=False,
-    layout_width=2,
-    layout_sizes=True,
-    heads=2,
-    dropout=0.0,
-    drop_edge=0.0,
-    permutations=1,
-)
-
-
-@pytest.fixture(scope="session")
-def make_model() -> Callable[..., CostModel]:
-    """Makes a float64 model that fits random graphs; keywords change its configuration."""
-
-    def make(kind: str = "layout", aggregation: str = "sum", **changes: object) -> CostModel:
-        torch.manual_seed(0)
-        sizes = InputSizes("tile" if kind == "tile" else "layout", 4, 6, 5 if kind == "tile" else 0)
-        return CostModel(ModelConfig(**{**vars(CONFIG), **changes}), sizes, aggregation).double()
-
-    return make
 
 
 @pytest.fixture(scope="session")

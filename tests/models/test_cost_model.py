@@ -28,6 +28,7 @@ from hlorank.models.folder import input_sizes
 from hlorank.models.inputs import ConfigurationBatch, GraphInputs, InputSizes, Segment
 from hlorank.models.layers.layer import Mixing
 from hlorank.models.layers.names import LAYERS, RESIDUAL
+from hlorank.models.state import State
 from hlorank.partition.build import partition_graph, whole_graph
 from hlorank.partition.local import local_codes
 from hlorank.partition.segments import Partition, no_halo
@@ -436,6 +437,22 @@ def test_where_the_configuration_joins(kind: str, make_model: MakeModel, make_in
     assert (x[segment.reached(0) :, :1] == x[segment.reached(0) :]).all()
     z = late.readout.get_submodule("layers.0.module")(x)
     assert_exact(embedded["late"], torch.cat([z.mean(0), z.max(0).values], dim=1))
+
+
+def test_the_parts_follow_one_another(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    """The stem before the first block, the configuration again before the others, the readout behind them."""
+    model, graph = make_model(stem=["relu"], blocks=3, readout=["linear", "gelu"], join="every"), make_inputs()
+    (segment,) = graph.segments
+    batch = graph.configurations(ROWS, segment)
+
+    def joined(x: Tensor) -> Tensor:
+        return model.encoder.join(State.of(x), segment, batch).dense()
+
+    x = joined(model.encoder.nodes(segment, len(ROWS), apart=False).dense()).relu()
+    for place, block_of_layers in enumerate(model.blocks):
+        x = block_of_layers(State.of(joined(x) if place else x), segment, False).dense()
+    z = gelu(model.readout.get_submodule("layers.0.module")(x))
+    assert_exact(model.embed(segment, batch), torch.cat([z.mean(0), z.max(0).values], dim=1))
 
 
 def test_edges_are_dropped_in_training_only(make_model: MakeModel, make_inputs: MakeInputs) -> None:

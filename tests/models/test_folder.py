@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from hlorank import __version__
 from hlorank.config import ModelConfig, PartitionConfig
 from hlorank.featurize.store import FeatureStore
 from hlorank.io import DataError, sha256_file
 from hlorank.models.cost_model import CostModel
-from hlorank.models.folder import SPEC, WEIGHTS, ModelSpec, input_sizes, load_model, save_model
+from hlorank.models.folder import SPEC, WEIGHTS, ModelSpec, input_sizes, load_model, save_model, sealed
 from hlorank.models.open import GraphOpener
 
 CPU = torch.device("cpu")
@@ -51,7 +54,7 @@ def graphs(tiny_collections: Path) -> GraphOpener:
 
 def make_spec(graphs: GraphOpener, **changes: Any) -> ModelSpec:
     spec = ModelSpec(
-        version="1.2.3",
+        version=__version__,
         collection="layout:synthetic:random",
         method="gst",
         model=CONFIG,
@@ -77,6 +80,15 @@ def saved(graphs: GraphOpener, tmp_path: Path) -> tuple[Path, CostModel, ModelSp
 
 
 Saved = tuple[Path, CostModel, ModelSpec]
+
+
+def content(folder: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((folder / SPEC).read_text())
+    return value
+
+
+def write_sealed(folder: Path, value: dict[str, Any]) -> None:
+    (folder / SPEC).write_text(json.dumps(sealed(value)))
 
 
 def test_a_loaded_model_gives_the_same_scores(saved: Saved, graphs: GraphOpener) -> None:
@@ -112,8 +124,7 @@ def test_members_come_back_in_their_order(graphs: GraphOpener, tmp_path: Path) -
         for name, value in expected.state_dict().items():
             assert torch.equal(member.state_dict()[name], value)
     for wrong in (1, 4):
-        value = json.loads((tmp_path / "model" / SPEC).read_text()) | {"members": wrong}
-        (tmp_path / "model" / SPEC).write_text(json.dumps(value))
+        write_sealed(tmp_path / "model", content(tmp_path / "model") | {"members": wrong})
         with pytest.raises(DataError, match=r"weights\.safetensors: weights: expected the weights that spec.json"):
             load_model(tmp_path / "model", CPU)
 
@@ -154,9 +165,9 @@ def test_damaged_weights(damage: Callable[[Path], object], message: str, saved: 
 
 def test_weights_of_another_model(saved: Saved, graphs: GraphOpener) -> None:
     folder, *_ = saved
-    value = json.loads((folder / SPEC).read_text())
+    value = content(folder)
     value["model"]["blocks"] = 3
-    (folder / SPEC).write_text(json.dumps(value))
+    write_sealed(folder, value)
     with pytest.raises(DataError, match=r"weights\.safetensors: weights: expected the weights that spec.json"):
         load_model(folder, CPU)
 
@@ -179,22 +190,21 @@ def test_weights_of_another_model(saved: Saved, graphs: GraphOpener) -> None:
 )
 def test_damaged_specs(change: dict[str, Any], message: str, saved: Saved) -> None:
     folder, *_ = saved
-    value = json.loads((folder / SPEC).read_text())
-    (folder / SPEC).write_text(json.dumps({**value, **change}))
+    write_sealed(folder, {**content(folder), **change})
     with pytest.raises(DataError, match=rf"model/spec\.json: {message}"):
         load_model(folder, CPU)
 
 
 def test_specs_that_are_missing_incomplete_or_of_another_featurization(saved: Saved) -> None:
     folder, *_ = saved
-    value = json.loads((folder / SPEC).read_text())
+    value = content(folder)
     changed = {**value["features"], "opcodes": value["features"]["opcodes"][:-1]}
     for wrong, message in (
         ({key: value[key] for key in value.keys() - {"steps"}}, "keys"),
         ({**value, "features": {**value["features"], "fingerprint": "0" * 16}}, "fingerprint"),
         ({**value, "features": changed}, "opcode_embedding"),
     ):
-        (folder / SPEC).write_text(json.dumps(wrong))
+        write_sealed(folder, wrong)
         with pytest.raises(DataError, match=rf"model/spec\.json: {message}"):
             load_model(folder, CPU)
     (folder / SPEC).write_text("{")
@@ -203,6 +213,53 @@ def test_specs_that_are_missing_incomplete_or_of_another_featurization(saved: Sa
     (folder / SPEC).unlink()
     with pytest.raises(DataError, match=r"spec\.json: file: .*no such file"):
         load_model(folder, CPU)
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all numbers, texts and empty lists in a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    nested = [place for key, part in inner for place in leaves(part, (*path, key))]
+    yield from nested or [path]
+
+
+def changed_at(value: Any, path: tuple[Any, ...]) -> Any:
+    """A copy of a JSON value with another value at one place."""
+    if not path:
+        return 1 - value if isinstance(value, int | float) else f"{value}!"
+    copied = copy(value)
+    copied[path[0]] = changed_at(value[path[0]], path[1:])
+    return copied
+
+
+def test_a_changed_spec_is_refused_wherever_it_was_changed(saved: Saved) -> None:
+    folder, *_ = saved
+    value = content(folder)
+    places = [place for place in leaves(value) if place[0] != "version"]
+    assert {place[0] for place in places} == value.keys() - {"version"}
+    some = np.random.default_rng(0).choice(len(places), size=60, replace=False)
+    tops = {place[0]: place for place in places}.values()
+    for place in [*tops, *(places[number] for number in some)]:
+        (folder / SPEC).write_text(json.dumps(changed_at(value, place)))
+        with pytest.raises(DataError, match=r"spec\.json: spec_sha256: expected [0-9a-f]{64}.* it was changed since"):
+            load_model(folder, CPU)
+    for wrong in ({**value, "added": 1}, {key: part for key, part in value.items() if key != "spec_sha256"}):
+        (folder / SPEC).write_text(json.dumps(wrong))
+        with pytest.raises(DataError, match="spec_sha256"):
+            load_model(folder, CPU)
+    (folder / SPEC).write_text(json.dumps(dict(reversed(value.items()))))  # order and blanks are no content
+    load_model(folder, CPU)
+
+
+def test_models_of_other_versions(saved: Saved) -> None:
+    folder, *_ = saved
+    major, minor, _ = __version__.split(".")
+    write_sealed(folder, {**content(folder), "version": f"{major}.{minor}.999"})
+    load_model(folder, CPU)
+    for other in (f"{major}.{int(minor) + 1}.0", f"{int(major) + 1}.{minor}.0", f"{major}.{minor}1", ""):
+        write_sealed(folder, {**content(folder), "version": other})
+        message = rf"spec\.json: version: expected .* {re.escape(__version__)}, .* found {other}; train it again"
+        with pytest.raises(DataError, match=message):
+            load_model(folder, CPU)
 
 
 def test_input_sizes(tiny_collections: Path) -> None:

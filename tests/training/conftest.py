@@ -1,16 +1,22 @@
-"""The tiny collections, as training opens them."""
+"""The tiny collections, as training opens them, and what a training leaves."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from hlorank.collection import Collection
 from hlorank.config import Config
+from hlorank.featurize.store import FeatureStore
 from hlorank.models.open import GraphOpener
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
 
 
 @pytest.fixture
@@ -23,3 +29,34 @@ def open_graphs() -> Callable[..., GraphOpener]:
         return GraphOpener(Path(config.paths.features) / path, segments, torch.device("cpu"))
 
     return make
+
+
+@pytest.fixture
+def without_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing to validate on."""
+    plain = FeatureStore.trainable
+    monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: plain(self, split) if split == "train" else [])
+
+
+@pytest.fixture(scope="session")
+def history() -> Callable[[Path], list[dict[str, str]]]:
+    """Reads history.csv of a model folder, without what depends on the clock."""
+
+    def read(folder: Path) -> list[dict[str, str]]:
+        with (folder / "history.csv").open(newline="") as file:
+            return [{key: row[key] for key in row if key != "step_seconds"} for row in csv.DictReader(file)]
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def runs() -> Callable[[Config], list[Run]]:
+    """Finds the MLflow runs of a configuration's experiment."""
+    from mlflow.tracking import MlflowClient
+
+    def find(config: Config) -> list[Run]:
+        client = MlflowClient(config.tracking.uri)
+        experiment = client.get_experiment_by_name(config.tracking.experiment)
+        return [] if experiment is None else list(client.search_runs([experiment.experiment_id]))
+
+    return find

@@ -52,6 +52,8 @@ def test_an_epoch_is_a_row(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
     assert logged["train/step_seconds"] == pytest.approx(2.0)
     assert logged["train/configs_per_second"] == pytest.approx(18 / 6)
     assert logged["train/peak_memory_bytes"] > 1e8
+    assert logged["train/seconds"] == pytest.approx(3 * 2.0 + 60)
+    assert history.state_dict()["seconds"] == pytest.approx(3 * 2.0 + 60 + 2.0 + 60)
     assert history.rows == [
         {"epoch": 1, "train_loss": 0.5, "valid_kendall_tau": 0.25, "step_seconds": 2.0},
         {"epoch": 2, "train_loss": 0.25, "valid_kendall_tau": None, "step_seconds": 2.0},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import os
@@ -11,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,11 +34,17 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.folder import load_model
 from hlorank.models.open import GraphOpener
 from hlorank.partition.build import partition_collection
+from hlorank.sweeps.jobs import adopted, rows
+from hlorank.sweeps.trial import open_study
+from hlorank.tracking import FINGERPRINT, PARENT_VARIABLE, Pruned, open_run
 from hlorank.training.callbacks import EpochHistory
 from hlorank.training.module import RankingModule
+from hlorank.training.record import alone
 from hlorank.training.run import train
 
 Settings = Callable[..., Config]
+History = Callable[[Path], list[dict[str, str]]]
+Runs = Callable[[Config], list[Run]]
 CPU = torch.device("cpu")
 WEIGHTS = "weights.safetensors"
 DROPOUT = {"model__dropout": 0.2, "model__block": "[layer_norm,sage,gelu,dropout,residual]"}
@@ -61,23 +67,13 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: Call
     monkeypatch.setattr(owner, name, raising)
 
 
-def history(folder: Path) -> list[dict[str, str]]:
-    """history.csv without what depends on the clock."""
-    with (folder / "history.csv").open(newline="") as file:
-        return [{key: row[key] for key in row if key != "step_seconds"} for row in csv.DictReader(file)]
-
-
-def runs(config: Config) -> list[Run]:
-    client = MlflowClient(config.tracking.uri)
-    experiment = client.get_experiment_by_name(config.tracking.experiment)
-    return [] if experiment is None else list(client.search_runs([experiment.experiment_id]))
-
-
 @pytest.mark.parametrize(
     ("collection", "method"),
     [("layout:synthetic:random", "full"), ("layout:synthetic:random", "gst"), ("tile:synthetic", "full")],
 )
-def test_outputs(collection: str, method: str, settings: Settings, tmp_path: Path) -> None:
+def test_outputs(
+    collection: str, method: str, settings: Settings, tmp_path: Path, history: History, runs: Runs
+) -> None:
     config = settings(collection=collection, method=method)
     best = train(config, tmp_path / "model")
     (model,), spec = load_model(tmp_path / "model", CPU)
@@ -102,7 +98,9 @@ def test_outputs(collection: str, method: str, settings: Settings, tmp_path: Pat
     }
 
 
-def test_what_mlflow_is_told(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_mlflow_is_told(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History, runs: Runs
+) -> None:
     project = tmp_path / "project"
     project.mkdir()
     monkeypatch.chdir(project)
@@ -114,9 +112,10 @@ def test_what_mlflow_is_told(settings: Settings, tmp_path: Path, monkeypatch: py
     config = settings(trainer__graphs_per_step=2)
     train(config, tmp_path / "model")
     (run,) = runs(config)
+    assert len(run.data.tags[FINGERPRINT]) == 16
     _, spec = load_model(tmp_path / "model", CPU)
     assert run.info.status == "FINISHED"
-    assert run.info.run_name == "layout:synthetic:random gst seed 0"
+    assert run.info.run_name == "gst seed 0 layout:synthetic:random"
     tags = run.data.tags
     assert {key: tags[key] for key in ("collection", "method", "data", "trained")} == {
         "collection": "layout:synthetic:random",
@@ -138,9 +137,14 @@ def test_what_mlflow_is_told(settings: Settings, tmp_path: Path, monkeypatch: py
         assert [metric.value for metric in logged] == pytest.approx([float(row[column]) for row in rows])
         assert [metric.step for metric in logged] == [3, 7, 11]
     metrics = run.data.metrics
+    seconds = client.get_metric_history(run.info.run_id, "train/seconds")
+    assert [metric.step for metric in seconds] == [3, 7, 11], "the axis of curves over seconds, and nothing else"
+    assert sorted(metric.value for metric in seconds)[-1] == metrics["train/seconds"]
     assert 0 < metrics["train/step_seconds"] < 10
     assert metrics["train/configs_per_second"] == pytest.approx(8 / metrics["train/step_seconds"])
     assert metrics["train/peak_memory_bytes"] > 1e8
+    assert metrics["valid/best_kendall_tau"] == pytest.approx(max(float(row["valid_kendall_tau"]) for row in rows))
+    assert 12 * metrics["train/step_seconds"] / 3 < metrics["train/seconds"] < 60
     (model,), _ = load_model(tmp_path / "model", CPU)
     assert metrics["train/parameters"] == sum(parameter.numel() for parameter in model.parameters())
     artifacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id, "model")}
@@ -149,7 +153,9 @@ def test_what_mlflow_is_told(settings: Settings, tmp_path: Path, monkeypatch: py
     assert logged_weights.read_bytes() == (tmp_path / "model" / WEIGHTS).read_bytes()
 
 
-def test_the_same_training_gives_the_same_bits(settings: Settings, tmp_path: Path) -> None:
+def test_the_same_training_gives_the_same_bits(
+    settings: Settings, tmp_path: Path, history: History, runs: Runs
+) -> None:
     config = settings(**DROPOUT, trainer__sampling="fast", loss="listmle")
     torch.rand(7)  # the state of the global generator plays no role
     first = train(config, tmp_path / "first")
@@ -175,7 +181,13 @@ INTERRUPTIONS: dict[str, tuple[Any, str, Callable[[Any], bool]]] = {
     [("before a checkpoint", 8), ("between epochs", 8), ("in the third epoch", 4), ("in the first epoch", 12)],
 )
 def test_an_interrupted_training_goes_on(
-    place: str, left: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str,
+    left: int,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    history: History,
+    runs: Runs,
 ) -> None:
     config = settings(**DROPOUT)
     train(config, tmp_path / "whole")
@@ -210,7 +222,7 @@ def test_an_interrupted_training_goes_on(
 @pytest.mark.parametrize("averaging", ["ema", "swa"])
 @pytest.mark.parametrize("place", ["between epochs", "in the third epoch"])
 def test_an_interrupted_average_goes_on(
-    place: str, averaging: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, averaging: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History
 ) -> None:
     config = settings(**DROPOUT, trainer__averaging=averaging, trainer__averaging_decay=0.8)
     train(config, tmp_path / "whole")
@@ -241,7 +253,7 @@ def validate_with(monkeypatch: pytest.MonkeyPatch, taus: list[float]) -> dict[in
 
 @pytest.mark.parametrize(("patience", "epochs"), [(1, 3), (99, 5)])
 def test_interrupted_after_the_last_epoch(
-    patience: int, epochs: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    patience: int, epochs: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History
 ) -> None:
     """Also where training stopped early: it must not take another epoch."""
     # Were there another epoch, it would be the best.
@@ -265,7 +277,7 @@ def test_interrupted_after_the_last_epoch(
 
 
 def test_another_configuration_is_another_training(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History, runs: Runs
 ) -> None:
     interrupt(monkeypatch, *INTERRUPTIONS["between epochs"])
     config = settings()
@@ -292,7 +304,7 @@ def partition_of(config: Config) -> str:
 
 @pytest.mark.parametrize("differs", ["partition", "method", "model.width"])
 def test_a_checkpoint_of_another_training_is_refused(
-    differs: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    differs: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History
 ) -> None:
     """As where checkpoints are copied into the folder of a training."""
     config = settings(method="gst_e")
@@ -320,7 +332,7 @@ def test_a_checkpoint_of_another_training_is_refused(
 
 
 def test_a_lost_run_does_not_stop_a_training(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs
 ) -> None:
     config = settings()
     interrupt(monkeypatch, *INTERRUPTIONS["between epochs"])
@@ -351,7 +363,12 @@ def test_the_best_epoch_is_kept(
 
 
 def test_nothing_to_train_on(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    history: History,
+    runs: Runs,
 ) -> None:
     monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: [])
     config = settings()
@@ -371,10 +388,8 @@ def test_nothing_to_train_on(
 
 
 def test_nothing_to_validate_on(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture, without_valid: None, history: History
 ) -> None:
-    plain = FeatureStore.trainable
-    monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: plain(self, split) if split == "train" else [])
     config = settings(trainer__max_epochs=6, trainer__patience=2, trainer__learning_rate=1.0)
     with caplog.at_level(logging.WARNING):
         assert train(config, tmp_path / "model") is None
@@ -385,7 +400,7 @@ def test_nothing_to_validate_on(
     assert len(rows) == min(6, losses.index(min(losses)) + 1 + 2)  # it stops by the loss
 
 
-def test_mixed_precision(settings: Settings, tmp_path: Path) -> None:
+def test_mixed_precision(settings: Settings, tmp_path: Path, history: History) -> None:
     train(settings(trainer__precision="bf16-mixed"), tmp_path / "mixed")
     train(settings(), tmp_path / "single")
     losses = [[float(row["train_loss"]) for row in history(tmp_path / name)] for name in ("mixed", "single")]
@@ -395,10 +410,8 @@ def test_mixed_precision(settings: Settings, tmp_path: Path) -> None:
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
-def test_a_training_learns(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_learns(settings: Settings, tmp_path: Path, without_valid: None) -> None:
     """The ranking of the graphs that it was trained on is far better than chance."""
-    plain = FeatureStore.trainable
-    monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: plain(self, split) if split == "train" else [])
     config = settings(trainer__max_epochs=4, trainer__steps_per_epoch=40, trainer__configs_per_step=20, model__width=16)
     train(config, tmp_path / "model")
     (model,), _ = load_model(tmp_path / "model", CPU)
@@ -446,7 +459,7 @@ def test_a_training_learns(settings: Settings, tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_mistakes_are_named_before_anything_is_written(
-    values: dict[str, Any], message: str, settings: Settings, tmp_path: Path
+    values: dict[str, Any], message: str, settings: Settings, tmp_path: Path, runs: Runs
 ) -> None:
     config = settings(**values)
     with pytest.raises(ConfigError, match=re.escape(message)):
@@ -470,7 +483,7 @@ def test_missing_data_is_named(settings: Settings, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_stage_goes_on(settings: Settings, tmp_path: Path) -> None:
+def test_a_killed_stage_goes_on(settings: Settings, tmp_path: Path, history: History, runs: Runs) -> None:
     """Kill -9 of the process group of the real command, then the same command again."""
     config = settings(**DROPOUT, trainer__max_epochs=30, trainer__patience=99, output=tmp_path / "resumed")
     train(config, tmp_path / "whole")
@@ -496,3 +509,108 @@ def test_a_killed_stage_goes_on(settings: Settings, tmp_path: Path) -> None:
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert history(tmp_path / "resumed") == history(tmp_path / "whole")
     assert [run.info.status for run in runs(config)] == ["FINISHED", "FINISHED"]
+
+
+@pytest.fixture
+def parent(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A sweep that this process is a job of."""
+    with open_run(settings().tracking, "sweep", {}) as (run_id, _):
+        pass
+    monkeypatch.setenv(PARENT_VARIABLE, run_id)
+    return run_id
+
+
+def test_a_sweep_does_not_repeat_what_has_finished(
+    settings: Settings,
+    tmp_path: Path,
+    parent: str,
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config, client = settings(), MlflowClient(settings().tracking.uri)
+    monkeypatch.delenv(PARENT_VARIABLE)
+    best = train(config, tmp_path / "first")
+    assert train(config, tmp_path / "again") == best  # outside of sweeps outputs must be there
+    assert (tmp_path / "again" / WEIGHTS).exists()
+    monkeypatch.setenv(PARENT_VARIABLE, parent)
+    with caplog.at_level(logging.INFO):
+        assert train(config, tmp_path / "sweep") == best
+    assert not (tmp_path / "sweep").exists()
+    assert len(runs(config)) == 3  # with that of the sweep
+    (taken,) = adopted(client, parent)
+    assert f"run {taken} has finished this training: validation Kendall tau {best:.4f}" in caplog.text
+    assert [(row.state, row.tau, row.run_id) for row in rows(client, parent)] == [("finished", best, taken)]
+    train(settings(trainer__learning_rate=0.02), tmp_path / "other")
+    assert len(runs(config)) == 4
+
+
+def test_what_tells_trainings_apart(settings: Settings, tmp_path: Path, runs: Runs) -> None:
+    """What can't change the result is not part of it."""
+    changes: list[dict[str, Any]] = [
+        {},
+        {"sweep__name": "s"},
+        {"evaluate__memory_bytes": 10**8},
+        {"seed": 1},
+        {"model__width": 4},
+    ]
+    changes += [{"method": "full"}]
+    keys = []
+    for values in changes:
+        config = settings(trainer__max_epochs=1, trainer__steps_per_epoch=1, **values)
+        train(config, tmp_path / "model")
+        keys.append(runs(config)[0].data.tags[FINGERPRINT])
+    assert keys[0] == keys[1] == keys[2]
+    assert len(set(keys)) == 4
+
+
+def test_a_search_gives_up_a_poor_training(
+    settings: Settings, tmp_path: Path, parent: str, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values: dict[str, Any] = {
+        "sweep__name": "s",
+        "sweep__prune": True,
+        "sweep__prune_after_trials": 1,
+        "sweep__prune_after_epochs": 1,
+    }
+    study = open_study(settings(**values).sweep, parent, create=True)
+    validate_with(monkeypatch, [0.5, 0.6, 0.7])
+    good = study.ask({}).number
+    assert train(settings(**values, sweep__trial=good), tmp_path / "good") == pytest.approx(0.7)
+    study.tell(good, 0.7)
+    validate_with(monkeypatch, [0.65, 0.2, 0.3])  # the best so far counts
+    kept = study.ask({}).number
+    train(settings(**values, seed=1, sweep__trial=kept), tmp_path / "kept")
+    validate_with(monkeypatch, [0.1, 0.1, 0.9])
+    poor = study.ask({}).number
+    values["sweep__prune_after_epochs"] = 2
+    with pytest.raises(Pruned):
+        train(settings(**values, seed=2, sweep__trial=poor), tmp_path / "poor")
+    assert study.trials[poor].intermediate_values == pytest.approx({1: 0.1, 2: 0.1})
+    assert study.trials[poor].state.name == "PRUNED"
+    assert runs(settings())[0].info.status == "KILLED"
+    assert not (tmp_path / "poor").exists()
+    assert not list((tmp_path / "state" / "training").iterdir())
+
+
+def test_a_training_is_done_by_one_process_at_a_time(
+    settings: Settings, tmp_path: Path, parent: str, runs: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one that waited finds it done."""
+    config, taus = settings(), []
+    with open_run(config.tracking, "other", {}) as (other, _):
+        pass
+    train(config, tmp_path / "probe")
+    (probe,) = [run for run in runs(config) if FINGERPRINT in run.data.tags]
+    key = probe.data.tags[FINGERPRINT]
+    MlflowClient(config.tracking.uri).delete_run(probe.info.run_id)
+    thread = threading.Thread(target=lambda: taus.append(train(config, tmp_path / "model")))
+    with caplog.at_level(logging.INFO), alone(config, key):
+        thread.start()
+        while "waiting for it" not in caplog.text:
+            time.sleep(0.01)
+        client = MlflowClient(config.tracking.uri)
+        client.set_tag(other, FINGERPRINT, key)
+        client.log_metric(other, "valid/best_kendall_tau", 0.125)
+    thread.join()
+    assert taus == [0.125]

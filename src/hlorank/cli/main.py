@@ -8,14 +8,15 @@ import sys
 from collections.abc import Sequence
 
 from hlorank import __version__
-from hlorank.cli import autotune, collect, convert, inspect
+from hlorank.cli import autotune, best, collect, convert, inspect, rank, register, report
 from hlorank.config import ConfigError
 from hlorank.io import DataError
 
-_COMMANDS = (convert, inspect, collect, autotune)
+_COMMANDS = (convert, inspect, collect, best, report, rank, register, autotune)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command, with all subcommands."""
     parser = argparse.ArgumentParser(prog="hlorank", description="Ranks the compiler configurations of XLA programs.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Broken data is one line on standard error and status 1, wrong usage status 2.
     """
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    parser = _parser()
+    parser = make_parser()
     parsed = parser.parse_args(arguments)
     if not hasattr(parsed, "run"):
         parser.print_help()

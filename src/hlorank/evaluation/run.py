@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
 from hlorank.collection import Collection, Split
 from hlorank.config import Config
-from hlorank.evaluation.protocol import evaluate_collection
+from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
 from hlorank.evaluation.scorer import load_scorer
 from hlorank.featurize.features import GraphFeatures
 from hlorank.io import DataError, read_json
 from hlorank.models.folder import SPEC
 from hlorank.models.open import GraphOpener
 from hlorank.tracking import open_run
+
+FEATURES, MODEL = "features", "model"
+"""Tags of an evaluated run: the fingerprint of the features that were scored, and the model's digest."""
+TABLE = "per_graph.json"
+"""Artifact of an evaluated run: the table of graphs, as MLflow's UI sets those of several runs side by side."""
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +65,27 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
     metrics = evaluate_collection(graphs.store, collection, score, config.evaluate, output)
     run_id = read_json(model_folder / "run.json")["run_id"]
     tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "run": "evaluated elsewhere"}
-    with open_run(config.tracking, f"{collection} {spec.method} evaluation", tags, run_id):
+    with open_run(config.tracking, f"{spec.method} evaluation {collection}", tags, run_id):
+        mlflow.set_tags({FEATURES: graphs.store.fingerprint, MODEL: read_json(model_folder / SPEC)["spec_sha256"]})
         # A name of their own: valid/kendall_tau is the curve of the training.
         mlflow.log_metrics({f"evaluate/{name}": value for name, value in metrics.items()})
         mlflow.log_artifacts(str(output), "report")
+        _log_table(output / PER_GRAPH)
     return metrics
+
+
+def _log_table(per_graph: Path) -> None:
+    """Logs the table of graphs into the open run; `mlflow.log_table` would append to that of an earlier evaluation.
+
+    The UI finds a graph's row in each run by the first column, and shows the second one until told otherwise.
+    """
+    import mlflow
+    from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
+
+    table = pd.read_csv(per_graph)
+    key = table.pop("split") + "/" + table.pop("graph")
+    key[table.pop("protocol") == "indexed"] += " (indexed)"
+    table.insert(0, "graph", key)
+    table.insert(1, "kendall_tau", table.pop("kendall_tau"))
+    mlflow.log_dict(json.loads(table.to_json(orient="split", index=False, double_precision=4)), TABLE)
+    mlflow.set_tag(MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": TABLE, "type": "table"}]))

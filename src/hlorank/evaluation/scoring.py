@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 import numpy as np
@@ -16,10 +17,24 @@ from hlorank.models.layers.layer import Mixing
 
 # Tensors of (reached nodes, configurations, width) that live at once in a layer without gradients.
 _LIVE_STATES = 8
+# Tensors of (configurations, embedding width) that live at once while segments are summed, in a quarter of the memory.
+_LIVE_EMBEDDINGS = 3 * 4
+# More often costs time, as pages come back; more seldom costs memory.
+_CHUNKS_PER_RELEASE = 16
 # Configurations that a model with attention over configurations sees at once, at most; TGraph takes as many.
 RANKED_TOGETHER = 128
 # Scores closer to each other than this share of them differ by the rounding of float32, and say nothing.
 _ALIKE = 1e-6
+
+
+def _release_memory() -> None:
+    """Gives freed memory back to the system.
+
+    Tensors differ a little in size from chunk to chunk, and glibc keeps the pieces in between: over many chunks they
+    grow to several times the bound. Other C libraries do without.
+    """
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 @torch.no_grad()
@@ -54,15 +69,26 @@ def sum_segments(model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], 
             varied = max([1, segment.reached(0), *model.varied_rows(segment)])
             chunk = max(1, memory_bytes // (varied * model.config.width * parameter.element_size() * _LIVE_STATES))
             distinct, standing_for = graph.distinct(rows, j)
-            embedded = torch.cat(
-                [
-                    model.embed(segment, graph.configurations(distinct[start : start + chunk], segment))
-                    for start in range(0, len(distinct), chunk)
-                ]
-            )
+            embedded = total.new_empty(len(distinct), model.embedding_width)
+            for number, start in enumerate(range(0, len(distinct), chunk), start=1):
+                some = distinct[start : start + chunk]
+                embedded[start : start + chunk] = model.embed(segment, graph.configurations(some, segment))
+                if number % _CHUNKS_PER_RELEASE == 0:
+                    _release_memory()
             total += embedded[standing_for]
     model.train(was_training)
     return total
+
+
+def _parts(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
+    """Which of so many rows are scored at once: a group of those ranked together, or as many embeddings as fit."""
+    if Mixing.CONFIGURATIONS in model.mixing:
+        groups = -(-count // RANKED_TOGETHER)
+        yield from (slice(group, None, groups) for group in range(groups))
+    else:
+        item = next(model.parameters()).element_size()
+        step = max(1, memory_bytes // (model.embedding_width * item * _LIVE_EMBEDDINGS))
+        yield from (slice(start, start + step) for start in range(0, count, step))
 
 
 @torch.no_grad()
@@ -71,12 +97,16 @@ def score_configurations(
 ) -> NDArray[np.float64]:
     """Scores distinct configurations; the arguments are those of `sum_segments`.
 
+    The embeddings of no more rows than fit lie in memory at once.
+
     Returns:
         (configurations,) float64, larger = slower.
     """
-    scores = model.score(sum_segments(model, graph, rows, memory_bytes), len(graph.segments))
-    result: NDArray[np.float64] = scores.double().cpu().numpy()
-    return result
+    scores = np.empty(len(rows))
+    for part in _parts(model, len(rows), memory_bytes):
+        total = sum_segments(model, graph, rows[part], memory_bytes)
+        scores[part] = model.score(total, len(graph.segments)).double().cpu().numpy()
+    return scores
 
 
 @torch.no_grad()

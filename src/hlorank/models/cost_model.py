@@ -127,7 +127,7 @@ class CostModel(nn.Module):
         return self.config.width * len(self.config.pooling)
 
     def varied_rows(self, segment: Segment) -> list[int]:
-        """How many nodes depend on the configuration after each layer that mixes states; their states may be fewer."""
+        """How many nodes depend on the configuration after each layer that mixes states, at most."""
         rows, sparse = [], self.config_sparse
         hops = 0
         for _, mixing in self._mixing_layers:

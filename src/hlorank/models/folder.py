@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_type_hints
@@ -13,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from safetensors.torch import load_file, save
 from torch import nn
 
+from hlorank import __version__
 from hlorank.config import ConfigError, ModelConfig, PartitionConfig, to_plain
 from hlorank.featurize.spec import FeatureSpec
 from hlorank.io import DataError, read_json, sha256_file, write_atomic, write_json
@@ -20,7 +23,7 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import InputSizes
 
 WEIGHTS, SPEC = "weights.safetensors", "spec.json"
-_SHA256 = "weights_sha256"
+_WEIGHTS_DIGEST, _SPEC_DIGEST = "weights_sha256", "spec_sha256"
 
 
 @dataclass(frozen=True)
@@ -104,27 +107,50 @@ def input_sizes(spec: FeatureSpec) -> InputSizes:
     return InputSizes(spec.kind, len(spec.node_columns.columns), len(spec.opcodes) + 1, tile_columns)
 
 
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """What spec.json holds: a JSON object with the SHA-256 of the rest of it, as JSON with sorted keys and no blanks.
+
+    Args:
+        value: the object; a digest that it holds already is replaced.
+    """
+    content = {key: part for key, part in value.items() if key != _SPEC_DIGEST}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return {**content, _SPEC_DIGEST: hashlib.sha256(text.encode()).hexdigest()}
+
+
 def save_folder(folder: Path, weights: bytes, spec: Spec) -> None:
-    """Writes weights and specification, each file in one step; the specification holds the weights' SHA-256."""
+    """Writes weights and specification, each file in one step; the latter holds the SHA-256 of both."""
     write_atomic(folder / WEIGHTS, lambda file: file.write(weights))
-    write_json(folder / SPEC, {**spec.to_json(), _SHA256: sha256_file(folder / WEIGHTS)})
+    write_json(folder / SPEC, sealed({**spec.to_json(), _WEIGHTS_DIGEST: sha256_file(folder / WEIGHTS)}))
+
+
+def _check_origin(value: Mapping[str, Any]) -> None:
+    """Raises DataError for what another minor version of hlorank wrote, and for what was changed since."""
+    version = str(value.get("version"))
+    if version.split(".")[:2] != __version__.split(".")[:2]:
+        remedy = f"{version}; train it again, or install hlorank {version}"
+        raise DataError("version", f"that of this hlorank, {__version__}, but for the patch level", remedy)
+    if (expected := sealed(value)[_SPEC_DIGEST]) != (found := value.get(_SPEC_DIGEST)):
+        changed = f"{found}: it was changed since the training; take the original, or train again"
+        raise DataError(_SPEC_DIGEST, f"{expected}, as the rest of the file says", changed)
 
 
 def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
     """The specification of a model folder, and the path of its weights, which are what `save_folder` wrote.
 
     Raises:
-        DataError: a file is missing or damaged, or the specification is of another kind.
+        DataError: a file is missing, damaged or changed, another version of hlorank wrote it, or the specification is
+            of another kind.
     """
     value, path = read_json(folder / SPEC), folder / WEIGHTS
-    expected = value.pop(_SHA256, None)
     try:
-        spec = kind.from_json(value)
+        _check_origin(value)
+        spec = kind.from_json({key: part for key, part in value.items() if key not in (_WEIGHTS_DIGEST, _SPEC_DIGEST)})
     except DataError as error:
         raise error.in_file(folder / SPEC) from None
     if not path.is_file():
         raise DataError("file", "the weights of a model", "no such file", file=path)
-    if (found := sha256_file(path)) != expected:
+    if (found := sha256_file(path)) != (expected := value.get(_WEIGHTS_DIGEST)):
         raise DataError("sha256", f"{expected}, as {SPEC} says", found, file=path)
     return spec, path
 

@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from hlorank.collection import Collection
 from hlorank.config import Config, ConfigError, load
 from hlorank.io import DataError
+from hlorank.sweeps.callback import sweep_report
 
 
 def stage(task: Callable[[Config], Any]) -> Callable[[], None]:
@@ -25,13 +26,12 @@ def stage(task: Callable[[Config], Any]) -> Callable[[], None]:
 
     The configuration is composed from conf/ in the current folder, or taken from params.yaml with
     `--config-dir . --config-name params`. Bad data or a bad configuration ends the command with one line that says
-    what is wrong, and exit status 2; inside a sweep the job fails and the others go on.
+    what is wrong, and exit status 2; inside a multirun the job fails and the others go on.
     """
 
     @wraps(task)  # Hydra names the job after the module that it finds behind this
     def run(composed: DictConfig) -> Any:
-        for name in ("alembic", "mlflow"):  # they tell each step of what is routine
-            logging.getLogger(name).setLevel(logging.WARNING)
+        _quieten()  # a launcher may run this in a process of its own
         if HydraConfig.get().mode is not RunMode.RUN:
             return task(load(composed))
         try:
@@ -43,10 +43,21 @@ def stage(task: Callable[[Config], Any]) -> Callable[[], None]:
                 sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2)
 
-    command: Callable[[], None] = hydra.main(
-        version_base="1.3", config_path=str(Path.cwd() / "conf"), config_name="config"
-    )(run)
+    composed_run = hydra.main(version_base="1.3", config_path=str(Path.cwd() / "conf"), config_name="config")(run)
+
+    @wraps(task)
+    def command() -> None:
+        _quieten()
+        with sweep_report():
+            composed_run()
+
     return command
+
+
+def _quieten() -> None:
+    """Leaves out what libraries tell of each step that is routine."""
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # on import it sets the level itself
 
 
 def collection_folder(config: Config, place: str) -> Path:

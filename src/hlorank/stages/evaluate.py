@@ -1,4 +1,6 @@
-"""Stage evaluate: from a model folder to metrics, tables, plots and a submission."""
+"""Stage evaluate: from a model folder to metrics, tables, plots, a submission and a report."""
+
+from pathlib import Path
 
 from hlorank.config import Config
 from hlorank.stages.entry import collection_folder, output_folder, stage
@@ -6,11 +8,22 @@ from hlorank.stages.entry import collection_folder, output_folder, stage
 
 @stage
 def main(config: Config) -> None:
-    """Scores every configuration of `collection` with the model of `method`."""
+    """Scores every configuration of `collection` with the model of `method`, and writes a report on it."""
+    from mlflow.tracking import MlflowClient
+
     from hlorank.evaluation.run import evaluate
+    from hlorank.report.runs import read_run
+    from hlorank.report.write import REPORT, write_report
+    from hlorank.tracking import tracking_uri
 
     model = collection_folder(config, config.paths.models) / config.method
-    evaluate(config, model, output_folder(config, config.paths.reports, config.method))
+    output = output_folder(config, config.paths.reports, config.method)
+    evaluate(config, model, output)
+    store = tracking_uri(config.tracking)
+    run = read_run(model, output, store)
+    write_report([run], output / REPORT, Path(config.paths.features), Path(config.paths.segments))
+    if run.tracked is not None:
+        MlflowClient(store).log_artifact(run.tracked.run_id, str(output / REPORT), "report")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ class StepAveraging(WeightAveraging):
     """
 
     def __init__(self, kind: str, decay: float, progress: Callable[[], float], device: torch.device) -> None:
+        # PyTorch's makers of averages have no types.
         average = get_ema_multi_avg_fn(decay) if kind == "ema" else get_swa_multi_avg_fn()  # type: ignore[no-untyped-call]
         super().__init__(device=device, use_buffers=False, multi_avg_fn=average)
         self._start = SWA_START if kind == "swa" else 0.0

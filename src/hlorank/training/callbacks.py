@@ -14,6 +14,8 @@ import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 
 from hlorank.io import DataError
+from hlorank.sweeps.trial import SearchTrial
+from hlorank.tracking import TRAIN_SECONDS
 from hlorank.training.data import Step
 from hlorank.training.module import TRAIN_LOSS, VALID_TAU
 
@@ -32,22 +34,24 @@ class EpochHistory(Callback):
 
     Attributes:
         rows: epoch, train_loss, valid_kendall_tau (None without validation graphs), step_seconds (sampling included).
+        seconds: what all epochs took, validations included.
     """
 
     def __init__(self) -> None:
         self.rows: list[dict[str, float | None]] = []
+        self.seconds = 0.0
         self._start = 0.0
         self._seconds = 0.0
         self._steps = 0
         self._configurations = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows so far."""
-        return {"rows": list(self.rows)}
+        """The rows so far, and what they took."""
+        return {"rows": list(self.rows), "seconds": self.seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from a checkpoint."""
-        self.rows = list(state_dict["rows"])
+        self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
 
     def on_train_epoch_start(self, *_: Any) -> None:
         """Starts the epoch's clock."""
@@ -62,8 +66,10 @@ class EpochHistory(Callback):
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Adds the epoch's row, and logs its cost."""
         step_seconds = self._seconds / self._steps
+        self.seconds += time.perf_counter() - self._start
         pl_module.log_dict(
             {
+                TRAIN_SECONDS: self.seconds,
                 "train/step_seconds": step_seconds,
                 "train/configs_per_second": self._configurations / self._seconds,
                 "train/peak_memory_bytes": float(peak_memory_bytes()),
@@ -107,6 +113,32 @@ class Origin(Callback):
             if name not in found or found[name] != value:
                 other = f"{found.get(name)!r}; remove {path.parent} to start anew, or restore what it was made with"
                 raise DataError(name, f"{value!r}, as in this training", other, file=path)
+
+
+class TrialReport(Callback):
+    """Reports each validation to the search that the training belongs to, which may give it up.
+
+    Args:
+        trial: the training's trial.
+        before: epochs that count before the first of this one: those of other members of an ensemble.
+    """
+
+    def __init__(self, trial: SearchTrial, before: int) -> None:
+        self._trial = trial
+        self._before = before
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+        """Reports; what has had all of its epochs is not given up any more.
+
+        Raises:
+            Pruned: the search gives the training up.
+        """
+        if (tau := trainer.callback_metrics.get(VALID_TAU)) is None:
+            return
+        epoch = trainer.current_epoch + 1
+        self._trial.report(float(tau), self._before + epoch)
+        if epoch != trainer.max_epochs:
+            self._trial.give_up_if_poor()
 
 
 class Patience(EarlyStopping):

@@ -86,9 +86,9 @@ def _residual(scores: Tensor, labels: Tensor) -> Tensor:
 def log_differences(scores: Tensor, labels: Tensor) -> Tensor:
     """The mean over all pairs of |(scores_i - scores_j) - (log labels_i - log labels_j)|.
 
-    The absolute error of the differences of all pairs, which leaves out a constant of the graph (second place of
-    Kaggle's "Google - Fast or Slow? Predict AI Model Runtime", for layout:xla and tile:xla). Pairs of equal labels
-    count too: their scores should be equal.
+    The absolute error of the differences of all pairs, which leaves out a constant of the graph. Pairs of equal labels
+    count too: their scores should be equal. (What the second place of Kaggle's "Google - Fast or Slow? Predict AI Model
+    Runtime" calls differences of all pairs is another loss: a hinge on the sign of each.)
 
     Args:
         scores: (configurations,) floating point.

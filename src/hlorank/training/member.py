@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from hlorank.models.cost_model import CostModel
 from hlorank.models.folder import ModelSpec, input_sizes
 from hlorank.models.open import GraphOpener
-from hlorank.training.callbacks import EpochHistory, Origin
+from hlorank.training.callbacks import EpochHistory, Origin, TrialReport
 from hlorank.training.data import StepData
 from hlorank.training.ensemble import Member
 from hlorank.training.finetune import HEAD_LOSS, HEAD_TAU, HeadData, HeadModule
@@ -32,11 +32,13 @@ class Result(NamedTuple):
         steps: optimizer steps taken; those of the head alone do not count.
         best: the best validation Kendall tau, None without validation.
         history: a row for each epoch.
+        seconds: what the epochs took.
     """
 
     steps: int
     best: float | None
     history: list[dict[str, float | None]]
+    seconds: float
 
 
 class MemberTraining:
@@ -69,26 +71,27 @@ class MemberTraining:
         if self._module.table is not None and (entries := self.data.table_entries()):
             self._module.table.check_budget(entries)
 
-    def run(self, state: Path, origin: Origin, logger: MemberLogger) -> Result:
+    def run(self, state: Path, origin: Origin, logger: MemberLogger, reports: Sequence[TrialReport]) -> Result:
         """Trains, from the last complete epoch if there is one; the model then has the weights of the best epoch.
 
         Args:
             state: the folder of the checkpoints.
             origin: which training this is.
             logger: where metrics go.
+            reports: to the search that it belongs to, if any.
         """
         config, validated = self._config, bool(self.data.valid)
         if not validated:
             log.warning("no graph of valid can be ranked: the epoch with the smallest training loss is the best")
         history = EpochHistory()
         fitted = partial(fit, config=config, device=self._device, origin=origin, logger=logger)
-        monitor, callbacks = (TRAIN_LOSS, VALID_TAU if validated else None), [history, self._module.budget]
+        monitor, callbacks = (TRAIN_LOSS, VALID_TAU if validated else None), [history, *reports, self._module.budget]
         steps, best = fitted(self._module, self.data, config.trainer.max_epochs, monitor, callbacks, state=state)
         if method_named(config.method).finetune_head and not self._whole_graph:
             head, monitor = HeadModule(self.model, config), (HEAD_LOSS, HEAD_TAU if validated else None)
             aggregates = HeadData(self.model, self.data, config)
             _, best = fitted(head, aggregates, config.segments.finetune_epochs, monitor, [], state=state / "head")
-        return Result(steps, best, history.rows)
+        return Result(steps, best, history.rows, history.seconds)
 
 
 def count_parameters(model: CostModel) -> int:

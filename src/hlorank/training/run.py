@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +19,16 @@ from hlorank.config import Config, ConfigError, check_least, to_plain
 from hlorank.io import fingerprint, read_json, write_json
 from hlorank.models.folder import ModelSpec, save_model
 from hlorank.models.open import GraphOpener
-from hlorank.tracking import flatten
+from hlorank.sweeps.trial import current_trial
+from hlorank.tracking import Pruned, flatten
 from hlorank.training.averaging import check_averaging
-from hlorank.training.callbacks import Origin
+from hlorank.training.callbacks import Origin, TrialReport
 from hlorank.training.ensemble import make_members
 from hlorank.training.fit import MemberLogger
 from hlorank.training.member import MemberTraining, Result, count_parameters
 from hlorank.training.methods import method_named
 from hlorank.training.module import VALID_TAU
-from hlorank.training.record import RUN, keep_record, training_run
+from hlorank.training.record import RUN, alone, keep_record, take_finished, training_run
 
 log = logging.getLogger(__name__)
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it tells what hardware there is, and advertises
@@ -53,7 +57,8 @@ def train(config: Config, output: Path) -> float | None:
     """Trains one method on one collection; an interrupted training of the same configuration and data goes on.
 
     Writes the model folder (weights.safetensors, spec.json, history.csv, run.json) and one MLflow run. The members of
-    an ensemble are trained one after the other; those that were complete before an interruption stay as they are.
+    an ensemble are trained one after the other; those that were complete before an interruption stay as they are. In a
+    sweep, a training that a run has finished before is not repeated, and writes nothing.
 
     Args:
         config: the whole configuration.
@@ -69,8 +74,6 @@ def train(config: Config, output: Path) -> float | None:
         ConfigError: a name in the configuration does not exist, a number is too small, or what is chosen does not go
             together.
     """
-    import mlflow
-
     _check(config)
     device = _device(config.trainer.accelerator)
     torch.set_num_threads(config.trainer.threads)
@@ -98,35 +101,65 @@ def train(config: Config, output: Path) -> float | None:
     )
     members = make_members(config, graphs.store.trainable("train"))
     trainings = [MemberTraining(member, graphs, spec) for member in members]
-
     identity = {name: value for name, value in to_plain(config).items() if name in _IDENTITY}
+    key = fingerprint([identity, spec.data, __version__])
     origin = {"partition": spec.partition, **flatten(identity), "data": spec.data, "version": __version__}
-    state = Path(config.paths.state) / "training" / fingerprint([identity, spec.data, __version__])
+    with alone(config, key):
+        if (tau := take_finished(config, key)) is not None:
+            return tau
+        return _train_members(config, spec, trainings, key, origin, output)
+
+
+def _train_members(
+    config: Config,
+    spec: ModelSpec,
+    trainings: list[MemberTraining],
+    key: str,
+    origin: Mapping[str, Any],
+    output: Path,
+) -> float | None:
+    """Trains and records; `key` is the fingerprint of `origin`, which tells the training apart."""
+    import mlflow
+
+    state = Path(config.paths.state) / "training" / key
     earlier = read_json(state / RUN)["run_id"] if (state / RUN).exists() else None
     trained = bool(trainings[0].data.train)
     models, results = [training.model for training in trainings], list[Result]()
-    with training_run(config, spec, trained, earlier) as run_id:
+    trial = current_trial(config)
+    with _removed_if_pruned(state), training_run(config, spec, key, trained, earlier) as run_id:
         write_json(state / RUN, {"run_id": run_id})
         mlflow.log_metric("train/parameters", sum(map(count_parameters, models)))
-        for number in range(len(members) if trained else 0):
+        for number in range(spec.members if trained else 0):
             training = trainings.pop(0)  # what it keeps of its graphs goes with it
             name = ""
-            if len(members) > 1:
+            if spec.members > 1:
                 name = f"member_{number}"
-                log.info("member %d of %d", number + 1, len(members))
+                log.info("member %d of %d", number + 1, spec.members)
             member_origin = Origin({**origin, "member": number})
-            results.append(training.run(state / str(number), member_origin, MemberLogger(config, run_id, name)))
+            logger = MemberLogger(config, run_id, name)
+            reports = [] if trial is None else [TrialReport(trial, number * config.trainer.max_epochs)]
+            results.append(training.run(state / str(number), member_origin, logger, reports))
         if not trained:
-            log.warning("%s: nothing is left to train on; the model keeps its initial weights", collection)
+            log.warning("%s: nothing is left to train on; the model keeps its initial weights", spec.collection)
         taus = [result.best for result in results if result.best is not None]
         best = float(np.mean(taus)) if taus else None
-        if len(members) > 1 and best is not None:
+        if spec.members > 1 and best is not None:
             mlflow.log_metric(VALID_TAU, best)
         save_model(output, models, replace(spec, steps=sum(result.steps for result in results)))
         history = [{"member": number, **row} for number, result in enumerate(results) for row in result.history]
-        keep_record(config, run_id, history, output)
+        keep_record(config, run_id, history, output, best, sum(result.seconds for result in results))
     shutil.rmtree(state)
     return best
+
+
+@contextmanager
+def _removed_if_pruned(state: Path) -> Iterator[None]:
+    """Leaves nothing to resume of a training that a search gives up."""
+    try:
+        yield
+    except Pruned:
+        shutil.rmtree(state)
+        raise
 
 
 def _check(config: Config) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+from hlorank import __version__
 from hlorank.config import BaselineConfig
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.store import FeatureStore
@@ -22,7 +23,7 @@ from hlorank.models.baselines.chance import Chance
 from hlorank.models.baselines.linear import Linear
 from hlorank.models.baselines.predictor import Predictor
 from hlorank.models.baselines.trees import Trees
-from hlorank.models.folder import SPEC, WEIGHTS, input_sizes, load_model
+from hlorank.models.folder import SPEC, WEIGHTS, input_sizes, load_model, sealed
 from hlorank.models.pooled import changed_column, pooled_columns
 
 SETTINGS = BaselineConfig(
@@ -74,7 +75,7 @@ def predictors(store: FeatureStore) -> dict[str, Predictor]:
 
 def spec_of(method: str, store: FeatureStore) -> BaselineSpec:
     return BaselineSpec(
-        version="1.2.3",
+        version=__version__,
         collection="layout:synthetic:random",
         method=method,
         data="0" * 16,
@@ -148,7 +149,7 @@ def test_damaged_weights(damage: Callable[[Path], object], message: str, saved: 
 )
 def test_weights_of_something_else(changes: dict[str, Any], message: str, saved: Path) -> None:
     save_file({**load_file(saved / WEIGHTS), **changes}, saved / WEIGHTS)
-    write_json(saved / SPEC, read_json(saved / SPEC) | {"weights_sha256": sha256_file(saved / WEIGHTS)})
+    write_json(saved / SPEC, sealed(read_json(saved / SPEC) | {"weights_sha256": sha256_file(saved / WEIGHTS)}))
     with pytest.raises(DataError, match=rf"weights\.safetensors: {message}"):
         load_baseline(saved)
 
@@ -166,13 +167,13 @@ def test_weights_of_something_else(changes: dict[str, Any], message: str, saved:
     ],
 )
 def test_damaged_specs(change: dict[str, Any], message: str, saved: Path) -> None:
-    write_json(saved / SPEC, read_json(saved / SPEC) | change)
+    write_json(saved / SPEC, sealed(read_json(saved / SPEC) | change))
     with pytest.raises(DataError, match=rf"model/spec\.json: {message}"):
         load_baseline(saved)
 
 
 def test_the_arrays_are_those_of_the_method(saved: Path) -> None:
-    write_json(saved / SPEC, read_json(saved / SPEC) | {"method": "linear_ranking"})
+    write_json(saved / SPEC, sealed(read_json(saved / SPEC) | {"method": "linear_ranking"}))
     with pytest.raises(DataError, match=r"weights\.safetensors: weights: expected the arrays \['scale', 'weight'\]"):
         load_baseline(saved)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import re
@@ -23,9 +22,12 @@ from hlorank.io import DataError
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import BASELINES, load_baseline
 from hlorank.models.open import GraphOpener
+from hlorank.tracking import PARENT_VARIABLE
 from hlorank.training.baselines.run import RECIPES, train_baseline
 
 Settings = Callable[..., Config]
+History = Callable[[Path], list[dict[str, str]]]
+Runs = Callable[[Config], list[Run]]
 StoreOf = Callable[[Config], FeatureStore]
 FILES = ["history.csv", "run.json", "spec.json", "weights.safetensors"]
 RULES = ("random", "default_configuration")
@@ -38,31 +40,15 @@ every_kind = pytest.mark.parametrize(("method", "collection"), KINDS)
 every_baseline = pytest.mark.parametrize("method", BASELINES)
 
 
-def history(folder: Path) -> list[dict[str, str]]:
-    """history.csv without what depends on the clock."""
-    with (folder / "history.csv").open(newline="") as file:
-        return [{key: row[key] for key in row if key != "step_seconds"} for row in csv.DictReader(file)]
-
-
-def runs(config: Config) -> list[Run]:
-    client = MlflowClient(config.tracking.uri)
-    experiment = client.get_experiment_by_name(config.tracking.experiment)
-    return [] if experiment is None else list(client.search_runs([experiment.experiment_id]))
-
-
-@pytest.fixture
-def without_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = FeatureStore.trainable
-    monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: plain(self, split) if split == "train" else [])
-
-
 def test_every_baseline_has_a_recipe() -> None:
     assert list(RECIPES) == list(BASELINES)
     assert {name for name, recipe in RECIPES.items() if recipe.untrained is None} == set(RULES)
 
 
 @every_kind
-def test_outputs(method: str, collection: str, small: Settings, store_of: StoreOf, tmp_path: Path) -> None:
+def test_outputs(
+    method: str, collection: str, small: Settings, store_of: StoreOf, tmp_path: Path, history: History, runs: Runs
+) -> None:
     config = small(method=method, collection=collection)
     best = train_baseline(config, tmp_path / "model")
     assert best is not None
@@ -88,7 +74,7 @@ def test_outputs(method: str, collection: str, small: Settings, store_of: StoreO
     assert best == pytest.approx(np.mean([kendall_tau(scores[rows], labels) for scores, rows, labels in scored]))
 
 
-def test_losses(small: Settings, tmp_path: Path) -> None:
+def test_losses(small: Settings, tmp_path: Path, history: History) -> None:
     """Trees fit better and better, weights worse and worse the stronger they are shrunk, rules fit nothing."""
     losses = {}
     for method in BASELINES:
@@ -103,11 +89,11 @@ def test_losses(small: Settings, tmp_path: Path) -> None:
 
 
 @every_baseline
-def test_what_mlflow_is_told(method: str, small: Settings, tmp_path: Path) -> None:
+def test_what_mlflow_is_told(method: str, small: Settings, tmp_path: Path, history: History, runs: Runs) -> None:
     config = small(method=method)
     train_baseline(config, tmp_path / "model")
     (run,) = runs(config)
-    assert (run.info.status, run.info.run_name) == ("FINISHED", f"layout:synthetic:random {method} seed 0")
+    assert (run.info.status, run.info.run_name) == ("FINISHED", f"{method} seed 0 layout:synthetic:random")
     told = {"collection": "layout:synthetic:random", "method": method, "trained": "True"}
     assert told.items() <= run.data.tags.items()
     assert run.data.params["baseline.iterations"] == "12"
@@ -116,6 +102,9 @@ def test_what_mlflow_is_told(method: str, small: Settings, tmp_path: Path) -> No
         logged = sorted(client.get_metric_history(run.info.run_id, key), key=lambda metric: metric.step)
         known = {int(row["epoch"]): float(row[column]) for row in rows if row[column]}
         assert {metric.step: metric.value for metric in logged} == known
+    seconds = client.get_metric_history(run.info.run_id, "train/seconds")
+    assert [metric.step for metric in seconds] == [int(row["epoch"]) for row in rows]
+    assert 0 < min(metric.value for metric in seconds) <= run.data.metrics["train/seconds"] < 60
     assert ("train/step_seconds" in run.data.metrics) == (method not in RULES)
     assert run.data.metrics["train/peak_memory_bytes"] > 1e8
     artifacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id, "model")}
@@ -123,7 +112,7 @@ def test_what_mlflow_is_told(method: str, small: Settings, tmp_path: Path) -> No
 
 
 @every_baseline
-def test_the_same_training_gives_the_same_bits(method: str, small: Settings, tmp_path: Path) -> None:
+def test_the_same_training_gives_the_same_bits(method: str, small: Settings, tmp_path: Path, history: History) -> None:
     few = {"method": method, "baseline__rows_per_graph": 30}
     assert train_baseline(small(**few), tmp_path / "first") == train_baseline(small(**few), tmp_path / "second")
     first, second, other = (tmp_path / name for name in ("first", "second", "other"))
@@ -151,7 +140,12 @@ def test_it_learns(
 
 @every_baseline
 def test_nothing_to_validate_on(
-    method: str, small: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture, without_valid: None
+    method: str,
+    small: Settings,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    without_valid: None,
+    history: History,
 ) -> None:
     with caplog.at_level(logging.WARNING):
         assert train_baseline(small(method=method), tmp_path / "model") is None
@@ -167,6 +161,8 @@ def test_nothing_to_train_on(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    history: History,
+    runs: Runs,
 ) -> None:
     """A rule needs nothing."""
     monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: [])
@@ -199,7 +195,7 @@ def test_nothing_to_train_on(
     ],
 )
 def test_mistakes_are_named_before_anything_is_written(
-    key: str, value: object, remedy: str, small: Settings, tmp_path: Path
+    key: str, value: object, remedy: str, small: Settings, tmp_path: Path, runs: Runs
 ) -> None:
     config = small(**{key: value})
     with pytest.raises(ConfigError, match=re.escape(f"{key}={value}: set it {remedy}")):
@@ -208,7 +204,7 @@ def test_mistakes_are_named_before_anything_is_written(
     assert not (tmp_path / "model").exists()
 
 
-def test_tiles_have_no_default(small: Settings, tmp_path: Path) -> None:
+def test_tiles_have_no_default(small: Settings, tmp_path: Path, runs: Runs) -> None:
     config = small(method="default_configuration", collection="tile:synthetic")
     expected = (
         r"method=default_configuration: tile:synthetic does not say .*; "
@@ -223,3 +219,20 @@ def test_tiles_have_no_default(small: Settings, tmp_path: Path) -> None:
 def test_missing_data_is_named(small: Settings, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="run the stage featurize"):
         train_baseline(small(paths__features=tmp_path / "none"), tmp_path / "model")
+
+
+@pytest.mark.parametrize("method", ["linear_ranking", "random"])
+def test_a_sweep_does_not_repeat_what_has_finished(
+    method: str, small: Settings, tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(method=method)
+    best = train_baseline(config, tmp_path / "first")
+    (run,) = runs(config)
+    assert run.data.metrics["valid/best_kendall_tau"] == best
+    assert run.data.metrics["train/seconds"] > 0
+    monkeypatch.setenv(PARENT_VARIABLE, run.info.run_id)
+    assert train_baseline(small(method=method, model__width=4), tmp_path / "again") == best  # it has no model
+    assert not (tmp_path / "again").exists()
+    assert len(runs(config)) == 1
+    train_baseline(small(method=method, seed=1), tmp_path / "other")
+    assert len(runs(config)) == 2

@@ -18,9 +18,9 @@ class ConfigurationAttention(Layer):
     """Cross-configuration attention: each channel of a node compares the configurations.
 
     y_c = W [x_c ; x_c * a_c] + b, a_c = C exp(x_c / T) / sum over c' of exp(x_c' / T), for each node and channel, over
-    the C configurations ranked together, with a learned temperature T (TGraph, arXiv 2405.16623). The factor C, which
-    TGraph lacks, makes the weights average 1 however many are ranked together, so that a model can rank more of them
-    than it was trained with.
+    the C configurations ranked together, with a learned temperature T above 0 (TGraph, arXiv 2405.16623, where W and b
+    are those of the next layer). The factor C, which TGraph lacks, makes the weights average 1 however many are ranked
+    together, so that a model can rank more of them than it was trained with.
     """
 
     mixing = Mixing.CONFIGURATIONS

@@ -16,8 +16,8 @@ class EdgeMlp(EdgeWise):
     """What a configurable node has to do with each neighbour, summed; 0 for the other nodes.
 
     y_v = W_2 sum over neighbours u of gelu(W x_v + W_u x_u + b); with separate directions W_u differs between operands
-    and users. The fourth of the Kaggle competition on TpuGraphs (discussion 456462) reads edges so, in place of
-    message passing: those from operands, before a readout of its own.
+    and users. The fourth of the Kaggle competition on TpuGraphs (discussion 456462) reads edges in this way in place of
+    message passing: those from operands, with deeper MLPs, and a readout of its own.
 
     Args:
         width: of states.

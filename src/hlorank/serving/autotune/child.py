@@ -19,7 +19,7 @@ from hlorank.collect.measure import Float64, Rounds, measure
 from hlorank.collect.search import SEARCHES
 from hlorank.collect.task import Progress, Report
 from hlorank.collection import Collection
-from hlorank.graph import LayoutConfigurations, MeasuredGraph, Measurements
+from hlorank.graph import LayoutConfigurations
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.reader import Record, featurize
 from hlorank.io import write_json
@@ -57,7 +57,7 @@ class Pool:
 
     def __init__(self, module: HloModuleProto, space: LayoutSpace, task: TuneTask, rng: np.random.Generator) -> None:
         unmeasured, _ = featurize(Record(task.program, Path(task.program), "", module, None), "layout")
-        self._name, self._graph, self._space = unmeasured.name, unmeasured.graph, space
+        self._graph, self._space = unmeasured.graph, space
         self._ranker = None if task.model is None else Ranker(Path(task.model))
         search = SEARCHES[Collection.parse(task.collection).search or ""]
         drawn = search(space, task.configurations + 1, rng, self._score)
@@ -68,15 +68,15 @@ class Pool:
         self.scores = self._score(drawn)[1:]
         self.priority: Priority = lambda _: self.scores
         if self._ranker is not None:
-            self.priority = Adapted(self.scores, self._ranker.embed(self._with(drawn))[1:])
+            self.priority = Adapted(self.scores, self._ranker.embed(self._graph, self._layouts(drawn))[1:])
 
-    def _with(self, rows: Rows) -> MeasuredGraph:
-        configurations = LayoutConfigurations.from_chunks(self._space.node_ids, [rows])
-        unknown = Measurements(np.zeros(len(rows), dtype=np.int64))
-        return MeasuredGraph(self._name, self._graph, configurations, unknown)
+    def _layouts(self, rows: Rows) -> LayoutConfigurations:
+        return LayoutConfigurations.from_chunks(self._space.node_ids, [rows])
 
     def _score(self, rows: Rows) -> Float64:
-        return np.arange(len(rows), dtype=np.float64) if self._ranker is None else self._ranker.score(self._with(rows))
+        if self._ranker is None:
+            return np.arange(len(rows), dtype=np.float64)
+        return self._ranker.score(self._graph, self._layouts(rows))
 
 
 def _final(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,9 @@ import torch
 
 from hlorank import __version__
 from hlorank.collection import Collection
-from hlorank.config import Config, ConfigError, check_least
+from hlorank.config import Config, ConfigError, check_least, to_plain
 from hlorank.featurize.store import FeatureStore
+from hlorank.io import fingerprint
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import (
     BASELINES,
@@ -32,6 +34,7 @@ from hlorank.models.baselines.trees import Trees
 from hlorank.models.folder import input_sizes
 from hlorank.models.open import GraphOpener
 from hlorank.models.pooled import PooledGraph, pooled_columns
+from hlorank.tracking import TRAIN_SECONDS
 from hlorank.training.baselines.fit import Fit
 from hlorank.training.baselines.linear import fit_linear
 from hlorank.training.baselines.rules import changed_share, random_scores
@@ -39,7 +42,7 @@ from hlorank.training.baselines.trees import fit_trees
 from hlorank.training.callbacks import peak_memory_bytes
 from hlorank.training.data import usable, validated
 from hlorank.training.module import TRAIN_LOSS, VALID_TAU
-from hlorank.training.record import keep_record, training_run
+from hlorank.training.record import keep_record, take_finished, training_run
 
 log = logging.getLogger(__name__)
 
@@ -123,12 +126,19 @@ def train_baseline(config: Config, output: Path) -> float | None:
         features=store.spec,
         settings=config.baseline,
     )
+    identity = [
+        *(config.method, config.seed, to_plain(config.baseline), config.trainer.validation_configs),
+        *(str(collection), spec.data, __version__),
+    ]
+    key, started = fingerprint(identity), time.perf_counter()
+    if (tau := take_finished(config, key)) is not None:
+        return tau
     train, valid = usable(store, config)
-    with training_run(config, spec, bool(train)) as run_id:
+    with training_run(config, spec, key, bool(train)) as run_id:
         if train or recipe.untrained is None:
             fit = recipe.fit(store, train, config)
             history = _history(fit, store, valid, config)
-            _log_history(history, fit)
+            _log_history(history, fit, time.perf_counter() - started)
             if not valid:
                 log.warning("no graph of valid can be ranked: what has the smallest training loss is kept")
             best = max(range(len(history)), key=lambda number: _merit(history[number]))
@@ -140,7 +150,8 @@ def train_baseline(config: Config, output: Path) -> float | None:
             predictor, steps = recipe.untrained(pooled_columns(input_sizes(store.spec))), 0
             history, tau = [], None
         save_baseline(output, predictor, replace(spec, steps=steps))
-        keep_record(config, run_id, [epoch._asdict() for epoch in history], output)
+        rows = [epoch._asdict() for epoch in history]
+        keep_record(config, run_id, rows, output, tau, time.perf_counter() - started)
     return tau
 
 
@@ -179,15 +190,18 @@ def _merit(epoch: Epoch) -> float:
     return epoch.valid_kendall_tau if epoch.valid_kendall_tau is not None else -(epoch.train_loss or 0.0)
 
 
-def _log_history(history: Sequence[Epoch], fit: Fit) -> None:
+def _log_history(history: Sequence[Epoch], fit: Fit, seconds: float) -> None:
+    """Logs what each candidate came to; `seconds` is what all took, of which an earlier one needed fewer steps."""
     import mlflow
 
-    for epoch in history:
+    last = fit.candidates[-1].steps
+    for epoch, candidate in zip(history, fit.candidates, strict=True):
         figures = {TRAIN_LOSS: epoch.train_loss, VALID_TAU: epoch.valid_kendall_tau}
         known = {name: value for name, value in figures.items() if value is not None}
         shown = ", ".join(f"{name} {value:.4f}" for name, value in known.items())
         log.info("epoch %d of %d: %s", epoch.epoch, history[-1].epoch, shown)
-        mlflow.log_metrics(known, step=epoch.epoch)
+        spared = (last - candidate.steps) * (fit.step_seconds or 0.0)
+        mlflow.log_metrics({**known, TRAIN_SECONDS: seconds - spared}, step=epoch.epoch)
     cost = {"train/peak_memory_bytes": float(peak_memory_bytes())}
     if fit.step_seconds is not None:
         cost |= {"train/step_seconds": fit.step_seconds, "train/configs_per_second": fit.rows / fit.step_seconds}

@@ -1,0 +1,145 @@
+"""`hlorank best`: the best training of each collection, of all that MLflow knows."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from hlorank.collection import Collection
+from hlorank.io import DataError
+
+_COLUMNS = ("collection", "method", "seed", "valid_kendall_tau", "data", "run_id", "model")
+_SQLITE = "sqlite:///"
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "best",
+        help="show the best trained model of each collection",
+        description="Shows the finished training with the best validation Kendall tau of each collection, from the "
+        "MLflow store that MLFLOW_TRACKING_URI names, else from mlflow.db in the current folder. Figures compare where "
+        "the data fingerprints are the same.",
+    )
+    parser.add_argument("--collection", metavar="ADDRESS", help="only this one, such as layout:cpu:random")
+    parser.add_argument("--sweep", metavar="NAME", help="only trainings of the sweep of this name")
+    parser.add_argument("--json", action="store_true", help="print a JSON list with one object a collection")
+    parser.set_defaults(run=run)
+
+
+def _client() -> Any:
+    """MLflow's client of the store.
+
+    Raises:
+        DataError: there is no store.
+    """
+    import mlflow
+
+    uri = mlflow.get_tracking_uri()
+    path = uri.removeprefix(_SQLITE)
+    if path != uri and not Path(path).is_file():  # MLflow would make an empty database
+        remedy = "no such file; run in the project's folder, or set MLFLOW_TRACKING_URI"
+        raise DataError("tracking store", "an MLflow database", remedy, file=path)
+    return mlflow.MlflowClient(uri)
+
+
+def _finished(client: Any, experiments: Sequence[str], collection: str | None) -> Iterator[Any]:
+    """Finished trainings, the best first."""
+    from hlorank.tracking import BEST_TAU
+
+    wanted = "attributes.status = 'FINISHED'" + (f" and tags.collection = '{collection}'" if collection else "")
+    token = None
+    while token != "":
+        page = client.search_runs(
+            experiments, wanted, max_results=1000, page_token=token, order_by=[f"metrics.`{BEST_TAU}` DESC"]
+        )
+        yield from (run for run in page if BEST_TAU in run.data.metrics)
+        token = page.token or ""
+
+
+def _model(run: Any) -> str:
+    """The folder of a run's model on this machine, or its address."""
+    uri = urlparse(run.info.artifact_uri)
+    return f"{unquote(uri.path)}/model" if uri.scheme in {"", "file"} else f"runs:/{run.info.run_id}/model"
+
+
+def best_runs(collection: str | None = None, sweep: str | None = None) -> list[dict[str, Any]]:
+    """The finished training with the best validation Kendall tau of each collection.
+
+    Args:
+        collection: only this one.
+        sweep: only trainings of the sweep of this name, those included that it took over from before.
+
+    Returns:
+        For each collection, by name: collection, method, seed, valid_kendall_tau, data (fingerprint), run_id, model
+        (folder or address).
+
+    Raises:
+        DataError: there is no store, no such sweep, or no such training.
+        ConfigError: the collection's address, or the sweep's name, can't be one.
+    """
+    from hlorank.sweeps.jobs import adopted
+    from hlorank.sweeps.sweep import check_name, find_sweep
+    from hlorank.tracking import BEST_TAU
+
+    if collection is not None:
+        collection = str(Collection.parse(collection))
+    client = _client()
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    parent, others = None, set[str]()
+    if sweep is not None:
+        check_name(sweep)
+        found = find_sweep(client, experiments, sweep)
+        if found is None:
+            raise DataError("sweep", f"a sweep named {sweep!r}", "none", file=client.tracking_uri)
+        parent = found.info.run_id
+        others = set(adopted(client, parent))
+    best: dict[str, dict[str, Any]] = {}
+    for run in _finished(client, experiments, collection):
+        tags = run.data.tags
+        if parent is not None and tags.get("mlflow.parentRunId") != parent and run.info.run_id not in others:
+            continue
+        best.setdefault(
+            tags["collection"],
+            {
+                "collection": tags["collection"],
+                "method": tags["method"],
+                "seed": int(run.data.params["seed"]),
+                "valid_kendall_tau": run.data.metrics[BEST_TAU],
+                "data": tags["data"],
+                "run_id": run.info.run_id,
+                "model": _model(run),
+            },
+        )
+    if not best:
+        of = "".join([f" of {collection}" if collection else "", f" in the sweep {sweep!r}" if sweep else ""])
+        raise DataError("runs", f"a finished training{of}, validated", "none", file=client.tracking_uri)
+    return [best[name] for name in sorted(best)]
+
+
+def _print_table(found: list[dict[str, Any]]) -> None:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE)
+    for column in _COLUMNS:
+        table.add_column(column, no_wrap=True)
+    for one in found:
+        table.add_row(*(f"{one[key]:.4f}" if isinstance(one[key], float) else str(one[key]) for key in _COLUMNS))
+    Console(width=10_000).print(table)  # a narrow terminal breaks its lines, and nothing is cut
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints a table with one row a collection, or JSON."""
+    found = best_runs(arguments.collection, arguments.sweep)
+    if arguments.json:
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    else:
+        _print_table(found)
+    return 0

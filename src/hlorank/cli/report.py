@@ -1,0 +1,59 @@
+"""`hlorank report`: one HTML file about trained and evaluated models."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "report",
+        help="write an HTML report on trained and evaluated models",
+        description=(
+            "Writes one HTML file, which opens without a network: scores with intervals and noise ceilings, a table of "
+            "all graphs, predicted against measured ranks, learning curves, cost against quality, a drawing of a graph "
+            "with its segments, configuration and data."
+        ),
+    )
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN_OR_FOLDER",
+        help="a model folder, the folder of its report, or a folder of several, such as reports; or the id of an "
+        "MLflow run, or of a sweep for all of its runs",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--graph",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a graph to draw, may be repeated (default: the largest one evaluated of each collection)",
+    )
+    folders = parser.add_argument_group("where the graphs lie that are drawn")
+    for name in ("features", "segments"):
+        folders.add_argument(
+            f"--{name}", type=Path, default=Path("data", name), metavar="DIR", help="(default: %(default)s)"
+        )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the report."""
+    from hlorank.report.runs import find_runs
+    from hlorank.report.write import write_report
+
+    # A report does without a tracking server that is out of reach; MLflow would try for minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    runs = find_runs(arguments.runs)
+    write_report(runs, arguments.output, arguments.features, arguments.segments, arguments.graph)
+    sys.stdout.write(f"{arguments.output}\n")
+    return 0

@@ -1,0 +1,1 @@
+"""Reports on trained models: one HTML file that opens without a network."""

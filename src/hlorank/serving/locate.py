@@ -1,0 +1,71 @@
+"""From whatever names a trained model, a path or something that MLflow keeps, to its folder on this machine."""
+
+from __future__ import annotations
+
+import atexit
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from hlorank.io import DataError, resolve_path
+
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+_SQLITE = "sqlite:///"
+_SPEC = "spec.json"  # as in hlorank.models.folder, which imports torch
+_EXPECTED = "a model folder, an MLflow run id, runs:/<run id>/model or models:/<name>@<alias or /version>"
+
+
+def model_folder(reference: str | Path) -> Path:
+    """The folder of a trained model, with spec.json and weights.safetensors.
+
+    What MLflow keeps comes from the store that it is set up for: MLFLOW_TRACKING_URI and MLFLOW_REGISTRY_URI, else
+    mlflow.db in the current folder. Of a run, that is its artifact `model`; of a registered model, the one folder in it
+    that holds a model. A download goes to a temporary folder, which vanishes with the process.
+
+    Args:
+        reference: a path, which may begin with `~` or `$HLORANK_SHARED`; a run id; `runs:/<run id>/<artifact>`; or
+            `models:/<name>@<alias>` and `models:/<name>/<version>`.
+
+    Raises:
+        DataError: names the reference, and says what is there instead of a model.
+    """
+    text = str(reference)
+    folder = resolve_path(text)
+    if folder.is_dir():
+        if not (folder / _SPEC).is_file():
+            raise DataError("model", f"a folder that the stage train wrote, with {_SPEC}", "none in it", file=folder)
+        return folder
+    if folder.exists():
+        raise DataError("model", "a folder", "a file; give the folder that holds it", file=folder)
+    if _RUN_ID.fullmatch(text):
+        return _download(f"runs:/{text}/model", text)
+    if text.startswith(("runs:/", "models:/")):
+        return _download(text, text)
+    raise DataError("model", _EXPECTED, "no such folder", file=text)
+
+
+def _download(uri: str, reference: str) -> Path:
+    """The folder of a model that MLflow keeps; `reference` is what errors name."""
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    store = mlflow.get_tracking_uri()
+    if store.startswith(_SQLITE) and not Path(store.removeprefix(_SQLITE)).is_file():
+        # MLflow would make an empty database.
+        remedy = f"no database {store.removeprefix(_SQLITE)}; set MLFLOW_TRACKING_URI, or change to its folder"
+        raise DataError("model", "an MLflow store that holds it", remedy, file=reference)
+    target = tempfile.mkdtemp(prefix="hlorank-model-")
+    atexit.register(shutil.rmtree, target, ignore_errors=True)
+    try:
+        downloaded = Path(mlflow.artifacts.download_artifacts(uri, dst_path=target))
+    except (MlflowException, OSError) as error:
+        found = f"{str(error).splitlines()[0]} (tracking store {store})"
+        raise DataError("model", "a run or a registered model of the MLflow store", found, file=reference) from None
+    if (downloaded / _SPEC).is_file():
+        return downloaded
+    folders = [path.parent for path in sorted(downloaded.rglob(_SPEC))]
+    if len(folders) != 1:
+        found = ", ".join(str(folder.relative_to(downloaded)) for folder in folders) or "none"
+        raise DataError("model", f"one folder with {_SPEC} in it", found, file=reference)
+    return folders[0]

@@ -1,0 +1,132 @@
+"""A trained model as an MLflow model, which holds everything that loading it needs but the pinned requirements."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hlorank
+from hlorank.collection import Kind, write_graph
+from hlorank.graph import (
+    LAYOUT_VALUES,
+    NODE_FEATURES,
+    TILE_FEATURES,
+    Graph,
+    LayoutConfigurations,
+    MeasuredGraph,
+    Measurements,
+    TileConfigurations,
+)
+from hlorank.hlo.extra import EXTRA_SHAPES, extra_path
+from hlorank.hlo.opcodes import OPCODES
+from hlorank.models.folder import SPEC, WEIGHTS, Spec
+from hlorank.serving.request import COLUMNS, TOP, request
+
+REQUIRED = (
+    "fastapi",
+    "mlflow",
+    "numpy",
+    "omegaconf",
+    "pandas",
+    "protobuf",
+    "pymetis",
+    "rich",
+    "safetensors",
+    "scipy",
+    "torch",
+    "torch-geometric",
+)
+"""The project's dependencies that ranking imports."""
+
+
+def requirements() -> list[str]:
+    """What a package needs installed, pinned as the project pins it."""
+    pins = {line.partition("==")[0]: line for line in requires("hlorank") or ()}
+    return [pins[name] for name in REQUIRED]
+
+
+def _example_graph(kind: Kind) -> MeasuredGraph:
+    """A graph of two nodes with two configurations: the smallest that can be ranked."""
+    nodes, convolution = 2, OPCODES["convolution"]
+    graph = Graph(
+        np.zeros((nodes, NODE_FEATURES), dtype=np.float32),
+        np.full(nodes, convolution, dtype=np.uint8),
+        np.array([[1, 0]]),
+        np.array([0, nodes]),
+    )
+    runtime = np.zeros(2, dtype=np.int64)
+    if kind == "tile":
+        feat = np.arange(2, dtype=np.float32)[:, None].repeat(TILE_FEATURES, axis=1)
+        return MeasuredGraph("example", graph, TileConfigurations(feat), Measurements(runtime, runtime + 1))
+    values = np.full((2, 1, LAYOUT_VALUES), -1)
+    values[1, 0, 0] = 0
+    return MeasuredGraph(
+        "example", graph, LayoutConfigurations.from_chunks(np.array([1]), [values]), Measurements(runtime)
+    )
+
+
+def example(spec: Spec) -> dict[str, Any]:
+    """A request that the model of a specification can answer."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "example.npz"
+        measured = _example_graph(spec.features.kind)
+        write_graph(path, measured)
+        if spec.features.options.protobuf:
+            shapes = EXTRA_SHAPES.items()
+            extra = {key: np.full((measured.graph.nodes, *shape), -1, dtype=np.int64) for key, shape in shapes}
+            np.savez_compressed(extra_path(path), allow_pickle=False, **extra)
+        return request([path])
+
+
+def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any:
+    """Makes a package of a model folder and logs it as a model of a run, whose state and end stay as they are.
+
+    The package holds the weights and specification as its artifact `model`, the package hlorank, a signature, an
+    example of a request and the pinned requirements; nothing in it is pickled.
+
+    Args:
+        folder: the model folder.
+        spec: of the model.
+        run_id: the run that trained it.
+        registered: registered_model_name and tags of the version that is registered.
+
+    Returns:
+        MLflow's ModelInfo.
+    """
+    import mlflow
+    import pandas as pd
+    from mlflow.models import Model, ModelSignature
+    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+    from mlflow.types.schema import Array, Object, Property
+
+    text, number = DataType.string, DataType.long
+    columns = [ColSpec(text, name, required=name == COLUMNS[0]) for name in COLUMNS]
+    ranked = Object([Property("rank", number), Property("configuration", number), Property("score", DataType.double)])
+    answer = [ColSpec(text, "graph"), ColSpec(number, "configurations"), ColSpec(Array(ranked), "top")]
+    signature = ModelSignature(Schema(columns), Schema(answer), ParamSchema([ParamSpec("top", number, TOP)]))
+    # Where the package belongs: without it, MLflow puts it into its default experiment.
+    mlflow.set_experiment(experiment_id=mlflow.get_run(run_id).info.experiment_id)
+    sent = example(spec)
+    with tempfile.TemporaryDirectory() as temporary:
+        staged = Path(temporary) / "model"  # its name becomes that in the package
+        staged.mkdir()
+        for name in (SPEC, WEIGHTS):
+            shutil.copyfile(folder / name, staged / name)
+        return Model.log(
+            artifact_path=None,
+            name="ranker",
+            flavor=mlflow.pyfunc,
+            run_id=run_id,
+            python_model=str(Path(__file__).with_name("model_code.py")),
+            code_paths=[str(Path(hlorank.__file__).parent)],
+            artifacts={"model": str(staged)},
+            signature=signature,
+            input_example=(pd.DataFrame(sent["dataframe_records"]), sent["params"]),
+            pip_requirements=requirements(),
+            **registered,
+        )

@@ -1,0 +1,1 @@
+"""Multiruns of trainings: their parent run, resuming, tables, and searches."""

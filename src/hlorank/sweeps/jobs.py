@@ -1,0 +1,189 @@
+"""The jobs of a sweep, as MLflow keeps them: child runs, and tags of the parent run for what has none."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+
+from hlorank.config import TrackingConfig
+from hlorank.io import fingerprint
+from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, tracking_uri
+
+SWEEP, NAME = "hlorank.sweep", "hlorank.sweep.name"
+_OVERRIDES = "hlorank.overrides"
+_JOB = "hlorank.job."
+_REASON_LENGTH = 500  # a tag has room for 8,000 characters, and the overrides stand in it too
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of a sweep.
+
+    Attributes:
+        parent: run id of the sweep.
+        overrides: what its configuration is composed with, `key=value`; no other job of the sweep has the same.
+    """
+
+    parent: str
+    overrides: tuple[str, ...]
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Of the job's own run."""
+        return {_OVERRIDES: json.dumps(self.overrides)}
+
+    def enter(self, client: Any, **what: str) -> None:
+        """Enters in the parent's tags what the job's own run does not say: `run_id` of another one, or `reason`."""
+        value = json.dumps({"overrides": self.overrides, **what})
+        client.set_tag(self.parent, _JOB + fingerprint(self.overrides), value)
+
+    def fail(self, client: Any, error: Exception) -> None:
+        """Enters why the job failed, in one line."""
+        first = (str(error).splitlines() or [""])[0][:_REASON_LENGTH]
+        self.enter(client, reason=f"{type(error).__name__}: {first}" if first else type(error).__name__)
+
+
+def current_job() -> Job | None:
+    """The job that this process is at; None outside of sweeps."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    if parent is None:
+        return None
+    overrides = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
+    return Job(parent, tuple(overrides))
+
+
+def finished_training(config: TrackingConfig, identity: str) -> tuple[str, float] | None:
+    """The run of a training that has finished before, and its validation Kendall tau; None where there is none.
+
+    Args:
+        config: where runs are.
+        identity: the fingerprint of the training.
+    """
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri(config))
+    experiment = client.get_experiment_by_name(config.experiment)
+    if experiment is None:
+        return None
+    wanted = f"tags.`{FINGERPRINT}` = '{identity}' and attributes.status = 'FINISHED'"
+    for run in client.search_runs([experiment.experiment_id], wanted, order_by=["attributes.start_time"]):
+        if BEST_TAU in run.data.metrics:  # logged last: Lightning marks a run as finished earlier
+            return run.info.run_id, run.data.metrics[BEST_TAU]
+    return None
+
+
+def adopt(config: TrackingConfig, run_id: str) -> None:
+    """Enters a run that was there before in the table of the current sweep, unless it is the run of its own job."""
+    from mlflow.tracking import MlflowClient
+
+    job = current_job()
+    if job is None:
+        return
+    client = MlflowClient(tracking_uri(config))
+    tags = client.get_run(run_id).data.tags
+    if (tags.get("mlflow.parentRunId"), tags.get(_OVERRIDES)) != (job.parent, job.tags[_OVERRIDES]):
+        job.enter(client, run_id=run_id)
+
+
+@dataclass
+class Row:
+    """What became of a job.
+
+    Attributes:
+        values: its overrides, by key.
+        seed: its seed, empty where it did not get as far as to have a run.
+        tau: best validation Kendall tau, None where there is none.
+        seconds: what its training took, None unless it finished.
+        state: finished, pruned, failed or interrupted.
+        run_id: its run, empty where it has none.
+        reason: why it failed.
+    """
+
+    values: Mapping[str, str]
+    seed: str = ""
+    tau: float | None = None
+    seconds: float | None = None
+    state: str = "interrupted"
+    run_id: str = ""
+    reason: str = ""
+    started: int = field(default=0, repr=False)
+
+
+_RANK = ("interrupted", "failed", "pruned", "finished")
+
+
+def _values(overrides: tuple[str, ...]) -> dict[str, str]:
+    pairs = (override.lstrip("+").partition("=") for override in overrides)
+    return {key: value for key, _, value in pairs}
+
+
+def _row(overrides: tuple[str, ...], run: Any, reason: str) -> Row:
+    """The row of a job with this run, or none."""
+    values = _values(overrides)
+    if run is None:
+        return Row(values, values.get("seed", ""), state="failed", reason=reason)
+    metrics, status = run.data.metrics, run.info.status
+    tau = metrics.get(BEST_TAU) if status == "FINISHED" else None
+    row = Row(values, run.data.params.get("seed", ""), tau, run_id=run.info.run_id, started=run.info.start_time)
+    if tau is not None or (status == "FINISHED" and not reason):
+        row.state, row.seconds = "finished", metrics.get(TRAIN_SECONDS)
+    elif status == "KILLED":
+        row.state = "pruned"
+    elif reason or status == "FAILED":
+        row.state, row.reason = "failed", reason
+    return row
+
+
+def _entries(parent: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    for tag, value in parent.data.tags.items():
+        if tag.startswith(_JOB):
+            yield tag, json.loads(value)
+
+
+def forget_failures(client: Any, parent: str) -> None:
+    """Removes why jobs failed, before they are tried again."""
+    for tag, entry in _entries(client.get_run(parent)):
+        if "reason" in entry:
+            client.delete_tag(parent, tag)
+
+
+def children(client: Any, parent: str) -> Iterator[Any]:
+    """The child runs of a sweep."""
+    experiment = client.get_run(parent).info.experiment_id
+    token = None
+    while token != "":
+        page = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parent}'", page_token=token)
+        yield from page
+        token = page.token or ""
+
+
+def adopted(client: Any, parent: str) -> list[str]:
+    """The runs in a sweep's table that are not its children."""
+    return [entry["run_id"] for _, entry in _entries(client.get_run(parent)) if "run_id" in entry]
+
+
+def rows(client: Any, parent: str) -> list[Row]:
+    """What became of the jobs of a sweep, one row each; of several runs of a job, the one that got furthest."""
+    found: list[tuple[tuple[str, ...], Any]] = []
+    reasons: dict[tuple[str, ...], str] = {}
+    for _, entry in _entries(client.get_run(parent)):
+        overrides = tuple(entry["overrides"])
+        if "reason" in entry:
+            reasons[overrides] = entry["reason"]
+        found.append((overrides, client.get_run(entry["run_id"]) if "run_id" in entry else None))
+    found += [(tuple(json.loads(run.data.tags.get(_OVERRIDES, "[]"))), run) for run in children(client, parent)]
+    best: dict[tuple[str, ...], Row] = {}
+    for overrides, run in found:
+        row = _row(overrides, run, reasons.get(overrides, ""))
+        if overrides not in best or _order(row) > _order(best[overrides]):
+            best[overrides] = row
+    return list(best.values())
+
+
+def _order(row: Row) -> tuple[int, int]:
+    return _RANK.index(row.state), row.started

@@ -1,0 +1,89 @@
+"""The table of a sweep: a row for each job, and the spread over seeds."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from hlorank.sweeps.jobs import Row
+
+TAU = "valid_kendall_tau"
+_SEED, _SECONDS = "seed", "train_seconds"
+_NOT_VARIED = ("sweep.", "output")  # where a job is in its sweep, and where it writes
+_LONG_FRACTION = re.compile(r"\d\.\d{5,}(e-?\d+)?")  # as samplers draw them
+_DIGITS = {TAU: 4, "mean": 4, "standard_deviation": 4, _SECONDS: 1}
+
+
+def varied_keys(rows: Sequence[Row]) -> list[str]:
+    """The keys, other than the seed, whose values differ between jobs; in the order that jobs name them."""
+    keys = dict.fromkeys(key for row in rows for key in row.values if not key.startswith(_NOT_VARIED) and key != _SEED)
+    return [key for key in keys if len({row.values.get(key) for row in rows}) > 1]
+
+
+def job_table(rows: Sequence[Row]) -> pd.DataFrame:
+    """One row for each job, the best first and those without a result last.
+
+    Returns:
+        The varied keys as columns of text, then seed, valid_kendall_tau, train_seconds, state, run_id.
+    """
+    keys = varied_keys(rows)
+    columns = [*keys, _SEED, TAU, _SECONDS, "state", "run_id"]
+    cells = [
+        [*(row.values.get(key, "") for key in keys), row.seed, row.tau, row.seconds, row.state, row.run_id]
+        for row in rows
+    ]
+    table = pd.DataFrame(cells, columns=columns).astype({TAU: float, _SECONDS: float})
+    return table.sort_values([TAU, *keys, _SEED], ascending=[False, *[True] * (len(keys) + 1)], ignore_index=True)
+
+
+def seed_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Mean and sample standard deviation of the Kendall tau over seeds, the best combination of other keys first.
+
+    Args:
+        table: of the jobs; those without a result are left out.
+
+    Returns:
+        The varied keys, then seeds (how many), mean, standard_deviation (missing for one seed).
+    """
+    keys = list(table.columns[: list(table.columns).index(_SEED)])
+    finished = table[table[TAU].notna()]
+    by = finished[keys] if keys else pd.DataFrame({"": ""}, index=finished.index)
+    groups = finished.groupby([by[key] for key in by], sort=False)[TAU]
+    means = groups.agg(seeds="count", mean="mean", standard_deviation="std").reset_index()
+    return means[[*keys, "seeds", "mean", "standard_deviation"]].sort_values("mean", ascending=False, ignore_index=True)
+
+
+def _text(value: Any, column: str) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.{_DIGITS[column]}f}"
+    return f"{float(value):.4g}" if _LONG_FRACTION.fullmatch(str(value)) else str(value)
+
+
+def cells(table: pd.DataFrame) -> list[list[str]]:
+    """A table's rows as text: figures rounded, missing ones empty."""
+    rows = table.to_dict("records")
+    return [[_text(row[column], column) for column in table.columns] for row in rows]
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A table in Markdown."""
+    lines = [list(table.columns), ["---"] * len(table.columns), *cells(table)]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def print_table(table: pd.DataFrame, title: str) -> None:
+    """Prints a table on the console."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
+    for column in table.columns:
+        shown.add_column(column, justify="right" if column in {*_DIGITS, _SEED, "seeds"} else "left", no_wrap=True)
+    for row in cells(table):
+        shown.add_row(*row)
+    Console(width=10_000).print(shown)  # a narrow terminal breaks its lines, and no run id is cut

@@ -1,0 +1,98 @@
+"""A trial of a search, from both sides: the process of its training, and the one that chooses what to try."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hlorank.config import Config, ConfigError, SweepConfig
+from hlorank.tracking import PARENT_VARIABLE, Pruned
+
+if TYPE_CHECKING:
+    import optuna
+
+_SQLITE = "sqlite:///"
+_PATIENCE_SECONDS = 120  # that one process waits for another to let go of a sqlite file
+
+
+def open_study(config: SweepConfig, parent: str, create: bool) -> optuna.Study:
+    """The trials of a search.
+
+    Args:
+        config: the sweep; its name is the study's.
+        parent: the sweep's run, whose id is the name where it has none.
+        create: whether to make a study where there is none.
+
+    Raises:
+        ConfigError: the store can't be opened.
+    """
+    import optuna
+    from sqlalchemy.exc import SQLAlchemyError
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    waiting = {}
+    if config.storage.startswith(_SQLITE):
+        Path(config.storage.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
+        waiting = {"connect_args": {"timeout": _PATIENCE_SECONDS}}
+    try:
+        storage = optuna.storages.RDBStorage(config.storage, engine_kwargs=waiting)
+    except (SQLAlchemyError, ImportError) as error:
+        raise ConfigError(f"sweep.storage={config.storage}: {str(error).splitlines()[0]}") from None
+    pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
+    if config.prune:
+        pruner = optuna.pruners.MedianPruner(config.prune_after_trials, config.prune_after_epochs)
+    name, sampler = config.name or parent, optuna.samplers.RandomSampler()
+    if create:
+        return optuna.create_study(
+            study_name=name,
+            storage=storage,
+            sampler=sampler,
+            pruner=pruner,
+            direction="maximize",
+            load_if_exists=True,
+        )
+    return optuna.load_study(study_name=name, storage=storage, sampler=sampler, pruner=pruner)
+
+
+class SearchTrial:
+    """A trial, in the process of its training.
+
+    Args:
+        study: the search.
+        number: the trial's number in it.
+    """
+
+    def __init__(self, study: optuna.Study, number: int) -> None:
+        import optuna
+
+        self._study = study
+        self._number = number
+        frozen = study.trials[number]
+        self._reported = set(frozen.intermediate_values)
+        self._trial = optuna.trial.Trial(study, frozen._trial_id)  # as Optuna does, where a trial has a process
+
+    def report(self, tau: float, step: int) -> None:
+        """Reports a validation; a training that goes on from a checkpoint may repeat its last one."""
+        if step not in self._reported:
+            self._trial.report(tau, step)
+
+    def give_up_if_poor(self) -> None:
+        """Ends the trial, if its best validation is below the median of earlier trials.
+
+        Raises:
+            Pruned: it is.
+        """
+        import optuna
+
+        if self._trial.should_prune():
+            self._study.tell(self._number, state=optuna.trial.TrialState.PRUNED)
+            raise Pruned
+
+
+def current_trial(config: Config) -> SearchTrial | None:
+    """The trial that this process trains; None outside of searches."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    if parent is None or config.sweep.trial is None:
+        return None
+    return SearchTrial(open_study(config.sweep, parent, create=False), config.sweep.trial)

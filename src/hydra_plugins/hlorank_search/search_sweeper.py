@@ -1,0 +1,95 @@
+"""Hydra's sweeper `search`: random or TPE search with Optuna, which Hydra's own plugin does not offer for Optuna 5."""
+
+# No `from __future__ import annotations`: Hydra executes plugins before they are in sys.modules, where dataclasses
+# would look for the types.
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+
+@dataclass
+class SearchSweeperConf:
+    """The sweeper's settings; their values stand in conf/hparams_search/."""
+
+    _target_: str = "hydra_plugins.hlorank_search.search_sweeper.SearchSweeper"
+    sampler: str = MISSING
+    """tpe or random."""
+    seed: int = MISSING
+    n_trials: int = MISSING
+    n_jobs: int = MISSING
+    """Trials side by side; the launcher must run as many."""
+    params: dict[str, str] = field(default_factory=dict)
+    """Search space and fixed values, as overrides; those of the command line hold."""
+
+
+ConfigStore.instance().store(group="hydra/sweeper", name="search", node=SearchSweeperConf, provider="hlorank")
+
+
+class SearchSweeper(Sweeper):
+    """Runs a search as batches of jobs of the launcher.
+
+    Args:
+        sampler: tpe or random.
+        seed: of the sampler.
+        n_trials: how many trainings, failed ones not counted.
+        n_jobs: how many side by side.
+        params: overrides, by key.
+    """
+
+    def __init__(self, sampler: str, seed: int, n_trials: int, n_jobs: int, params: Mapping[str, str]) -> None:
+        self._settings = (sampler, seed, n_trials, n_jobs)
+        self._params = params
+        self._jobs = 0
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Makes the launcher."""
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Searches; what can't be searched is one line on standard error, and exit status 2."""
+        from hlorank.config import ConfigError
+
+        try:
+            self._search(arguments)
+        except ConfigError as error:
+            sys.stderr.write(f"error: {error}\n")
+            raise SystemExit(2) from None
+
+    def _search(self, arguments: list[str]) -> None:
+        from hlorank.config import ConfigError
+        from hlorank.sweeps.callback import own_config
+        from hlorank.sweeps.search import Search
+        from hlorank.sweeps.space import split
+        from hlorank.sweeps.trial import open_study
+        from hlorank.tracking import PARENT_VARIABLE
+
+        assert self.config is not None
+        assert self.hydra_context is not None
+        parent = self.config.hydra.job.env_set.get(PARENT_VARIABLE)
+        if parent is None:
+            raise ConfigError("hydra/sweeper=search: only trainings can be searched (python -m hlorank.stages.train)")
+        folder = Path(self.config.hydra.sweep.dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self.config, folder / "multirun.yaml")
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        params = [f"{key}={value}" for key, value in self._params.items()]
+        fixed, space = split(parser.parse_overrides([*params, *arguments]))
+        study = open_study(own_config(self.config).sweep, parent, create=True)
+        Search(study, *self._settings, fixed, space).run(self._launch)
+
+    def _launch(self, jobs: list[list[str]]) -> list[Any]:
+        assert self.launcher is not None
+        self.validate_batch_is_legal(jobs)
+        returned = self.launcher.launch(jobs, initial_job_idx=self._jobs)
+        self._jobs += len(jobs)
+        return [one.return_value for one in returned]

@@ -1,0 +1,134 @@
+"""`hlorank best`: of all that MLflow knows, the best of each collection."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+
+from hlorank.cli.main import main
+from hlorank.config import TrackingConfig
+from hlorank.sweeps.jobs import NAME, Job
+from hlorank.tracking import BEST_TAU, PARENT_VARIABLE, open_run
+
+Log = Callable[..., str]
+
+
+@pytest.fixture
+def tracking(
+    tracking_database: Path, tracking_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> TrackingConfig:
+    """A store that the current folder's mlflow.db is."""
+    shutil.copy(tracking_database, tmp_path / "mlflow.db")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    mlflow.set_tracking_uri(uri)
+    return TrackingConfig(uri, "hlorank", str(tmp_path / "artifacts"))
+
+
+@pytest.fixture
+def log(tracking: TrackingConfig) -> Log:
+    """Logs a training, and returns its run's id."""
+
+    def logged(collection: str, tau: float | None, method: str = "gst", seed: int = 0, **experiment: Any) -> str:
+        tags = {"collection": collection, "method": method, "data": f"data of {collection}"}
+        config = TrackingConfig(tracking.uri, experiment.get("experiment", "hlorank"), tracking.artifacts)
+        with open_run(config, "name", tags) as (run_id, _):
+            mlflow.log_params({"seed": seed})
+            if tau is not None:
+                mlflow.log_metric(BEST_TAU, tau)
+        return run_id
+
+    return logged
+
+
+def best(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert main(["best", "--json", *arguments]) == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_best_of_each_collection(log: Log, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log("tile:cpu", 0.5)
+    log("layout:cpu:random", 0.25, "full")
+    first = log("layout:cpu:random", 0.75, "gst_e", 3)
+    log("layout:cpu:random", None)
+    tile = log("tile:cpu", 0.625, experiment="other")
+    layout, other = best(capsys)
+    assert layout == {
+        "collection": "layout:cpu:random",
+        "method": "gst_e",
+        "seed": 3,
+        "valid_kendall_tau": 0.75,
+        "data": "data of layout:cpu:random",
+        "run_id": first,
+        "model": str(tmp_path / "artifacts" / first / "artifacts" / "model"),
+    }
+    assert (other["collection"], other["run_id"]) == ("tile:cpu", tile)
+    assert [one["run_id"] for one in best(capsys, "--collection", "layout/cpu/random")] == [first]
+    assert main(["best"]) == 0
+    shown = capsys.readouterr().out
+    assert first in shown
+    assert "0.7500" in shown
+
+
+def test_failed_and_running_trainings_do_not_count(
+    log: Log, tracking: TrackingConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = log("tile:cpu", 0.5)
+    client = mlflow.MlflowClient(tracking.uri)
+    for status in ("FAILED", "KILLED", "RUNNING"):
+        client.update_run(log("tile:cpu", 0.9), status=status)
+    assert [one["run_id"] for one in best(capsys)] == [run]
+
+
+def test_the_best_of_a_sweep(
+    log: Log, tracking: TrackingConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_run(tracking, "sweep", {NAME: "one"}) as (parent, _):
+        pass
+    monkeypatch.setenv(PARENT_VARIABLE, parent)
+    child = log("tile:cpu", 0.5)
+    monkeypatch.delenv(PARENT_VARIABLE)
+    log("tile:cpu", 0.9)
+    assert [one["run_id"] for one in best(capsys, "--sweep", "one")] == [child]
+    before = log("tile:cpu", 0.75)
+    Job(parent, ("seed=1",)).enter(mlflow.MlflowClient(tracking.uri), run_id=before)
+    assert [one["run_id"] for one in best(capsys, "--sweep", "one")] == [before]
+    assert main(["best", "--sweep", "one", "--collection", "tile:gpu"]) == 1
+    assert "a finished training of tile:gpu in the sweep 'one', validated, found none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ([], 1, "expected a finished training, validated, found none"),
+        (["--sweep", "none"], 1, "expected a sweep named 'none', found none"),
+        (["--sweep", "it's"], 2, "sweep.name="),
+        (["--collection", "layout:xla"], 2, "collection 'layout:xla': expected"),
+    ],
+)
+def test_where_there_is_none(
+    arguments: list[str], status: int, message: str, tracking: TrackingConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["best", *arguments]) == status
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+
+
+def test_without_a_store_none_is_made(
+    tracking_environment: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/none.db")
+    assert main(["best"]) == 1
+    assert "no such file; run in the project's folder, or set MLFLOW_TRACKING_URI" in capsys.readouterr().err
+    assert not (tmp_path / "none.db").exists()

@@ -1,0 +1,415 @@
+"""`hlorank rank`: rankings as tables, JSON and submissions, comparisons, and whatever is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hlorank import __version__
+from hlorank.cli.main import main
+from hlorank.collection import Collection, graph_files, read_graph, write_graph
+from hlorank.evaluation.submission import check_submission
+from hlorank.featurize.store import FeatureStore
+from hlorank.graph import LayoutConfigurations, Measurements
+from hlorank.hlo.extra import write_extra
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.reader import featurize, read_records
+from hlorank.io import read_json, write_json
+from hlorank.metrics import kendall_tau, noise_ceiling, ordered_pair_accuracy, top_k_slowdown
+from hlorank.models.folder import SPEC, WEIGHTS, sealed
+from hlorank.serving.ranker import Ranker
+
+LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"
+MakeModel = Callable[..., Path]
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="session")
+def model(linear_model: MakeModel) -> Path:
+    return linear_model()
+
+
+@pytest.fixture(scope="session")
+def tile_model(linear_model: MakeModel) -> Path:
+    return linear_model(TILE)
+
+
+@pytest.fixture
+def graphs(tiny_collections: Path) -> list[Path]:
+    """Two measured graphs of layouts."""
+    return graph_files(tiny_collections / "raw", Collection.parse(LAYOUT), "valid")
+
+
+@pytest.fixture
+def kernel(tiny_collections: Path) -> Path:
+    return graph_files(tiny_collections / "raw", Collection.parse(TILE), "valid")[0]
+
+
+@pytest.fixture
+def program(dump: Path) -> Path:
+    """The dump of a dot of two matrices, which have layouts to choose."""
+    module = HloModuleProto.FromString(dump.read_bytes())
+    for instruction in module.computations[0].instructions:
+        instruction.shape.dimensions[:] = [8, 8]
+    dump.write_bytes(module.SerializeToString())
+    return dump
+
+
+def ranked(arguments: list[Any], capsys: Capture) -> list[dict[str, Any]]:
+    assert main(["rank", *map(str, arguments), "--json"]) == 0
+    told: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def refused(arguments: list[Any], capsys: Capture) -> str:
+    """The only line of the only error, with nothing ranked."""
+    assert main(["rank", *map(str, arguments)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out.strip() == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.mark.parametrize("kind", ["layout", "tile"])
+def test_json_holds_the_first_configurations_of_the_model(
+    kind: str, model: Path, tile_model: Path, graphs: list[Path], kernel: Path, capsys: Capture
+) -> None:
+    files, folder = (graphs, model) if kind == "layout" else ([kernel], tile_model)
+    told = ranked(["--model", folder, *files, "--top", "3"], capsys)
+    assert [one["file"] for one in told] == [str(path) for path in files]
+    for one, path in zip(told, files, strict=True):
+        measured = read_graph(path, "layout" if kind == "layout" else "tile")
+        scores = Ranker(folder).score(measured.graph, measured.configurations)
+        order = np.argsort(scores, kind="stable")
+        assert (one["graph"], one["configurations"], one["drawn"]) == (path.stem, len(scores), False)
+        assert one["top"] == [
+            {"rank": rank, "configuration": index, "score": pytest.approx(scores[index])}
+            for rank, index in enumerate(order[:3].tolist(), start=1)
+        ]
+
+
+def test_the_table_is_readable(model: Path, graphs: list[Path], capsys: Capture) -> None:
+    assert main(["rank", "--model", str(model), *map(str, graphs), "--top", "4", "--compare"]) == 0
+    shown = capsys.readouterr().out
+    for path in graphs:
+        assert f"{path.stem}: the first 4 of 60 configurations" in shown
+    assert shown.count("(noise ceiling unknown)") == 2
+    assert "slowdown of the first" in shown
+    assert "runtime (ns)" in shown
+
+
+def test_the_comparison_is_that_of_the_metrics(
+    model: Path, graphs: list[Path], tmp_path: Path, capsys: Capture
+) -> None:
+    path = Path(shutil.copy(graphs[0], tmp_path))
+    measured, top = read_graph(path, "layout"), ["--top", "60", "--compare"]
+    label = measured.measurements.label
+    (told,) = ranked(["--model", model, path, *top], capsys)
+    scores = np.empty(60)
+    for row in told["top"]:
+        scores[row["configuration"]] = row["score"]
+        assert row["runtime_ns"] == measured.measurements.runtime[row["configuration"]]
+        assert row["slowdown"] == pytest.approx(row["runtime_ns"] / label.min() - 1)
+    by_measurement = sorted(told["top"], key=lambda row: int(row["measured_rank"]))
+    assert [row["measured_rank"] for row in by_measurement] == list(range(1, 61))
+    assert [row["runtime_ns"] for row in by_measurement] == sorted(label)
+    compared = told["comparison"]
+    assert compared["kendall_tau"] == pytest.approx(kendall_tau(scores, label))
+    assert compared["opa"] == pytest.approx(ordered_pair_accuracy(scores, label))
+    assert compared["slowdown_1"] == pytest.approx(top_k_slowdown(scores, label, 1))
+    assert compared["slowdown_5"] == pytest.approx(top_k_slowdown(scores, label, 5))
+    assert compared["noise_ceiling"] is None
+    write_json(path.with_suffix(".json"), {"split_half_tau": 0.6})
+    (told,) = ranked(["--model", model, path, *top], capsys)
+    assert told["comparison"]["noise_ceiling"] == pytest.approx(noise_ceiling(0.6))
+
+
+def test_without_runtimes_there_is_nothing_to_compare_with(
+    model: Path, graphs: list[Path], tmp_path: Path, capsys: Capture
+) -> None:
+    measured = read_graph(graphs[0], "layout")
+    withheld = replace(measured, measurements=Measurements(np.zeros(60, dtype=np.int64)))
+    write_graph(tmp_path / "unknown.npz", withheld)
+    (told,) = ranked(["--model", model, tmp_path / "unknown.npz", "--compare"], capsys)
+    assert told["comparison"] is None
+    assert "runtime_ns" not in told["top"][0]
+    assert main(["rank", "--model", str(model), str(tmp_path / "unknown.npz"), "--compare"]) == 0
+    assert "nothing to compare with: the runtimes are withheld, or all equal" in capsys.readouterr().out
+
+
+def test_a_tuning_record_is_ranked_with_its_runs(model: Path, record: Path, capsys: Capture) -> None:
+    (told,) = ranked(["--model", model, record, "--compare"], capsys)
+    assert (told["graph"], told["configurations"], told["drawn"]) == ("record", 3, False)
+    assert {row["configuration"]: row["runtime_ns"] for row in told["top"]} == {0: 3_000, 1: 2_000, 2: 2_500}
+    assert told["top"][0].keys() == {"rank", "configuration", "score", "runtime_ns", "slowdown", "measured_rank"}
+
+
+def test_candidates_are_drawn_for_a_dump(model: Path, program: Path, tmp_path: Path, capsys: Capture) -> None:
+    arguments = ["--model", model, program, "--candidates", "9", "--top", "9"]
+    (told,) = ranked([*arguments, "--save", tmp_path / "saved"], capsys)
+    assert (told["configurations"], told["drawn"]) == (9, True)
+    layouts = {row["configuration"]: row["layouts"] for row in told["top"]}
+    assert layouts.pop(0) == {}  # the compiler's default
+    assert all(layout.keys() == {"1"} and len(layout["1"]) == 18 for layout in layouts.values())
+    saved = read_graph(tmp_path / "saved" / f"{told['graph']}.npz", "layout")
+    assert isinstance(saved.configurations, LayoutConfigurations)
+    assert saved.measurements.withheld
+    for index, layout in layouts.items():
+        assert saved.configurations.values()[index, 0].tolist() == layout["1"]
+    # What was saved is ranked alike, and so is what is drawn again; another seed draws others.
+    (again,) = ranked(["--model", model, tmp_path / "saved" / f"{told['graph']}.npz", "--top", "9"], capsys)
+    assert [row["score"] for row in again["top"]] == [row["score"] for row in told["top"]]
+    assert ranked(arguments, capsys) == [told]
+    assert ranked([*arguments, "--seed", "1"], capsys) != [told]
+    assert main(["rank", *map(str, arguments)]) == 0
+    assert "configurations are drawn; 0 is the compiler's default" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["layout", "tile"])
+@pytest.mark.parametrize("printed", [False, True])
+def test_a_submission_holds_whole_rankings(
+    kind: str,
+    printed: bool,
+    model: Path,
+    tile_model: Path,
+    graphs: list[Path],
+    kernel: Path,
+    tmp_path: Path,
+    capsys: Capture,
+) -> None:
+    files, folder, address = (graphs, model, LAYOUT) if kind == "layout" else ([kernel], tile_model, TILE)
+    target = tmp_path / "new" / "submission.csv"
+    assert main(["rank", "--model", str(folder), *map(str, files), "--csv", "-" if printed else str(target)]) == 0
+    shown = capsys.readouterr().out
+    if printed:
+        target.parent.mkdir()
+        target.write_text(shown)
+    measured = [read_graph(path, "layout" if kind == "layout" else "tile") for path in files]
+    check_submission(target, {f"{address}:{one.name}": len(one.configurations) for one in measured})
+    rows = {row["ID"]: row["TopConfigs"] for row in csv.DictReader(io.StringIO(target.read_text()))}
+    for one in measured:
+        order = Ranker(folder).rank(one.graph, one.configurations).tolist()
+        assert rows[f"{address}:{one.name}"] == ";".join(map(str, order if kind == "layout" else order[:5]))
+
+
+def test_two_graphs_of_one_name_make_no_submission(
+    model: Path, graphs: list[Path], tmp_path: Path, capsys: Capture
+) -> None:
+    copy = Path(shutil.copy(graphs[0], tmp_path))
+    assert main(["rank", "--model", str(model), str(graphs[0]), str(copy), "--csv", str(tmp_path / "out.csv")]) == 2
+    assert f"{copy}: graph: expected a name of its own" in capsys.readouterr().err
+    check_submission(tmp_path / "out.csv", {f"{LAYOUT}:{copy.stem}": 60})
+
+
+def test_a_bad_file_does_not_lose_the_others(
+    model: Path, graphs: list[Path], kernel: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    files = [str(kernel), str(graphs[0]), str(tmp_path / "none.npz"), str(graphs[1])]
+    arguments = ["rank", "--model", str(model), *files, "--csv", str(tmp_path / "out.csv"), "--json"]
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert [one["file"] for one in json.loads(captured.out)] == [str(graphs[0]), str(graphs[1])]
+    assert [line.split(": ")[1] for line in captured.err.splitlines()] == [files[0], files[2]]
+    check_submission(tmp_path / "out.csv", {f"{LAYOUT}:{path.stem}": 60 for path in graphs})
+
+
+def test_another_kind_of_configurations(
+    model: Path, tile_model: Path, graphs: list[Path], kernel: Path, record: Path, program: Path, capsys: Capture
+) -> None:
+    error = refused(["--model", model, kernel], capsys)
+    assert f"{kernel}: config_feat: expected layout configurations, as the model of {LAYOUT} ranks, found tile" in error
+    error = refused(["--model", tile_model, graphs[0]], capsys)
+    assert f"node_config_feat: expected tile configurations, as the model of {TILE} ranks, found layout" in error
+    assert f"{record}: runs: expected tile configurations" in refused(["--model", tile_model, record], capsys)
+    error = refused(["--model", tile_model, program], capsys)
+    assert f"{program}: file: expected a tuning record or an npz file, with tiles to rank, found a compiler's" in error
+
+
+def test_extra_features_that_are_missing(
+    linear_model: MakeModel, tiny_collections: Path, program: Path, graphs: list[Path], tmp_path: Path, capsys: Capture
+) -> None:
+    spec = FeatureStore(tiny_collections / "features" / Collection.parse(LAYOUT).path).spec
+    needing = linear_model(features=replace(spec, options=replace(spec.options, protobuf=True)))
+    path = Path(shutil.copy(graphs[0], tmp_path / "graph.npz"))
+    error = refused(["--model", needing, path], capsys)
+    assert f"{tmp_path}/graph.extra.npz: file: expected the extra features of graph.npz: fetch with" in error
+    # A protobuf holds them, and so does what was written beside an npz file.
+    ranked(["--model", needing, program], capsys)
+    (record,) = read_records(program)
+    graph, flat = featurize(record)
+    write_graph(tmp_path / "with.npz", graph)
+    write_extra(tmp_path / "with.npz", flat)
+    ranked(["--model", needing, tmp_path / "with.npz"], capsys)
+
+
+def changed_arrays(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    with np.load(path) as file:
+        arrays = dict(file)
+    change(arrays)
+    np.savez(path, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda arrays: arrays.pop("node_opcode"), "keys: expected"),
+        (lambda arrays: arrays.pop("node_config_feat"), "keys: expected"),
+        (lambda arrays: arrays.pop("config_runtime"), "keys: expected"),
+        (lambda arrays: arrays["node_config_feat"].__setitem__((3, 0, 1), np.nan), "found nan at [3, 0, 1]"),
+        (lambda arrays: arrays["node_feat"].__setitem__((2, 30), np.nan), "found nan at [2, 30]"),
+        (lambda arrays: arrays["node_config_feat"].__setitem__((3, 0, 1), 7), "found 7.0 at [3, 0, 1]"),
+        (lambda arrays: arrays["node_feat"].__setitem__((2, 30), np.inf), "found inf at [2, 30]"),
+        (lambda arrays: arrays.update(node_feat=arrays["node_feat"][:, :100]), "node_feat: expected shape"),
+    ],
+)
+def test_bad_arrays(
+    change: Callable[[dict[str, Any]], object],
+    message: str,
+    model: Path,
+    graphs: list[Path],
+    tmp_path: Path,
+    capsys: Capture,
+) -> None:
+    path = Path(shutil.copy(graphs[0], tmp_path))
+    changed_arrays(path, change)
+    error = refused(["--model", model, path], capsys)
+    assert f"error: {path}: " in error
+    assert message in error
+
+
+def test_nan_tiles(tile_model: Path, kernel: Path, tmp_path: Path, capsys: Capture) -> None:
+    path = Path(shutil.copy(kernel, tmp_path))
+    changed_arrays(path, lambda arrays: arrays["config_feat"].__setitem__((1, 2), np.nan))
+    error = refused(["--model", tile_model, path], capsys)
+    assert f"{path}: config_feat: expected finite numbers, found nan at [1, 2]" in error
+
+
+def test_ten_million_configurations_are_refused_by_the_header(
+    model: Path, graphs: list[Path], tmp_path: Path, capsys: Capture
+) -> None:
+    measured = read_graph(graphs[0], "layout")
+    assert isinstance(measured.configurations, LayoutConfigurations)
+    shape = (10_000_000, len(measured.configurations.node_ids), 18)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    path = tmp_path / "huge.npz"
+    with zipfile.ZipFile(graphs[0]) as given, zipfile.ZipFile(path, "w") as file:
+        for member in given.infolist():
+            whole = member.filename != "node_config_feat.npy"
+            file.writestr(member.filename, given.read(member) if whole else header.getvalue())
+        # The directory says that gigabytes follow; whoever reads them fails.
+        file.getinfo("node_config_feat.npy").file_size += 4 * int(np.prod(shape))
+    error = refused(["--model", model, path], capsys)
+    assert f"{path}: node_config_feat: expected at most 1,000,000 configurations of a graph, found 10,000,000" in error
+    assert "truncated" in refused(["--model", model, path, "--max-configurations", "10000000"], capsys)
+    assert "at most 59" in refused(
+        ["--model", model, graphs[0], "--max-configurations", "59", "--candidates", "1"], capsys
+    )
+    ranked(["--model", model, graphs[0], "--max-configurations", "60", "--candidates", "1"], capsys)
+
+
+def test_too_many_runs(model: Path, record: Path, capsys: Capture) -> None:
+    limit = ["--max-configurations", "2", "--candidates", "1"]
+    assert f"{record}: runs: expected at most 2" in refused(["--model", model, record, *limit], capsys)
+
+
+def test_files_that_are_none(model: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "text.pb").write_text("HloModule m")
+    (tmp_path / "broken.npz").write_bytes(b"PK")
+    for path, message in (
+        (tmp_path, "expected an npz file or a protobuf, found a folder; name the files in it"),
+        (tmp_path / "none.npz", "file: expected a complete npz (zip) file, found FileNotFoundError"),
+        (tmp_path / "none.pb", "found No such file or directory"),
+        (tmp_path / "text.pb", "found text"),
+        (tmp_path / "broken.npz", "expected a complete npz (zip) file, found BadZipFile"),
+    ):
+        error = refused(["--model", model, path], capsys)
+        assert f"error: {path}: " in error
+        assert message in error
+
+
+def damaged(model: Path, folder: Path, damage: Callable[[Path], object]) -> Path:
+    shutil.copytree(model, folder)
+    damage(folder)
+    return folder
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: flip_a_bit(folder / WEIGHTS), f"{WEIGHTS}: sha256: expected"),
+        (lambda folder: (folder / WEIGHTS).unlink(), "found no such file"),
+        (lambda folder: (folder / SPEC).unlink(), f"expected a folder that the stage train wrote, with {SPEC}"),
+        (lambda folder: (folder / SPEC).write_text("{"), "expected valid JSON"),
+        (
+            lambda folder: write_json(folder / SPEC, read_json(folder / SPEC) | {"steps": 4}),
+            f"{SPEC}: spec_sha256: expected",
+        ),
+        (
+            lambda folder: write_json(folder / SPEC, sealed(read_json(folder / SPEC) | {"version": "99.1.0"})),
+            f"version: expected that of this hlorank, {__version__}, but for the patch level, found 99.1.0; train",
+        ),
+    ],
+)
+def test_bad_models(
+    damage: Callable[[Path], object], message: str, model: Path, graphs: list[Path], tmp_path: Path, capsys: Capture
+) -> None:
+    folder = damaged(model, tmp_path / "damaged", damage)
+    error = refused(["--model", folder, graphs[0], "--json"], capsys)
+    assert str(folder) in error
+    assert message in error
+
+
+def test_models_that_are_not_there(model: Path, graphs: list[Path], capsys: Capture) -> None:
+    assert "nowhere: model: expected a model folder, an MLflow run id" in refused(
+        ["--model", "nowhere", *graphs], capsys
+    )
+    assert "expected a folder, found a file" in refused(["--model", model / SPEC, *graphs], capsys)
+
+
+def test_an_untrained_model_is_told(
+    linear_model: MakeModel, graphs: list[Path], caplog: pytest.LogCaptureFixture, capsys: Capture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        ranked(["--model", linear_model(steps=0), graphs[0]], capsys)
+    assert "the model was never trained; its scores say nothing" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--top", "0"], "--top 0: expected at least 1"),
+        (["--memory", "0"], "--memory 0: expected at least 1"),
+        (["--max-configurations", "0"], "--max-configurations 0: expected at least 1"),
+        (["--candidates", "0"], "--candidates 0: expected at least 1"),
+        (["--seed", "-1"], "--seed -1: expected at least 0"),
+        (["--candidates", "9", "--max-configurations", "8"], "--candidates 9: expected at most --max-configurations"),
+        (["--json", "--csv", "-"], "give --json or --csv -, not both"),
+        (["--csv", "."], "--csv .: a folder"),
+        (["--save", __file__], "not a folder"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], message: str, capsys: Capture) -> None:
+    assert message in refused(["--model", "m", "x.npz", *arguments], capsys)
+
+
+def test_the_bound_of_memory_changes_nothing(model: Path, graphs: list[Path], capsys: Capture) -> None:
+    assert ranked(["--model", model, *graphs, "--memory", "1"], capsys) == ranked(["--model", model, *graphs], capsys)

@@ -1,0 +1,71 @@
+"""`hlorank register`: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hlorank.cli.main import main
+from hlorank.io import DataError
+from hlorank.serving.registry import Registration
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """The models that are asked for, and whether they are to be champion; one of them does not exist."""
+    calls: list[tuple[str, bool]] = []
+
+    def register(reference: str, move: bool) -> Registration:
+        if reference == "missing":
+            raise DataError("model", "a model folder", "no such folder", file=reference)
+        calls.append((reference, move))
+        number = len(calls)
+        taus = {"evaluate": 0.5, "training": 0.25} if number == 1 else {}
+        name = "layout.cpu.random"
+        return Registration(name, number, number == 1, "f" * 32, "gst", "3", "data1", taus, number == 1, "some reason")
+
+    monkeypatch.setattr("hlorank.serving.registry.register", register)
+    return calls
+
+
+def test_the_table(asked: list[Any], capsys: Capture) -> None:
+    assert main(["register", "one", "two"]) == 0
+    assert asked == [("one", False), ("two", False)]
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert lines[0] == "model version method seed data valid tau champion"
+    assert lines[2] == "layout.cpu.random 1 new gst 3 data1 0.5000 (evaluate) yes: some reason"
+    assert lines[3] == "0.2500 (training)"
+    assert lines[4] == "layout.cpu.random 2 registered before gst 3 data1 no: some reason"
+
+
+def test_json(asked: list[Any], capsys: Capture) -> None:
+    assert main(["register", "one", "--champion", "--json"]) == 0
+    assert asked == [("one", True)]
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["model"], told["version"], told["new"], told["champion"]) == ("layout.cpu.random", 1, True, True)
+    assert told["valid_tau"] == {"evaluate": 0.5, "training": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["one", "two", "--champion"], 2, "error: --champion: expected one model, found 2"),
+        (["missing"], 1, "error: missing: model: expected a model folder, found no such folder"),
+    ],
+)
+def test_what_is_refused(
+    arguments: list[str],
+    status: int,
+    message: str,
+    asked: list[Any],
+    capsys: Capture,
+    tracking_environment: Callable[..., Any],
+) -> None:
+    assert main(["register", *arguments]) == status
+    assert capsys.readouterr().err.strip() == message
+    assert not asked

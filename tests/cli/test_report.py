@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hlorank.cli.main import main
+from hlorank.io import write_json
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one model that was never tracked or evaluated."""
+    folder = tmp_path / "models/layout/cpu/random/gst"
+    write_json(folder / "spec.json", {"collection": "layout:cpu:random", "method": "gst", "data": "d" * 16})
+    write_json(folder / "run.json", {"run_id": "0" * 32, "tracking_uri": "sqlite:///mlflow.db"})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path / "models"
+
+
+def test_it_writes_one_file(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(models), "-o", "out/some.html"]) == 0
+    assert capsys.readouterr().out == "out/some.html\n"
+    assert "layout:cpu:random" in Path("out/some.html").read_text(encoding="utf-8")
+    assert main(["report", "models"]) == 0
+    assert Path("report.html").is_file()
+
+
+@pytest.mark.parametrize("arguments", [["nowhere"], ["f" * 32], ["models", "--graph", "none"]])
+def test_what_is_not_there_is_wrong_usage(
+    arguments: list[str], models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", *arguments]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ")
+    assert shown.count("\n") == 1
+    assert not Path("report.html").exists()
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom hlorank.cli.main import main\n"
+        "try:\n    main(['report', '--help'])\nexcept SystemExit:\n    pass\n"
+        "sys.exit(','.join(sorted(set(sys.modules) & {'torch', 'mlflow', 'jinja2', 'scipy', 'pandas'})))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.stderr.strip() == ""
+    assert "--graph" in ended.stdout

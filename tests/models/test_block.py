@@ -1,0 +1,169 @@
+"""Blocks of layers: those of published systems, as conf/ composes them, against their equations on a tiny graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from torch import Tensor
+from torch.nn.functional import gelu, leaky_relu, normalize, relu
+
+from hlorank.config import load
+from hlorank.models.block import Block
+from hlorank.models.cost_model import CostModel
+from hlorank.models.edges import Edges
+from hlorank.models.inputs import GraphInputs, Segment
+from hlorank.models.layers.layer import Mixing
+from hlorank.models.state import State
+
+CONF = Path(__file__).parents[2] / "conf"
+WIDTH = 8
+
+# Node 1 consumes 0, node 2 consumes 0 and 1, and node 3 consumes 2. Who has whom as an operand, and as a user:
+ENDS = np.array([[1, 0], [2, 0], [2, 1], [3, 2]])
+OPERANDS = torch.tensor([[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0]], dtype=torch.float64)
+OPERAND_MEAN = torch.tensor([[0, 0, 0, 0], [1, 0, 0, 0], [1 / 2, 1 / 2, 0, 0], [0, 0, 1, 0]], dtype=torch.float64)
+USER_MEAN = torch.tensor([[0, 1 / 2, 1 / 2, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0]], dtype=torch.float64)
+# Over both: every node has 2, 2, 3 and 1 neighbours.
+SUM = OPERANDS + OPERANDS.T
+MEAN = SUM / torch.tensor([[2.0], [2.0], [3.0], [1.0]], dtype=torch.float64)
+DEGREE = torch.tensor([3.0, 3.0, 4.0, 2.0], dtype=torch.float64)  # the node itself counts
+SYMMETRIC = (SUM + torch.eye(4)) / (DEGREE[:, None] * DEGREE).sqrt()
+
+
+def over(matrix: Tensor, x: Tensor) -> Tensor:
+    """The sum over nodes, for each configuration and channel."""
+    return torch.einsum("vu,ucw->vcw", matrix, x)
+
+
+def convolved(layer: Any, x: Tensor, *matrices: Tensor) -> Tensor:
+    """W_0 x + sum over matrices A_k of W_k A_k x + b."""
+    own, *others = layer.maps
+    y: Tensor = own(x)
+    for matrix, one in zip(matrices, others, strict=True):
+        y = y + over(matrix, x) @ one.weight.T
+    return y
+
+
+def instance_normed(x: Tensor) -> Tensor:
+    """Over the four nodes; the learned scale is 1 and the offset 0 at first."""
+    centred = x - x.sum(0) / 4
+    return centred / (centred.square().sum(0) / 4 + 1e-5).sqrt()
+
+
+def gated(layer: Any, x: Tensor) -> Tensor:
+    """Channel attention."""
+    first, second = layer.module.gate[0], layer.module.gate[2]
+    return x / (1 + torch.exp(-second(relu(first(x)))))
+
+
+def compared(layer: Any, x: Tensor) -> Tensor:
+    """Cross-configuration attention; the temperature is 0.5 at first."""
+    weight = torch.exp(2 * x)
+    result: Tensor = layer.joined(torch.cat([x, x.shape[1] * weight / weight.sum(1, keepdim=True) * x], dim=-1))
+    return result
+
+
+leaky = partial(leaky_relu, negative_slope=0.2)
+
+
+def tgraph(layers: Any, x: Tensor) -> Tensor:
+    y = gated(layers[2], convolved(layers[1], instance_normed(x), MEAN))
+    return gelu(x + compared(layers[3], y))
+
+
+def tgraph_random(layers: Any, x: Tensor) -> Tensor:
+    return gelu(x + gated(layers[2], convolved(layers[1], instance_normed(x), MEAN)))
+
+
+def second_place(layers: Any, x: Tensor) -> Tensor:
+    return relu(x + convolved(layers[0], x, MEAN))
+
+
+def fifth_place(layers: Any, x: Tensor) -> Tensor:
+    return relu(convolved(layers[0], x, OPERAND_MEAN, USER_MEAN))
+
+
+def sixth_place(layers: Any, x: Tensor) -> Tensor:
+    return gelu(instance_normed(x + convolved(layers[0], x, MEAN)))
+
+
+def gst(layers: Any, x: Tensor) -> Tensor:
+    return gelu(convolved(layers[0], x, MEAN))
+
+
+def res_model(layers: Any, x: Tensor) -> Tensor:
+    return x + leaky(layers[2].module(leaky(layers[0].maps[0](over(SYMMETRIC, x)))))
+
+
+def official_sage(layers: Any, x: Tensor) -> Tensor:
+    return normalize(leaky(convolved(layers[0], x, SUM)), dim=-1)
+
+
+def official_res_gcn(layers: Any, x: Tensor) -> Tensor:
+    y: Tensor = layers[3].module(leaky(layers[1].maps[0](over(SYMMETRIC, leaky(x)))))
+    return x + y
+
+
+PUBLISHED: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "kaggle_1": tgraph,
+    "kaggle_1_random": tgraph_random,
+    "kaggle_2": second_place,
+    "kaggle_5": fifth_place,
+    "kaggle_6": sixth_place,
+    "gst_paper": gst,
+    "official_layout": res_model,
+    "official_tile": official_sage,
+    "official_tile_resgcn": official_res_gcn,
+}
+
+
+@pytest.fixture
+def segment(make_inputs: Callable[..., GraphInputs]) -> Segment:
+    (kernel,) = make_inputs(kind="tile", nodes=4).segments
+    return replace(kernel, edges=Edges(ENDS, 4, None, torch.device("cpu")))
+
+
+def states() -> Tensor:
+    return torch.randn(4, 3, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_blocks_equal_their_equations(name: str, segment: Segment) -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = replace(load(compose("config", overrides=[f"experiment={name}"])).model, width=WIDTH)
+    torch.manual_seed(0)
+    block = Block(config.block, config, "model.block").double().eval()
+    for key, parameter in block.named_parameters():
+        if key.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+    x = states()
+    result = block(State.of(x), segment, config_sparse=True).dense()
+    torch.testing.assert_close(result, PUBLISHED[name](block.layers, x), rtol=1e-6, atol=1e-7)
+    assert (result - x).abs().max() > 0.1
+
+
+def test_a_residual_adds_what_came_into_the_block(make_model: Callable[..., CostModel], segment: Segment) -> None:
+    config, x = make_model(width=WIDTH).config, states()
+    names = ["relu", "residual", "residual", "linear", "residual"]
+    block = Block(names, config, "model.block").double()
+    _, linear = block.layers
+    expected = linear.get_submodule("module")(relu(x) + 2 * x) + x
+    torch.testing.assert_close(block(State.of(x), segment, config_sparse=False).dense(), expected)
+
+
+def test_a_block_counts_what_mixes(make_model: Callable[..., CostModel], segment: Segment) -> None:
+    config = make_model(width=WIDTH).config
+    block = Block(["linear", "sage", "residual", "squeeze_excite", "gelu"], config, "model.block").double()
+    assert list(block.mixing_layers()) == [("sage", Mixing.NEIGHBOURS), ("squeeze_excite", Mixing.SEGMENT)]
+    block(State.of(states()), segment, config_sparse=True)
+    assert block.computed_rows == 2 * 4 * 3  # two layers, four nodes, three configurations
+    block(State.of(states()[:, :1]), segment, config_sparse=True)
+    assert block.computed_rows == 2 * 4 * 3 + 2 * 4

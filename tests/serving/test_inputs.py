@@ -1,0 +1,107 @@
+"""What a model is given of files: their graphs, one at a time, with candidates where a file holds none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hlorank.featurize.spec import FeatureSpec
+from hlorank.featurize.store import FeatureStore
+from hlorank.graph import LayoutConfigurations
+from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
+from hlorank.io import DataError
+from hlorank.serving.inputs import Input, Reader
+
+
+@pytest.fixture(scope="module")
+def spec(tiny_collections: Path) -> FeatureSpec:
+    return FeatureStore(tiny_collections / "features/layout/synthetic/random").spec
+
+
+def reader(spec: FeatureSpec, most: int = 100, candidates: int = 9, seed: int = 0) -> Reader:
+    return Reader(spec, most, candidates, seed)
+
+
+def module(*opcodes: str, rank: int = 2) -> HloModuleProto:
+    """A chain of operations, each on its predecessor twice."""
+    made = HloModuleProto(name="m")
+    computation = made.computations.add(name="main", id=1, root_id=len(opcodes))
+    for number, opcode in enumerate(opcodes, start=1):
+        operands = [number - 1] * 2 if number > 1 else []
+        instruction = computation.instructions.add(opcode=opcode, id=number, operand_ids=operands)
+        instruction.shape.dimensions[:] = [8] * rank
+    return made
+
+
+def layouts(given: Input) -> LayoutConfigurations:
+    assert isinstance(given.measured.configurations, LayoutConfigurations)
+    return given.measured.configurations
+
+
+@pytest.mark.parametrize("wrap", [lambda made: made, lambda made: HloProto(hlo_module=made)], ids=["module", "proto"])
+def test_candidates_of_a_dump(
+    wrap: Callable[[HloModuleProto], HloModuleProto | HloProto], spec: FeatureSpec, tmp_path: Path
+) -> None:
+    path = tmp_path / "f.hlo.pb"
+    path.write_bytes(wrap(module("parameter", "dot", "dot")).SerializeToString())
+    (given,) = reader(spec).read(path)
+    assert (given.measured.name, given.file, given.extra) == ("f", path, None)
+    assert given.drawn is not None
+    assert given.measured.measurements.withheld
+    values = layouts(given).values()
+    assert values.shape == (9, 2, 18)
+    assert len(np.unique(values, axis=0)) == 9
+    assert (values[0] == -1).all()
+    (again,) = reader(spec).read(path)
+    np.testing.assert_array_equal(layouts(again).values(), values)
+
+
+def test_a_program_with_few_configurations_has_them_all(spec: FeatureSpec, tmp_path: Path) -> None:
+    path = tmp_path / "f.pb"
+    path.write_bytes(module("parameter", "reshape").SerializeToString())
+    (given,) = reader(spec, candidates=100).read(path)
+    assert len(layouts(given)) == 27  # three layouts, of two dimensions each: the compiler's, or one of two orders
+
+
+def test_a_program_with_nothing_to_order_has_the_default_alone(spec: FeatureSpec, tmp_path: Path) -> None:
+    path = tmp_path / "f.pb"
+    path.write_bytes(module("parameter", "dot", rank=1).SerializeToString())
+    (given,) = reader(spec).read(path)
+    assert (layouts(given).values() == -1).all()
+    assert len(layouts(given)) == 1
+
+
+def test_a_program_without_configurable_nodes_is_refused(spec: FeatureSpec, tmp_path: Path) -> None:
+    path = tmp_path / "f.pb"
+    path.write_bytes(module("parameter", "add").SerializeToString())
+    with pytest.raises(
+        DataError, match=r"f\.pb: computations: expected a node to configure \(convolution, dot, reshape\)"
+    ):
+        list(reader(spec).read(path))
+
+
+def test_the_records_of_a_file_come_one_at_a_time(spec: FeatureSpec, tmp_path: Path) -> None:
+    records = []
+    for fingerprint, runs in ((1, 2), (2, 3)):
+        program = module("parameter", "dot")
+        record = ModuleTuningData(module=program, fingerprint=fingerprint, config_index_to_node=[1])
+        for number in range(runs):
+            run = record.runs.add()
+            run.module_config.layout_config.nodes.add().tensors.add(dims=[1, 0] if number else [])
+            run.profile.compute_time_ns = 1000 + number
+        records.append(record.SerializeToString())
+    path = tmp_path / "all.pb"
+    path.write_bytes(TuningData(modules=records).SerializeToString())
+    given = list(reader(spec).read(path))
+    assert [(one.measured.name, len(layouts(one)), one.drawn) for one in given] == [
+        ("all_1", 2, None),
+        ("all_2", 3, None),
+    ]
+    assert given[1].measured.measurements.runtime.tolist() == [1000, 1001, 1002]
+    reading = reader(spec, most=2).read(path)
+    assert next(reading).measured.name == "all_1"
+    with pytest.raises(DataError, match=r"all\.pb: modules\[1\]\.runs: expected at most 2 configurations .*, found 3"):
+        next(reading)

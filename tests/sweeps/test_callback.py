@@ -1,0 +1,221 @@
+"""Sweeps as Hydra runs them, with trainings that only pretend, in this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+from filelock import FileLock
+from mlflow.tracking import MlflowClient
+from omegaconf import OmegaConf
+
+import hlorank
+from hlorank.config import Config, ConfigError, to_plain
+from hlorank.io import fingerprint
+from hlorank.stages.entry import stage
+from hlorank.sweeps import callback
+from hlorank.sweeps.jobs import current_job, finished_training
+from hlorank.sweeps.trial import current_trial
+from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, flatten, open_run
+from hlorank.training.methods import METHODS
+
+NARROW = [
+    "loss=hinge",
+    "trainer.learning_rate=1",
+    "trainer.weight_decay=0",
+    "model.blocks=1",
+]  # the searches' own space
+CONF = Path(hlorank.__file__).parents[2] / "conf"
+Call = Callable[..., int]
+
+
+def train(config: Config) -> float:
+    """Stands for a training: its result is a formula, and it fails where the width is 13."""
+    key = fingerprint([config.method, config.seed, config.model.width])
+    finished = finished_training(config.tracking, key)
+    if finished is not None:
+        return finished[1]
+    if config.seed < 0:
+        raise ConfigError("seed: too small")
+    job = current_job()
+    assert job is not None
+    with open_run(config.tracking, "job", {FINGERPRINT: key, **job.tags}):
+        mlflow.log_params({"seed": config.seed})
+        if config.model.width == 13:
+            raise RuntimeError("unlucky")
+        tau = 1 - abs(config.model.width - 30) / 30 + config.seed / 100
+        if (trial := current_trial(config)) is not None:
+            for epoch in range(1, 4):
+                trial.report(tau * epoch / 3, epoch)
+                trial.give_up_if_poor()
+        mlflow.log_metrics({BEST_TAU: tau, TRAIN_SECONDS: 1.0})
+        return tau
+
+
+@pytest.fixture
+def call(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Sweeps with the real conf/, and returns the exit status."""
+    shutil.copytree(CONF, tmp_path / "conf")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    subtrees = {name: to_plain(getattr(config, name)) for name in ("paths", "tracking")}
+    fixed = [f"{key}={value}" for key, value in flatten(subtrees).items()]
+    fixed += [f"sweep.storage={config.sweep.storage}", "hydra.job.name=train", "hydra.sweep.dir=sweep"]
+    fixed += ["hydra/job_logging=none", "hydra/hydra_logging=none"]
+
+    def run(*arguments: str, task: Callable[[Config], Any] = train) -> int:
+        monkeypatch.setattr(sys, "argv", ["train", "-m", *fixed, *arguments])
+        try:
+            stage(task)()
+        except SystemExit as ended:
+            return int(str(ended.code))
+        return 0
+
+    return run
+
+
+def sweeps(client: MlflowClient) -> list[Any]:
+    (experiment,) = [one for one in client.search_experiments() if one.name == "hlorank"]
+    return [run for run in client.search_runs([experiment.experiment_id]) if "hlorank.sweep" in run.data.tags]
+
+
+def artifact(client: MlflowClient, run_id: str, name: str) -> str:
+    return Path(client.download_artifacts(run_id, f"sweep/{name}")).read_text()
+
+
+def test_a_sweep_is_the_parent_of_its_jobs_and_sums_them_up(
+    call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("method=full,gst", "seed=0,1", "model.width=20") == 0
+    (parent,) = sweeps(client)
+    assert parent.info.status == "FINISHED"
+    assert parent.data.tags["hlorank.sweep"].endswith(" method=full,gst seed=0,1 model.width=20")
+    assert parent.info.run_name == f"sweep {parent.data.tags['hlorank.sweep']}"[:250]
+    wanted = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+    assert len(client.search_runs([parent.info.experiment_id], wanted)) == 4
+    lines = artifact(client, parent.info.run_id, "jobs.csv").splitlines()
+    assert lines[0] == "method,seed,valid_kendall_tau,train_seconds,state,run_id"
+    assert [line.split(",")[:2] for line in lines[1:]] == [["full", "1"], ["gst", "1"], ["full", "0"], ["gst", "0"]]
+    assert artifact(client, parent.info.run_id, "seeds.csv").splitlines()[1].startswith("full,2,0.67")
+    assert "| gst | 2 | 0.6717 | 0.0071 |" in artifact(client, parent.info.run_id, "summary.md")
+    assert "<svg" in artifact(client, parent.info.run_id, "parallel_coordinates.svg")
+    assert "over seeds" in capsys.readouterr().out
+    assert PARENT_VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize("batches", [[], ["hydra.sweeper.max_batch_size=1"]])
+def test_failed_jobs_are_told_and_do_not_stop_the_others(
+    batches: list[str], call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("seed=-1,0", "model.width=13,20", *batches) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "error: model.width=13 seed=-1: ConfigError: seed: too small",
+        "error: model.width=13 seed=0: RuntimeError: unlucky",
+        "error: model.width=20 seed=-1: ConfigError: seed: too small",
+    ]
+    (parent,) = sweeps(client)
+    assert parent.info.status == "FAILED"
+    states = [line.split(",")[4] for line in artifact(client, parent.info.run_id, "jobs.csv").splitlines()[1:]]
+    assert states == ["finished", "failed", "failed", "failed"]
+
+
+def test_a_sweep_goes_on_under_its_name(call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
+    def dies(config: Config) -> float:
+        if config.seed == 1:
+            raise KeyboardInterrupt
+        return train(config)
+
+    with pytest.raises(KeyboardInterrupt):
+        call("seed=-1,0,1,2", "sweep.name=one", task=dies)
+    (parent,) = sweeps(client)
+    assert (parent.info.status, parent.info.run_name) == ("FAILED", "sweep one")
+    assert len(artifact(client, parent.info.run_id, "jobs.csv").splitlines()) == 3
+    calls: list[int] = []
+
+    def counts(config: Config) -> float:
+        calls.append(config.seed)
+        return train(config)
+
+    assert call("seed=0,1,2", "sweep.name=one", task=counts) == 0
+    (again,) = sweeps(client)
+    assert (again.info.run_id, again.info.status) == (parent.info.run_id, "FINISHED")
+    assert calls == [0, 1, 2]
+    wanted = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+    assert len(client.search_runs([parent.info.experiment_id], wanted)) == 3
+    seeds = [line.split(",")[0] for line in artifact(client, parent.info.run_id, "jobs.csv").splitlines()[1:]]
+    assert seeds == ["2", "1", "0"]  # and the failure of before is forgotten
+
+
+def test_a_search(call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
+    trials = ["hydra.sweeper.n_trials=5", "sweep.prune_after_trials=1", "sweep.prune_after_epochs=0"]
+    space = [*NARROW, "model.width=range(1,60)"]
+    assert call("hparams_search=optuna", "sweep.name=s", *trials, *space) == 0
+    (parent,) = sweeps(client)
+    table = [line.split(",") for line in artifact(client, parent.info.run_id, "jobs.csv").splitlines()]
+    assert table[0][0] == "model.width"
+    states = [line[4] for line in table[1:]]
+    assert len(states) == 5
+    assert set(states) == {"finished", "pruned"}
+    assert abs(int(table[1][0]) - 30) == min(abs(int(line[0]) - 30) for line in table[1:])
+    assert call("hparams_search=optuna", "sweep.name=s", *trials, *space) == 0  # nothing is left to do
+    assert len(artifact(client, parent.info.run_id, "jobs.csv").splitlines()) == 6
+
+
+def test_a_search_with_failures(call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["hparams_search=random", "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=2", "model.width=13,20"]
+    assert call(*arguments, *NARROW, "seed=range(0,9)") == 1
+    errors = capsys.readouterr().err.splitlines()
+    assert errors
+    assert all(line.startswith("error: model.width=13 seed=") for line in errors)
+    assert all(line.endswith(": RuntimeError: unlucky") for line in errors)
+    (parent,) = sweeps(client)
+    states = [line.split(",")[4] for line in artifact(client, parent.info.run_id, "jobs.csv").splitlines()[1:]]
+    assert states == ["finished"] * (3 - len(errors)) + ["failed"] * len(errors)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hparams_search=random", *NARROW, "model.width=8"], "nothing to search"),
+        (["hparams_search=random", "hydra.job.name=fetch"], "only trainings can be searched"),
+        (["hparams_search=random", "hydra.sweeper.sampler=grid"], "expected one of tpe, random, found 'grid'"),
+        (["sweep.name=a/b"], "sweep.name='a/b': use letters"),
+        (["trainer.max_epochs=many"], "trainer.max_epochs"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(
+    arguments: list[str], message: str, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callback, "_open", [])
+    assert call(*arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+
+
+def test_one_process_at_a_time_is_at_a_sweep(call: Call, config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(config.paths.state) / "locks" / f"sweep-{fingerprint('mine')}"
+    path.parent.mkdir(parents=True)
+    with FileLock(path):
+        assert call("seed=0", "sweep.name=mine") == 2
+    assert "another process is at this sweep" in capsys.readouterr().err
+    assert call("seed=0", "sweep.name=mine") == 0
+
+
+def test_a_multirun_of_another_stage_is_no_sweep(call: Call, client: MlflowClient) -> None:
+    seen: list[str | None] = []
+    assert call("seed=0,1", "hydra.job.name=fetch", task=lambda _: seen.append(os.environ.get(PARENT_VARIABLE))) == 0
+    assert seen == [None, None]
+    assert [one.name for one in client.search_experiments()] == ["Default"]
+
+
+def test_the_grid_is_over_all_methods() -> None:
+    grid = OmegaConf.load(CONF / "hparams_search" / "methods.yaml").hydra.sweeper.params
+    assert grid.method == ",".join(METHODS)
+    assert len(grid.seed.split(",")) == 3

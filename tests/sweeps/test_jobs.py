@@ -1,0 +1,157 @@
+"""What becomes of jobs, as it stands in MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mlflow
+import pytest
+from mlflow.tracking import MlflowClient
+
+from hlorank.config import Config
+from hlorank.io import DataError
+from hlorank.sweeps import jobs
+from hlorank.sweeps.jobs import Job, adopt, adopted, finished_training, forget_failures, rows
+from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, Pruned, open_run
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def parent(config: Config, client: MlflowClient) -> str:
+    with open_run(config.tracking, "sweep", {}) as (run_id, _):
+        return run_id
+
+
+@pytest.fixture
+def run(config: Config, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Opens the run of a job; the parent `None` is no sweep."""
+
+    @contextmanager
+    def opened(parent: str | None, *overrides: str, tau: float | None = None, key: str = "k") -> Iterator[str]:
+        if parent is None:
+            monkeypatch.delenv(PARENT_VARIABLE, raising=False)
+        else:
+            monkeypatch.setenv(PARENT_VARIABLE, parent)
+        tags = {FINGERPRINT: key} | ({} if parent is None else Job(parent, overrides).tags)
+        with open_run(config.tracking, "job", tags) as (run_id, _):
+            mlflow.log_params({"seed": "0"})
+            yield run_id
+            if tau is not None:
+                mlflow.log_metrics({BEST_TAU: tau, TRAIN_SECONDS: 2.5})
+
+    return opened
+
+
+def states(client: MlflowClient, parent: str) -> dict[str, str]:
+    return {" ".join(f"{k}={v}" for k, v in row.values.items()): row.state for row in rows(client, parent)}
+
+
+def test_what_became_of_each_job(client: MlflowClient, parent: str, run: Run) -> None:
+    with run(parent, "seed=0", "+method=full", tau=0.5) as first:
+        pass
+    with pytest.raises(Pruned), run(parent, "seed=1"):
+        raise Pruned
+    with pytest.raises(ZeroDivisionError), run(parent, "seed=2"):
+        raise ZeroDivisionError
+    Job(parent, ("seed=2",)).fail(client, ZeroDivisionError("division\nby zero"))
+    Job(parent, ("seed=3",)).fail(client, DataError("key", "1", 2, file="f"))
+    experiment = client.get_run(parent).info.experiment_id
+    tags = {"mlflow.parentRunId": parent, **Job(parent, ("seed=4",)).tags}
+    killed = client.create_run(experiment, tags=tags).info.run_id
+    found = {row.values["seed"]: row for row in rows(client, parent)}
+    assert {seed: row.state for seed, row in found.items()} == {
+        "0": "finished",
+        "1": "pruned",
+        "2": "failed",
+        "3": "failed",
+        "4": "interrupted",
+    }
+    assert (found["0"].tau, found["0"].seconds, found["0"].run_id) == (0.5, 2.5, first)
+    assert found["0"].values == {"seed": "0", "method": "full"}
+    assert [found[seed].reason for seed in "0123"] == [
+        "",
+        "",
+        "ZeroDivisionError: division",
+        "DataError: f: key: expected 1, found 2",
+    ]
+    assert found["2"].run_id != ""
+    assert (found["3"].run_id, found["3"].seed) == ("", "3")
+    assert found["4"].run_id == killed
+
+
+def test_of_several_runs_the_one_that_got_furthest(client: MlflowClient, parent: str, run: Run) -> None:
+    with pytest.raises(KeyError), run(parent, "seed=0"):
+        raise KeyError
+    Job(parent, ("seed=0",)).fail(client, KeyError())
+    with run(parent, "seed=0", tau=0.25) as second:
+        pass
+    with pytest.raises(KeyError), run(parent, "seed=0"):
+        raise KeyError
+    (row,) = rows(client, parent)
+    assert (row.state, row.run_id, row.tau) == ("finished", second, 0.25)
+
+
+def test_a_run_that_ended_without_its_last_metric_is_not_finished(
+    config: Config, client: MlflowClient, parent: str, run: Run
+) -> None:
+    """Lightning marks it as finished before the model is written."""
+    with run(parent, "seed=0"):
+        pass
+    assert finished_training(config.tracking, "k") is None
+    Job(parent, ("seed=0",)).fail(client, OSError("disk full"))
+    assert states(client, parent) == {"seed=0": "failed"}
+
+
+def test_failures_are_forgotten_and_runs_of_others_are_not(client: MlflowClient, parent: str, run: Run) -> None:
+    with run(None, tau=0.5) as other:
+        pass
+    Job(parent, ("seed=0",)).enter(client, run_id=other)
+    Job(parent, ("seed=1",)).fail(client, KeyError("x" * 9000))  # a tag has room for 8000 characters
+    assert states(client, parent) == {"seed=0": "finished", "seed=1": "failed"}
+    forget_failures(client, parent)
+    assert states(client, parent) == {"seed=0": "finished"}
+    assert adopted(client, parent) == [other]
+
+
+def test_finished_trainings(config: Config, run: Run) -> None:
+    assert finished_training(config.tracking, "k") is None
+    with pytest.raises(KeyError), run(None, tau=0.9):
+        raise KeyError
+    with run(None, tau=0.9, key="other"):
+        pass
+    assert finished_training(config.tracking, "k") is None
+    with run(None, tau=0.5) as first:
+        pass
+    with run(None, tau=0.5):
+        pass
+    assert finished_training(config.tracking, "k") == (first, 0.5)
+
+
+def test_a_run_is_adopted_unless_it_is_the_jobs_own(
+    config: Config, client: MlflowClient, parent: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run(parent, "seed=0", tau=0.5) as own:
+        pass
+    monkeypatch.setattr(jobs, "current_job", lambda: Job(parent, ("seed=0",)))
+    adopt(config.tracking, own)
+    assert adopted(client, parent) == []
+    monkeypatch.setattr(jobs, "current_job", lambda: Job(parent, ("seed=0", "sweep.trial=3")))
+    adopt(config.tracking, own)
+    assert adopted(client, parent) == [own]
+    assert states(client, parent) == {"seed=0": "finished", "seed=0 sweep.trial=3": "finished"}
+    monkeypatch.setattr(jobs, "current_job", lambda: None)
+    adopt(config.tracking, own)
+
+
+def test_many_children(client: MlflowClient, parent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than MLflow gives at once."""
+    experiment = client.get_run(parent).info.experiment_id
+    for number in range(3):
+        tags = {"mlflow.parentRunId": parent, **Job(parent, (f"seed={number}",)).tags}
+        client.create_run(experiment, tags=tags)
+    plain = MlflowClient.search_runs
+    monkeypatch.setattr(MlflowClient, "search_runs", lambda *a, **k: plain(*a, **k, max_results=1))
+    assert len(rows(client, parent)) == 3

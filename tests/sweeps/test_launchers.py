@@ -1,0 +1,183 @@
+"""Sweeps of real trainings by each launcher; killed ones; and a search that prunes."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+import hlorank
+from hlorank.config import Config, to_plain
+from hlorank.sweeps.trial import open_study
+from hlorank.tracking import flatten
+
+pytestmark = pytest.mark.slow
+ROOT = Path(hlorank.__file__).parents[2]
+Start = Callable[..., subprocess.Popen[str]]
+
+LAUNCHERS = {
+    "basic": ("hydra", []),
+    "joblib": ("joblib", ["hydra.launcher.n_jobs=2"]),
+    "submitit_local": ("submitit", []),
+    "ray": ("ray", ["+hydra.launcher.ray.init.num_cpus=2", "+hydra.launcher.ray.init.include_dashboard=false"]),
+}
+
+
+@pytest.fixture
+def start(config: Config, tmp_path: Path) -> Start:
+    """Starts the stage train in a project folder of its own, with a training of seconds."""
+    shutil.copytree(ROOT / "conf", tmp_path / "conf")
+    subtrees = {name: to_plain(getattr(config, name)) for name in ("paths", "trainer", "tracking")}
+    fixed = [f"{name}={value}" for name, value in flatten(subtrees).items() if value is not None]
+    fixed += [f"collection={config.collection}", f"sweep.storage={config.sweep.storage}", "model.width=8"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_TR", "HYDRA"))}
+    # Ray keeps a token in the home folder.
+    environment |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
+
+    def started(*arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "hlorank.stages.train", "-m", *fixed, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return started
+
+
+def launcher(name: str) -> list[str]:
+    package, settings = LAUNCHERS[name]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    return [f"hydra/launcher={name}", *settings]
+
+
+def parents(client: MlflowClient) -> list[Any]:
+    (experiment,) = [one for one in client.search_experiments() if one.name == "hlorank"]
+    return [run for run in client.search_runs([experiment.experiment_id]) if "hlorank.sweep" in run.data.tags]
+
+
+def children(client: MlflowClient, parent: Any) -> list[Any]:
+    wanted = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+    return list(client.search_runs([parent.info.experiment_id], wanted))
+
+
+def table(client: MlflowClient, parent: Any) -> list[dict[str, str]]:
+    path = Path(client.download_artifacts(parent.info.run_id, "sweep/jobs.csv"))
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_every_launcher(name: str, start: Start, client: MlflowClient) -> None:
+    """Jobs find their sweep, what fails is told and stops no other, and what has finished is not done again."""
+    arguments = [*launcher(name), "sweep.name=one"]
+    process = start("method=gst,unknown", "seed=0,1", *arguments)
+    _, errors = process.communicate()
+    assert process.returncode == 1, errors
+    lines = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert [line.split(": ")[1:3] for line in lines] == [
+        [f"method=unknown seed={seed}", "ConfigError"] for seed in (0, 1)
+    ]
+    (parent,) = parents(client)
+    assert parent.info.status == "FAILED"
+    finished = {run.info.run_id for run in children(client, parent)}
+    assert len(finished) == 2
+    assert [row["state"] for row in table(client, parent)] == ["finished", "finished", "failed", "failed"]
+
+    process = start("method=gst,random", "seed=0,1", *arguments)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    (again,) = parents(client)
+    assert (again.info.run_id, again.info.status) == (parent.info.run_id, "FINISHED")
+    rows = table(client, again)
+    assert [row["state"] for row in rows] == ["finished"] * 4
+    assert {row["run_id"] for row in rows if row["method"] == "gst"} == finished
+    assert len(children(client, again)) == 4
+    assert "over seeds" in output
+
+
+@pytest.mark.parametrize("name", ["basic", "joblib"])
+def test_a_search_prunes_and_goes_on(name: str, start: Start, client: MlflowClient, config: Config) -> None:
+    arguments = [*launcher(name), "hparams_search=optuna", "sweep.name=s", "sweep.prune_after_trials=2"]
+    arguments += ["sweep.prune_after_epochs=1", "hydra.sweeper.n_jobs=2", "loss=hinge", "model.blocks=1"]
+    # Some can learn, and some can't.
+    arguments += ["model.width=8", "trainer.weight_decay=0", "trainer.learning_rate=choice(1e-2, 1e-9)"]
+    arguments += ["seed=range(0,50)", "trainer.max_epochs=4"]
+    process = start(*arguments, "hydra.sweeper.n_trials=9")
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    (parent,) = parents(client)
+    states = {run.info.run_id: run.info.status for run in children(client, parent)}
+    study = open_study(config.sweep, parent.info.run_id, create=True)  # of another name: opens the store
+    import optuna
+
+    study = optuna.load_study(study_name="s", storage=config.sweep.storage)
+    trials = [trial.state.name for trial in study.trials]
+    assert trials.count("PRUNED") == list(states.values()).count("KILLED") >= 1
+    assert trials.count("COMPLETE") == list(states.values()).count("FINISHED") >= 2
+    assert not [path for path in (Path(config.paths.state) / "training").iterdir() if path.is_dir()]
+    before = [trial.params for trial in study.trials]
+
+    process = start(*arguments, "hydra.sweeper.n_trials=10")
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert len(parents(client)) == 1
+    assert [trial.params for trial in study.trials[:9]] == before
+    assert len(study.trials) == 10
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_a_killed_sweep_goes_on(search: bool, start: Start, client: MlflowClient, config: Config) -> None:
+    """Killed in the middle of its second training, which then goes on from its checkpoint."""
+    arguments = ["sweep.name=k", "trainer.max_epochs=40", "trainer.steps_per_epoch=8", "trainer.patience=40"]
+    if search:
+        arguments += ["hparams_search=random", "hydra.sweeper.n_trials=3", "model.width=8", "model.blocks=1"]
+        arguments += ["loss=hinge", "trainer.weight_decay=0", "trainer.learning_rate=interval(1e-3, 1e-2)"]
+    else:
+        arguments += ["method=full,gst", "seed=0,1"]
+    process = start(*arguments)
+    deadline = time.monotonic() + 300
+    state = Path(config.paths.state) / "training"
+    while True:  # until the second training is past its third epoch
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+        found = parents(client) if (state.exists() and any(state.glob("*/0/last.ckpt"))) else []
+        runs = children(client, found[0]) if found else []
+        if len(runs) == 2 and {run.info.status for run in runs} == {"FINISHED", "RUNNING"}:
+            (running,) = [run for run in runs if run.info.status == "RUNNING"]
+            if len(client.get_metric_history(running.info.run_id, "train/loss")) >= 3:
+                break
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (killed,) = parents(client)
+    steps = len(client.get_metric_history(running.info.run_id, "train/loss"))
+    assert steps < 40
+
+    process = start(*arguments)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    (parent,) = parents(client)
+    assert (parent.info.run_id, parent.info.status) == (killed.info.run_id, "FINISHED")
+    runs = children(client, parent)
+    assert len(runs) == (3 if search else 4)
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert {run.info.run_id for run in runs} >= {running.info.run_id}
+    assert f"epoch {steps + 2} of 40" in output
+    assert "epoch 1 of 40" in output  # of those that had not begun
+    if not search:
+        assert output.count("has finished this training") == 1

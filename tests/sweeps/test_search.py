@@ -1,0 +1,195 @@
+"""Searches: what is tried, told, continued and refused; and trials as their trainings see them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.trial import TrialState
+
+from hlorank.config import Config, ConfigError, SweepConfig
+from hlorank.sweeps.search import Search
+from hlorank.sweeps.trial import SearchTrial, current_trial, open_study
+from hlorank.tracking import PARENT_VARIABLE, Pruned
+
+SPACE: dict[str, BaseDistribution] = {"x": FloatDistribution(-2, 2), "kind": CategoricalDistribution(["a", "b"])}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> SweepConfig:
+    storage = f"sqlite:///{tmp_path}/new/searches.db"
+    return SweepConfig(name="s", storage=storage, trial=None, prune=False, prune_after_trials=1, prune_after_epochs=1)
+
+
+def search(study: optuna.Study, **settings: Any) -> Search:
+    plain: dict[str, Any] = {"sampler": "tpe", "seed": 0, "trials": 6, "batch": 1, "fixed": ["y=1"], "space": SPACE}
+    return Search(study, **(plain | settings))
+
+
+def value(job: list[str]) -> float:
+    named = dict(override.split("=") for override in job)
+    return -((float(named["x"]) - 0.5) ** 2) - (named["kind"] == "b")
+
+
+class Launcher:
+    """Runs jobs, remembers them, and dies in the batch of a number."""
+
+    def __init__(self, dies: int = -1) -> None:
+        self.batches: list[list[list[str]]] = []
+        self.dies = dies
+
+    def __call__(self, jobs: list[list[str]]) -> list[float]:
+        self.batches.append(jobs)
+        if len(self.batches) == self.dies:
+            raise KeyboardInterrupt
+        return [value(job) for job in jobs]
+
+    @property
+    def jobs(self) -> list[list[str]]:
+        return [job for batch in self.batches for job in batch]
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_the_same_seed_tries_the_same(sampler: str, config: SweepConfig) -> None:
+    tried = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        launcher = Launcher()
+        search(open_study(replace(config, name=name), "p", create=True), sampler=sampler, seed=seed).run(launcher)
+        tried.append(launcher.jobs)
+    assert tried[0] == tried[1] != tried[2]
+    assert [job[0] for job in tried[0]] == ["y=1"] * 6
+    assert [job[-1] for job in tried[0]] == [f"sweep.trial={number}" for number in range(6)]
+    assert len({job[1] for job in tried[0]}) == 6
+
+
+@pytest.mark.parametrize("dies", [1, 3])
+def test_an_interrupted_search_tries_what_it_would_have(dies: int, config: SweepConfig) -> None:
+    whole, first, second = Launcher(), Launcher(dies), Launcher()
+    search(open_study(replace(config, name="whole"), "p", create=True), trials=6, batch=2).run(whole)
+    with pytest.raises(KeyboardInterrupt):
+        search(open_study(config, "p", create=True), trials=6, batch=2).run(first)
+    search(open_study(config, "p", create=True), trials=6, batch=2).run(second)
+    assert first.batches[:-1] + second.batches == whole.batches
+    study = open_study(config, "p", create=False)
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 6
+    assert study.best_value == max(map(value, whole.jobs))
+    launcher = Launcher()
+    search(study, trials=6).run(launcher)
+    assert launcher.jobs == []  # there is nothing left to do
+
+
+def test_tpe_goes_where_values_are_large(config: SweepConfig) -> None:
+    launcher = Launcher()
+    search(open_study(config, "p", create=True), trials=24).run(launcher)
+    late = [value(job) for job in launcher.jobs[14:]]
+    assert sum(late) / 10 > sum(map(value, launcher.jobs[:10])) / 10 + 0.5
+
+
+def test_batches(config: SweepConfig) -> None:
+    launcher = Launcher()
+    search(open_study(config, "p", create=True), trials=5, batch=2).run(launcher)
+    assert [len(batch) for batch in launcher.batches] == [2, 2, 1]
+
+
+def test_failed_trials_are_replaced_when_the_search_goes_on(config: SweepConfig) -> None:
+    study = open_study(config, "p", create=True)
+    search(study, trials=3).run(lambda jobs: [None if jobs[0][-1].endswith("=1") else 0.5])
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]
+    launcher = Launcher()
+    search(open_study(config, "p", create=True), trials=3).run(launcher)
+    assert [job[-1] for job in launcher.jobs] == ["sweep.trial=3"]
+
+
+def test_a_trial_without_all_of_its_values_fails(config: SweepConfig) -> None:
+    study = open_study(config, "p", create=True)
+    study.ask().suggest_float("x", -2, 2)
+    launcher = Launcher()
+    search(study, trials=1).run(launcher)
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE"]
+
+
+def test_another_space_needs_another_name(config: SweepConfig) -> None:
+    search(open_study(config, "p", create=True))
+    search(open_study(config, "p", create=True), space=dict(SPACE))
+    with pytest.raises(ConfigError, match=r"^sweep\.name=s: .* another space for x, z; choose another name$"):
+        search(open_study(config, "p", create=True), space=SPACE | {"x": FloatDistribution(0, 1), "z": SPACE["x"]})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sampler": "grid"}, "hydra.sweeper.sampler: expected one of tpe, random, found 'grid'"),
+        ({"trials": 0}, "hydra.sweeper.n_trials=0"),
+        ({"batch": 0}, "hydra.sweeper.n_jobs=0"),
+        ({"seed": -1}, "hydra.sweeper.seed=-1"),
+        ({"space": {}}, "nothing to search"),
+    ],
+)
+def test_mistakes_are_named(settings: dict[str, Any], message: str, config: SweepConfig) -> None:
+    with pytest.raises(ConfigError, match=message):
+        search(open_study(config, "p", create=True), **settings)
+
+
+def test_a_store_that_can_not_be_opened(config: SweepConfig) -> None:
+    with pytest.raises(ConfigError, match=r"^sweep\.storage=nonsense: "):
+        open_study(replace(config, storage="nonsense"), "p", create=True)
+
+
+def test_a_search_without_a_name_is_that_of_its_run(config: SweepConfig) -> None:
+    assert open_study(replace(config, name=None), "parent", create=True).study_name == "parent"
+
+
+def run_trial(config: SweepConfig, taus: list[float]) -> TrialState:
+    """A trial whose training reports through a study that it opens itself."""
+    study = open_study(config, "p", create=True)
+    number = study.ask({"x": SPACE["x"]}).number
+    trial = SearchTrial(open_study(config, "p", create=False), number)
+    try:
+        for step, tau in enumerate(taus, start=1):
+            trial.report(tau, step)
+            trial.give_up_if_poor()
+    except Pruned:
+        return study.trials[number].state
+    study.tell(number, max(taus))
+    return study.trials[number].state
+
+
+def test_poor_trials_are_given_up(config: SweepConfig) -> None:
+    config = replace(config, prune=True)
+    assert run_trial(config, [0.5, 0.6, 0.7]) is TrialState.COMPLETE
+    assert run_trial(config, [0.6, 0.7, 0.8]) is TrialState.COMPLETE
+    assert run_trial(config, [0.1, 0.2, 0.3]) is TrialState.PRUNED
+    study = open_study(config, "p", create=False)
+    assert study.trials[2].intermediate_values == {1: 0.1}
+    assert run_trial(replace(config, prune=False), [0.1, 0.2, 0.3]) is TrialState.COMPLETE
+    assert run_trial(replace(config, prune_after_epochs=3), [0.1, 0.2, 0.3]) is TrialState.PRUNED
+    assert sorted(study.trials[4].intermediate_values) == [1, 2, 3]
+    assert run_trial(replace(config, prune_after_trials=9), [0.1, 0.1]) is TrialState.COMPLETE
+
+
+def test_a_resumed_training_may_report_an_epoch_again(config: SweepConfig) -> None:
+    study = open_study(config, "p", create=True)
+    number = study.ask(SPACE).number
+    SearchTrial(study, number).report(0.25, 1)
+    again = SearchTrial(study, number)
+    again.report(0.5, 1)  # Optuna warns of it, and warnings are errors here
+    again.report(math.pi, 2)
+    assert study.trials[number].intermediate_values == {1: 0.25, 2: math.pi}
+
+
+def test_the_trial_of_a_process(settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    config = settings(sweep__trial=0, sweep__name="s")
+    assert current_trial(config) is None
+    monkeypatch.setenv(PARENT_VARIABLE, "p")
+    assert current_trial(settings()) is None
+    open_study(config.sweep, "p", create=True).ask(SPACE)
+    trial = current_trial(config)
+    assert trial is not None
+    trial.report(0.5, 1)
+    assert open_study(config.sweep, "p", create=False).trials[0].intermediate_values == {1: 0.5}
