@@ -330,8 +330,8 @@ def test_files_that_are_none(model: Path, tmp_path: Path, capsys: Capture) -> No
     (tmp_path / "broken.npz").write_bytes(b"PK")
     for path, message in (
         (tmp_path, "expected an npz file or a protobuf, found a folder; name the files in it"),
-        (tmp_path / "none.npz", "file: expected a complete npz (zip) file, found FileNotFoundError"),
-        (tmp_path / "none.pb", "found No such file or directory"),
+        (tmp_path / "none.npz", "expected an npz file or a protobuf, found no such file"),
+        (tmp_path / "none.pb", "expected an npz file or a protobuf, found no such file"),
         (tmp_path / "text.pb", "found text"),
         (tmp_path / "broken.npz", "expected a complete npz (zip) file, found BadZipFile"),
     ):

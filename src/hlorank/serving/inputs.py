@@ -58,12 +58,14 @@ class Reader:
         """The graphs of a file, one at a time: an npz file holds one, a file of tuning records one for each.
 
         Raises:
-            DataError: names the file and what is wrong with it: a folder, another kind of configurations than the
-                model ranks, too many of them, extra features that are missing, or whatever `read_graph` and
+            DataError: names the file and what is wrong with it: there is none, a folder, another kind of configurations
+                than the model ranks, too many of them, extra features that are missing, or whatever `read_graph` and
                 `read_records` refuse.
         """
         if path.is_dir():
             raise DataError("file", "an npz file or a protobuf", "a folder; name the files in it", file=path)
+        if not path.exists():
+            raise DataError("file", "an npz file or a protobuf", "no such file", file=path)
         if path.suffix == ".npz":
             yield self._npz(path)
         else:

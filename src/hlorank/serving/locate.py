@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import os
 import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -50,6 +52,7 @@ def _download(uri: str, reference: str) -> Path:
     import mlflow
     from mlflow.exceptions import MlflowException
 
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", str(sys.stderr.isatty()))  # no bars in logs
     store = mlflow.get_tracking_uri()
     if store.startswith(_SQLITE) and not Path(store.removeprefix(_SQLITE)).is_file():
         # MLflow would make an empty database.
