@@ -29,6 +29,8 @@ from hlorank.serving.request import COLUMNS, TOP, request
 
 REQUIRED = (
     "fastapi",
+    "jinja2",
+    "markupsafe",
     "mlflow",
     "numpy",
     "omegaconf",
@@ -41,7 +43,7 @@ REQUIRED = (
     "torch",
     "torch-geometric",
 )
-"""The project's dependencies that ranking imports."""
+"""The project's dependencies that ranking imports, also through others."""
 
 
 def requirements() -> list[str]:
