@@ -129,6 +129,7 @@ def test_the_server(make_run: MakeRun, tiny_collections: Path, tmp_path: Path) -
 
 _RUN = """
 import json, sys, mlflow
+mlflow.set_experiment("some")  # of the server; that of the copied database has its artifacts elsewhere
 with mlflow.start_run(tags={"data": "some"}) as run:
     mlflow.log_metric("evaluate/valid/kendall_tau", 0.5)
 recorded = {"run_id": run.info.run_id, "tracking_uri": mlflow.get_tracking_uri()}
