@@ -60,11 +60,12 @@ class SweepRun(Callback):
 
         parent, uri = self._sweep
         error = job_return._return_value  # the property raises it
+        # First, as the store may be what fails, and the other jobs shall go on all the same.
+        job_return.status, job_return.return_value = JobStatus.COMPLETED, None
         if not isinstance(error, Pruned):
             expected = isinstance(error, ConfigError | DataError)
             log.error("failed: %s", error, exc_info=None if expected else error)
             Job(parent, tuple(config.hydra.overrides.task)).fail(MlflowClient(uri), error)
-        job_return.status, job_return.return_value = JobStatus.COMPLETED, None
 
 
 def own_config(composed: DictConfig) -> Config:
