@@ -57,4 +57,4 @@ bench: $(READY) ## Run the benchmarks in their quick form
 
 clean: ## Remove everything that the pipeline and the tools made, .venv included
 	rm -rf $(VENV) .hlorank data/raw data/features data/segments data/downloads models reports multirun outputs
-	rm -rf mlflow.db* mlartifacts .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	rm -rf mlflow.db* mlartifacts mlruns dvc_plots report.html .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
