@@ -146,8 +146,8 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
                         raise DataError("graph", "a name of its own, as --csv has a row for each", found)
                     scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
                     order = ranking(scores)
+                    submit(measured.name, order)  # first: what it refuses is an error, not an answer
                     yield answer(given, scores, order, arguments.top, compare=arguments.compare)
-                    submit(measured.name, order)
                     if given.drawn is not None and arguments.save is not None:
                         write_graph(arguments.save / f"{measured.name}.npz", measured)
             except DataError as error:

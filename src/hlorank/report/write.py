@@ -82,7 +82,7 @@ def _render(runs: Sequence[Run], sections: Sequence[Section]) -> str:
         level=LEVEL,
         resamples=RESAMPLES,
         style=Markup((_HERE / "page/report.css").read_text(encoding="utf-8")),  # noqa: S704 - files of the package
-        scripts=[Markup(script) for script in scripts],  # noqa: S704
+        scripts=[Markup(script) for script in scripts],  # noqa: S704 - as above
         hashes=[_hash(script) for script in scripts],
     )
 

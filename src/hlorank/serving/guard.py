@@ -141,9 +141,9 @@ def guard_scoring_server(max_bytes: int) -> None:
 
         def __init__(self) -> None:
             super().__init__()
-            fastapi.FastAPI = plain  # type: ignore[misc]
+            fastapi.FastAPI = plain  # type: ignore[misc] # a class in the place of a class
 
         async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
             await Guard(super().__call__, max_bytes)(scope, receive, send)
 
-    plain, fastapi.FastAPI = fastapi.FastAPI, GuardedApp  # type: ignore[misc, assignment]
+    plain, fastapi.FastAPI = fastapi.FastAPI, GuardedApp  # type: ignore[misc, assignment] # as above
