@@ -65,7 +65,7 @@ class SweepRun(Callback):
         if not isinstance(error, Pruned):
             expected = isinstance(error, ConfigError | DataError)
             log.error("failed: %s", error, exc_info=None if expected else error)
-            Job(parent, tuple(config.hydra.overrides.task)).fail(MlflowClient(uri), error)
+            Job(parent, tuple(sorted(config.hydra.overrides.task))).fail(MlflowClient(uri), error)
 
 
 def own_config(composed: DictConfig) -> Config:

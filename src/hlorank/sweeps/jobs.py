@@ -26,7 +26,8 @@ class Job:
 
     Attributes:
         parent: run id of the sweep.
-        overrides: what its configuration is composed with, `key=value`; no other job of the sweep has the same.
+        overrides: what its configuration is composed with, `key=value`, sorted; no other job of the sweep has the
+            same.
     """
 
     parent: str
@@ -54,7 +55,7 @@ def current_job() -> Job | None:
     if parent is None:
         return None
     overrides = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    return Job(parent, tuple(overrides))
+    return Job(parent, tuple(sorted(overrides)))
 
 
 def finished_training(config: TrackingConfig, identity: str) -> tuple[str, float] | None:
