@@ -80,7 +80,14 @@ def _stage(arguments: Sequence[str]) -> None:
     overrides = _parsed(options.overrides)
     search = any(one.key_or_group == "hparams_search" for one in overrides)
     assert options.multirun or search or not any(one.is_sweep_override() for one in overrides), "lists need -m"
+    if not _has_ray():
+        options.overrides = [text for text in options.overrides if "launcher" not in text or "ray" not in text]
     composed(options.overrides)
+
+
+def _has_ray() -> bool:
+    """Whether the extra `ray` is installed: without it Hydra cannot compose its launcher."""
+    return importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is not None
 
 
 class _ParsedError(Exception):
