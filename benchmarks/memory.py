@@ -13,6 +13,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from statistics import median
@@ -74,9 +75,7 @@ def main() -> None:
                 found = peaks[form][method][nodes] = []
                 for segment in measured:
                     workload.model.zero_grad()  # what is freed during the call would not count
-                    found.append(
-                        peak_bytes(lambda training=training, s=segment: training(s), arguments.device)  # type: ignore[misc]
-                    )
+                    found.append(peak_bytes(partial(training, segment), arguments.device))
                 print(
                     f"{nodes:6,} nodes, {form}, {method}: {max(found) / 2**20:.1f} MiB at most,"
                     f" {median(found) / 2**20:.1f} in the median",

@@ -46,6 +46,13 @@ COLLECTION = "layout/cpu/random"
 SIZES = (1, 3, 10, 30, 100, 300, 1000)
 SECONDS = 10.0
 STARTING_SECONDS = 120
+HEADER = """\
+| configurations | `rank`: seconds | configurations a second | server: seconds | configurations a second |
+|---|---|---|---|---|"""
+ROW = (
+    "| {configurations:,} | {rank_seconds:.3f} | {rank_configurations_per_second:,.0f} "
+    "| {server_seconds:.3f} | {server_configurations_per_second:,.0f} |"
+)
 
 
 def some_model(work: Path) -> Path:
@@ -133,7 +140,10 @@ def measure(
 
     def by_server() -> list[int]:
         connection.request("POST", "/invocations", body, {"Content-Type": "application/json"})
-        answer = json.load(connection.getresponse())
+        response = connection.getresponse()
+        answer = json.load(response)
+        if response.status != 200:
+            raise RuntimeError(f"{response.status}: {answer['message']}")
         return [one["configuration"] for one in answer["predictions"][0]["top"]]
 
     assert in_process() == by_server()
@@ -163,7 +173,7 @@ def main() -> None:
 
         name = register(folder, move=True).model
         measured = some_graph(work, arguments.quick)
-        print(f"{measured.name}: {measured.graph.nodes:,} nodes", flush=True)
+        print(f"{measured.name}: {measured.graph.nodes:,} nodes\n\n{HEADER}", flush=True)
         results: dict[str, Any] = {"graph": measured.name, "nodes": measured.graph.nodes, "batches": []}
         with server(f"models:/{name}@champion", environment) as connection:
             for size in SIZES[::2] if arguments.quick else SIZES:
@@ -172,12 +182,7 @@ def main() -> None:
                     break
                 row = measure(Ranker(folder), connection, some, work, 0.5 if arguments.quick else SECONDS)
                 results["batches"].append(row)
-                print(
-                    "{configurations:5,} configurations: rank {rank_configurations_per_second:8,.1f} a second "
-                    "({rank_seconds:.3f} s), server {server_configurations_per_second:8,.1f} a second "
-                    "({server_seconds:.3f} s)".format(**row),
-                    flush=True,
-                )
+                print(ROW.format(**row), flush=True)
         if arguments.json:
             write_json(arguments.json, results)
     finally:

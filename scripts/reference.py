@@ -14,6 +14,7 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
 
@@ -26,7 +27,6 @@ from hlorank.config import Config
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
-TOP = "top level"
 
 _PLACE = r"(<!-- {kind}: (.+?) -->\n).*?(<!-- end -->)"
 _TYPES = {
@@ -62,7 +62,7 @@ def meanings() -> dict[tuple[str, str], str]:
     found = {}
     for kind in ast.parse(inspect.getsource(hlorank.config)).body:
         if isinstance(kind, ast.ClassDef):
-            for field, text in zip(kind.body, kind.body[1:], strict=False):
+            for field, text in pairwise(kind.body):
                 if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
                     assert isinstance(field.target, ast.Name)
                     found[kind.name, field.target.id] = " ".join(ast.literal_eval(text.value).split())
@@ -133,7 +133,7 @@ def keys() -> dict[str, str]:
             key = f"{group}.{name}".lstrip(".")
             rows.append([f"`{key}`", kind, f"`{_default(key)}`", _in_cell(said[config.__name__, name])])
         if rows:
-            tables[group or TOP] = _choices(group) + _table(["key", "type", "default", "meaning"], rows)
+            tables[group or "top level"] = _choices(group) + _table(["key", "type", "default", "meaning"], rows)
     return tables
 
 

@@ -19,12 +19,18 @@ def command(name: str, *arguments: object) -> list[str]:
     return [str(Path(sys.executable).with_name(name)), *map(str, arguments)]
 
 
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
 @contextmanager
 def running(health: str, environment: dict[str, str], log: Path, *arguments: object) -> Iterator[str]:
     """The address of a server of MLflow that answers to a question of its health."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     started = command("mlflow", *arguments, "--host", "127.0.0.1", "--port", port)
     with (
         log.open("w") as output,

@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hlorank.collection import Collection, Kind, NpzFile, graph_files, read_graph, write_graph
+from hlorank.collection import Collection, Kind, graph_files, read_graph, write_graph
 from hlorank.graph import (
     LAYOUT_VALUES,
     NODE_FEATURES,
@@ -32,6 +32,7 @@ from hlorank.graph import (
     TileConfigurations,
 )
 from hlorank.io import DataError
+from hlorank.npz import NpzFile
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -459,39 +460,6 @@ def test_an_array_twice_is_refused(tmp_path: Path) -> None:
     write_members(path, members_of(tile_arrays()) | {"config_feat": b""})
     with pytest.raises(DataError, match=r"keys: expected each array once, found \['config_feat', 'config_feat.npy'"):
         read_graph(path, "tile")
-
-
-def test_a_missing_array_is_named(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", a=np.arange(3), b=np.arange(2))
-    with NpzFile(tmp_path / "a.npz") as file, pytest.raises(DataError, match=r"an array 'c', found \['a', 'b'\]"):
-        file.read("c")
-
-
-# Chunks
-
-
-@same_folder
-@given(
-    array=hnp.arrays(
-        st.sampled_from([np.float32, np.int64, np.uint8]), hnp.array_shapes(min_dims=1, max_dims=3, min_side=0)
-    ),
-    chunk_bytes=st.integers(1, 400),
-    columns=st.booleans(),
-)
-def test_chunks_of_any_size_make_up_the_array(
-    tmp_path: Path, array: NDArray[Any], chunk_bytes: int, columns: bool
-) -> None:
-    array = np.asfortranarray(array) if columns else array
-    np.savez_compressed(tmp_path / "a.npz", a=array)
-    with NpzFile(tmp_path / "a.npz") as file:
-        assert file.header("a") == (array.shape, array.dtype)
-        np.testing.assert_array_equal(file.read("a"), array, strict=True)
-        chunks = list(file.chunks("a", chunk_bytes))
-    assert sum(map(len, chunks)) == len(array)
-    if chunks:
-        np.testing.assert_array_equal(np.concatenate(chunks), array, strict=True)
-    if array.flags.c_contiguous:
-        assert all(len(chunk) == 1 or chunk.nbytes <= chunk_bytes for chunk in chunks)
 
 
 def big_graph(configurations: int, configurable: int) -> MeasuredGraph:

@@ -6,11 +6,8 @@ import itertools
 import math
 import re
 import zipfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Literal
 
 import numpy as np
@@ -27,6 +24,7 @@ from hlorank.graph import (
     TileConfigurations,
 )
 from hlorank.io import DataError, read_json, write_atomic
+from hlorank.npz import CHUNK_BYTES, NpzFile
 
 Kind = Literal["layout", "tile"]
 Split = Literal["train", "valid", "test"]
@@ -34,18 +32,11 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 SEARCHES = ("default", "random")
 EXTRA_SUFFIX = ".extra.npz"
 """Of files beside the graphs that hold features beyond the 140 (hlorank.hlo.extra)."""
-CHUNK_BYTES = 4 * 2**20
 
 _COMMON_KEYS = {"node_feat", "node_opcode", "edge_index", "config_runtime"}
 _KEYS = {
     "layout": _COMMON_KEYS | {"node_config_feat", "node_config_ids", "node_splits"},
     "tile": _COMMON_KEYS | {"config_feat", "config_runtime_normalizers"},
-}
-# Version 3 differs from 2 only in the names of structured types, which are refused.
-_HEADER_READERS = {
-    (1, 0): npy.read_array_header_1_0,
-    (2, 0): npy.read_array_header_2_0,
-    (3, 0): npy.read_array_header_2_0,
 }
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -130,104 +121,6 @@ def split_half_tau(graph: Path) -> float | None:
     if tau is not None and not (isinstance(tau, int | float) and -1 <= tau <= 1):
         raise DataError("split_half_tau", "a number in -1..1, or null", tau, file=path)
     return tau
-
-
-@contextmanager
-def _expecting(key: str, expected: str, path: Path) -> Iterator[None]:
-    """Turns any error into a DataError: zipfile and numpy's header parser raise nearly every type on damaged bytes."""
-    try:
-        yield
-    except Exception as error:
-        raise DataError(key, expected, f"{type(error).__name__}: {error}", file=path) from None
-
-
-class NpzFile:
-    """An npz file whose arrays are read by key, whole or in chunks of rows, never unpickled.
-
-    Arrays have the byte order of this machine, whatever the file's is.
-
-    Raises:
-        DataError: not a complete zip file, or an array's name twice in it. The methods raise it for a missing key,
-            a member that is not a .npy file of rows of numbers, a shape that its size contradicts, and damaged data.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with ExitStack() as stack:
-            with _expecting("file", "a complete npz (zip) file", path):
-                # Our own file, so that leaving the block closes it, also under half-read members.
-                self._zip = zipfile.ZipFile(stack.enter_context(path.open("rb")))
-            members = self._zip.infolist()
-            self._members = {member.filename.removesuffix(".npy"): member for member in members}
-            if len(self._members) != len(members):
-                raise DataError("keys", "each array once", sorted(member.filename for member in members), file=path)
-            self._opened = stack.pop_all()
-
-    def __enter__(self) -> NpzFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._opened.close()
-
-    @property
-    def keys(self) -> set[str]:
-        """The names of the arrays."""
-        return set(self._members)
-
-    def _open(self, key: str) -> tuple[IO[bytes], tuple[int, ...], bool, np.dtype[Any]]:
-        """A member, opened behind its header, with its shape, whether in column order, and its dtype."""
-        if key not in self._members:
-            raise DataError("keys", f"an array {key!r}", sorted(self.keys), file=self.path)
-        member = self._members[key]
-        with _expecting(key, "a .npy member", self.path):
-            stream = self._zip.open(member)
-            shape, fortran, dtype = _HEADER_READERS[npy.read_magic(stream)](stream)
-        size = member.file_size - stream.tell()
-        if dtype.kind not in "biuf":
-            raise DataError(key, "numbers (objects are never unpickled)", f"dtype {dtype}", file=self.path)
-        if not shape:
-            raise DataError(key, "rows", "a single number", file=self.path)
-        sane = all(0 <= length <= member.file_size for length in shape)
-        if not sane or math.prod(shape) * dtype.itemsize != size:
-            raise DataError(key, f"a shape that fits {size} bytes", f"{shape} of {dtype}", file=self.path)
-        return stream, shape, fortran, dtype
-
-    def header(self, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Shape and dtype of an array, without reading it."""
-        _, shape, _, dtype = self._open(key)
-        return shape, dtype.newbyteorder("=")
-
-    def _read(self, stream: IO[bytes], key: str, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        size = count * dtype.itemsize
-        with _expecting(key, "intact compressed data", self.path):
-            data = stream.read(size)
-        if len(data) != size:
-            raise DataError(key, f"{size} bytes", f"{len(data)} (truncated)", file=self.path)
-        return np.frombuffer(data, dtype=dtype).astype(dtype.newbyteorder("="), copy=False)
-
-    def read(self, key: str) -> NDArray[Any]:
-        """A whole array, in C order."""
-        stream, shape, fortran, dtype = self._open(key)
-        array = self._read(stream, key, math.prod(shape), dtype)
-        return np.ascontiguousarray(array.reshape(shape, order="F" if fortran else "C"))
-
-    def chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[NDArray[Any]]:
-        """The rows of an array, in order, as arrays of at most about `chunk_bytes` bytes each.
-
-        An array in column order comes as one chunk, since no row of it lies in one piece; the real files hold
-        configurations in row order.
-        """
-        stream, shape, fortran, dtype = self._open(key)
-        if fortran:
-            yield self.read(key)
-            return
-        row = math.prod(shape[1:])
-        step = max(1, chunk_bytes // max(1, row * dtype.itemsize))
-        for start in range(0, shape[0], step):
-            rows = min(step, shape[0] - start)
-            yield self._read(stream, key, rows * row, dtype).reshape(rows, *shape[1:])
 
 
 def _int64(file: NpzFile, key: str) -> NDArray[np.int64]:

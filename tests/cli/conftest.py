@@ -1,11 +1,13 @@
-"""Files that the commands are tried on."""
+"""Files and models that the commands are tried on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from hlorank.collection import Collection, graph_files
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData
 
 
@@ -34,3 +36,34 @@ def record(tmp_path: Path, dump: Path) -> Path:
     path = tmp_path / "record.pb"
     path.write_bytes(tuning.SerializeToString())
     return path
+
+
+@pytest.fixture(scope="session")
+def model(linear_model: Callable[..., Path]) -> Path:
+    return linear_model()
+
+
+@pytest.fixture(scope="session")
+def tile_model(linear_model: Callable[..., Path]) -> Path:
+    return linear_model("tile:synthetic")
+
+
+@pytest.fixture
+def graphs(tiny_collections: Path) -> list[Path]:
+    """Two measured graphs of layouts."""
+    return graph_files(tiny_collections / "raw", Collection.parse("layout:synthetic:random"), "valid")
+
+
+@pytest.fixture
+def kernel(tiny_collections: Path) -> Path:
+    return graph_files(tiny_collections / "raw", Collection.parse("tile:synthetic"), "valid")[0]
+
+
+@pytest.fixture
+def program(dump: Path) -> Path:
+    """The dump of a dot of two matrices, which have layouts to choose."""
+    module = HloModuleProto.FromString(dump.read_bytes())
+    for instruction in module.computations[0].instructions:
+        instruction.shape.dimensions[:] = [8, 8]
+    dump.write_bytes(module.SerializeToString())
+    return dump

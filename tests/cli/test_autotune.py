@@ -10,7 +10,9 @@ import pytest
 
 from hlorank.cli.main import main
 from hlorank.collect import busy
+from hlorank.collect.run import Summary
 from hlorank.io import read_json
+from hlorank.serving.autotune.task import TuneTask
 
 PROGRAMS = """
 import jax.numpy as jnp
@@ -40,9 +42,9 @@ def test_the_help_imports_neither_jax_nor_torch() -> None:
     [
         ([], "name the programs to tune, or give --again"),
         (["mlp.b64.forward", "--again", "x.json"], "not both"),
-        (["mlp.b64.forward"], "--model is missing: give the folder of a trained model of layouts"),
+        (["mlp.b64.forward"], "--model is missing: give a trained model of layouts"),
         (["mlp.b64.forward", "--random", "--model", "m"], "give --model or --random, not both"),
-        (["mlp.b64.forward", "--model", "nowhere"], "--model nowhere: no model there"),
+        (["mlp.b64.forward", "--model", "nowhere"], "--model nowhere: model: expected a model folder, an MLflow"),
         (["m:f", "--random"], "program 'm:f': needs --arguments"),
         (["mlp.b64.forward", "--random", "--top", "0"], "--top 0: expected at least 1"),
         (["mlp.b64.forward", "--random", "--measurements", "0"], "--measurements 0: expected at least 1"),
@@ -111,10 +113,23 @@ def test_programs_are_tuned_and_run_again(folder: Path, capsys: pytest.CaptureFi
     assert ("runs with the default in" if not about["configuration"] else "times as fast as the default") in shown
 
 
+def test_a_model_may_be_one_that_mlflow_keeps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "spec.json").write_text('{"collection": "layout:cpu:random"}')
+    name = "models:/layout.cpu.random@champion"
+
+    def run_programs(tasks: list[TuneTask], **_: object) -> Summary:
+        assert [(task.model, task.reference) for task in tasks] == [(str(folder), name)]
+        return Summary(measured=["dots"])
+
+    monkeypatch.setattr("hlorank.serving.locate.model_folder", {name: folder}.__getitem__)
+    monkeypatch.setattr("hlorank.serving.autotune.run.run_programs", run_programs)
+    assert main(["autotune", "cli_tuned:dots", *SHAPES, "--model", name]) == 0
+
+
 def test_a_model_of_tiles_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "spec.json").write_text('{"collection": "tile:cpu"}')
     assert main(["autotune", "cli_tuned:dots", *SHAPES, "--model", "."]) == 2
-    assert "--model .: it ranks configurations of tile:cpu; give the folder" in capsys.readouterr().err
+    assert "--model .: it ranks configurations of tile:cpu; give a trained" in capsys.readouterr().err
 
 
 def test_a_file_is_no_folder_for_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -35,9 +36,9 @@ def tracking(
 def log(tracking: TrackingConfig) -> Log:
     """Logs a training, and returns its run's id."""
 
-    def logged(collection: str, tau: float | None, method: str = "gst", seed: int = 0, **experiment: Any) -> str:
-        tags = {"collection": collection, "method": method, "data": f"data of {collection}"}
-        config = TrackingConfig(tracking.uri, experiment.get("experiment", "hlorank"), tracking.artifacts)
+    def logged(collection: str, tau: float | None, method: str = "gst", seed: int = 0, **other: str) -> str:
+        tags = {"collection": collection, "method": method, "data": other.get("data", f"data of {collection}")}
+        config = TrackingConfig(tracking.uri, other.get("experiment", "hlorank"), tracking.artifacts)
         with open_run(config, "name", tags) as (run_id, _):
             mlflow.log_params({"seed": seed})
             if tau is not None:
@@ -75,6 +76,65 @@ def test_the_best_of_each_collection(log: Log, capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert first in shown
     assert "0.7500" in shown
+
+
+def test_figures_of_other_data_are_not_compared(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+    for data, tau in (("old", 0.75), ("new", 0.25), ("new", 0.5), ("old", 0.25)):
+        log("tile:cpu", tau, data=data)
+    log("layout:cpu:random", 0.125)
+    assert [(one["collection"], one["data"], one["valid_kendall_tau"]) for one in best(capsys)] == [
+        ("layout:cpu:random", "data of layout:cpu:random", 0.125),
+        ("tile:cpu", "old", 0.75),
+        ("tile:cpu", "new", 0.5),
+    ]
+
+
+def test_the_table_is_as_wide_as_the_terminal(
+    log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = log("layout:cpu:random", 0.5)
+    assert main(["best"]) == 0
+    assert f"{run}   {tmp_path}/artifacts/{run}/artifacts/model" in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["best"]) == 0
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) > 6
+    assert "…" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown", "message"),
+    [
+        ("http://me:secret@127.0.0.1:9", "http://127.0.0.1:9", "Connection refused"),
+        ("nowhere://x", "nowhere://x", "got unsupported URI"),
+        ("sqlite:///garbage.db", "sqlite:///garbage.db", "file is not a database"),
+    ],
+)
+@pytest.mark.parametrize("command", [["best"], ["register", "f" * 32]], ids=lambda command: command[0])
+def test_a_store_that_can_not_be_used(
+    command: list[str],
+    uri: str,
+    shown: str,
+    message: str,
+    tracking_environment: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("garbage.db").write_text("garbage")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    mlflow.set_tracking_uri(uri)
+    assert main(command) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert shown in line
+    assert message in line
+    assert "secret" not in line
 
 
 def test_failed_and_running_trainings_do_not_count(

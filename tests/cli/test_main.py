@@ -57,6 +57,23 @@ def test_broken_data_is_one_line_and_status_one(tmp_path: Path, capsys: pytest.C
     assert captured.err.count("\n") == 1
 
 
+def test_a_file_that_can_not_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "spec.json").write_text('{"collection": "tile:cpu", "method": "gst"}')
+    (tmp_path / "run.json").write_text("{}")
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "file" / "report.html")]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path}/file: File exists\n"
+
+
+def test_what_is_wrong_with_the_program_is_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> int:
+        raise OSError("of no file")
+
+    monkeypatch.setattr("hlorank.cli.best.run", broken)
+    with pytest.raises(OSError, match="of no file"):
+        main(["best"])
+
+
 def test_wrong_usage_is_status_two(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["convert", "a.pb"])

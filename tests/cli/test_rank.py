@@ -1,8 +1,7 @@
-"""`hlorank rank`: rankings as tables, JSON and submissions, comparisons, and whatever is refused."""
+"""`hlorank rank`: rankings as tables and JSON, comparisons, and whatever is refused."""
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import logging
@@ -18,12 +17,10 @@ import pytest
 
 from hlorank import __version__
 from hlorank.cli.main import main
-from hlorank.collection import Collection, graph_files, read_graph, write_graph
-from hlorank.evaluation.submission import check_submission
+from hlorank.collection import Collection, read_graph, write_graph
 from hlorank.featurize.store import FeatureStore
 from hlorank.graph import LayoutConfigurations, Measurements
 from hlorank.hlo.extra import write_extra
-from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.reader import featurize, read_records
 from hlorank.io import read_json, write_json
 from hlorank.metrics import kendall_tau, noise_ceiling, ordered_pair_accuracy, top_k_slowdown
@@ -33,37 +30,6 @@ from hlorank.serving.ranker import Ranker
 LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"
 MakeModel = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="session")
-def model(linear_model: MakeModel) -> Path:
-    return linear_model()
-
-
-@pytest.fixture(scope="session")
-def tile_model(linear_model: MakeModel) -> Path:
-    return linear_model(TILE)
-
-
-@pytest.fixture
-def graphs(tiny_collections: Path) -> list[Path]:
-    """Two measured graphs of layouts."""
-    return graph_files(tiny_collections / "raw", Collection.parse(LAYOUT), "valid")
-
-
-@pytest.fixture
-def kernel(tiny_collections: Path) -> Path:
-    return graph_files(tiny_collections / "raw", Collection.parse(TILE), "valid")[0]
-
-
-@pytest.fixture
-def program(dump: Path) -> Path:
-    """The dump of a dot of two matrices, which have layouts to choose."""
-    module = HloModuleProto.FromString(dump.read_bytes())
-    for instruction in module.computations[0].instructions:
-        instruction.shape.dimensions[:] = [8, 8]
-    dump.write_bytes(module.SerializeToString())
-    return dump
 
 
 def ranked(arguments: list[Any], capsys: Capture) -> list[dict[str, Any]]:
@@ -108,6 +74,12 @@ def test_the_table_is_readable(model: Path, graphs: list[Path], capsys: Capture)
     assert shown.count("(noise ceiling unknown)") == 2
     assert "slowdown of the first" in shown
     assert "runtime (ns)" in shown
+
+
+def test_a_name_is_printed_as_it_is(model: Path, graphs: list[Path], tmp_path: Path, capsys: Capture) -> None:
+    path = Path(shutil.copy(graphs[0], tmp_path / "f[bold].npz"))
+    assert main(["rank", "--model", str(model), str(path)]) == 0
+    assert capsys.readouterr().out.startswith("f[bold]: the first 10 of 60 configurations\n")
 
 
 def test_the_comparison_is_that_of_the_metrics(
@@ -175,54 +147,6 @@ def test_candidates_are_drawn_for_a_dump(model: Path, program: Path, tmp_path: P
     assert ranked([*arguments, "--seed", "1"], capsys) != [told]
     assert main(["rank", *map(str, arguments)]) == 0
     assert "configurations are drawn; 0 is the compiler's default" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("kind", ["layout", "tile"])
-@pytest.mark.parametrize("printed", [False, True])
-def test_a_submission_holds_whole_rankings(
-    kind: str,
-    printed: bool,
-    model: Path,
-    tile_model: Path,
-    graphs: list[Path],
-    kernel: Path,
-    tmp_path: Path,
-    capsys: Capture,
-) -> None:
-    files, folder, address = (graphs, model, LAYOUT) if kind == "layout" else ([kernel], tile_model, TILE)
-    target = tmp_path / "new" / "submission.csv"
-    assert main(["rank", "--model", str(folder), *map(str, files), "--csv", "-" if printed else str(target)]) == 0
-    shown = capsys.readouterr().out
-    if printed:
-        target.parent.mkdir()
-        target.write_text(shown)
-    measured = [read_graph(path, "layout" if kind == "layout" else "tile") for path in files]
-    check_submission(target, {f"{address}:{one.name}": len(one.configurations) for one in measured})
-    rows = {row["ID"]: row["TopConfigs"] for row in csv.DictReader(io.StringIO(target.read_text()))}
-    for one in measured:
-        order = Ranker(folder).rank(one.graph, one.configurations).tolist()
-        assert rows[f"{address}:{one.name}"] == ";".join(map(str, order if kind == "layout" else order[:5]))
-
-
-def test_two_graphs_of_one_name_make_no_submission(
-    model: Path, graphs: list[Path], tmp_path: Path, capsys: Capture
-) -> None:
-    copy = Path(shutil.copy(graphs[0], tmp_path))
-    assert main(["rank", "--model", str(model), str(graphs[0]), str(copy), "--csv", str(tmp_path / "out.csv")]) == 2
-    assert f"{copy}: graph: expected a name of its own" in capsys.readouterr().err
-    check_submission(tmp_path / "out.csv", {f"{LAYOUT}:{copy.stem}": 60})
-
-
-def test_a_bad_file_does_not_lose_the_others(
-    model: Path, graphs: list[Path], kernel: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    files = [str(kernel), str(graphs[0]), str(tmp_path / "none.npz"), str(graphs[1])]
-    arguments = ["rank", "--model", str(model), *files, "--csv", str(tmp_path / "out.csv"), "--json"]
-    assert main(arguments) == 2
-    captured = capsys.readouterr()
-    assert [one["file"] for one in json.loads(captured.out)] == [str(graphs[0]), str(graphs[1])]
-    assert [line.split(": ")[1] for line in captured.err.splitlines()] == [files[0], files[2]]
-    check_submission(tmp_path / "out.csv", {f"{LAYOUT}:{path.stem}": 60 for path in graphs})
 
 
 def test_another_kind_of_configurations(

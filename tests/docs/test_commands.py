@@ -170,9 +170,9 @@ def _git(arguments: Sequence[str]) -> None:
 
 
 def _pip(arguments: Sequence[str]) -> None:
-    constraints = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    pins = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for requirement in arguments:
-        assert "==" not in requirement or f'"{requirement}"' in constraints
+        assert "==" not in requirement or f'"{requirement}"' in pins
 
 
 def _hlorank(arguments: Sequence[str]) -> None:

@@ -52,13 +52,16 @@ def components(graph: Graph, nodes: Int64) -> Int64:
 
 
 def paths(graph: Graph, sources: Int64) -> Int64:
-    return np.flatnonzero(connecting_paths(graph, sources, distances(graph, sources)))
+    distance = distances(graph.edge_index, graph.nodes, sources)
+    return np.flatnonzero(connecting_paths(graph, sources, distance))
 
 
 @given(programs())
 @settings(deadline=None, max_examples=50)
 def test_distances(program: tuple[Graph, Int64]) -> None:
-    assert distances(*program).tolist() == plain_distances(*program)
+    graph, sources = program
+    for some in (sources, sources[:0]):
+        assert distances(graph.edge_index, graph.nodes, some).tolist() == plain_distances(graph, some)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +88,7 @@ def test_among_equal_ways_the_smaller_numbers_win() -> None:
     square = graph_of(4, [(3, 2), (3, 1), (2, 0), (1, 0)])  # 0-1-3 and 0-2-3, edges of 2 first
     assert paths(square, np.array([0, 3])).tolist() == [0, 2, 3]
     longer = graph_of(6, [(5, 4), (5, 3), (4, 2), (3, 1), (2, 0), (1, 0)])
-    assert distances(longer, np.array([0, 5])).tolist() == [0, 1, 1, 1, 1, 0]
+    assert distances(longer.edge_index, 6, np.array([0, 5])).tolist() == [0, 1, 1, 1, 1, 0]
     # Both connections have three edges, and that of row 2 comes before that of row 3.
     assert paths(longer, np.array([0, 5])).tolist() == [0, 2, 4, 5]
 

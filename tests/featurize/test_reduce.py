@@ -116,7 +116,7 @@ def test_what_stays(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
     assert isinstance(configurations, LayoutConfigurations)
     assert options.prune_hops is not None
     reduced = reduction(measured, options)
-    distance = distances(graph, configurations.node_ids)
+    distance = distances(graph.edge_index, graph.nodes, configurations.node_ids)
     keep = (distance >= 0) & (distance <= options.prune_hops)
     if options.prune_paths:
         keep |= connecting_paths(graph, configurations.node_ids, distance)

@@ -90,6 +90,37 @@ def test_what_is_not_known_of_every_graph_is_unknown(make_run: MakeRun) -> None:
     assert scores(single)[0].estimates["kendall_tau"].low is None
 
 
+def test_figures_are_of_the_graphs_that_all_runs_share(make_run: MakeRun) -> None:
+    runs = [
+        make_run(seed=0, taus={"a": 0.25, "b": 0.75, "c": -1.0}),
+        make_run(seed=1, taus={"b": 0.25, "a": 0.25, "d": 1.0}),
+        make_run(seed=2, per_graph=[]),
+    ]
+    ((group,),) = group_runs(runs).values()
+    (score,) = scores(group)
+    tau = score.estimates["kendall_tau"]
+    assert (score.runs, score.graphs, score.left_out) == (2, 2, 2)
+    assert (tau.mean, tau.runs) == (0.375, (0.5, 0.25))
+    assert [row["kendall_tau"] for row in group.rows] == [0.25, 0.5, -1.0, 1.0]
+
+
+def test_a_metric_is_of_the_runs_that_have_it(make_run: MakeRun) -> None:
+    """Reports of another version lack columns, whichever is read first."""
+    old, new = make_run(seed=0), make_run(seed=1)
+    old = replace(old, per_graph=[{k: v for k, v in row.items() if k != "opa"} for row in old.per_graph])
+    empty = replace(make_run(seed=2), per_graph=[{**row, "opa": None} for row in old.per_graph])
+    for runs in ([old, new, empty], [new, empty, old]):
+        ((group,),) = group_runs(runs).values()
+        (score,) = scores(group)
+        assert score.runs == 3
+        assert len(score.estimates["kendall_tau"].runs) == 3
+        assert score.estimates["opa"].runs == pytest.approx((0.8,))
+        assert score.estimates["opa"].mean == pytest.approx(0.8)
+        assert [row["opa"] for row in group.rows] == [pytest.approx(0.75), pytest.approx(0.85)]
+    ((alone,),) = group_runs([old, empty]).values()
+    assert "opa" not in scores(alone)[0].estimates
+
+
 def test_splits_come_in_their_order_and_protocols_apart(make_run: MakeRun) -> None:
     run = make_run()
     rows = [row(run, "a", split="test"), row(run, "a"), row(run, "a", protocol="indexed", kendall_tau=0.1)]

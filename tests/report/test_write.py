@@ -60,6 +60,14 @@ def written(runs: list[Run], folder: Path, **options: object) -> Page:
     return Page((folder / "report.html").read_text(encoding="utf-8"))
 
 
+def test_it_says_where_runs_differ_in_what_was_evaluated(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run("gst", 0), make_run("gst", 1, {"a": 0.5}), make_run("gst", 2, per_graph=[])]
+    runs[1] = replace(runs[1], per_graph=[{**row, "opa": None} for row in runs[1].per_graph])
+    page = written(runs, tmp_path)
+    for fact in ("1 1 left out", "3 2 of 3 runs evaluated", "0.750 1 of 2 runs"):
+        assert fact in page.text
+
+
 def test_it_says_what_is_there(make_run: MakeRun, tmp_path: Path) -> None:
     page = written([make_run("gst", 0), make_run("gst", 1, {"a": 0.6, "b": 0.8}), make_run("full", 0)], tmp_path)
     assert "Report of 3 runs" in page.text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hlorank.serving.guard import App, Guard, Message, Receive, Send, guard_scoring_server
+from hlorank.serving.guard import App, Guard, Message, Receive, Send, guard_scoring_server, time_left
 
 JSON = [(b"content-type", b"application/json")]
 
@@ -47,7 +47,7 @@ def asked(app: App, headers: Iterable[Any] = JSON, chunks: Iterable[bytes] = (b"
         sent.append(message)
 
     scope = {"type": "http", "method": method, "headers": list(headers)}
-    asyncio.run(Guard(app, 10)(scope, receive, send))
+    asyncio.run(Guard(app, 10, 1, 60)(scope, receive, send))
     start, *rest = sent
     assert [message["type"] for message in rest] == ["http.response.body"]
     return start["status"], rest[0]["body"]
@@ -78,7 +78,7 @@ def test_other_messages_pass() -> None:
     async def nothing(*_: Any) -> Any:
         raise AssertionError
 
-    asyncio.run(Guard(app, 10)({"type": "lifespan"}, nothing, nothing))
+    asyncio.run(Guard(app, 10, 1, 60)({"type": "lifespan"}, nothing, nothing))
     assert seen == ["lifespan"]
 
 
@@ -101,7 +101,7 @@ def test_a_large_body_is_refused(declared: bool) -> None:
     [
         (404, b'{"detail": "Not Found"}', "ENDPOINT_NOT_FOUND", "Not Found"),
         (415, b"no CSV\nhere", "UNSUPPORTED_MEDIA_TYPE", "no CSV here"),
-        (504, b"too slow", "INTERNAL_ERROR", "too slow"),
+        (504, b"too slow", "DEADLINE_EXCEEDED", "too slow"),
         (400, b'{"error_code": "X", "message": "a\\n b", "stack_trace": "secret"}', "X", "a b"),
         (400, b'{"message": "Failed to predict data \'npz\\n0 A\'. \\nError: top: low"}', "BAD_REQUEST", "top: low"),
         (400, b"x" * 600, "BAD_REQUEST", "x" * 500 + " ..."),
@@ -120,14 +120,81 @@ def test_failures_are_told_without_their_reason(caplog: pytest.LogCaptureFixture
     assert message.endswith("nested too deeply")
 
 
+def test_too_many_requests_at_a_time_are_refused() -> None:
+    held, read = asyncio.Event(), list[str]()
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        await receive()
+        if scope["method"] == "POST":
+            await held.wait()
+        await answering(200, b"")(scope, receive, send)
+
+    guard = Guard(app, 10, 2, 60)
+
+    async def status(name: str, method: str = "POST") -> tuple[int, dict[bytes, bytes]]:
+        sent = list[Message]()
+
+        async def receive() -> Message:
+            read.append(name)
+            return {"type": "http.request"}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await guard({"type": "http", "method": method, "headers": JSON}, receive, send)
+        return sent[0]["status"], dict(sent[0]["headers"])
+
+    async def main() -> None:
+        first = [asyncio.create_task(status(f"first {number}")) for number in range(2)]
+        await asyncio.sleep(0)
+        code, headers = await status("refused")
+        assert (code, headers[b"retry-after"]) == (503, b"1")
+        assert (await status("health", "GET"))[0] == 200
+        held.set()
+        assert [(await task)[0] for task in first] == [200, 200]
+        assert (await status("after"))[0] == 200
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    assert {"first 0", "first 1", "health", "after"} == set(read)  # of a refused request nothing is read
+
+
+def test_a_request_that_fails_makes_room() -> None:
+    guard = Guard(failing(KeyError()), 10, 1, 60)
+
+    async def nothing(*_: Any) -> Any:
+        return None
+
+    sent = list[Message]()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    for _ in range(2):
+        asyncio.run(guard({"type": "http", "method": "POST", "headers": JSON}, nothing, send))
+    assert [message["status"] for message in sent if "status" in message] == [500, 500]
+
+
+def test_the_thread_that_ranks_knows_how_long_it_is_waited_for() -> None:
+    seen = []
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        seen.append(await asyncio.to_thread(time_left))
+        await answering(200, b"")(scope, receive, send)
+
+    asked(app)
+    assert seen[0] is not None
+    assert 50 < seen[0] <= 60
+    assert time_left() is None
+
+
 def test_only_a_scoring_server_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
     import fastapi
 
     plain = fastapi.FastAPI
-    guard_scoring_server(10)
+    assert not guard_scoring_server(10, 1)
     assert fastapi.FastAPI is plain
     monkeypatch.setitem(sys.modules, "mlflow.pyfunc.scoring_server.app", object())
-    guard_scoring_server(10)
+    assert guard_scoring_server(10, 1)
     assert fastapi.FastAPI is not plain
     app = fastapi.FastAPI()
     assert fastapi.FastAPI is plain

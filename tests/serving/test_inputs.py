@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hlorank.collection import Collection, graph_files
 from hlorank.featurize.spec import FeatureSpec
 from hlorank.featurize.store import FeatureStore
 from hlorank.graph import LayoutConfigurations
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.io import DataError
+from hlorank.npz import NpzFile
 from hlorank.serving.inputs import Input, Reader
 
 
@@ -105,3 +108,64 @@ def test_the_records_of_a_file_come_one_at_a_time(spec: FeatureSpec, tmp_path: P
     assert next(reading).measured.name == "all_1"
     with pytest.raises(DataError, match=r"all\.pb: modules\[1\]\.runs: expected at most 2 configurations .*, found 3"):
         next(reading)
+
+
+def test_configurable_nodes_of_all_configurations_are_bounded(
+    spec: FeatureSpec, tiny_collections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    npz = graph_files(tiny_collections / "raw", Collection.parse("layout:synthetic:random"), "valid")[0]
+    with NpzFile(npz) as file:
+        (count, nodes, _), _ = file.header("node_config_feat")
+    program, record = module("parameter", "dot", "dot"), tmp_path / "record.pb"
+    tuning = ModuleTuningData(module=program, fingerprint=1, config_index_to_node=[1, 2])
+    for _ in range(3):
+        run = tuning.runs.add()
+        run.module_config.layout_config.nodes.add()
+        run.module_config.layout_config.nodes.add()
+        run.profile.compute_time_ns = 1000
+    record.write_bytes(tuning.SerializeToString())
+    dump = tmp_path / "dump.pb"
+    dump.write_bytes(program.SerializeToString())
+    for path, key, configurations, nodes_ in (
+        (npz, "node_config_feat", count, nodes),
+        (record, "runs", 3, 2),
+        (dump, "candidates", 9, 2),
+    ):
+        choices = configurations * nodes_
+        (given,) = Reader(spec, 100, 9, 0, choices).read(path)
+        assert layouts(given).codes.size == choices
+        with monkeypatch.context() as patch:
+            patch.setattr(NpzFile, "read", lambda *_: pytest.fail("an array was read"))
+            with pytest.raises(DataError) as caught:
+                list(Reader(spec, 100, 9, 0, choices - 1).read(path))
+        assert str(caught.value) == (
+            f"{path}: {key}: expected at most {choices - 1:,} configurable nodes of all configurations, "
+            f"found {choices:,} ({configurations:,} x {nodes_:,})"
+        )
+
+
+def test_files_that_cannot_be_read_are_named(
+    spec: FeatureSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusal(path: Path) -> str:
+        with pytest.raises(DataError) as caught:
+            list(reader(spec).read(path))
+        assert str(caught.value).startswith(f"{path}: file: expected ")
+        return str(caught.value.found)
+
+    for suffix, empty in ((".npz", "BadZipFile: File is not a zip file"), (".pb", "an empty file")):
+        path = tmp_path / f"empty{suffix}"
+        path.touch()
+        assert refusal(path) == empty
+        assert refusal(tmp_path / f"none{suffix}") == "no such file"
+        assert refusal(path / f"inside{suffix}") == "Not a directory"
+        assert refusal(tmp_path / ("x" * 300 + suffix)) == "File name too long"
+        with monkeypatch.context() as patch:  # root may read everything
+
+            def denied(path: Path, *_: object, **__: object) -> None:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+            patch.setattr(Path, "open", denied)
+            assert "Permission denied" in refusal(path)
+            patch.setattr(Path, "stat", denied)  # of a folder that may not be entered
+            assert refusal(path) == "Permission denied"

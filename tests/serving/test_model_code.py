@@ -180,7 +180,7 @@ def declaring(shape: tuple[int, ...]) -> Iterator[bytes]:
         (
             "node_config_feat",
             (99_999, 1343, 1),
-            "at most 134,217,728 configurable nodes of all rows, found 134,298,657",
+            "at most 134,217,728 configurable nodes of all configurations, found 134,298,657 (99,999 x 1,343)",
         ),
     ],
 )

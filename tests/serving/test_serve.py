@@ -57,6 +57,7 @@ def test_the_server(make_run: MakeRun, tiny_collections: Path, tmp_path: Path) -
         **os.environ,
         "MLFLOW_TRACKING_URI": mlflow.get_tracking_uri(),
         "HLORANK_MAX_REQUEST_BYTES": "300000",
+        "HLORANK_MAX_REQUESTS": "1",
     }
     model = f"models:/{NAME}@champion"
     folder = make_run({"evaluate/valid/kendall_tau": 0.5})
@@ -103,6 +104,7 @@ def test_the_server(make_run: MakeRun, tiny_collections: Path, tmp_path: Path) -
             ("expected numbers (objects are never unpickled)", body(npz=pickled)),
             ("keys: expected", body(npz=missing)),
             ("top: expected at least 1, found 0", json.dumps(request(graphs, 0)).encode()),
+            ("top: expected at most 200,000 configurations", json.dumps(request(graphs, 200_001)).encode()),
             ("'top'", json.dumps(request(graphs) | {"params": {"top": "all"}}).encode()),
         ):
             is_refused(400, message, "POST", PATH, data, JSON)
@@ -116,6 +118,15 @@ def test_the_server(make_run: MakeRun, tiny_collections: Path, tmp_path: Path) -
         is_refused(413, "at most 300,000 bytes", "POST", PATH, iter([b"x" * 200_000] * 2), JSON)
         is_refused(404, "Not Found", "GET", "/nothing")
         is_refused(405, "Method Not Allowed", "GET", PATH)
+        with closing(HTTPConnection(address, timeout=60)) as slow:
+            slow.putrequest("POST", PATH)
+            slow.putheader("Content-Type", JSON)
+            slow.putheader("Content-Length", "2")
+            slow.endheaders()
+            is_refused(404, "Not Found", "GET", "/nothing")  # by then, the server waits for the body
+            is_refused(503, "at most 1 requests at a time", "POST", PATH, b"{}", JSON)
+            slow.send(b"{}")
+            assert slow.getresponse().status == 400
         is_right()
 
     (weights,) = (tmp_path / "artifacts").rglob(f"artifacts/model/{WEIGHTS}")

@@ -6,12 +6,16 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import pytest
 from filelock import FileLock
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
 from mlflow.tracking import MlflowClient
 from omegaconf import OmegaConf
 
@@ -20,8 +24,8 @@ from hlorank.config import Config, ConfigError, to_plain
 from hlorank.io import fingerprint
 from hlorank.stages.entry import stage
 from hlorank.sweeps import callback
-from hlorank.sweeps.jobs import current_job, finished_training
-from hlorank.sweeps.trial import current_trial
+from hlorank.sweeps.jobs import Job, current_job, finished_training
+from hlorank.sweeps.trial import current_trial, open_study
 from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, flatten, open_run
 from hlorank.training.methods import METHODS
 
@@ -169,14 +173,103 @@ def test_a_search(call: Call, client: MlflowClient, capsys: pytest.CaptureFixtur
 
 def test_a_search_with_failures(call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["hparams_search=random", "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=2", "model.width=13,20"]
-    assert call(*arguments, *NARROW, "seed=range(0,9)") == 1
+    assert call(*arguments, *NARROW, "seed=range(0,9)", "hydra.sweeper.seed=1") == 1
     errors = capsys.readouterr().err.splitlines()
-    assert errors
+    assert len(errors) == 2
     assert all(line.startswith("error: model.width=13 seed=") for line in errors)
     assert all(line.endswith(": RuntimeError: unlucky") for line in errors)
     (parent,) = sweeps(client)
     states = [line.split(",")[4] for line in artifact(client, parent.info.run_id, "jobs.csv").splitlines()[1:]]
-    assert states == ["finished"] * (3 - len(errors)) + ["failed"] * len(errors)
+    assert states == ["finished"] * 3 + ["failed"] * 2
+
+
+@pytest.fixture
+def deadly(monkeypatch: pytest.MonkeyPatch, client: MlflowClient) -> Callable[..., list[int]]:
+    """Makes the launcher give up, as joblib does, where a job of width 66 comes up, so many times.
+
+    Returns:
+        How many jobs it was given, at each launch.
+    """
+    basic: Any = Plugins.instance().class_name_to_class["hydra._internal.core_plugins.basic_launcher.BasicLauncher"]
+    plain, launches = basic.launch, list[int]()
+
+    def make(deaths: int, begins: bool = True) -> list[int]:
+        left, running = deaths, set[tuple[str, ...]]()
+
+        def launch(self: Any, jobs: list[list[str]], initial_job_idx: int) -> list[JobReturn]:
+            nonlocal left
+            launches.append(len(jobs))
+            returned: list[JobReturn] = []
+            for number, job in enumerate(jobs):
+                if left and "model.width=66" in job:
+                    left -= 1
+                    if begins and tuple(job) not in running:
+                        running.add(tuple(job))
+                        parent = self.config.hydra.job.env_set[PARENT_VARIABLE]
+                        tags = Job.of(parent, job).tags | {"mlflow.parentRunId": parent}
+                        client.create_run(client.get_run(parent).info.experiment_id, tags=tags)
+                    raise BrokenProcessPool("A worker died.\n\nIts exit code is SIGKILL(-9)\nand so on")
+                returned += plain(self, [job], initial_job_idx + number)
+            return returned
+
+        monkeypatch.setattr(basic, "launch", launch)
+        return launches
+
+    return make
+
+
+DIED = "BrokenProcessPool: A worker died. Its exit code is SIGKILL(-9)"
+
+
+@pytest.mark.parametrize(("begins", "launched"), [(True, [6, 1, 3, 1, 2]), (False, [6, 4, 1, 1, 1, 1])])
+def test_a_process_that_dies_takes_no_other_job_with_it(
+    begins: bool,
+    launched: list[int],
+    deadly: Callable[..., list[int]],
+    call: Call,
+    client: MlflowClient,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Tried once more, alone, it has failed; what had finished is not done again."""
+    launches, trained = deadly(99, begins), list[int]()
+
+    def counts(config: Config) -> float:
+        trained.append(config.model.width)
+        return train(config)
+
+    assert call("model.width=20,66,21", "seed=0,1", task=counts) == 1
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert errors == [f"error: model.width=66 seed={seed}: {DIED}" for seed in (0, 1)]
+    assert trained == [20, 20, 21, 21]
+    assert launches == launched
+    (parent,) = sweeps(client)
+    states = [line.split(",")[4] for line in artifact(client, parent.info.run_id, "jobs.csv").splitlines()[1:]]
+    assert states == ["finished"] * 4 + ["failed"] * 2
+    runs = client.search_runs([parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
+    assert sorted(run.info.status for run in runs) == ["FAILED", "FAILED"] * begins + ["FINISHED"] * 4
+
+
+def test_a_process_that_dies_once(deadly: Callable[..., list[int]], call: Call, client: MlflowClient) -> None:
+    launches = deadly(1)
+    assert call("model.width=20,66,21", "seed=0,1", "hydra.sweeper.max_batch_size=4") == 0
+    assert launches == [4, 1, 1, 2]
+    (parent,) = sweeps(client)
+    table = artifact(client, parent.info.run_id, "jobs.csv").splitlines()[1:]
+    assert [line.split(",")[4] for line in table] == ["finished"] * 6
+    config = OmegaConf.load("sweep/multirun.yaml")
+    assert config.hydra.launcher._target_.endswith("BasicLauncher")  # as the user chose it
+
+
+def test_a_trial_that_dies_has_failed(
+    deadly: Callable[..., list[int]], call: Call, config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deadly(99)
+    arguments = ["hparams_search=random", "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=2", "model.width=66,20"]
+    assert call(*arguments, *NARROW, "seed=range(0,9)", "hydra.sweeper.seed=1", "sweep.name=s") == 1
+    states = [trial.state.name for trial in open_study(replace(config.sweep, name="s"), "", create=False).trials]
+    died = [line for line in capsys.readouterr().err.splitlines() if line.endswith(DIED)]
+    assert states == ["COMPLETE", "FAIL", "COMPLETE", "FAIL", "COMPLETE"]
+    assert len(died) == 2
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,14 @@ def run(config: Config, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Opens the run of a job; the parent `None` is no sweep."""
 
     @contextmanager
-    def opened(parent: str | None, *overrides: str, tau: float | None = None, key: str = "k") -> Iterator[str]:
+    def opened(parent: str | None, *overrides: str, tau: float | None = None, key: str = "") -> Iterator[str]:
         if parent is None:
             monkeypatch.delenv(PARENT_VARIABLE, raising=False)
         else:
             monkeypatch.setenv(PARENT_VARIABLE, parent)
-        tags = {FINGERPRINT: key} | ({} if parent is None else Job(parent, overrides).tags)
+        tags = {FINGERPRINT: key or " ".join(overrides) or "k"} | (
+            {} if parent is None else Job(parent, overrides).tags
+        )
         with open_run(config.tracking, "job", tags) as (run_id, _):
             mlflow.log_params({"seed": "0"})
             yield run_id
@@ -94,11 +96,43 @@ def test_of_several_runs_the_one_that_got_furthest(client: MlflowClient, parent:
     assert (row.state, row.run_id, row.tau) == ("finished", second, 0.25)
 
 
+def test_the_order_of_overrides_makes_no_other_job(client: MlflowClient, parent: str) -> None:
+    job, same = Job.of(parent, ["seed=0", "method=full"]), Job.of(parent, ["method=full", "seed=0"])
+    assert job == same
+    assert job.tags == same.tags
+    for one in (job, same):
+        one.fail(client, KeyError())
+    assert len(rows(client, parent)) == 1
+
+
+def test_naming_a_default_makes_no_other_row(client: MlflowClient, parent: str, run: Run) -> None:
+    """As where a sweep over methods goes on as one over methods and seeds."""
+    with run(parent, "method=full", tau=0.5, key="full 0") as first:
+        pass
+    Job.of(parent, ["method=full", "seed=0"]).enter(client, run_id=first)
+    with run(parent, "method=full", "seed=1", tau=0.75, key="full 1"):
+        pass
+    found = rows(client, parent)
+    assert [(row.values, row.tau) for row in sorted(found, key=lambda row: row.tau or 0)] == [
+        ({"method": "full", "seed": "0"}, 0.5),
+        ({"method": "full", "seed": "1"}, 0.75),
+    ]
+    for trial in "01":
+        Job.of(parent, ["method=full", "seed=0", f"sweep.trial={trial}"]).enter(client, run_id=first)
+    assert len(rows(client, parent)) == 4
+
+
+def test_the_first_lines_of_an_error_are_one(client: MlflowClient, parent: str) -> None:
+    Job.of(parent, ["seed=0"]).fail(client, OSError("a\n\nb\nc"), lines=2)
+    (row,) = rows(client, parent)
+    assert row.reason == "OSError: a b"
+
+
 def test_a_run_that_ended_without_its_last_metric_is_not_finished(
     config: Config, client: MlflowClient, parent: str, run: Run
 ) -> None:
     """Lightning marks it as finished before the model is written."""
-    with run(parent, "seed=0"):
+    with run(parent, "seed=0", key="k"):
         pass
     assert finished_training(config.tracking, "k") is None
     Job(parent, ("seed=0",)).fail(client, OSError("disk full"))

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from mlflow.tracking import MlflowClient
 
@@ -181,3 +182,30 @@ def test_a_killed_sweep_goes_on(search: bool, start: Start, client: MlflowClient
     assert "epoch 1 of 40" in output  # of those that had not begun
     if not search:
         assert output.count("has finished this training") == 1
+
+
+@pytest.mark.parametrize("name", ["joblib", "submitit_local"])
+def test_a_killed_process_takes_no_other_job_with_it(name: str, start: Start, client: MlflowClient) -> None:
+    """Its training is tried once more, and goes on from its checkpoint."""
+    process = start("seed=0,1,2", *launcher(name), "trainer.max_epochs=20", "trainer.steps_per_epoch=8")
+    deadline = time.monotonic() + 300
+    while not (running := [run for run in begun(client) if "train/loss" in run.data.metrics]):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    jobs = psutil.Process(process.pid).children(recursive=True)
+    max(jobs, key=lambda job: job.cpu_times().user).kill()
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "tried once more, one at a time" in output
+    (parent,) = parents(client)
+    assert [row["state"] for row in table(client, parent)] == ["finished"] * 3
+    runs = children(client, parent)
+    assert [run.info.status for run in runs] == ["FINISHED"] * 3
+    assert running[0].info.run_id in {run.info.run_id for run in runs}
+
+
+def begun(client: MlflowClient) -> list[Any]:
+    """The child runs of the sweep, if it has begun."""
+    experiments = [one for one in client.search_experiments() if one.name == "hlorank"]
+    return children(client, parents(client)[0]) if experiments and parents(client) else []

@@ -97,13 +97,37 @@ def test_batches(config: SweepConfig) -> None:
     assert [len(batch) for batch in launcher.batches] == [2, 2, 1]
 
 
-def test_failed_trials_are_replaced_when_the_search_goes_on(config: SweepConfig) -> None:
+def test_failed_trials_are_replaced(config: SweepConfig) -> None:
     study = open_study(config, "p", create=True)
     search(study, trials=3).run(lambda jobs: [None if jobs[0][-1].endswith("=1") else 0.5])
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
     launcher = Launcher()
     search(open_study(config, "p", create=True), trials=3).run(launcher)
-    assert [job[-1] for job in launcher.jobs] == ["sweep.trial=3"]
+    assert launcher.jobs == []
+
+
+def test_a_search_ends_where_all_fail_and_tries_again_when_it_goes_on(config: SweepConfig) -> None:
+    study = open_study(config, "p", create=True)
+    search(study, trials=3, batch=2).run(lambda jobs: [None] * len(jobs))
+    assert [trial.state.name for trial in study.trials] == ["FAIL"] * 4  # in whole batches
+    search(open_study(config, "p", create=True), trials=3).run(Launcher())
+    assert [trial.state.name for trial in study.trials] == ["FAIL"] * 4 + ["COMPLETE"] * 3
+
+
+def test_a_value_that_is_no_number_is_a_failure(config: SweepConfig) -> None:
+    study = open_study(config, "p", create=True)
+    search(study, trials=2).run(lambda jobs: [math.nan if jobs[0][-1].endswith("=0") else 0.5])
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
+
+
+def test_no_trial_stays_unfinished(config: SweepConfig) -> None:
+    """Of those that a killed process left, a search that wants fewer runs only as many."""
+    study = open_study(config, "p", create=True)
+    with pytest.raises(KeyboardInterrupt):
+        search(study, trials=3, batch=3).run(Launcher(1))
+    assert [trial.state.name for trial in study.trials] == ["RUNNING"] * 3
+    search(open_study(config, "p", create=True), trials=1).run(Launcher())
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "FAIL"]
 
 
 def test_a_trial_without_all_of_its_values_fails(config: SweepConfig) -> None:

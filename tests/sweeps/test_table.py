@@ -55,6 +55,14 @@ def test_the_spread_over_seeds() -> None:
     assert math.isnan(seeds[0]["standard_deviation"])
 
 
+def test_a_run_counts_once() -> None:
+    """Two trials of a search may be the same training, which is done once."""
+    trials = [row("gst", 0, 0.5, **{"sweep.trial": trial}) for trial in "01"]
+    assert len(job_table([*trials, row("gst", 1, 0.75)])) == 3
+    (one,) = seed_table(job_table([*trials, row("gst", 1, 0.75)])).to_dict("records")
+    assert (one["seeds"], one["mean"]) == (2, 0.625)
+
+
 def test_where_nothing_varies_but_the_seed() -> None:
     (one,) = seed_table(job_table(ROWS[:2])).to_dict("records")
     assert one == {"seeds": 2, "mean": 0.5, "standard_deviation": pytest.approx(math.sqrt(0.125))}

@@ -16,7 +16,7 @@ from hlorank.cli.programs import (
     status,
 )
 from hlorank.config import ConfigError
-from hlorank.io import read_json
+from hlorank.io import DataError, read_json
 
 _LEAST = {"candidates": 1, "top": 1, "measurements": 1, "rounds": 4, "seconds": 1, "hang_seconds": 1}
 
@@ -44,7 +44,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="tune nothing: run the programs of these saved files beside the default, and measure both anew",
     )
     how = parser.add_argument_group("how candidates are found")
-    how.add_argument("--model", type=Path, metavar="DIR", help="the folder of a trained model that ranks layouts")
+    how.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="a trained model that ranks layouts: a model folder, an MLflow run id, or models:/<name>@champion",
+    )
     how.add_argument(
         "--random", action="store_true", help="no model: try the candidates in random order, to compare with"
     )
@@ -97,25 +101,27 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("name the programs to tune, or give --again with saved files")
     if arguments.out.exists() and not arguments.out.is_dir():
         raise ConfigError(f"--out {arguments.out}: not a folder")
-    if arguments.program:
-        _check_model(arguments)
 
 
-def _check_model(arguments: argparse.Namespace) -> None:
-    """Raises ConfigError unless there is a model of layouts, or --random: before any program is compiled."""
-    remedy = "give the folder of a trained model of layouts, such as models/layout/cpu/random/gst of make repro"
+def _model(arguments: argparse.Namespace) -> str | None:
+    """The folder of the model, None for --random; raises ConfigError if there is no model of layouts."""
+    from hlorank.serving.locate import model_folder
+
+    remedy = "give a trained model of layouts, such as models/layout/cpu/random/gst of make repro"
     if arguments.random:
         if arguments.model is not None:
             raise ConfigError("give --model or --random, not both")
-        return
+        return None
     if arguments.model is None:
         raise ConfigError(f"--model is missing: {remedy}, or --random to do without")
-    spec = arguments.model / "spec.json"
-    if not spec.is_file():
-        raise ConfigError(f"--model {arguments.model}: no model there, as it holds no spec.json; {remedy}")
-    address = read_json(spec).get("collection", "")
+    try:
+        folder = model_folder(arguments.model)
+        address = read_json(folder / "spec.json").get("collection", "")
+    except DataError as error:
+        raise ConfigError(f"--model {error}; {remedy}") from None
     if not str(address).startswith("layout:"):
         raise ConfigError(f"--model {arguments.model}: it ranks configurations of {address or 'nothing'}; {remedy}")
+    return str(folder)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -129,6 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
     from hlorank.serving.autotune.task import AgainTask, TuneTask
 
     _check(arguments)
+    model = _model(arguments) if arguments.program else None  # before any program is compiled
     require_jax()
     require_device(arguments.platform)
     settings: dict[str, Any] = {
@@ -147,7 +154,8 @@ def run(arguments: argparse.Namespace) -> int:
         tasks, broken = again_tasks(arguments.again, settings)
     else:
         settings |= {
-            "model": None if arguments.random else str(arguments.model),
+            "model": model,
+            "reference": arguments.model,
             "batch": arguments.top,
             "budget": arguments.measurements,
         }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
+from hlorank.cli.table import print_table
 from hlorank.collection import Collection
 from hlorank.io import DataError
 
@@ -23,12 +24,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "best",
         help="show the best trained model of each collection",
         description="Shows the finished training with the best validation Kendall tau of each collection, from the "
-        "MLflow store that MLFLOW_TRACKING_URI names, else from mlflow.db in the current folder. Figures compare where "
-        "the data fingerprints are the same.",
+        "MLflow store that MLFLOW_TRACKING_URI names, else from mlflow.db in the current folder. Of a collection whose "
+        "data changed there is one for each data fingerprint, as figures compare on the same data only.",
     )
     parser.add_argument("--collection", metavar="ADDRESS", help="only this one, such as layout:cpu:random")
     parser.add_argument("--sweep", metavar="NAME", help="only trainings of the sweep of this name")
-    parser.add_argument("--json", action="store_true", help="print a JSON list with one object a collection")
+    parser.add_argument("--json", action="store_true", help="print a JSON list with one object a row")
     parser.set_defaults(run=run)
 
 
@@ -69,15 +70,15 @@ def _model(run: Any) -> str:
 
 
 def best_runs(collection: str | None = None, sweep: str | None = None) -> list[dict[str, Any]]:
-    """The finished training with the best validation Kendall tau of each collection.
+    """The finished training with the best validation Kendall tau of each collection and data fingerprint.
 
     Args:
         collection: only this one.
         sweep: only trainings of the sweep of this name, those included that it took over from before.
 
     Returns:
-        For each collection, by name: collection, method, seed, valid_kendall_tau, data (fingerprint), run_id, model
-        (folder or address).
+        By the collection's name, then the best first: collection, method, seed, valid_kendall_tau, data (fingerprint),
+        run_id, model (folder or address).
 
     Raises:
         DataError: there is no store, no such sweep, or no such training.
@@ -99,13 +100,13 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
             raise DataError("sweep", f"a sweep named {sweep!r}", "none", file=client.tracking_uri)
         parent = found.info.run_id
         others = set(adopted(client, parent))
-    best: dict[str, dict[str, Any]] = {}
+    best: dict[tuple[str, str], dict[str, Any]] = {}
     for run in _finished(client, experiments, collection):
         tags = run.data.tags
         if parent is not None and tags.get("mlflow.parentRunId") != parent and run.info.run_id not in others:
             continue
         best.setdefault(
-            tags["collection"],
+            (tags["collection"], tags["data"]),
             {
                 "collection": tags["collection"],
                 "method": tags["method"],
@@ -119,24 +120,23 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
     if not best:
         of = "".join([f" of {collection}" if collection else "", f" in the sweep {sweep!r}" if sweep else ""])
         raise DataError("runs", f"a finished training{of}, validated", "none", file=client.tracking_uri)
-    return [best[name] for name in sorted(best)]
+    return sorted(best.values(), key=lambda one: str(one["collection"]))  # of one, the best are first already
 
 
 def _print_table(found: list[dict[str, Any]]) -> None:
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=SIMPLE)
     for column in _COLUMNS:
-        table.add_column(column, no_wrap=True)
+        table.add_column(column.replace("valid_kendall_tau", "valid tau"), overflow="fold")
     for one in found:
         table.add_row(*(f"{one[key]:.4f}" if isinstance(one[key], float) else str(one[key]) for key in _COLUMNS))
-    Console(width=10_000).print(table)  # a narrow terminal breaks its lines, and nothing is cut
+    print_table(table)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints a table with one row a collection, or JSON."""
+    """Prints a table, or JSON."""
     found = best_runs(arguments.collection, arguments.sweep)
     if arguments.json:
         sys.stdout.write(json.dumps(found, indent=2) + "\n")

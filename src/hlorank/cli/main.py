@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +15,7 @@ from hlorank.config import ConfigError
 from hlorank.io import DataError
 
 _COMMANDS = (convert, inspect, collect, best, report, rank, register, autotune)
+_PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")  # and user, of a server
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -28,17 +31,40 @@ def make_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status; without a command, shows what there is.
 
-    Broken data is one line on standard error and status 1, wrong usage status 2.
+    Broken data is one line on standard error and status 1, as are files and MLflow stores that cannot be used; wrong
+    usage is status 2.
     """
     logging.basicConfig(format="%(levelname)s: %(message)s")
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # what it tries again, it warns of
     parser = make_parser()
     parsed = parser.parse_args(arguments)
     if not hasattr(parsed, "run"):
         parser.print_help()
         return 0
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # by default it tries for minutes
     try:
         status: int = parsed.run(parsed)
-    except (ConfigError, DataError) as error:
-        sys.stderr.write(f"error: {error}\n")
+    except Exception as error:
+        told = _told(error)
+        if told is None:
+            raise
+        sys.stderr.write(f"error: {_PASSWORD.sub('', told)}\n")
         return 2 if isinstance(error, ConfigError) else 1
     return status
+
+
+def _told(error: Exception) -> str | None:
+    """What to say of an error that is none of the program; None of others."""
+    if isinstance(error, ConfigError | DataError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, _store_errors()):
+        return f"MLflow store {sys.modules['mlflow'].get_tracking_uri()}: {str(error).strip().splitlines()[0]}"
+    return None
+
+
+def _store_errors() -> tuple[type[Exception], ...]:
+    """What MLflow and the databases below it raise, if anything has imported them: that takes seconds."""
+    of = {"mlflow.exceptions": "MlflowException", "sqlalchemy.exc": "SQLAlchemyError"}
+    return tuple(getattr(sys.modules[module], name) for module, name in of.items() if module in sys.modules)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.cli.table import print_table
 from hlorank.collection import Collection
 from hlorank.config import ConfigError
 from hlorank.io import DataError
@@ -110,15 +111,16 @@ def _submission(target: str | None, collection: Collection) -> Iterator[Submit]:
                 shutil.copyfileobj(file, sys.stdout)
 
 
-def _report(error: DataError) -> None:
+def _report(error: DataError | OSError) -> None:
     sys.stderr.write(f"error: {' '.join(str(error).splitlines())}\n")
 
 
 def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataError]:
-    """Each graph as JSON, or what is wrong with a file.
+    """Each graph as JSON, or what is wrong with it or with a file.
 
     Raises:
-        DataError: there is no such model, or it is damaged.
+        DataError: there is no such model, or it is damaged; or the submission is.
+        OSError: there is no place for the submission or the candidates.
     """
     from rich.console import Console
     from rich.progress import track
@@ -136,22 +138,21 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
     reader = Reader(ranker.spec.features, arguments.max_configurations, arguments.candidates, arguments.seed)
     bar = track(arguments.input, "Ranking", console=Console(stderr=True), disable=not sys.stderr.isatty())
     with _submission(arguments.csv, ranker.collection) as submit:
-        rows: dict[str, Path] = {}
         for path in bar:
-            try:
-                for given in reader.read(path):
+            graphs = reader.read(path)
+            while True:
+                try:
+                    if (given := next(graphs, None)) is None:
+                        break
                     measured = given.measured
-                    if arguments.csv is not None and rows.setdefault(measured.name, path) is not path:
-                        found = f"that of {rows[measured.name]}"
-                        raise DataError("graph", "a name of its own, as --csv has a row for each", found)
                     scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
                     order = ranking(scores)
                     submit(measured.name, order)  # first: what it refuses is an error, not an answer
                     yield answer(given, scores, order, arguments.top, compare=arguments.compare)
                     if given.drawn is not None and arguments.save is not None:
                         write_graph(arguments.save / f"{measured.name}.npz", measured)
-            except DataError as error:
-                yield error if error.file is not None else error.in_file(path)
+                except DataError as error:
+                    yield error if error.file is not None else error.in_file(path)
 
 
 _COMPARED = {"runtime_ns": "runtime (ns)", "slowdown": "slower than\nthe best", "measured_rank": "measured\nrank"}
@@ -185,14 +186,11 @@ def _notes(told: dict[str, Any]) -> Iterator[str]:
 
 def _print_tables(graphs: Sequence[dict[str, Any]]) -> None:
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160  # a file or a pipe wraps nothing
     for told in graphs:
-        console.print(f"{told['graph']}: the first {len(told['top'])} of {told['configurations']:,} configurations")
+        count = len(told["top"])
+        sys.stdout.write(f"{told['graph']}: the first {count} of {told['configurations']:,} configurations\n")
         table = Table(box=SIMPLE)
         shown = told["top"][0]
         columns = ["rank", "configuration", "score", *["nodes\nchanged"] * ("layouts" in shown)]
@@ -200,9 +198,16 @@ def _print_tables(graphs: Sequence[dict[str, Any]]) -> None:
             table.add_column(column, justify="right", no_wrap=True)
         for row in told["top"]:
             table.add_row(*_cells(row))
-        console.print(table)
+        print_table(table)
         for line in _notes(told):
-            console.print(f"  {line}")
+            sys.stdout.write(f"  {line}\n")
+
+
+def _print(graphs: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        sys.stdout.write(json.dumps(graphs, indent=2, allow_nan=False) + "\n")
+    elif arguments.csv != "-":
+        _print_tables(graphs)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -212,7 +217,7 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigError: wrong usage.
     """
     _check(arguments)
-    graphs, failed = [], False
+    graphs, failed, end = [], False, None
     try:
         for told in _ranked(arguments):
             if isinstance(told, DataError):
@@ -220,11 +225,10 @@ def run(arguments: argparse.Namespace) -> int:
                 failed = True
             else:
                 graphs.append(told)
-    except DataError as error:
-        _report(error)
-        return 2
-    if arguments.json:
-        sys.stdout.write(json.dumps(graphs, indent=2, allow_nan=False) + "\n")
-    elif arguments.csv != "-":
-        _print_tables(graphs)
-    return 2 if failed else 0
+    except (DataError, OSError) as error:
+        end = error
+    if graphs or end is None:
+        _print(graphs, arguments)
+    if end is not None:
+        _report(end)
+    return 2 if failed or end is not None else 0

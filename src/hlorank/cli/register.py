@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from hlorank.cli.table import print_table
 from hlorank.config import ConfigError
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_table(registrations: list[Registration]) -> None:
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=SIMPLE)
@@ -69,7 +69,4 @@ def _print_table(registrations: list[Registration]) -> None:
         champion = f"{'yes' if one.champion else 'no'}: {one.reason}"
         state = "new" if one.new else "registered before"
         table.add_row(one.model, str(one.version), state, one.method, one.seed, one.data, taus, champion)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # a file or a pipe wraps nothing
-    console.print(table)
+    print_table(table)

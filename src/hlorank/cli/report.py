@@ -50,8 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
     from hlorank.report.runs import find_runs
     from hlorank.report.write import write_report
 
-    # A report does without a tracking server that is out of reach; MLflow would try for minutes.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     runs = find_runs(arguments.runs)
     write_report(runs, arguments.output, arguments.features, arguments.segments, arguments.graph)

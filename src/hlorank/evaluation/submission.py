@@ -43,7 +43,8 @@ def open_submission(path: Path, collection: Collection) -> Iterator[Callable[[st
         A function of the graph's name and its ranking, (configurations,) int64, of which a tile row keeps the first 5.
 
     Raises:
-        DataError: a graph's name cannot stand in an ID, or the file does not pass `check_submission`.
+        DataError: a graph's name cannot stand in an ID or was added before, or the file does not pass
+            `check_submission`.
     """
     expected: dict[str, int] = {}
     with atomic_path(path) as temporary:
@@ -54,6 +55,8 @@ def open_submission(path: Path, collection: Collection) -> Iterator[Callable[[st
                 row_id = f"{collection}:{graph}"
                 if _UNSAFE.search(row_id):
                     raise DataError("graph", "a name without commas, quotes and blanks", repr(graph))
+                if row_id in expected:
+                    raise DataError("graph", "a name of its own, as each has one row", f"{graph!r} again")
                 file.write(_line(row_id, ranking[:TILE_TOP] if collection.kind == "tile" else ranking))
                 expected[row_id] = len(ranking)
 

@@ -8,13 +8,18 @@ from numpy.typing import NDArray
 from hlorank.graph import Graph, Int64
 
 
-def distances(graph: Graph, sources: Int64) -> Int64:
-    """(nodes,) int64: how many edges each node is away from the nearest source, -1 where none can be reached."""
+def distances(edge_index: Int64, nodes: int, sources: Int64) -> Int64:
+    """(nodes,) int64: how many edges each node is away from the nearest source, -1 where none can be reached.
+
+    Args:
+        edge_index: (edges, 2) int64, walked in either direction.
+        nodes: their number.
+        sources: (sources,) int64.
+    """
     from scipy import sparse
     from scipy.sparse.csgraph import dijkstra
 
-    ones = np.ones(len(graph.edge_index))
-    adjacency = sparse.csr_array((ones, tuple(graph.edge_index.T)), shape=(graph.nodes, graph.nodes))
+    adjacency = sparse.csr_array((np.ones(len(edge_index)), tuple(edge_index.T)), shape=(nodes, nodes))
     distance = dijkstra(adjacency, directed=False, indices=sources, unweighted=True, min_only=True)
     return np.where(np.isfinite(distance), distance, -1).astype(np.int64)
 

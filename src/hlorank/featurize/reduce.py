@@ -88,7 +88,7 @@ def _kept(measured: MeasuredGraph, options: FeaturizeOptions) -> NDArray[np.bool
     graph, configurations = measured.graph, measured.configurations
     if not (options.reduces and isinstance(configurations, LayoutConfigurations)):
         return np.ones(graph.nodes, dtype=np.bool_)
-    distance = distances(graph, configurations.node_ids)
+    distance = distances(graph.edge_index, graph.nodes, configurations.node_ids)
     keep = (distance >= 0) & (distance <= (options.prune_hops or 0))
     if options.prune_paths:
         keep |= connecting_paths(graph, configurations.node_ids, distance)

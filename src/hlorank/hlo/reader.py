@@ -94,9 +94,8 @@ def _part(file: BinaryIO, place: tuple[int, int]) -> bytes:
 
 def _tuning_records(path: Path, file: BinaryIO, places: Sequence[tuple[int, int]]) -> Iterator[Record]:
     for index, place in enumerate(places):
+        # What is none, `featurize` refuses; the others can still be read.
         tuning = _parse(ModuleTuningData, _part(file, place))
-        if not _is_module(tuning.module):
-            raise DataError(f"modules[{index}]", "a ModuleTuningData with a module", "another message", file=path)
         # The official names hold the fingerprint as a signed number.
         fingerprint = tuning.fingerprint - 2**64 * (tuning.fingerprint >= 2**63)
         name = f"{graph_name(path)}_{fingerprint:x}"
@@ -113,7 +112,7 @@ def parse_records(file: BinaryIO, path: Path) -> Iterator[Record]:
     name = graph_name(path)
     # First what may hold many modules: parsed as any other message, all of them would come to memory.
     places = field_places(file, TuningData.MODULES_FIELD_NUMBER)
-    if places and _is_module(_parse(ModuleTuningData, _part(file, places[0])).module):
+    if any(_is_module(_parse(ModuleTuningData, _part(file, place)).module) for place in places):
         yield from _tuning_records(path, file, places)
         return
     file.seek(0)

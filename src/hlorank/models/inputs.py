@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.featurize.paths import distances
 from hlorank.models.edges import Edges
 from hlorank.partition.segments import Partition
 
@@ -110,9 +111,6 @@ class TileBatch:
 ConfigurationBatch = LayoutBatch | TileBatch
 
 
-_UNREACHED = np.iinfo(np.int64).max
-
-
 class GraphInputs:
     """One graph, cut into segments, with access to its configurations.
 
@@ -178,13 +176,13 @@ def _segments(features: GraphFeatures, partition: Partition, device: torch.devic
         place[nodes] = -1
         inner = inner[inner[:, 1] >= 0]
         if isinstance(features.configurations, LayoutFeatures):
-            distance = _distances(inner, column[nodes] >= 0)
+            distance = distances(inner, len(nodes), np.flatnonzero(column[nodes] >= 0))
         else:
             distance = np.zeros(len(nodes), dtype=np.int64)
 
-        order = np.lexsort((nodes, distance))
+        order = np.lexsort((nodes, distance, distance < 0))  # what is not reached comes last
         nodes, columns = nodes[order], column[nodes[order]]
-        near = distance[distance < _UNREACHED]
+        near = distance[distance >= 0]
         # The halo is there to give what the whole graph gives, so that its degrees count; a cut takes edges away.
         whole = (degrees[0][nodes], degrees[1][nodes]) if len(halo) else None
         columns_of_nodes = (features.node_feat, features.opcode[:, None], features.node_layout)
@@ -214,18 +212,3 @@ def _ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.i
     counts = stops - starts
     before = np.cumsum(counts) - counts
     return np.repeat(starts - before, counts) + np.arange(counts.sum())
-
-
-def _distances(edges: NDArray[np.int64], sources: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(nodes,) the distance of each node from the nearest source along edges of either direction."""
-    distance = np.where(sources, 0, _UNREACHED)
-    ends = np.concatenate([edges, edges[:, ::-1]])
-    reached, hops = sources, 0
-    while reached.any():
-        hops += 1
-        neighbours = ends[reached[ends[:, 1]], 0]
-        reached = np.zeros_like(sources)
-        reached[neighbours] = True
-        reached &= distance == _UNREACHED
-        distance[reached] = hops
-    return distance

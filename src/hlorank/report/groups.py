@@ -53,15 +53,7 @@ class Group:
         for run in self.runs:
             for row in run.per_graph:
                 merged.setdefault((row["split"], row["graph"], row["protocol"]), []).append(row)
-        return [
-            {
-                key: _mean([row[key] for row in rows]) if isinstance(value, float) else value
-                for key, value in rows[0].items()
-            }
-            if len(rows) > 1
-            else rows[0]
-            for rows in merged.values()
-        ]
+        return [_merged(rows) for rows in merged.values()]
 
 
 @dataclass(frozen=True)
@@ -72,7 +64,7 @@ class Estimate:
         mean: over graphs, of means over runs.
         low: lower end of the 95 % interval over graphs, None of a single graph.
         high: upper end.
-        runs: the mean over graphs of each run.
+        runs: the mean over graphs of each run that has the metric of all of them; at least one.
     """
 
     mean: float
@@ -93,14 +85,16 @@ class Score:
     Attributes:
         split: of the graphs.
         protocol: `all` or `indexed`, as in per_graph.csv.
-        graphs: that were ranked.
-        left_out: that were not.
-        estimates: by metric; those that are not known of every graph are left out.
+        runs: that were evaluated there.
+        graphs: that all of these have ranked.
+        left_out: other graphs.
+        estimates: by metric; one that no run has of every graph is left out.
         noise_ceiling: mean over the graphs ranked, None where that of one is not known.
     """
 
     split: str
     protocol: str
+    runs: int
     graphs: int
     left_out: int
     estimates: Mapping[str, Estimate]
@@ -173,22 +167,26 @@ def scores(group: Group) -> list[Score]:
 
 
 def _score(group: Group, split: str, protocol: str) -> Score:
-    def chosen(rows: Sequence[Row]) -> list[Row]:
-        return [row for row in rows if (row["split"], row["protocol"]) == (split, protocol)]
-
-    rows = chosen(group.rows)
-    ranked = [row for row in rows if row["kendall_tau"] is not None]
-    of_runs = [table for run in group.runs if (table := chosen(run.per_graph))]
+    """Figures of the graphs that the runs share, so that means over runs, and what they differ by, are of the same."""
+    found = [
+        {row["graph"]: row for row in run.per_graph if (row["split"], row["protocol"]) == (split, protocol)}
+        for run in group.runs
+    ]
+    tables = [table for table in found if table]
+    graphs = dict.fromkeys(name for table in tables for name in table)
+    ranked = [
+        name for name in graphs if all(name in table and table[name]["kendall_tau"] is not None for table in tables)
+    ]
     estimates = {}
-    for name in metric_names(group.collection.kind):
-        values: list[Any] = [row.get(name) for row in ranked]
-        if values and None not in values:
-            low, high = interval(np.array(values)) or (None, None)
-            means = tuple(fmean([row[name] for row in table if row[name] is not None]) for table in of_runs)
-            estimates[name] = Estimate(fmean(values), low, high, means)
-    ceilings: list[Any] = [row["noise_ceiling"] for row in ranked]
+    for metric in metric_names(group.collection.kind) if ranked else ():
+        columns: list[list[Any]] = [[table[name].get(metric) for name in ranked] for table in tables]
+        if known := [column for column in columns if None not in column]:
+            values = np.mean(np.array(known), axis=0)
+            low, high = interval(values) or (None, None)
+            estimates[metric] = Estimate(float(values.mean()), low, high, tuple(map(fmean, known)))
+    ceilings: list[Any] = [_mean([table[name]["noise_ceiling"] for table in tables]) for name in ranked]
     ceiling = fmean(ceilings) if ceilings and None not in ceilings else None
-    return Score(split, protocol, len(ranked), len(rows) - len(ranked), estimates, ceiling)
+    return Score(split, protocol, len(tables), len(ranked), len(graphs) - len(ranked), estimates, ceiling)
 
 
 @dataclass(frozen=True)
@@ -218,6 +216,15 @@ def cost(group: Group) -> Cost:
         parameters=_mean([one.parameters for one in tracked]),
         peak_memory_bytes=_mean([one.peak_memory_bytes for one in tracked]),
     )
+
+
+def _merged(rows: Sequence[Row]) -> Row:
+    """Rows of one graph as one, with the means of those that have a number."""
+    row: Row = {}
+    for key in dict.fromkeys(key for one in rows for key in one):
+        values = [value for one in rows if (value := one.get(key)) is not None]
+        row[key] = fmean(values) if values and isinstance(values[0], float) else next(iter(values), None)
+    return row
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -63,7 +63,7 @@ def _download(uri: str, reference: str) -> Path:
     try:
         downloaded = Path(mlflow.artifacts.download_artifacts(uri, dst_path=target))
     except (MlflowException, OSError) as error:
-        found = f"{str(error).splitlines()[0]} (tracking store {store})"
+        found = f"{str(error).strip().splitlines()[0]} (tracking store {store})"
         raise DataError("model", "a run or a registered model of the MLflow store", found, file=reference) from None
     if (downloaded / _SPEC).is_file():
         return downloaded

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import pandas as pd
+from mlflow.protos.databricks_pb2 import DEADLINE_EXCEEDED
 
 from hlorank.io import DataError
 from hlorank.metrics import ranking
 from hlorank.serving.answer import first
-from hlorank.serving.guard import guard_scoring_server
+from hlorank.serving.guard import guard_scoring_server, time_left
 from hlorank.serving.ranker import Ranker
 from hlorank.serving.request import TOP, Limits, read_graph
 
@@ -22,7 +24,7 @@ class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow sh
     """Ranks the configurations of each graph of a request."""
 
     def load_context(self, context: Any) -> None:
-        """Loads the model; in MLflow's scoring server, bounds the size of requests.
+        """Loads the model; in MLflow's scoring server, bounds requests.
 
         Raises:
             DataError: the model is damaged or changed, or of another version of hlorank.
@@ -32,7 +34,7 @@ class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow sh
         self._limits = Limits.of_environment()
         # The server calls predict in many threads, which together would exceed the memory that a ranking is given.
         self._one_at_a_time = threading.Lock()
-        guard_scoring_server(self._limits.request_bytes)
+        self._serving = guard_scoring_server(self._limits.request_bytes, self._limits.requests)
 
     def predict(
         self,
@@ -52,18 +54,40 @@ class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow sh
             it.
 
         Raises:
-            MlflowException: the request is wrong; the server answers with status 400.
+            MlflowException: the request is wrong (the server answers with status 400), the server gave it up (504), or
+                the server has no guard (500), as one of another version of MLflow may be.
         """
+        if self._serving and time_left() is None:
+            raise mlflow.MlflowException("no guard bounds this server's requests; serve with the MLflow that is pinned")
         top = int((params or {}).get("top", TOP))
         try:
-            if top < 1:
-                raise DataError("top", "at least 1", top, file="params")
-            with self._one_at_a_time:
+            self._limits.check_request(len(model_input), top)
+            with self._turn():
                 return [self._answer(row, top) for row in model_input.to_dict("records")]
         except DataError as error:
             raise mlflow.MlflowException.invalid_parameter_value(str(error)) from None
+        except TimeoutError:
+            raise mlflow.MlflowException("the server gave up this request", DEADLINE_EXCEEDED) from None
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Waits until no other request is being ranked.
+
+        Raises:
+            TimeoutError: the server has given up this one meanwhile. It cannot stop the thread: without this, requests
+                that nobody waits for any more would keep the others waiting, and their bodies in memory.
+        """
+        left = time_left()
+        if not self._one_at_a_time.acquire(timeout=-1 if left is None else left):
+            raise TimeoutError
+        try:
+            yield
+        finally:
+            self._one_at_a_time.release()
 
     def _answer(self, row: Mapping[Hashable, Any], top: int) -> dict[str, Any]:
+        if time_left() == 0:
+            raise TimeoutError
         name = row.get("graph")
         name = name if isinstance(name, str) else ""
         try:

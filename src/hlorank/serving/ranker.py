@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.collection import CHUNK_BYTES, Collection
+from hlorank.collection import Collection
 from hlorank.evaluation.scorer import load_scorer
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.graph import featurize_graph
@@ -24,6 +24,7 @@ from hlorank.hlo.extra import Extra
 from hlorank.hlo.opcodes import CONFIGURABLE, OPCODES
 from hlorank.io import DataError
 from hlorank.metrics import ranking
+from hlorank.npz import CHUNK_BYTES
 from hlorank.partition.build import partition_graph
 from hlorank.partition.segments import Partition
 

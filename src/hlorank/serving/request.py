@@ -11,12 +11,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from hlorank.collection import NpzFile
 from hlorank.config import ConfigError
 from hlorank.featurize.spec import FeatureSpec
 from hlorank.hlo.extra import extra_path
 from hlorank.io import DataError
-from hlorank.serving.inputs import Input, Reader
+from hlorank.npz import NpzFile
+from hlorank.serving.inputs import CHOICES, Input, Reader
 
 TOP = 10
 """Configurations of a graph that the answer holds, unless the request says how many."""
@@ -52,7 +52,10 @@ class Limits:
     """What the server takes; the variable HLORANK_MAX_<NAME>, such as HLORANK_MAX_NODES, sets another bound.
 
     Attributes:
+        requests: that a worker reads or answers at a time.
         request_bytes: of the body.
+        graphs: of a request.
+        top: configurations that an answer may hold, of all graphs together.
         configurations: of a graph.
         nodes: of a graph.
         edges: of a graph.
@@ -60,11 +63,14 @@ class Limits:
         unpacked_bytes: of the other arrays of a graph, together.
     """
 
+    requests: int = 8
     request_bytes: int = 2**26
+    graphs: int = 1000
+    top: int = 200_000
     configurations: int = 200_000
     nodes: int = 100_000
     edges: int = 1_000_000
-    choices: int = 2**27
+    choices: int = CHOICES
     unpacked_bytes: int = 2**28
 
     @classmethod
@@ -83,11 +89,26 @@ class Limits:
                 bounds[field.name] = int(text)
         return cls(**bounds)
 
-    def check(self, path: Path) -> None:
-        """Refuses an npz file by the headers of its arrays, before any is read.
+    def check_request(self, graphs: int, top: int) -> None:
+        """Refuses a request by what it asks for, before any of its graphs is decoded.
+
+        Args:
+            graphs: how many it holds.
+            top: configurations of each that the answer is to hold.
 
         Raises:
-            DataError: an array has too many rows, or all are too large, or the file is damaged.
+            DataError: names what is too many, or too few.
+        """
+        self._check("graphs", graphs, self.graphs, "graphs", "request")
+        if top < 1:
+            raise DataError("top", "at least 1", top, file="params")
+        self._check("top", graphs * top, self.top, "configurations of all graphs", "params")
+
+    def check_graph(self, path: Path) -> None:
+        """Refuses an npz file by the headers of its arrays, before any is read; its layouts are for `Reader` to refuse.
+
+        Raises:
+            DataError: an array has too many rows, or all but the layouts are too large, or the file is damaged.
         """
         unpacked = 0
         with NpzFile(path) as file:
@@ -97,16 +118,14 @@ class Limits:
                 if key.startswith("config_") or key == _LAYOUTS:
                     rows = self.configurations
                 self._check(key, shape[0], rows, "rows", path)
-                if key == _LAYOUTS:
-                    self._check(key, math.prod(shape[:2]), self.choices, "configurable nodes of all rows", path)
-                else:
+                if key != _LAYOUTS:  # which are read in chunks
                     unpacked += math.prod(shape) * dtype.itemsize
         self._check("arrays", unpacked, self.unpacked_bytes, "bytes", path)
 
     @staticmethod
-    def _check(key: str, found: int, most: int, what: str, path: Path) -> None:
+    def _check(key: str, found: int, most: int, what: str, place: Path | str) -> None:
         if found > most:
-            raise DataError(key, f"at most {most:,} {what}", f"{found:,}", file=path)
+            raise DataError(key, f"at most {most:,} {what}", f"{found:,}", file=place)
 
 
 def read_graph(npz: object, extra: object, spec: FeatureSpec, limits: Limits) -> Input:
@@ -129,8 +148,9 @@ def read_graph(npz: object, extra: object, spec: FeatureSpec, limits: Limits) ->
         try:
             for file, (column, text) in parts.items():
                 file.write_bytes(_decoded(column, text))
-                limits.check(file)
-            (given,) = Reader(spec, limits.configurations, candidates=1, seed=0).read(path)
+                limits.check_graph(file)
+            reader = Reader(spec, limits.configurations, candidates=1, seed=0, choices=limits.choices)
+            (given,) = reader.read(path)
         except DataError as error:
             raise (
                 error if error.file is None else error.in_file(parts.get(Path(error.file), ("extra", None))[0])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_LAUNCHER = "hydra_plugins.hlorank_search.sturdy_launcher.SturdyLauncher"
 _open: list[Sweep] = []
 
 
@@ -34,7 +35,10 @@ class SweepRun(Callback):
     _sweep: tuple[str, str] | None = None  # run id, tracking store
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Opens the parent run and hands its id to the jobs, wherever they run; ends where it can't."""
+        """Opens the parent run and hands its id to the jobs, wherever they run; ends where it can't.
+
+        The launcher is wrapped in one that goes on where a job's process dies.
+        """
         if config.hydra.job.name != "train":
             return
         from hlorank.sweeps.sweep import Sweep
@@ -51,6 +55,13 @@ class SweepRun(Callback):
             config.hydra.job.env_set[PARENT_VARIABLE] = sweep.run_id
             # Launchers compose the configuration of a job anew, from these.
             config.hydra.overrides.hydra.append(f"+hydra.job.env_set.{PARENT_VARIABLE}='{sweep.run_id}'")
+            config.hydra.launcher = {
+                "_target_": _LAUNCHER,
+                "_recursive_": False,
+                "launcher": config.hydra.launcher,
+                "parent": self._sweep[0],
+                "uri": self._sweep[1],
+            }
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         """Enters a failure in the sweep's run, and lets the sweep go on; the job then has no value."""
@@ -65,7 +76,7 @@ class SweepRun(Callback):
         if not isinstance(error, Pruned):
             expected = isinstance(error, ConfigError | DataError)
             log.error("failed: %s", error, exc_info=None if expected else error)
-            Job(parent, tuple(sorted(config.hydra.overrides.task))).fail(MlflowClient(uri), error)
+            Job.of(parent, config.hydra.overrides.task).fail(MlflowClient(uri), error)
 
 
 def own_config(composed: DictConfig) -> Config:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -17,6 +17,7 @@ from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECON
 SWEEP, NAME = "hlorank.sweep", "hlorank.sweep.name"
 _OVERRIDES = "hlorank.overrides"
 _JOB = "hlorank.job."
+_TRIAL = "sweep.trial"
 _REASON_LENGTH = 500  # a tag has room for 8,000 characters, and the overrides stand in it too
 
 
@@ -33,6 +34,11 @@ class Job:
     parent: str
     overrides: tuple[str, ...]
 
+    @classmethod
+    def of(cls, parent: str, overrides: Iterable[str]) -> Job:
+        """The job with these overrides, in whatever order."""
+        return cls(parent, tuple(sorted(overrides)))
+
     @property
     def tags(self) -> dict[str, str]:
         """Of the job's own run."""
@@ -43,10 +49,10 @@ class Job:
         value = json.dumps({"overrides": self.overrides, **what})
         client.set_tag(self.parent, _JOB + fingerprint(self.overrides), value)
 
-    def fail(self, client: Any, error: Exception) -> None:
-        """Enters why the job failed, in one line."""
-        first = (str(error).splitlines() or [""])[0][:_REASON_LENGTH]
-        self.enter(client, reason=f"{type(error).__name__}: {first}" if first else type(error).__name__)
+    def fail(self, client: Any, error: Exception, lines: int = 1) -> None:
+        """Enters why the job failed: the first lines of the error, as one."""
+        told = " ".join([line for line in str(error).splitlines() if line][:lines])[:_REASON_LENGTH]
+        self.enter(client, reason=f"{type(error).__name__}: {told}" if told else type(error).__name__)
 
 
 def current_job() -> Job | None:
@@ -55,7 +61,7 @@ def current_job() -> Job | None:
     if parent is None:
         return None
     overrides = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    return Job(parent, tuple(sorted(overrides)))
+    return Job.of(parent, overrides)
 
 
 def finished_training(config: TrackingConfig, identity: str) -> tuple[str, float] | None:
@@ -103,6 +109,7 @@ class Row:
         state: finished, pruned, failed or interrupted.
         run_id: its run, empty where it has none.
         reason: why it failed.
+        fingerprint: of what its run trains, empty where it has none.
     """
 
     values: Mapping[str, str]
@@ -112,7 +119,18 @@ class Row:
     state: str = "interrupted"
     run_id: str = ""
     reason: str = ""
+    fingerprint: str = field(default="", repr=False)
     started: int = field(default=0, repr=False)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job came to an end since its sweep was last started."""
+        return self.state in {"finished", "pruned"} or self.reason != ""  # reasons of before are forgotten
+
+    @property
+    def begun(self) -> bool:
+        """Whether the job has come to an end, or was at it when it was last heard of."""
+        return self.ended or self.state == "interrupted"
 
 
 _RANK = ("interrupted", "failed", "pruned", "finished")
@@ -131,6 +149,7 @@ def _row(overrides: tuple[str, ...], run: Any, reason: str) -> Row:
     metrics, status = run.data.metrics, run.info.status
     tau = metrics.get(BEST_TAU) if status == "FINISHED" else None
     row = Row(values, run.data.params.get("seed", ""), tau, run_id=run.info.run_id, started=run.info.start_time)
+    row.fingerprint = run.data.tags.get(FINGERPRINT, "")
     if tau is not None or (status == "FINISHED" and not reason):
         row.state, row.seconds = "finished", metrics.get(TRAIN_SECONDS)
     elif status == "KILLED":
@@ -168,8 +187,8 @@ def adopted(client: Any, parent: str) -> list[str]:
     return [entry["run_id"] for _, entry in _entries(client.get_run(parent)) if "run_id" in entry]
 
 
-def rows(client: Any, parent: str) -> list[Row]:
-    """What became of the jobs of a sweep, one row each; of several runs of a job, the one that got furthest."""
+def rows_by_job(client: Any, parent: str) -> dict[tuple[str, ...], Row]:
+    """What became of the jobs of a sweep, by their overrides; of several runs of a job, the one that got furthest."""
     found: list[tuple[tuple[str, ...], Any]] = []
     reasons: dict[tuple[str, ...], str] = {}
     for _, entry in _entries(client.get_run(parent)):
@@ -183,7 +202,20 @@ def rows(client: Any, parent: str) -> list[Row]:
         row = _row(overrides, run, reasons.get(overrides, ""))
         if overrides not in best or _order(row) > _order(best[overrides]):
             best[overrides] = row
-    return list(best.values())
+    return best
+
+
+def rows(client: Any, parent: str) -> list[Row]:
+    """What became of the jobs of a sweep, one row each.
+
+    Jobs that train the same are one, as where an override names what is the default; trials of a search stay apart.
+    """
+    merged: dict[tuple[object, ...], Row] = {}
+    for overrides, row in rows_by_job(client, parent).items():
+        key = (row.fingerprint or overrides, row.values.get(_TRIAL))
+        same = merged.get(key, row)
+        merged[key] = replace(max(same, row, key=_order), values={**same.values, **row.values})
+    return list(merged.values())
 
 
 def _order(row: Row) -> tuple[int, int]:

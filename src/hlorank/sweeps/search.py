@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hlorank.sweeps.space import Space, as_overrides
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.trial import TrialState
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,8 @@ class Search:
         study: where the trials are kept.
         sampler: tpe (tree-structured Parzen estimators, Bergstra et al., NeurIPS 2011) or random.
         seed: of the sampler.
-        trials: how many, failed ones not counted; what an earlier process did counts.
+        trials: how many have a result at the end, those of earlier processes among them; as many as that may fail
+            meanwhile, and are replaced.
         batch: how many run side by side.
         fixed: overrides that all trials share.
         space: what is searched.
@@ -52,11 +55,8 @@ class Search:
     batch: int
     fixed: list[str]
     space: Space
-    _left: int = field(init=False)
 
     def __post_init__(self) -> None:
-        from optuna.trial import TrialState
-
         for name, value, least in (("seed", self.seed, 0), ("n_trials", self.trials, 1), ("n_jobs", self.batch, 1)):
             if value < least:
                 raise ConfigError(f"hydra.sweeper.{name}={value}: set it to at least {least}")
@@ -65,8 +65,6 @@ class Search:
         if not self.space:
             raise ConfigError("nothing to search: give a key a choice(), range() or interval()")
         self._check_space()
-        done = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-        self._left = max(self.trials - len(done), 0)
 
     def _check_space(self) -> None:
         from optuna.distributions import distribution_to_json
@@ -83,17 +81,24 @@ class Search:
 
     def run(self, launch: Launch) -> None:
         """Runs what an earlier process left unfinished, and then new trials, until there are as many as wanted."""
+        from optuna.trial import TrialState
+
+        results, failed = (TrialState.COMPLETE, TrialState.PRUNED), (TrialState.FAIL,)
         waiting = self._interrupted()
         if waiting:
             log.info("%d trials were interrupted and run again", len(waiting))
-        while self._left > 0:
-            count = min(self.batch, self._left)
+        most = self._count(failed) + self.trials
+        while self._count(failed) < most and (count := min(self.batch, self.trials - self._count(results))) > 0:
             batch, waiting = waiting[:count], waiting[count:]
             batch += [self._ask() for _ in range(count - len(batch))]
-            self._left -= len(batch)
             jobs = [[*self.fixed, *as_overrides(parameters), f"sweep.trial={number}"] for number, parameters in batch]
             for (number, _), value in zip(batch, launch(jobs), strict=True):
                 self._tell(number, value)
+        for number, _ in waiting:  # more than are wanted now
+            self.study.tell(number, state=TrialState.FAIL)
+
+    def _count(self, states: Sequence[TrialState]) -> int:
+        return len(self.study.get_trials(deepcopy=False, states=tuple(states)))
 
     def _ask(self) -> tuple[int, dict[str, Any]]:
         import optuna
@@ -123,7 +128,7 @@ class Search:
         trial = self.study.get_trials(deepcopy=False)[number]
         if trial.state is not TrialState.RUNNING:
             log.info("trial %d: %s", number, trial.state.name.lower())  # its own process has pruned it
-        elif value is None:
+        elif value is None or math.isnan(value):
             self.study.tell(number, state=TrialState.FAIL)
             log.info("trial %d: failed", number)
         else:

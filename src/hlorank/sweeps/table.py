@@ -44,13 +44,14 @@ def seed_table(table: pd.DataFrame) -> pd.DataFrame:
     """Mean and sample standard deviation of the Kendall tau over seeds, the best combination of other keys first.
 
     Args:
-        table: of the jobs; those without a result are left out.
+        table: of the jobs; those without a result are left out, and a run counts once, also where several trials of a
+            search have it.
 
     Returns:
         The varied keys, then seeds (how many), mean, standard_deviation (missing for one seed).
     """
     keys = list(table.columns[: list(table.columns).index(_SEED)])
-    finished = table[table[TAU].notna()]
+    finished = table[table[TAU].notna()].drop_duplicates("run_id")
     by = finished[keys] if keys else pd.DataFrame({"": ""}, index=finished.index)
     groups = finished.groupby([by[key] for key in by], sort=False)[TAU]
     means = groups.agg(seeds="count", mean="mean", standard_deviation="std").reset_index()

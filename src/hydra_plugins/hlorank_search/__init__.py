@@ -1,1 +1,1 @@
-"""The sweeper of hlorank's searches; Hydra finds its plugins in the namespace package `hydra_plugins`."""
+"""What hlorank adds to Hydra's sweeps; Hydra finds its plugins in the namespace package `hydra_plugins`."""

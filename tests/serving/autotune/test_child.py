@@ -53,9 +53,15 @@ def test_a_model_ranks_the_candidates(
 ) -> None:
     (train_baseline if method in BASELINES else train)(settings(method=method), tmp_path / "model")
     task = dataclasses.replace(
-        task, model=str(tmp_path / "model"), collection=f"layout:cpu:{search}", batch=4, budget=4
+        task,
+        model=str(tmp_path / "model"),
+        reference="models:/layout.cpu.random/3",
+        collection=f"layout:cpu:{search}",
+        batch=4,
+        budget=4,
     )
     about = child.tune(task, silent)
+    assert about["model"] == "models:/layout.cpu.random/3"
     scores = [one["score"] for one in about["measured"]]
     assert scores == sorted(scores)
     again = child.tune(task, silent)

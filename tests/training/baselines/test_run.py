@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -22,8 +24,9 @@ from hlorank.io import DataError
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import BASELINES, load_baseline
 from hlorank.models.open import GraphOpener
-from hlorank.tracking import PARENT_VARIABLE
+from hlorank.tracking import FINGERPRINT, PARENT_VARIABLE
 from hlorank.training.baselines.run import RECIPES, train_baseline
+from hlorank.training.record import alone
 
 Settings = Callable[..., Config]
 History = Callable[[Path], list[dict[str, str]]]
@@ -235,4 +238,21 @@ def test_a_sweep_does_not_repeat_what_has_finished(
     assert not (tmp_path / "again").exists()
     assert len(runs(config)) == 1
     train_baseline(small(method=method, seed=1), tmp_path / "other")
+    assert len(runs(config)) == 2
+
+
+def test_a_baseline_is_fitted_by_one_process_at_a_time(
+    small: Settings, tmp_path: Path, runs: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = small(method="random")
+    train_baseline(config, tmp_path / "first")
+    (first,) = runs(config)
+    thread = Thread(target=train_baseline, args=(config, tmp_path / "second"))
+    with caplog.at_level(logging.INFO), alone(config, first.data.tags[FINGERPRINT]):
+        thread.start()
+        while "waiting for it" not in caplog.text:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        assert len(runs(config)) == 1
+    thread.join()
     assert len(runs(config)) == 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -307,7 +308,7 @@ class Elements:
             start += size
             last = start == one.shape.dimensions[dim]
             conditions = [] if last else [f"{index[dim]} < {start}"]
-            branches.append((conditions, lambda operand=operand, moved=moved: self.value(operand, moved)))  # type: ignore[misc] # mypy infers no type
+            branches.append((conditions, partial(self.value, operand, moved)))
         return self._choose(c_type(one.shape), branches)
 
     def _start(self, operand: HloInstructionProto, index: Indices, most: int) -> Index:

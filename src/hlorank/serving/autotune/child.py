@@ -143,7 +143,7 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
         "arguments": task.arguments,
         "platform": task.platform,
         "collection": task.collection,
-        "model": task.model,
+        "model": task.reference,
         "seed": task.seed,
         "candidates": len(pool.rows),
         "batch": task.batch,

@@ -18,6 +18,8 @@ class TuneTask(Task):
 
     model: str | None = None
     """The folder of a trained model; None tries the candidates in the order drawn."""
+    reference: str | None = None
+    """What the user names the model by, and the saved file says: its folder may be a passing download."""
     batch: int = 5
     """Candidates measured before the ranking adapts to them."""
     budget: int = 5

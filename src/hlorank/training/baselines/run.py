@@ -42,7 +42,7 @@ from hlorank.training.baselines.trees import fit_trees
 from hlorank.training.callbacks import peak_memory_bytes
 from hlorank.training.data import usable, validated
 from hlorank.training.module import TRAIN_LOSS, VALID_TAU
-from hlorank.training.record import keep_record, take_finished, training_run
+from hlorank.training.record import alone, keep_record, take_finished, training_run
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def train_baseline(config: Config, output: Path) -> float | None:
     collection = Collection.parse(config.collection)
     _check(config, collection)
     graphs = GraphOpener(Path(config.paths.features) / collection.path, None, torch.device("cpu"))
-    store, recipe = graphs.store, RECIPES[config.method]
+    store = graphs.store
     spec = BaselineSpec(
         version=__version__,
         collection=str(collection),
@@ -130,9 +130,16 @@ def train_baseline(config: Config, output: Path) -> float | None:
         *(config.method, config.seed, to_plain(config.baseline), config.trainer.validation_configs),
         *(str(collection), spec.data, __version__),
     ]
-    key, started = fingerprint(identity), time.perf_counter()
-    if (tau := take_finished(config, key)) is not None:
-        return tau
+    key = fingerprint(identity)
+    with alone(config, key):
+        if (tau := take_finished(config, key)) is not None:
+            return tau
+        return _fit(config, spec, key, store, output)
+
+
+def _fit(config: Config, spec: BaselineSpec, key: str, store: FeatureStore, output: Path) -> float | None:
+    """Fits and records; `key` is the fingerprint of the training."""
+    started, recipe = time.perf_counter(), RECIPES[config.method]
     train, valid = usable(store, config)
     with training_run(config, spec, key, bool(train)) as run_id:
         if train or recipe.untrained is None:
@@ -146,7 +153,7 @@ def train_baseline(config: Config, output: Path) -> float | None:
             predictor, epoch, steps, _ = fit.candidates[best]
             log.info("epoch %d is kept", epoch)
         else:
-            log.warning("%s: nothing is left to train on; the model scores all configurations alike", collection)
+            log.warning("%s: nothing is left to train on; the model scores all configurations alike", spec.collection)
             predictor, steps = recipe.untrained(pooled_columns(input_sizes(store.spec))), 0
             history, tau = [], None
         save_baseline(output, predictor, replace(spec, steps=steps))

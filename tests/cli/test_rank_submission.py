@@ -1,0 +1,118 @@
+"""`hlorank rank`: submissions, and what is left of several files where one is bad."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hlorank.cli.main import main
+from hlorank.collection import read_graph
+from hlorank.evaluation.submission import check_submission
+from hlorank.hlo.hlo_pb2 import ModuleTuningData, TuningData
+from hlorank.io import DataError
+from hlorank.serving.ranker import Ranker
+
+LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("kind", ["layout", "tile"])
+@pytest.mark.parametrize("printed", [False, True])
+def test_a_submission_holds_whole_rankings(
+    kind: str,
+    printed: bool,
+    model: Path,
+    tile_model: Path,
+    graphs: list[Path],
+    kernel: Path,
+    tmp_path: Path,
+    capsys: Capture,
+) -> None:
+    files, folder, address = (graphs, model, LAYOUT) if kind == "layout" else ([kernel], tile_model, TILE)
+    target = tmp_path / "new" / "submission.csv"
+    assert main(["rank", "--model", str(folder), *map(str, files), "--csv", "-" if printed else str(target)]) == 0
+    shown = capsys.readouterr().out
+    if printed:
+        target.parent.mkdir()
+        target.write_text(shown)
+    measured = [read_graph(path, "layout" if kind == "layout" else "tile") for path in files]
+    check_submission(target, {f"{address}:{one.name}": len(one.configurations) for one in measured})
+    rows = {row["ID"]: row["TopConfigs"] for row in csv.DictReader(io.StringIO(target.read_text()))}
+    for one in measured:
+        order = Ranker(folder).rank(one.graph, one.configurations).tolist()
+        assert rows[f"{address}:{one.name}"] == ";".join(map(str, order if kind == "layout" else order[:5]))
+
+
+def test_two_graphs_of_one_name_make_no_submission(
+    model: Path, graphs: list[Path], record: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    copy = Path(shutil.copy(graphs[0], tmp_path))
+    twins = tmp_path / "twins.pb"
+    twins.write_bytes(TuningData(modules=[record.read_bytes()] * 2).SerializeToString())
+    files = [*[str(graphs[0])] * 2, str(copy), str(twins)]
+    assert main(["rank", "--model", str(model), *files, "--csv", str(tmp_path / "out.csv"), "--json"]) == 2
+    captured = capsys.readouterr()
+    assert [one["graph"] for one in json.loads(captured.out)] == [copy.stem, "twins_1"]
+    for path, line in zip(files[1:], captured.err.splitlines(), strict=True):
+        assert line.startswith(f"error: {path}: graph: expected a name of its own")
+    check_submission(tmp_path / "out.csv", {f"{LAYOUT}:{copy.stem}": 60, f"{LAYOUT}:twins_1": 3})
+
+
+def test_a_bad_file_does_not_lose_the_others(
+    model: Path, graphs: list[Path], kernel: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    files = [str(kernel), str(graphs[0]), str(tmp_path / "none.npz"), str(graphs[1])]
+    arguments = ["rank", "--model", str(model), *files, "--csv", str(tmp_path / "out.csv"), "--json"]
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert [one["file"] for one in json.loads(captured.out)] == [str(graphs[0]), str(graphs[1])]
+    assert [line.split(": ")[1] for line in captured.err.splitlines()] == [files[0], files[2]]
+    check_submission(tmp_path / "out.csv", {f"{LAYOUT}:{path.stem}": 60 for path in graphs})
+
+
+def test_a_bad_record_does_not_lose_those_after_it(model: Path, record: Path, tmp_path: Path, capsys: Capture) -> None:
+    def changed(fingerprint: int, root: int) -> bytes:
+        tuning = ModuleTuningData.FromString(record.read_bytes())
+        tuning.fingerprint, tuning.module.computations[0].root_id = fingerprint, root
+        return tuning.SerializeToString()
+
+    path = tmp_path / "all.pb"
+    modules = [b"\xff", changed(1, root=2), changed(2, root=9), changed(3, root=2)]
+    path.write_bytes(TuningData(modules=modules).SerializeToString())
+    assert main(["rank", "--model", str(model), str(path), "--csv", str(tmp_path / "out.csv"), "--json"]) == 2
+    captured = capsys.readouterr()
+    assert [one["graph"] for one in json.loads(captured.out)] == ["all_1", "all_3"]
+    first, second = captured.err.splitlines()
+    assert f"{path}: modules[0].computations: expected at least one" in first
+    assert f"{path}: modules[2].computations[0].root_id: expected" in second
+    check_submission(tmp_path / "out.csv", {f"{LAYOUT}:all_1": 3, f"{LAYOUT}:all_3": 3})
+
+
+@pytest.mark.parametrize("error", [DataError("ID", "2 rows", "1"), OSError(errno.ENOSPC, "No space left on device")])
+@pytest.mark.parametrize("form", ["--json", "--compare"])
+def test_a_submission_that_fails_at_its_end_does_not_lose_the_answers(
+    error: Exception,
+    form: str,
+    model: Path,
+    graphs: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    def check(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("hlorank.evaluation.submission.check_submission", check)
+    assert main(["rank", "--model", str(model), *map(str, graphs), "--csv", str(tmp_path / "out.csv"), form]) == 2
+    captured = capsys.readouterr()
+    assert all(
+        f'"graph": "{path.stem}"' in captured.out or f"{path.stem}: the first" in captured.out for path in graphs
+    )
+    assert captured.err == f"error: {error}\n"
+    assert not list(tmp_path.iterdir())
