@@ -130,7 +130,7 @@ def test_configurations_that_fail_are_left_out_with_their_reason(
     change_result(monkeypatch, change)
     measured = measuring.measure_gemm(gemm, sizes, task, lambda _: None)
     assert measured.tiles == [one.bounds(sizes) for one in (default, *others)]
-    assert measured.times.shape == (3, 4)
+    assert measured.times.shape[1] == 4  # how many rounds there is time for depends on the machine
     assert measured.about["left_out"] == {
         wrong.name: "WrongOutputError: 6144 of 6144 values of output 0 differ from the default's",
         refused.name: "RuntimeError: RESOURCE_EXHAUSTED: shared memory",
