@@ -68,11 +68,17 @@ ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "without pruning": ("featurize.prune_hops=null",),
     },
     "best_tile": {
-        "without ensemble": ("ensemble.seeds=1",),
-        "without message passing": ("model.block=[layer_norm,linear,gelu,residual]",),
-        "without ListMLE (hinge)": ("loss=hinge",),
-        "without separate directions": ("model.directions=shared",),
-        "without opcode embeddings of featurize": ("model.opcode_init=false",),
+        "without attention over configurations": ("model.readout=[gelu,linear,gelu]",),
+        "without attention over channels": ("model.block=[instance_norm,sage,residual,gelu,dropout]",),
+        "without message passing": ("model.block=[instance_norm,linear,channel_attention,residual,gelu,dropout]",),
+        "without late joining (early)": ("model.join=early",),
+        "without all configurations in a step (16)": ("trainer.configs_per_step=16",),
+        "without the wide margin (1)": ("loss.margin=1.0",),
+        "without hinge (ListMLE)": ("loss=listmle",),
+        "without more dropout (0.2)": ("model.dropout=0.2",),
+        "without DropEdge": ("model.drop_edge=0.0",),
+        "without more weight decay (0.00001)": ("trainer.weight_decay=1.0e-5",),
+        "without less width (256)": ("model.width=256",),
     },
 }
 """What takes one ingredient away, or puts the plain one in its place."""
@@ -237,6 +243,23 @@ def show(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def averaged(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each experiment and seed that has one in every collection of its kind: means over these."""
+    found: list[dict[str, Any]] = []
+    for kind in EXPERIMENTS:
+        here = [row for row in rows if Collection.parse(row["collection"]).kind == kind]
+        count = len({row["collection"] for row in here})
+        groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for row in here:
+            groups.setdefault((row["experiment"], str(row["seed"])), []).append(row)
+        for (experiment, seed), some in groups.items():
+            if len(some) == count > 1:
+                known = [name for name in COLUMNS if "/" in name and all(row[name] not in (None, "") for row in some)]
+                means = {name: mean(float(row[name]) for row in some) for name in ("cpu_seconds", *known)}
+                found.append({"collection": f"mean of {count}", "experiment": experiment, "seed": seed, **means})
+    return found
+
+
 def chosen(collection: str, arguments: argparse.Namespace) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The experiments for a collection, by name, with their overrides."""
     kind = Collection.parse(collection).kind
@@ -310,7 +333,7 @@ def main() -> None:
                   file=sys.stderr, flush=True)  # fmt: skip
     rows = [known[training.key] for training in trainings if training.key in known]
     splits = SPLITS if arguments.test else ("valid",)
-    print(show(rows, [f"{split}/{metric}" for split in splits for metric in METRICS]))
+    print(show([*rows, *averaged(rows)], [f"{split}/{metric}" for split in splits for metric in METRICS]))
     if arguments.plot:
         from dots import draw  # type: ignore[import-not-found] # beside this script
 
