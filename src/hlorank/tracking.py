@@ -12,12 +12,15 @@ from typing import Any
 from filelock import FileLock
 
 from hlorank.config import TrackingConfig
+from hlorank.io import DataError
 from hlorank.tracking_view import VIEW_TAG, comparison_view
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 PARENT_VARIABLE = "HLORANK_PARENT_RUN"
 FINGERPRINT = "hlorank.fingerprint"
 """Tag of a training's run: what is trained, with which settings, on which data."""
+FEATURES = "features"
+"""Tag of a run: fingerprint of the features that its figures are of, however they are cut into segments."""
 BEST_TAU, TRAIN_SECONDS = "valid/best_kendall_tau", "train/seconds"
 """Metrics of a finished training: of the epoch that was kept, and what all epochs took."""
 
@@ -31,6 +34,22 @@ class Pruned(Exception):  # noqa: N818 - nothing went wrong
 def tracking_uri(config: TrackingConfig) -> str:
     """The tracking store: the variable MLFLOW_TRACKING_URI, else the configuration's."""
     return os.environ.get(URI_VARIABLE) or config.uri
+
+
+def existing_store() -> str:
+    """The address of the store that MLflow is set up for: MLFLOW_TRACKING_URI, else mlflow.db in the current folder.
+
+    Raises:
+        DataError: that is a database which does not exist. MLflow would make an empty one.
+    """
+    import mlflow
+
+    uri: str = mlflow.get_tracking_uri()
+    path = Path(uri.removeprefix(_SQLITE))
+    if uri.startswith(_SQLITE) and not path.is_file():
+        remedy = "no such file; run in the project's folder, or set MLFLOW_TRACKING_URI"
+        raise DataError("tracking store", "an MLflow database", remedy, file=path)
+    return uri
 
 
 @cache

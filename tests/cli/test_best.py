@@ -38,6 +38,7 @@ def log(tracking: TrackingConfig) -> Log:
 
     def logged(collection: str, tau: float | None, method: str = "gst", seed: int = 0, **other: str) -> str:
         tags = {"collection": collection, "method": method, "data": other.get("data", f"data of {collection}")}
+        tags |= {"features": other["features"]} if "features" in other else {}
         config = TrackingConfig(tracking.uri, other.get("experiment", "hlorank"), tracking.artifacts)
         with open_run(config, "name", tags) as (run_id, _):
             mlflow.log_params({"seed": seed})
@@ -66,7 +67,7 @@ def test_the_best_of_each_collection(log: Log, capsys: pytest.CaptureFixture[str
         "method": "gst_e",
         "seed": 3,
         "valid_kendall_tau": 0.75,
-        "data": "data of layout:cpu:random",
+        "features": "data of layout:cpu:random",
         "run_id": first,
         "model": str(tmp_path / "artifacts" / first / "artifacts" / "model"),
     }
@@ -82,11 +83,17 @@ def test_figures_of_other_data_are_not_compared(log: Log, capsys: pytest.Capture
     for data, tau in (("old", 0.75), ("new", 0.25), ("new", 0.5), ("old", 0.25)):
         log("tile:cpu", tau, data=data)
     log("layout:cpu:random", 0.125)
-    assert [(one["collection"], one["data"], one["valid_kendall_tau"]) for one in best(capsys)] == [
+    assert [(one["collection"], one["features"], one["valid_kendall_tau"]) for one in best(capsys)] == [
         ("layout:cpu:random", "data of layout:cpu:random", 0.125),
         ("tile:cpu", "old", 0.75),
         ("tile:cpu", "new", 0.5),
     ]
+
+
+def test_other_segments_of_the_same_features_are_compared(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+    for data, tau in (("whole graphs", 0.25), ("segments", 0.5)):
+        log("layout:cpu:random", tau, data=data, features="the same")
+    assert [(one["features"], one["valid_kendall_tau"]) for one in best(capsys)] == [("the same", 0.5)]
 
 
 def test_the_table_is_as_wide_as_the_terminal(

@@ -29,7 +29,7 @@ def test_it_writes_one_file(models: Path, capsys: pytest.CaptureFixture[str]) ->
     assert Path("report.html").is_file()
 
 
-@pytest.mark.parametrize("arguments", [["nowhere"], ["f" * 32], ["models", "--graph", "none"]])
+@pytest.mark.parametrize("arguments", [["nowhere"], ["f" * 32], ["models", "--graph", "none"], ["models", "-o", "."]])
 def test_what_is_not_there_is_wrong_usage(
     arguments: list[str], models: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

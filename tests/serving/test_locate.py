@@ -61,6 +61,7 @@ def test_paths(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             tmp_path,
             f"{tmp_path}: model: expected a folder that the stage train wrote, with spec.json, found none in it",
         ),
+        (model.parent, f"found one that holds the models .*{model.name}"),
         (model / "spec.json", "model: expected a folder, found a file"),
         ("nowhere", "nowhere: model: expected a model folder, an MLflow run id, .* found no such folder"),
         ("models", "models: model: expected a model folder"),
@@ -117,7 +118,9 @@ def test_a_run_without_a_model(store: str) -> None:
 
 def test_no_database_is_made(use: Callable[[Path], None], tmp_path: Path) -> None:
     use(tmp_path / "none.db")
-    with pytest.raises(DataError, match=r"none\.db; set MLFLOW_TRACKING_URI, or change to its folder"):
+    with pytest.raises(
+        DataError, match=r"none\.db: tracking store: expected an MLflow database, found no such file; run in"
+    ):
         model_folder("models:/some@champion")
     assert not (tmp_path / "none.db").exists()
 

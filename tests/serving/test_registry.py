@@ -151,6 +151,17 @@ def test_what_cannot_be_registered(make_run: MakeRun) -> None:
         register(folder)
 
 
+def test_no_store_is_made(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+
+    folder = make_run({EVALUATED: 0.5})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/none.db")
+    with pytest.raises(DataError, match=r"none\.db: tracking store: expected an MLflow database, found no such file"):
+        register(folder)
+    assert not (tmp_path / "none.db").exists()
+
+
 def test_a_version_is_found_as_a_model(make_run: MakeRun) -> None:
     folder = make_run({EVALUATED: 0.5})
     register(folder)

@@ -63,6 +63,8 @@ def test_what_became_of_each_job(client: MlflowClient, parent: str, run: Run) ->
     experiment = client.get_run(parent).info.experiment_id
     tags = {"mlflow.parentRunId": parent, **Job(parent, ("seed=4",)).tags}
     killed = client.create_run(experiment, tags=tags).info.run_id
+    with pytest.raises(KeyboardInterrupt), run(parent, "seed=5"):
+        raise KeyboardInterrupt
     found = {row.values["seed"]: row for row in rows(client, parent)}
     assert {seed: row.state for seed, row in found.items()} == {
         "0": "finished",
@@ -70,6 +72,7 @@ def test_what_became_of_each_job(client: MlflowClient, parent: str, run: Run) ->
         "2": "failed",
         "3": "failed",
         "4": "interrupted",
+        "5": "interrupted",
     }
     assert (found["0"].tau, found["0"].seconds, found["0"].run_id) == (0.5, 2.5, first)
     assert found["0"].values == {"seed": "0", "method": "full"}

@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
@@ -14,8 +13,7 @@ from hlorank.cli.table import print_table
 from hlorank.collection import Collection
 from hlorank.io import DataError
 
-_COLUMNS = ("collection", "method", "seed", "valid_kendall_tau", "data", "run_id", "model")
-_SQLITE = "sqlite:///"
+_COLUMNS = ("collection", "method", "seed", "valid_kendall_tau", "features", "run_id", "model")
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -25,7 +23,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="show the best trained model of each collection",
         description="Shows the finished training with the best validation Kendall tau of each collection, from the "
         "MLflow store that MLFLOW_TRACKING_URI names, else from mlflow.db in the current folder. Of a collection whose "
-        "data changed there is one for each data fingerprint, as figures compare on the same data only.",
+        "features changed there is one for each of their fingerprints, as figures compare on the same features only.",
     )
     parser.add_argument("--collection", metavar="ADDRESS", help="only this one, such as layout:cpu:random")
     parser.add_argument("--sweep", metavar="NAME", help="only trainings of the sweep of this name")
@@ -41,12 +39,9 @@ def _client() -> Any:
     """
     import mlflow
 
-    uri = mlflow.get_tracking_uri()
-    path = uri.removeprefix(_SQLITE)
-    if path != uri and not Path(path).is_file():  # MLflow would make an empty database
-        remedy = "no such file; run in the project's folder, or set MLFLOW_TRACKING_URI"
-        raise DataError("tracking store", "an MLflow database", remedy, file=path)
-    return mlflow.MlflowClient(uri)
+    from hlorank.tracking import existing_store
+
+    return mlflow.MlflowClient(existing_store())
 
 
 def _finished(client: Any, experiments: Sequence[str], collection: str | None) -> Iterator[Any]:
@@ -70,15 +65,15 @@ def _model(run: Any) -> str:
 
 
 def best_runs(collection: str | None = None, sweep: str | None = None) -> list[dict[str, Any]]:
-    """The finished training with the best validation Kendall tau of each collection and data fingerprint.
+    """The finished training with the best validation Kendall tau of each collection and fingerprint of features.
 
     Args:
         collection: only this one.
         sweep: only trainings of the sweep of this name, those included that it took over from before.
 
     Returns:
-        By the collection's name, then the best first: collection, method, seed, valid_kendall_tau, data (fingerprint),
-        run_id, model (folder or address).
+        By the collection's name, then the best first: collection, method, seed, valid_kendall_tau, features
+        (their fingerprint), run_id, model (folder or address).
 
     Raises:
         DataError: there is no store, no such sweep, or no such training.
@@ -86,7 +81,7 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
     """
     from hlorank.sweeps.jobs import adopted
     from hlorank.sweeps.sweep import check_name, find_sweep
-    from hlorank.tracking import BEST_TAU
+    from hlorank.tracking import BEST_TAU, FEATURES
 
     if collection is not None:
         collection = str(Collection.parse(collection))
@@ -105,14 +100,15 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
         tags = run.data.tags
         if parent is not None and tags.get("mlflow.parentRunId") != parent and run.info.run_id not in others:
             continue
+        features = tags.get(FEATURES, tags["data"])
         best.setdefault(
-            (tags["collection"], tags["data"]),
+            (tags["collection"], features),
             {
                 "collection": tags["collection"],
                 "method": tags["method"],
                 "seed": int(run.data.params["seed"]),
                 "valid_kendall_tau": run.data.metrics[BEST_TAU],
-                "data": tags["data"],
+                "features": features,
                 "run_id": run.info.run_id,
                 "model": _model(run),
             },

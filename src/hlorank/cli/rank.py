@@ -81,8 +81,6 @@ def _check(arguments: argparse.Namespace) -> None:
     for name, least in _LEAST.items():
         if (value := getattr(arguments, name)) < least:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: expected at least {least}")
-    if arguments.candidates > arguments.max_configurations:
-        raise ConfigError(f"--candidates {arguments.candidates}: expected at most --max-configurations")
     if arguments.csv == "-" and arguments.json:
         raise ConfigError("give --json or --csv -, not both: each has standard output to itself")
     if arguments.csv is not None and Path(arguments.csv).is_dir():

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hlorank.config import ConfigError
+
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Adds the subcommand."""
@@ -46,7 +48,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the report."""
+    """Writes the report.
+
+    Raises:
+        ConfigError: wrong usage.
+    """
+    if arguments.output.is_dir():
+        raise ConfigError(f"--output {arguments.output}: a folder; name a file")
     from hlorank.report.runs import find_runs
     from hlorank.report.write import write_report
 

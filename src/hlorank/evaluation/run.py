@@ -19,10 +19,10 @@ from hlorank.featurize.features import GraphFeatures
 from hlorank.io import DataError, read_json
 from hlorank.models.folder import SPEC
 from hlorank.models.open import GraphOpener
-from hlorank.tracking import open_run
+from hlorank.tracking import FEATURES, open_run
 
-FEATURES, MODEL = "features", "model"
-"""Tags of an evaluated run: the fingerprint of the features that were scored, and the model's digest."""
+MODEL = "model"
+"""Tag of an evaluated run: the digest of its model."""
 TABLE = "per_graph.json"
 """Artifact of an evaluated run: the table of graphs, as MLflow's UI sets those of several runs side by side."""
 

@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 
 from hlorank.io import DataError, resolve_path
+from hlorank.tracking import existing_store
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-_SQLITE = "sqlite:///"
 _SPEC = "spec.json"  # as in hlorank.models.folder, which imports torch
 _EXPECTED = "a model folder, an MLflow run id, runs:/<run id>/model or models:/<name>@<alias or /version>"
 
@@ -36,7 +36,9 @@ def model_folder(reference: str | Path) -> Path:
     folder = resolve_path(text)
     if folder.is_dir():
         if not (folder / _SPEC).is_file():
-            raise DataError("model", f"a folder that the stage train wrote, with {_SPEC}", "none in it", file=folder)
+            below = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{_SPEC}")))
+            found = f"one that holds the models {below}" if below else "none in it"
+            raise DataError("model", f"a folder that the stage train wrote, with {_SPEC}", found, file=folder)
         return folder
     if folder.exists():
         raise DataError("model", "a folder", "a file; give the folder that holds it", file=folder)
@@ -53,11 +55,7 @@ def _download(uri: str, reference: str) -> Path:
     from mlflow.exceptions import MlflowException
 
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", str(sys.stderr.isatty()))  # no bars in logs
-    store = mlflow.get_tracking_uri()
-    if store.startswith(_SQLITE) and not Path(store.removeprefix(_SQLITE)).is_file():
-        # MLflow would make an empty database.
-        remedy = f"no database {store.removeprefix(_SQLITE)}; set MLFLOW_TRACKING_URI, or change to its folder"
-        raise DataError("model", "an MLflow store that holds it", remedy, file=reference)
+    store = existing_store()
     target = tempfile.mkdtemp(prefix="hlorank-model-")
     atexit.register(shutil.rmtree, target, ignore_errors=True)
     try:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlorank.collection import Collection
-from hlorank.evaluation.run import FEATURES, MODEL
+from hlorank.evaluation.run import MODEL
 from hlorank.evaluation.scorer import load_scorer
 from hlorank.io import DataError, read_json
 from hlorank.models.folder import SPEC, Spec
 from hlorank.serving.locate import model_folder
 from hlorank.serving.package import log_package
 from hlorank.serving.ranker import MEMORY_BYTES
-from hlorank.tracking import BEST_TAU
+from hlorank.tracking import BEST_TAU, FEATURES, existing_store
 
 RUN = "run.json"  # as in hlorank.training.record, which needs what only training does
 CHAMPION = "champion"
@@ -70,10 +70,11 @@ def register(reference: str | Path, move: bool = False) -> Registration:
         move: move the alias to the version in any case.
 
     Raises:
-        DataError: there is no such model, it is damaged, was never trained, or its run is not in the store.
+        DataError: there is no store, no such model, it is damaged, was never trained, or its run is not in the store.
     """
     from mlflow import MlflowClient
 
+    existing_store()
     folder = model_folder(reference)
     spec = load_scorer(folder, MEMORY_BYTES).spec  # a damaged model is refused here, not when it is served
     if spec.steps == 0:

@@ -154,7 +154,7 @@ def _row(overrides: tuple[str, ...], run: Any, reason: str) -> Row:
         row.state, row.seconds = "finished", metrics.get(TRAIN_SECONDS)
     elif status == "KILLED":
         row.state = "pruned"
-    elif reason or status == "FAILED":
+    elif reason:  # a run that ended as failed without one was stopped from outside
         row.state, row.reason = "failed", reason
     return row
 

@@ -14,7 +14,7 @@ from hlorank.config import Config, to_plain
 from hlorank.io import write_json, write_text
 from hlorank.models.folder import Spec
 from hlorank.sweeps.jobs import adopt, current_job, finished_training
-from hlorank.tracking import BEST_TAU, FINGERPRINT, TRAIN_SECONDS, flatten, open_run, tracking_uri
+from hlorank.tracking import BEST_TAU, FEATURES, FINGERPRINT, TRAIN_SECONDS, flatten, open_run, tracking_uri
 
 log = logging.getLogger(__name__)
 
@@ -24,13 +24,16 @@ _COLUMNS = ["member", "epoch", "train_loss", "valid_kendall_tau", "step_seconds"
 
 
 @contextmanager
-def training_run(config: Config, spec: Spec, identity: str, trained: bool, earlier: str | None = None) -> Iterator[str]:
+def training_run(
+    config: Config, spec: Spec, identity: str, features: str, trained: bool, earlier: str | None = None
+) -> Iterator[str]:
     """Opens the MLflow run of a training, with the configuration as its parameters.
 
     Args:
         config: the whole configuration.
         spec: what is trained.
         identity: the fingerprint of the training; another run that has it is of the same.
+        features: the fingerprint of the features that it is trained and validated on.
         trained: whether there is anything to train on.
         earlier: a run to go on with, if the store still has it.
 
@@ -46,6 +49,7 @@ def training_run(config: Config, spec: Spec, identity: str, trained: bool, earli
         "data": spec.data,
         "trained": str(trained),
         FINGERPRINT: identity,
+        FEATURES: features,
         **({} if job is None else job.tags),
     }
     # What tells runs apart comes first: MLflow's tables and legends cut names off.

@@ -107,7 +107,7 @@ def train(config: Config, output: Path) -> float | None:
     with alone(config, key):
         if (tau := take_finished(config, key)) is not None:
             return tau
-        return _train_members(config, spec, trainings, key, origin, output)
+        return _train_members(config, spec, trainings, key, origin, graphs.store.fingerprint, output)
 
 
 def _train_members(
@@ -116,9 +116,10 @@ def _train_members(
     trainings: list[MemberTraining],
     key: str,
     origin: Mapping[str, Any],
+    features: str,
     output: Path,
 ) -> float | None:
-    """Trains and records; `key` is the fingerprint of `origin`, which tells the training apart."""
+    """Trains and records; `key` is the fingerprint of `origin`, which tells the training apart, `features` of those."""
     import mlflow
 
     state = Path(config.paths.state) / "training" / key
@@ -126,7 +127,7 @@ def _train_members(
     trained = bool(trainings[0].data.train)
     models, results = [training.model for training in trainings], list[Result]()
     trial = current_trial(config)
-    with _removed_if_pruned(state), training_run(config, spec, key, trained, earlier) as run_id:
+    with _removed_if_pruned(state), training_run(config, spec, key, features, trained, earlier) as run_id:
         write_json(state / RUN, {"run_id": run_id})
         mlflow.log_metric("train/parameters", sum(map(count_parameters, models)))
         for number in range(spec.members if trained else 0):

@@ -141,7 +141,7 @@ def _fit(config: Config, spec: BaselineSpec, key: str, store: FeatureStore, outp
     """Fits and records; `key` is the fingerprint of the training."""
     started, recipe = time.perf_counter(), RECIPES[config.method]
     train, valid = usable(store, config)
-    with training_run(config, spec, key, bool(train)) as run_id:
+    with training_run(config, spec, key, store.fingerprint, bool(train)) as run_id:
         if train or recipe.untrained is None:
             fit = recipe.fit(store, train, config)
             history = _history(fit, store, valid, config)
