@@ -137,6 +137,7 @@ def test_a_sweep_goes_on_under_its_name(call: Call, client: MlflowClient, capsys
 
     with pytest.raises(KeyboardInterrupt):
         call("seed=-1,0,1,2", "sweep.name=one", task=dies)
+    assert "the same command goes on with what is left" in capsys.readouterr().err
     (parent,) = sweeps(client)
     assert (parent.info.status, parent.info.run_name) == ("FAILED", "sweep one")
     assert len(artifact(client, parent.info.run_id, "jobs.csv").splitlines()) == 3

@@ -73,7 +73,7 @@ class Sweep:
         for row in sorted(failures, key=lambda row: [row.values.get(key, "") for key in shown]):
             job = " ".join(f"{key}={row.values[key]}" for key in shown if key in row.values)
             sys.stderr.write(f"error: {job or 'the job'}: {row.reason or row.state}\n")
-        if not completed:
+        if found and not completed:
             sys.stderr.write("error: the sweep did not come to its end; the same command goes on with what is left\n")
         self._client.set_terminated(self.run_id, "FINISHED" if completed and not failures else "FAILED")
         if self._lock is not None:
