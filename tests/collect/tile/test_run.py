@@ -43,7 +43,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gcc: str) -> TileTask:
     monkeypatch.chdir(tmp_path)
     return TileTask(
         program="tiled:layer",
-        arguments="f32[512,256] f32[256,512]",
+        arguments="f32[512,64] f32[64,256]",
         collection="tile:cpu",
         output=str(tmp_path / "out"),
         configurations=4,

@@ -1,0 +1,55 @@
+"""Which kernels are worth measuring."""
+
+from __future__ import annotations
+
+from itertools import chain, repeat
+from pathlib import Path
+
+import pytest
+
+from hlorank.collect.tile.kernel import Kernel, LeftOutError
+from hlorank.collect.tile.measuring import TooFastError, measure_tiles
+from hlorank.collect.tile.native import Tiles
+from hlorank.collect.tile.nest import Nest
+from hlorank.collect.tile.task import TileTask
+
+
+@pytest.fixture
+def task(tmp_path: Path, gcc: str) -> TileTask:
+    return TileTask(
+        program="tiled:layer",
+        arguments="",
+        collection="tile:cpu",
+        output=str(tmp_path),
+        configurations=4,
+        seed=0,
+        rounds=3,
+        fast_compile=False,
+        time_limit=60,
+        core=None,
+        kernels=1,
+    )
+
+
+def _read(monkeypatch: pytest.MonkeyPatch, first: float, others: float) -> None:
+    """Lets the first reading of a tile and all others be these, in ns."""
+    readings = chain([first], repeat(others))
+    monkeypatch.setattr(Tiles, "time", lambda *_, **__: next(readings))
+
+
+def test_one_disturbed_reading_leaves_no_kernel_out(
+    task: TileTask, dot: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _read(monkeypatch, 1e9, 1e6)
+    measured = measure_tiles(dot, Nest(dot.body), task, lambda _: None)
+    assert len(measured.tiles) == 4
+    assert (measured.times == 1e6).all()
+
+
+def test_slow_and_fast_kernels_are_left_out(task: TileTask, dot: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    _read(monkeypatch, 1e9, 1e8)
+    with pytest.raises(LeftOutError, match="takes more than 10 ms"):
+        measure_tiles(dot, Nest(dot.body), task, lambda _: None)
+    _read(monkeypatch, 1e6, 1e4)
+    with pytest.raises(TooFastError, match="takes less than 20 us"):
+        measure_tiles(dot, Nest(dot.body), task, lambda _: None)
