@@ -18,7 +18,7 @@ round, as the speed of a machine changes.
 from __future__ import annotations
 
 import argparse
-import csv
+import json
 import logging
 import os
 import sys
@@ -29,16 +29,18 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import quality  # type: ignore[import-not-found] # beside this script
+from rows import append_row, read_rows  # type: ignore[import-not-found] # beside this script
 
 from hlorank.collection import Collection
 from hlorank.config import Config
-from hlorank.io import atomic_path, shared_dir, write_json
+from hlorank.io import shared_dir, write_json
 
+_T = TypeVar("_T")
 RESULTS = Path(__file__).parent / "results" / "cost.csv"
 COLLECTIONS = ("layout/xla/default", "tile/cpu")
 REFERENCE = {"layout": "kaggle_1", "tile": "kaggle_1_tile"}
@@ -50,16 +52,13 @@ LITTLE = (
 )
 TRAINING, SCORING, SCORING_2 = "train_configs_per_second", "score_seconds", "score_seconds_2_threads"
 COLUMNS = (
+    *("collection", "experiment", "round", "fingerprint", "parameters", "configs_per_step", TRAINING, "score_configs"),
+    *(SCORING, SCORING_2, "train_bytes", "score_bytes"),
+)
+SUMMARY = (
     *("collection", "experiment", "parameters", "configs_per_step", TRAINING, "train_ratio", "score_configs"),
     *(SCORING, SCORING_2, "score_ratio", "train_bytes", "score_bytes"),
 )
-
-
-def make_model(config: Config, folder: Path) -> dict[str, Any]:
-    """Prepares the data and writes a model."""
-    quality.fetch(config)
-    quality.featurize(config)
-    return {"parameters": quality.train_model(config, folder)[0]}
 
 
 def train_cost(config: Config, seconds: float) -> dict[str, Any]:
@@ -165,7 +164,7 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")  # Lightning 2.6 with PyTorch 2.13
 
 
-def alone(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+def alone(function: Callable[..., _T], *arguments: Any) -> _T:
     """The result of a function that runs in a process of its own."""
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=_quiet) as pool:
         return pool.submit(function, *arguments).result()
@@ -177,22 +176,42 @@ def measure(collection: str, names: Sequence[str], arguments: argparse.Namespace
 
     work = arguments.work.resolve()
     tracking = (f"tracking.uri=sqlite:///{work}/mlflow.db", f"tracking.artifacts={work}/artifacts")
-    configs, folders = {}, {}
-    rounds: dict[str, list[dict[str, Any]]] = {}
+    rounds: dict[str, dict[int, dict[str, Any]]] = {}
+    missing = []
     for name in names:
         overrides = (*quality.overrides_of(name, quality.CPU_SECONDS), *tracking)
         place = work / quality.data_key(quality.composed(collection, overrides, 0, work))
-        configs[name], folders[name] = quality.composed(collection, overrides, 0, place), place / "models" / name
-        made = alone(make_model, quality.composed(collection, (*overrides, *LITTLE), 0, place), folders[name])
-        rounds[name] = [dict(made) for _ in range(arguments.rounds)]
+        config, folder = quality.composed(collection, overrides, 0, place), place / "models" / name
+        quality.fetch(config)
+        key = quality.training_key(config, quality.featurize(config))
+        known = [row for row in read_rows(arguments.results) if row["fingerprint"] == key]
+        rounds[name] = {int(row["round"]): _numbers(row) for row in known}
+        if set(range(arguments.rounds)) <= set(rounds[name]):
+            continue
+        parameters = alone(quality.train_model, quality.composed(collection, (*overrides, *LITTLE), 0, place), folder)[
+            0
+        ]
+        start = {"collection": collection, "experiment": name, "fingerprint": key, "parameters": parameters}
+        missing.append((start, config, folder))
     for number in range(arguments.rounds):
-        for name, config in configs.items():
-            found = rounds[name][number]
+        for start, config, folder in missing:
+            name = start["experiment"]
+            if number in rounds[name]:
+                continue
+            row = start | {"round": number}
             if config.method not in BASELINES:
-                found |= alone(train_cost, config, arguments.seconds)
-            found |= alone(score_cost, config, folders[name])
-            print(f"[{number + 1}/{arguments.rounds}] {collection} {name}: {found}", file=sys.stderr, flush=True)
-    return summary(collection, rounds)
+                row |= alone(train_cost, config, arguments.seconds)
+            row |= alone(score_cost, config, folder)
+            append_row(arguments.results, COLUMNS, row)
+            rounds[name][number] = row
+            print(f"[{number + 1}/{arguments.rounds}] {collection} {name}: {row}", file=sys.stderr, flush=True)
+    return summary(collection, {name: [found[n] for n in range(arguments.rounds)] for name, found in rounds.items()})
+
+
+def _numbers(row: Mapping[str, str]) -> dict[str, Any]:
+    """A row of the file without what is no number, or is not there."""
+    first = COLUMNS.index("parameters")
+    return {column: json.loads(row[column]) for column in COLUMNS[first:] if row[column]}
 
 
 def summary(collection: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
@@ -201,7 +220,7 @@ def summary(collection: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) 
     rows = []
     for name, found in rounds.items():
         row: dict[str, Any] = {"collection": collection, "experiment": name}
-        row |= {column: median(one[column] for one in found) for column in COLUMNS if column in found[0]}
+        row |= {column: median(one[column] for one in found) for column in SUMMARY[2:] if column in found[0]}
         both = list(zip(found, reference, strict=True))
         row["score_ratio"] = median(other[SCORING] / own[SCORING] for own, other in both)
         if TRAINING in row:
@@ -212,9 +231,9 @@ def summary(collection: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as Markdown."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    lines = [f"| {' | '.join(SUMMARY)} |", "|---" * len(SUMMARY) + "|"]
     for row in rows:
-        cells = (row.get(column, "") for column in COLUMNS)
+        cells = (row.get(column, "") for column in SUMMARY)
         lines.append(f"| {' | '.join(f'{c:,.4g}' if isinstance(c, float) else str(c) for c in cells)} |")
     return "\n".join(lines)
 
@@ -234,6 +253,7 @@ def main() -> None:
     if arguments.quick:
         arguments.collection, arguments.results = ["tile/cpu"], arguments.work / "quick.csv"
         arguments.experiment, arguments.rounds, arguments.seconds = ["best_tile"], 1, 1.0
+        arguments.results.unlink(missing_ok=True)
     rows = []
     for collection in arguments.collection:
         if collection.startswith("layout") and not (shared_dir() / "data/tpugraphs").is_dir():
@@ -242,10 +262,6 @@ def main() -> None:
         kind = Collection.parse(collection).kind
         wanted = {REFERENCE[kind], *(arguments.experiment or quality.EXPERIMENTS[kind])}
         rows += measure(collection, [name for name in quality.EXPERIMENTS[kind] if name in wanted], arguments)
-    with atomic_path(arguments.results) as temporary, temporary.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
     print(show(rows))
     if arguments.json:
         write_json(arguments.json, {"rounds": arguments.rounds, "rows": rows})
