@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
@@ -14,6 +15,7 @@ from hlorank.io import atomic_path
 
 # Shape and fill tell splits apart where colours (Okabe and Ito's, for all kinds of vision) do not.
 _SPLITS = {"valid": ("#0072B2", "o", "none"), "test": ("#D55E00", "D", "#D55E00")}
+_COLUMNS = 2  # of panels side by side
 
 
 def draw(rows: Sequence[dict[str, Any]], splits: Sequence[str], path: Path) -> None:
@@ -30,9 +32,13 @@ def draw(rows: Sequence[dict[str, Any]], splits: Sequence[str], path: Path) -> N
     }
     with mpl.rc_context({"svg.hashsalt": "hlorank", "svg.fonttype": "none", "font.size": 9}):
         height = 1.0 + 0.24 * max(map(len, names.values()))
-        figure = Figure(figsize=(4.6 * len(collections), height), layout="constrained")
-        panels = figure.subplots(1, len(collections), squeeze=False)[0]
-        for axes, collection in zip(panels, collections, strict=True):
+        columns = min(len(collections), _COLUMNS)
+        lines = math.ceil(len(collections) / columns)
+        figure = Figure(figsize=(4.6 * columns, height * lines), layout="constrained")
+        panels = figure.subplots(lines, columns, squeeze=False).ravel()
+        for axes in panels[len(collections) :]:
+            axes.remove()
+        for axes, collection in zip(panels, collections, strict=False):
             for split in splits:
                 colour, marker, fill = _SPLITS[split]
                 for y, name in enumerate(names[collection]):
