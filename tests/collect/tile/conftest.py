@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ pytest.importorskip("jax", reason="needs jax (extra collect)")
 
 from hlorank.collect import xla
 from hlorank.collect.tile.kernel import Harvest, Kernel, harvest
+from hlorank.collect.tile.task import TileTask
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 
 HarvestOf = Callable[..., Harvest]
@@ -25,6 +27,24 @@ def gcc() -> str:
     if path is None:
         pytest.skip("needs gcc")
     return path
+
+
+@pytest.fixture
+def task(tmp_path: Path, gcc: str) -> TileTask:
+    """Measures few tiles of one kernel."""
+    return TileTask(
+        program="tiled:layer",
+        arguments="f32[512,64] f32[64,256]",
+        collection="tile:cpu",
+        output=str(tmp_path / "out"),
+        configurations=4,
+        seed=0,
+        rounds=3,
+        fast_compile=False,
+        time_limit=60,
+        core=None,
+        kernels=1,
+    )
 
 
 @pytest.fixture(scope="session")

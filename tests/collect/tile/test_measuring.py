@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import chain, repeat
-from pathlib import Path
 
 import pytest
 
@@ -12,23 +11,6 @@ from hlorank.collect.tile.measuring import TooFastError, measure_tiles
 from hlorank.collect.tile.native import Tiles
 from hlorank.collect.tile.nest import Nest
 from hlorank.collect.tile.task import TileTask
-
-
-@pytest.fixture
-def task(tmp_path: Path, gcc: str) -> TileTask:
-    return TileTask(
-        program="tiled:layer",
-        arguments="",
-        collection="tile:cpu",
-        output=str(tmp_path),
-        configurations=4,
-        seed=0,
-        rounds=3,
-        fast_compile=False,
-        time_limit=60,
-        core=None,
-        kernels=1,
-    )
 
 
 def _read(monkeypatch: pytest.MonkeyPatch, first: float, others: float) -> None:

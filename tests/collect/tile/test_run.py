@@ -38,22 +38,11 @@ def broken(x, w):
 
 
 @pytest.fixture
-def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gcc: str) -> TileTask:
+def task(task: TileTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TileTask:
+    """Measures both kernels of the program."""
     (tmp_path / "tiled.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
-    return TileTask(
-        program="tiled:layer",
-        arguments="f32[512,64] f32[64,256]",
-        collection="tile:cpu",
-        output=str(tmp_path / "out"),
-        configurations=4,
-        seed=0,
-        rounds=3,
-        fast_compile=False,
-        time_limit=60,
-        core=None,
-        kernels=2,
-    )
+    return dataclasses.replace(task, kernels=2)
 
 
 def test_kernels_are_measured_once(task: TileTask) -> None:
