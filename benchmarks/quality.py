@@ -61,7 +61,9 @@ ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "without ensemble": ("ensemble.seeds=1",),
         "without attention over configurations": ("model.block=[layer_norm,sage,gelu,residual]",),
         "without message passing": ("model.block=[layer_norm,linear,configuration_attention,gelu,residual]",),
-        "without sum over configurable nodes": ("model.pooling=[mean,max]",),
+        "without one block (three)": ("model.blocks=3",),
+        "without sum over all nodes": ("model.pooling=[mean,max,unit_configurable_sum]",),
+        "without sum over configurable nodes": ("model.pooling=[mean,max,sum]",),
         "without logistic loss (ListMLE)": ("loss=listmle",),
         "without sizes of layouts": ("model.layout_sizes=false",),
         "without separate directions": ("model.directions=shared",),
@@ -254,7 +256,8 @@ def averaged(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             groups.setdefault((row["experiment"], str(row["seed"])), []).append(row)
         for (experiment, seed), some in groups.items():
             if len(some) == count > 1:
-                known = [name for name in COLUMNS if "/" in name and all(row[name] not in (None, "") for row in some)]
+                figures = (name for name in COLUMNS if "/" in name)
+                known = [name for name in figures if all(row.get(name) not in (None, "") for row in some)]
                 means = {name: mean(float(row[name]) for row in some) for name in ("cpu_seconds", *known)}
                 found.append({"collection": f"mean of {count}", "experiment": experiment, "seed": seed, **means})
     return found
