@@ -49,8 +49,6 @@ COLUMNS = (
     *("collection", "experiment", "seed", "fingerprint", "graph", "parameters", "steps", "cpu_seconds"),
     *FIGURES,
 )
-# Imports take longer than the training of a kernel does: a process takes several.
-_TRAININGS_PER_PROCESS = 15
 
 
 class Fold(NamedTuple):
@@ -156,8 +154,7 @@ def main() -> None:
     rankings = list(waiting(arguments, work))
     known = {row["fingerprint"]: row for row in read_rows(arguments.results)}
     missing = [] if arguments.show else [ranking for ranking in rankings if ranking.training.key not in known]
-    pool = ProcessPoolExecutor(arguments.jobs, get_context("spawn"), max_tasks_per_child=_TRAININGS_PER_PROCESS)
-    with pool:
+    with ProcessPoolExecutor(arguments.jobs, get_context("spawn")) as pool:
         futures = [pool.submit(run, ranking) for ranking in missing]
         for number, future in enumerate(as_completed(futures), 1):
             row = future.result()
