@@ -201,9 +201,8 @@ def test_fast_paths_equal_the_plain_form_on_random_graphs(
         override_layout=override_layout and join == "early",
     ).to(dtype)
     for parameter in model.parameters():
-        if (
-            not parameter.any()
-        ):  # GIN's at zero makes two nodes equal that are each other's neighbour: a tie of the maximum
+        # With GIN's at zero two nodes that are each other's only neighbours are equal: a tie of the maximum.
+        if not parameter.any():
             torch.nn.init.constant_(parameter, 0.1)
     halo = 0 if Mixing.SEGMENT in model.mixing else halo
     graph = make_inputs(segments=segments, halo=halo, nodes=nodes, distinct=4, seed=seed, dtype=numpy_type)
