@@ -34,7 +34,8 @@ def test_what_is_written_is_read_back(measured: MeasuredGraph, tmp_path: Path) -
     assert json.loads(sidecar_path(npz).read_text()) == {"fingerprint": "f", "x": 1}
     found = read_graph(npz, "layout")
     assert found.measurements.runtime.tolist() == [900, 1500]
-    np.testing.assert_array_equal(found.configurations.codes, [[0], [1]])  # type: ignore[union-attr]
+    assert isinstance(found.configurations, LayoutConfigurations)
+    np.testing.assert_array_equal(found.configurations.codes, [[0], [1]])
     assert record.complete(npz, "f")
     assert not record.complete(npz, "g")
 

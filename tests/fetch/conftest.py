@@ -48,7 +48,7 @@ class Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Stays silent about clients that hang up, as killed ones do."""
         if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
+            super().handle_error(request, client_address)  # type: ignore[arg-type] # typeshed's types are private
 
     @property
     def base_url(self) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import shortest_path
 
-from hlorank.collection import Collection, graph_files, read_graph
+from hlorank.collection import SPLITS, Collection, graph_files, read_graph
 from hlorank.config import SyntheticConfig
 from hlorank.fetch.synthetic import draw_graph, fetch, layout_graph, layout_runtime, tile_kernel, tile_runtime
 from hlorank.fetch.synthetic import runtime as formula
@@ -460,12 +460,12 @@ def tree(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("collection", [RANDOM, DEFAULT, TILE], ids=str)
 def test_fetch_writes_the_tree(collection: Collection, tmp_path: Path) -> None:
     fetch(collection, CONFIG, tmp_path / collection.path)
-    for split, count in (("train", 2), ("valid", 1), ("test", 1)):
-        files = graph_files(tmp_path, collection, split)  # type: ignore[arg-type]
+    for split, count in zip(SPLITS, (2, 1, 1), strict=True):
+        files = graph_files(tmp_path, collection, split)
         assert [f.stem for f in files] == [f"synthetic_{split}_{i:03d}" for i in range(count)]
         for index, file in enumerate(files):
             measured = read_graph(file, collection.kind)
-            drawn = draw_graph(collection, CONFIG, split, index)  # type: ignore[arg-type]
+            drawn = draw_graph(collection, CONFIG, split, index)
             assert measured.name == drawn.name
             assert np.array_equal(measured.measurements.runtime, drawn.measurements.runtime)
             assert np.array_equal(measured.graph.node_feat, drawn.graph.node_feat)
@@ -525,9 +525,9 @@ def test_generated_data_is_labelled_so(tmp_path: Path) -> None:
     ("name", "value"),
     [("train", -1), ("min_nodes", 10), ("min_nodes", 201), ("configurations", 0), ("repeated", 1.5), ("noise", -0.1)],
 )
-def test_settings_out_of_range_are_refused(name: str, value: float, tmp_path: Path) -> None:
+def test_settings_out_of_range_are_refused(name: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"data\.synthetic\.{name}: {value}; choose a value from"):
-        fetch(RANDOM, dataclasses.replace(CONFIG, **{name: value}), tmp_path)  # type: ignore[arg-type]
+        fetch(RANDOM, dataclasses.replace(CONFIG, **{name: value}), tmp_path)
 
 
 _LARGE = """

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,8 +56,8 @@ class Page(HTMLParser):
         return [json.loads(text) for kind, text in self.scripts if kind == "application/json"]
 
 
-def written(runs: list[Run], folder: Path, **options: object) -> Page:
-    write_report(runs, folder / "report.html", folder / "features", folder / "segments", **options)  # type: ignore[arg-type]
+def written(runs: list[Run], folder: Path, **options: Any) -> Page:
+    write_report(runs, folder / "report.html", folder / "features", folder / "segments", **options)
     return Page((folder / "report.html").read_text(encoding="utf-8"))
 
 

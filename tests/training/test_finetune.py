@@ -46,12 +46,17 @@ class Interrupted(Exception):
 @pytest.mark.parametrize(("owner", "steps"), [(RankingModule, 24), (HeadModule, 16)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_an_interrupted_training_goes_on_with_its_table(
-    owner: type, steps: int, dtype: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    owner: type[RankingModule | HeadModule],
+    steps: int,
+    dtype: str,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It takes the same steps, wherever it stops; several graphs a step count in both parts alike."""
     few = {"segments__table_dtype": dtype, "segments__configs_per_graph": 20, "segments__redraw_epochs": 2}
     config = settings(method="gst_efd", trainer__graphs_per_step=2, **few)
-    plain, seen = owner.training_step, list[int]()  # type: ignore[attr-defined]
+    plain, seen = owner.training_step, list[int]()
 
     def counted(self: Any, step: Any, index: int) -> Any:
         seen.append(index)

@@ -15,9 +15,9 @@ def test_methods_are_data() -> None:
     assert not METHODS["gst"].whole_graph
     assert method_named("gst") is METHODS["gst"]
     with pytest.raises(TypeError):
-        METHODS["other"] = METHODS["gst"]  # type: ignore[index]
+        METHODS["other"] = METHODS["gst"]  # type: ignore[index] # what the test is about
     with pytest.raises(FrozenInstanceError):
-        METHODS["gst"].whole_graph = True  # type: ignore[misc]
+        METHODS["gst"].whole_graph = True  # type: ignore[misc] # as above
 
 
 def test_unknown_methods_are_named() -> None:

@@ -33,7 +33,7 @@ def make_module(config: Config) -> tuple[RankingModule, dict[str, float]]:
     sizes = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
     module = RankingModule(CostModel(config.model, sizes, config.segments.aggregation).double(), config)
     logged: dict[str, float] = {}
-    module.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign]
+    module.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign] # there is no trainer
     return module, logged
 
 
@@ -128,7 +128,7 @@ def test_the_learning_rate_follows_the_cpu_time_where_that_is_ahead(settings: Se
     schedule.optimizer.step()
 
     def rate(share: float) -> float:
-        module.budget = SimpleNamespace(share=share)  # type: ignore[assignment]
+        module.budget = SimpleNamespace(share=share)  # type: ignore[assignment] # no more of it is read
         schedule.step()
         return float(schedule.get_last_lr()[0]) / 0.01
 

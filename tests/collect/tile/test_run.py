@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hlorank.collect.tile.run import collect_tiles
 from hlorank.collect.tile.task import TileTask
 from hlorank.collection import read_graph
 from hlorank.config import ConfigError
+from hlorank.graph import TileConfigurations
 
 PROGRAM = """
 import jax.numpy as jnp
@@ -47,8 +49,8 @@ def task(task: TileTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Til
 
 def test_kernels_are_measured_once(task: TileTask) -> None:
     lines: list[str] = []
-    options = {"hang_seconds": 60.0, "echo": lines.append, "check_machine": lambda: None}
-    summary = collect_tiles([task], **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"hang_seconds": 60.0, "echo": lines.append, "check_machine": lambda: None}
+    summary = collect_tiles([task], **options)
     (program,) = summary.measured
     assert not summary.left_out
     files = sorted(task.folder.glob("*.npz"))
@@ -63,7 +65,8 @@ def test_kernels_are_measured_once(task: TileTask) -> None:
         assert graph.measurements.normalizer is not None
         assert (graph.measurements.normalizer == runtimes[0]).all()
         assert runtimes[0] == about["runtime_ns"]["default"] >= 20_000
-        feat = graph.configurations.feat  # type: ignore[union-attr]
+        assert isinstance(graph.configurations, TileConfigurations)
+        feat = graph.configurations.feat
         assert len(np.unique(feat, axis=0)) == 4
         assert feat[:, 8:10].max(axis=0).tolist() <= [512, 512]
         assert (feat[:, 0].min() >= 1) == (about["kind"] == "dot")
@@ -76,10 +79,10 @@ def test_kernels_are_measured_once(task: TileTask) -> None:
     assert set(json.loads(task.summary(program).read_text())["kernels"]) == {npz.stem for npz in files}
 
     before = {npz: npz.stat().st_mtime_ns for npz in files}
-    assert collect_tiles([task], **options).present == [program]  # type: ignore[arg-type]
+    assert collect_tiles([task], **options).present == [program]
     task.summary(program).unlink()  # killed after the kernels, before the summary
     files[0].unlink()
-    assert collect_tiles([task], **options).measured == [program]  # type: ignore[arg-type]
+    assert collect_tiles([task], **options).measured == [program]
     assert files[0].exists()
     assert files[1].stat().st_mtime_ns == before[files[1]]
 
