@@ -6,8 +6,8 @@ for a claim beyond the number.
 - layout/xla/default: unet3d is trained on, unet_3d.4x4.bf16 is ranked. 84 % of its 1,965 configurations are within
   0.01 % of the fastest, so that its slowdown says little.
 - tile/xla: 14 kernels of op_tuning_data.pb are trained on, the 15th is ranked, each in turn. Six of them have but two
-  or three configurations; those of three have no window to tell them apart, so that no ranking has a tau but 0, and no
-  mean one above 0.8.
+  or three configurations. Three of these six have configurations that no window tells apart, so that every ranking of
+  them has a tau of 0, and no mean is above 0.8.
 
 What is ranked stands in the split test and nothing in valid, so that no epoch is chosen on it: a training keeps the one
 with the smallest training loss. Each ranking is a row of benchmarks/results/real.csv as soon as it is done, and is not
