@@ -45,7 +45,7 @@ RESULTS = Path(__file__).parent / "results" / "cost.csv"
 COLLECTIONS = ("layout/xla/default", "tile/cpu")
 REFERENCE = {"layout": "kaggle_1", "tile": "kaggle_1_tile"}
 SCORING_SECONDS = 2.0  # what takes less is repeated
-# Only a folder to score with: what weights hold does not change what scoring costs.
+# Only a folder to score with: what the weights of a network hold does not change what scoring costs.
 LITTLE = (
     *("trainer.max_epochs=1", "trainer.steps_per_epoch=1", "trainer.graphs_per_step=1", "segments.finetune_epochs=1"),
     "trainer.validation_configs=2",
@@ -188,7 +188,7 @@ def measure(collection: str, names: Sequence[str], arguments: argparse.Namespace
         rounds[name] = {int(row["round"]): _numbers(row) for row in known}
         if set(range(arguments.rounds)) <= set(rounds[name]):
             continue
-        little = quality.composed(collection, (*overrides, *LITTLE), 0, place)
+        little = config if config.method in BASELINES else quality.composed(collection, (*overrides, *LITTLE), 0, place)
         parameters, _ = alone(quality.train_model, little, folder)
         start = {"collection": collection, "experiment": name, "fingerprint": key, "parameters": parameters}
         missing.append((start, config, folder))
@@ -240,7 +240,7 @@ def show(rows: Sequence[Mapping[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collection", nargs="+", default=COLLECTIONS, choices=COLLECTIONS)
-    parser.add_argument("--experiment", nargs="+", help="beside the reference (default: all for the kind)")
+    parser.add_argument("--experiment", nargs="+", choices=quality.NAMES, metavar="NAME", help=quality.NAMES_HELP)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="CPU time of training in each round")
     parser.add_argument("--work", type=Path, default=quality.ROOT / ".hlorank" / "cost", help="features and models")

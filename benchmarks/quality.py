@@ -56,6 +56,8 @@ EXPERIMENTS = {
     ),
 }
 """By the kind of collection that they are for."""
+NAMES = tuple(dict.fromkeys(name for names in EXPERIMENTS.values() for name in names))
+NAMES_HELP = f"each on the collections of its kind, by default all: {', '.join(NAMES)}"
 ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "best_layout": {
         "without ensemble": ("ensemble.seeds=1",),
@@ -303,7 +305,7 @@ def waiting(arguments: argparse.Namespace, work: Path) -> list[Training]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collection", nargs="+", required=True, help="paths such as layout/cpu/random")
-    parser.add_argument("--experiment", nargs="+", help="of conf/experiment (default: all for the kind of collection)")
+    parser.add_argument("--experiment", nargs="+", choices=NAMES, metavar="NAME", help=NAMES_HELP)
     parser.add_argument("--ablation", action="store_true", help="the best experiment without one ingredient each")
     parser.add_argument("--try", dest="tried", nargs="+", action="append", default=[], metavar="KEY=VALUE",
                         help="the first experiment with these overrides")  # fmt: skip
@@ -312,7 +314,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="trainings side by side (default: 2)")
     parser.add_argument("--work", type=Path, default=ROOT / ".hlorank" / "quality", help="features, models, runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--show", action="store_true", help="show what is there and compute nothing")
+    parser.add_argument("--show", action="store_true", help="show what is there and train nothing")
     parser.add_argument("--test", action="store_true", help="show the columns of test as well")
     parser.add_argument("--plot", type=Path, metavar="SVG", help="draw the Kendall tau of what is shown")
     arguments = parser.parse_args()

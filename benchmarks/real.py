@@ -11,11 +11,12 @@ for a claim beyond the number.
 
 What is ranked stands in the split test and nothing in valid, so that no epoch is chosen on it: a training keeps the one
 with the smallest training loss. Each ranking is a row of benchmarks/results/real.csv as soon as it is done, and is not
-computed again as long as neither its configuration nor its data change. The table is the mean over what is ranked, with
-mean and standard deviation over seeds; a training has a budget of process CPU time.
+computed again as long as neither its configuration nor its data change; but CPUs of another kind may round embeddings
+of opcodes otherwise, and what uses these is computed again there. The table is the mean over what is ranked, with mean
+and standard deviation over seeds; a training has a budget of process CPU time.
 
     python benchmarks/real.py
-    python benchmarks/real.py --collection tile/xla --experiment kaggle_1 best_tile --seeds 1
+    python benchmarks/real.py --collection tile/xla --experiment kaggle_1_tile best_tile --seeds 1
 """
 
 from __future__ import annotations
@@ -132,14 +133,14 @@ def mean_over_graphs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collection", nargs="+", default=[*CPU_SECONDS], choices=CPU_SECONDS)
-    parser.add_argument("--experiment", nargs="+", help="by name (default: all for the kind of collection)")
+    parser.add_argument("--experiment", nargs="+", choices=quality.NAMES, metavar="NAME", help=quality.NAMES_HELP)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folds", type=int, metavar="N", help="only the first N kernels (default: all)")
     parser.add_argument("--cpu-seconds", type=float, help=f"of a training (default: {CPU_SECONDS})")
     parser.add_argument("--jobs", type=int, default=2, help="trainings side by side (default: 2)")
     parser.add_argument("--work", type=Path, default=quality.ROOT / ".hlorank" / "real", help="graphs, models, runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--show", action="store_true", help="show what is there and compute nothing")
+    parser.add_argument("--show", action="store_true", help="show what is there and train nothing")
     parser.add_argument("--quick", action="store_true", help="a second for each of two rankings, kept with the work")
     arguments = parser.parse_args()
     if not (shared_dir() / KERNELS).is_file():
