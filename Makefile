@@ -26,7 +26,7 @@ repro: $(READY) ## Run the pipeline (dvc repro) and print its scores
 	python -m hlorank.evaluation.summary
 
 test: lint ## Check format, lint, types, layers, and run the tests
-	python -m pytest -n 2 --cov --cov-report=term:skip-covered --cov-fail-under=90
+	python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=90
 
 test-slow: $(READY) ## Run what is too long for test: browser, servers, long trainings
 	python -m pytest -m slow

