@@ -9,7 +9,7 @@ export DO_NOT_TRACK = true
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install repro test test-slow lint params reference proto vega ui bench clean
+.PHONY: help install repro test coverage test-slow lint params reference proto vega ui bench clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ repro: $(READY) ## Run the pipeline (dvc repro) and print its scores
 	python -m hlorank.evaluation.summary
 
 test: lint ## Check format, lint, types, layers, and run the tests
+	python -m pytest -n 2 --dist worksteal
+
+coverage: $(READY) ## Run the same tests and show the lines that they miss (half as long again)
 	python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=90
 
 test-slow: $(READY) ## Run what is too long for test: browser, servers, long trainings
