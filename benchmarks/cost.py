@@ -188,8 +188,8 @@ def measure(collection: str, names: Sequence[str], arguments: argparse.Namespace
         rounds[name] = {int(row["round"]): _numbers(row) for row in known}
         if set(range(arguments.rounds)) <= set(rounds[name]):
             continue
-        little = config if config.method in BASELINES else quality.composed(collection, (*overrides, *LITTLE), 0, place)
-        parameters, _ = alone(quality.train_model, little, folder)
+        fitted = config if config.method in BASELINES else quality.composed(collection, (*overrides, *LITTLE), 0, place)
+        parameters, _ = alone(quality.train_model, fitted, folder)
         start = {"collection": collection, "experiment": name, "fingerprint": key, "parameters": parameters}
         missing.append((start, config, folder))
     for number in range(arguments.rounds):
