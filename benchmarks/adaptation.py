@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hlorank.collection import Collection, graph_files, measured_family, read_graph
-from hlorank.evaluation.scoring import mean_of_members
-from hlorank.graph import MeasuredGraph
+from hlorank.data.collection import Collection, graph_files, measured_family, read_graph
+from hlorank.data.graph import MeasuredGraph
 from hlorank.models.baselines.baseline import BASELINES
-from hlorank.models.folder import load_model
-from hlorank.serving.autotune.propose import Adapted, Float64, Priority, propose
+from hlorank.models.scoring import mean_of_members
+from hlorank.models.serialization import load_model
 from hlorank.serving.ranker import Ranker
 from hlorank.training.losses import listmle
+from hlorank_collect.autotune.propose import Adapted, Float64, Priority, propose
 
 SAMPLE = Path(__file__).resolve().parents[1] / "data" / "sample"
 BATCH, BUDGET = 4, 20

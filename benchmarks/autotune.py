@@ -23,17 +23,17 @@ from pathlib import Path
 import numpy as np
 from rows import append_row, read_rows  # type: ignore[import-not-found] # beside this script
 
-from hlorank.collect.busy import require_quiet
-from hlorank.collect.candidates import Candidates
-from hlorank.collect.capture import captured, configurable
-from hlorank.collect.measure import Float64, Rounds, measure
-from hlorank.collect.worker import environment
-from hlorank.collect.zoo import programs
-from hlorank.io import read_json
+from hlorank.files import read_json
 from hlorank.metrics import ranking
-from hlorank.serving.autotune.child import Pool
-from hlorank.serving.autotune.propose import propose
-from hlorank.serving.autotune.task import TuneTask
+from hlorank_collect.autotune.autotune_task import TuneTask
+from hlorank_collect.autotune.propose import propose
+from hlorank_collect.autotune.tune_program import Pool
+from hlorank_collect.busy import require_quiet
+from hlorank_collect.layouts.capture import captured, configurable
+from hlorank_collect.layouts.compiled_layouts import Candidates
+from hlorank_collect.timing import Float64, Rounds, measure
+from hlorank_collect.worker import environment
+from hlorank_collect.zoo import programs
 
 RESULTS = Path(__file__).parent / "results" / "autotune.csv"
 SAMPLE = Path(__file__).parents[1] / "data" / "sample"

@@ -36,9 +36,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import quality  # type: ignore[import-not-found] # beside this script
 from rows import append_row, read_rows  # type: ignore[import-not-found] # beside this script
 
-from hlorank.collection import Collection
 from hlorank.config import Config
-from hlorank.io import shared_dir, write_json
+from hlorank.data.collection import Collection
+from hlorank.files import shared_dir, write_json
 
 _T = TypeVar("_T")
 RESULTS = Path(__file__).parent / "results" / "cost.csv"
@@ -68,13 +68,13 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
     from lightning.pytorch.callbacks import Callback
 
     from hlorank.models.cost_model import CostModel
-    from hlorank.models.folder import input_sizes
-    from hlorank.models.open import GraphOpener
+    from hlorank.models.graph_loader import GraphOpener
+    from hlorank.models.serialization import input_sizes
     from hlorank.training.averaging import StepAveraging
     from hlorank.training.callbacks import peak_memory_bytes
-    from hlorank.training.data import StepData
-    from hlorank.training.methods import method_named
-    from hlorank.training.module import RankingModule
+    from hlorank.training.gst.methods import method_named
+    from hlorank.training.ranking_module import RankingModule
+    from hlorank.training.step_data import StepData
 
     class Clock(Callback):
         """CPU time and configurations so far after each step of the optimizer; stops after `seconds`."""
@@ -131,8 +131,8 @@ def score_cost(config: Config, folder: Path) -> dict[str, Any]:
     """Scores all configurations of valid, with one thread and with two."""
     import torch
 
-    from hlorank.evaluation.scorer import load_scorer
-    from hlorank.models.open import GraphOpener
+    from hlorank.models.graph_loader import GraphOpener
+    from hlorank.models.scorer import load_scorer
     from hlorank.training.callbacks import peak_memory_bytes
 
     collection, paths = Collection.parse(config.collection), config.paths

@@ -11,8 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hlorank.io import atomic_path, read_json, write_json, write_text
-from hlorank.training.methods import METHODS
+from hlorank.files import atomic_path, read_json, write_json, write_text
+from hlorank.training.gst.methods import METHODS
 
 Point = dict[str, float]
 

@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from hlorank.io import atomic_path
+from hlorank.files import atomic_path
 
 # Shape and fill tell splits apart where colours (Okabe and Ito's, for all kinds of vision) do not.
 _SPLITS = {"valid": ("#0072B2", "o", "none"), "test": ("#D55E00", "D", "#D55E00")}

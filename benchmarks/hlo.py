@@ -23,12 +23,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.graph import Graph
+from hlorank.data.graph import Graph
+from hlorank.files import shared_dir
 from hlorank.hlo.features import node_features
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ModuleTuningData, TuningData
 from hlorank.hlo.opcodes import OPCODES, opcode_ids
 from hlorank.hlo.program import flatten
-from hlorank.io import shared_dir
 
 # Prints the bytes that reading adds to the peak of the resident memory (of Linux: getrusage's peak is the parent's).
 READ = """

@@ -26,7 +26,7 @@ import torch
 from step_time import FORMS, Training, Workload, synthetic  # type: ignore[import-not-found] # beside this script
 from torch.profiler import ProfilerActivity, profile
 
-from hlorank.io import write_json
+from hlorank.files import write_json
 
 METHODS = ("gst_one", "gst", "gst_e", "gst_ed", "full")
 CONFIGURATIONS, REPEATS, QUICK_SEGMENTS = 8, 3, 5

@@ -37,22 +37,22 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import Progress
 
-from hlorank.collection import Collection
 from hlorank.config import Config, load, to_plain
-from hlorank.evaluation.scoring import score_configurations
-from hlorank.featurize.build import featurize_collection
-from hlorank.featurize.store import FeatureStore
+from hlorank.data.collection import Collection
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.fetch import local, synthetic
-from hlorank.io import fingerprint, shared_dir
+from hlorank.files import fingerprint, shared_dir
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
-from hlorank.models.folder import input_sizes
-from hlorank.models.open import GraphOpener
-from hlorank.partition.build import partition_collection
-from hlorank.training.data import Ranking, StepData, working_set
-from hlorank.training.finetune import HeadData, HeadModule
-from hlorank.training.methods import method_named
-from hlorank.training.module import VALID_TAU, RankingModule
+from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.scoring import score_configurations
+from hlorank.models.serialization import input_sizes
+from hlorank.partition.partition_collection import partition_collection
+from hlorank.training.gst.head_finetuning import HeadData, HeadModule
+from hlorank.training.gst.methods import method_named
+from hlorank.training.ranking_module import VALID_TAU, RankingModule
+from hlorank.training.step_data import Ranking, StepData, working_set
 
 ROOT = Path(__file__).resolve().parents[1]
 # Each method that is trained, and the one whose head is finetuned where it ends.

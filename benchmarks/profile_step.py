@@ -22,8 +22,8 @@ from step_time import Training, Workload, interleaved, spread, synthetic  # type
 from throughput import UNET  # type: ignore[import-not-found] # beside this script
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from hlorank.collection import read_graph
-from hlorank.io import shared_dir, write_json
+from hlorank.data.collection import read_graph
+from hlorank.files import shared_dir, write_json
 
 STEP = "step"
 # Parts of the names of operations; the first group with a part that an operation's name has counts it.

@@ -30,9 +30,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from hydra import compose, initialize_config_dir
 from rows import append_row, read_rows  # type: ignore[import-not-found] # beside this script
 
-from hlorank.collection import Collection
 from hlorank.config import Config, load, to_plain
-from hlorank.io import fingerprint
+from hlorank.data.collection import Collection
+from hlorank.files import fingerprint
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results" / "quality.csv"
@@ -162,9 +162,9 @@ def fetch(config: Config) -> None:
 
 def featurize(config: Config) -> str:
     """Featurizes and partitions the graphs that are fetched; what is up to date stays. Returns their fingerprint."""
-    from hlorank.featurize.build import featurize_collection
-    from hlorank.featurize.store import FeatureStore
-    from hlorank.partition.build import partition_collection
+    from hlorank.featurize.feature_store import FeatureStore
+    from hlorank.featurize.featurize_collection import featurize_collection
+    from hlorank.partition.partition_collection import partition_collection
 
     collection, paths = Collection.parse(config.collection), config.paths
     features = Path(paths.features) / collection.path
@@ -189,7 +189,7 @@ def train_model(config: Config, folder: Path) -> tuple[int, float]:
     from safetensors.numpy import load_file
 
     from hlorank.models.baselines.baseline import BASELINES
-    from hlorank.training.baselines.run import train_baseline
+    from hlorank.training.baselines.train_baseline import train_baseline
     from hlorank.training.run import train
 
     start = time.process_time()
@@ -202,9 +202,9 @@ def run(training: Training) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """One training and its evaluation: its row, and one for each graph."""
     import logging
 
+    from hlorank.evaluation.evaluate_model import evaluate
     from hlorank.evaluation.protocol import PER_GRAPH
-    from hlorank.evaluation.run import evaluate
-    from hlorank.io import read_json
+    from hlorank.files import read_json
 
     logging.disable(logging.INFO)
     config = composed(training.collection, training.overrides, training.seed, training.place)

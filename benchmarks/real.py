@@ -37,9 +37,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import quality  # type: ignore[import-not-found] # beside this script
 from rows import append_row, read_rows  # type: ignore[import-not-found] # beside this script
 
-from hlorank.collection import Collection, graph_files
+from hlorank.data.collection import Collection, graph_files
+from hlorank.files import fingerprint, shared_dir
 from hlorank.hlo.convert import convert
-from hlorank.io import fingerprint, shared_dir
 
 RESULTS = Path(__file__).parent / "results" / "real.csv"
 GRAPHS, KERNELS = Path("data/tpugraphs/npz"), Path("data/official/op_tuning_data.pb")

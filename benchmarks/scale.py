@@ -16,17 +16,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from hlorank.graph import LAYOUT_VALUES
-from hlorank.io import write_json
+from hlorank.data.graph import LAYOUT_VALUES
+from hlorank.files import write_json
 
 COLLECTION = "layout/synthetic/random"
 SCORE = """
 import json, sys, time
 from pathlib import Path
 import numpy as np, torch
-from hlorank.evaluation.scoring import score_configurations
-from hlorank.models.folder import load_model
-from hlorank.models.open import GraphOpener
+from hlorank.models.scoring import score_configurations
+from hlorank.models.serialization import load_model
+from hlorank.models.graph_loader import GraphOpener
 
 root, collection, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 torch.set_num_threads(1)

@@ -35,9 +35,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import quality  # type: ignore[import-not-found] # beside this script
 
-from hlorank.collection import Collection, graph_files, read_graph, write_graph
-from hlorank.graph import LayoutConfigurations, MeasuredGraph, Measurements
-from hlorank.io import shared_dir, write_json
+from hlorank.data.collection import Collection, graph_files, read_graph, write_graph
+from hlorank.data.graph import LayoutConfigurations, MeasuredGraph, Measurements
+from hlorank.files import shared_dir, write_json
 from hlorank.serving.ranker import Ranker
 from hlorank.serving.request import request
 

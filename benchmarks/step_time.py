@@ -22,23 +22,23 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from hlorank.collection import Collection
 from hlorank.config import ModelConfig, PartitionConfig
-from hlorank.featurize.fit import TrainSample, fit_spec
-from hlorank.featurize.graph import featurize_graph
-from hlorank.featurize.spec import FeaturizeOptions
+from hlorank.data.collection import Collection
+from hlorank.data.graph import MeasuredGraph
+from hlorank.featurize.feature_spec import FeaturizeOptions
+from hlorank.featurize.featurize_graph import featurize_graph
+from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.fetch.synthetic import layout_graph
-from hlorank.graph import MeasuredGraph
-from hlorank.io import write_json
+from hlorank.files import write_json
 from hlorank.models.cost_model import CostModel
-from hlorank.models.folder import input_sizes
 from hlorank.models.inputs import GraphInputs
-from hlorank.partition.build import partition_graph, whole_graph
-from hlorank.training.combine import Combiner, StepCost
-from hlorank.training.data import Step
+from hlorank.models.serialization import input_sizes
+from hlorank.partition.partition_collection import partition_graph, whole_graph
+from hlorank.training.gst.embedding_table import HistoricalTable
+from hlorank.training.gst.methods import method_named
+from hlorank.training.gst.segment_aggregator import Combiner, StepCost
 from hlorank.training.losses import pairwise_hinge
-from hlorank.training.methods import method_named
-from hlorank.training.table import HistoricalTable
+from hlorank.training.step_data import Step
 
 MAX_NODES, MARGIN, KEEP_PROBABILITY, TABLE_BYTES = 1000, 0.1, 0.5, 2**30
 MODEL = Path(__file__).resolve().parents[1] / "conf/model/sage.yaml"

@@ -32,13 +32,13 @@ from torch.nn.functional import gelu
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import SAGEConv, global_max_pool, global_mean_pool
 
-from hlorank.collection import read_graph
-from hlorank.evaluation.scoring import score_configurations
-from hlorank.graph import LAYOUT_MIN
-from hlorank.io import shared_dir, write_json
+from hlorank.data.collection import read_graph
+from hlorank.data.graph import LAYOUT_MIN
+from hlorank.files import shared_dir, write_json
 from hlorank.models.cost_model import CostModel
 from hlorank.models.edges import Norm
 from hlorank.models.inputs import GraphInputs, LayoutBatch, Segment
+from hlorank.models.scoring import score_configurations
 from hlorank.training.losses import pairwise_hinge
 
 UNET = Path("data/tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz")

@@ -26,13 +26,13 @@ import numpy as np
 from hydra import compose, initialize_config_dir
 from numpy.typing import NDArray
 
-from hlorank.collection import Collection, graph_files
 from hlorank.config import Config, PbConfig, load
-from hlorank.evaluation.run import evaluate
-from hlorank.featurize.build import featurize_collection
-from hlorank.featurize.store import FeatureStore
-from hlorank.fetch import pb
-from hlorank.io import shared_dir
+from hlorank.data.collection import Collection, graph_files
+from hlorank.evaluation.evaluate_model import evaluate
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.featurize.featurize_collection import featurize_collection
+from hlorank.fetch import hlo as pb
+from hlorank.files import shared_dir
 from hlorank.training.run import train
 
 COLLECTION = Collection.parse("tile:xla")

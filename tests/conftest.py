@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 
-from hlorank.collection import Collection
 from hlorank.config import Config, ModelConfig, load
+from hlorank.data.collection import Collection
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.io import SHARED_VARIABLE, shared_dir
+from hlorank.files import SHARED_VARIABLE, shared_dir
 from tests.browser import PROGRAMS, Browser, chromium
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ def _composed(*overrides: str) -> Config:
 @pytest.fixture(scope="session")
 def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders raw, features and segments of layout:synthetic:random (3 + 2 + 1 graphs) and of tile:synthetic."""
-    from hlorank.featurize.build import featurize_collection
+    from hlorank.featurize.featurize_collection import featurize_collection
     from hlorank.fetch import synthetic
-    from hlorank.partition.build import partition_collection
+    from hlorank.partition.partition_collection import partition_collection
 
     root = tmp_path_factory.mktemp("collections")
     for address in ("layout:synthetic:random", "tile:synthetic"):
@@ -214,9 +214,9 @@ def make_inputs(make_features: MakeFeatures) -> Callable[..., Any]:
     import torch
 
     from hlorank.models.inputs import GraphInputs
-    from hlorank.partition.build import whole_graph
     from hlorank.partition.halo import halo_rows
-    from hlorank.partition.local import local_codes
+    from hlorank.partition.local_configurations import local_codes
+    from hlorank.partition.partition_collection import whole_graph
     from hlorank.partition.segments import Partition
 
     def make(segments: int = 1, halo: int = 0, **graph: Any) -> GraphInputs:
@@ -238,11 +238,11 @@ def linear_model(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactor
     """Writes the folder of a linear model with random weights, which needs no training; keywords change its spec."""
     from hlorank import __version__
     from hlorank.config import BaselineConfig
-    from hlorank.featurize.store import FeatureStore
+    from hlorank.featurize.feature_store import FeatureStore
     from hlorank.models.baselines.baseline import BaselineSpec, save_baseline
     from hlorank.models.baselines.linear import Linear
-    from hlorank.models.folder import input_sizes
-    from hlorank.models.pooled import pooled_columns
+    from hlorank.models.baselines.pooled_features import pooled_columns
+    from hlorank.models.serialization import input_sizes
 
     def make(address: str = "layout:synthetic:random", **changes: Any) -> Path:
         store = FeatureStore(tiny_collections / "features" / Collection.parse(address).path)

@@ -15,7 +15,7 @@ import pytest
 
 from hlorank.config import Config
 from hlorank.models.baselines.baseline import BASELINES
-from hlorank.training.methods import METHODS
+from hlorank.training.gst.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])

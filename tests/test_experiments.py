@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from hlorank.collection import Collection
 from hlorank.config import Config
-from hlorank.evaluation.run import evaluate
-from hlorank.evaluation.scorer import load_scorer
-from hlorank.featurize.build import featurize_collection
-from hlorank.featurize.store import FeatureStore
-from hlorank.io import read_json
-from hlorank.partition.build import partition_collection
-from hlorank.partition.store import PartitionStore
+from hlorank.data.collection import Collection
+from hlorank.evaluation.evaluate_model import evaluate
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.featurize.featurize_collection import featurize_collection
+from hlorank.files import read_json
+from hlorank.models.scorer import load_scorer
+from hlorank.partition.partition_collection import partition_collection
+from hlorank.partition.partition_store import PartitionStore
 from hlorank.training.run import train
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from hlorank.training.methods import METHODS
+from hlorank.training.gst.methods import METHODS
 
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "methods.py"
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from hlorank import metrics
-from hlorank.collection import read_graph
-from hlorank.graph import LayoutConfigurations
+from hlorank.data.collection import read_graph
+from hlorank.data.graph import LayoutConfigurations
 
 Vector = NDArray[Any]
 relaxed = settings(deadline=None)  # the first call of scipy imports it

@@ -42,8 +42,8 @@ def runs(settings: Settings, tmp_path: Path) -> dict[str, Any]:
     """The runs of three methods that were trained and evaluated, by name."""
     from mlflow.tracking import MlflowClient
 
-    from hlorank.evaluation.run import evaluate
-    from hlorank.training.baselines.run import train_baseline
+    from hlorank.evaluation.evaluate_model import evaluate
+    from hlorank.training.baselines.train_baseline import train_baseline
     from hlorank.training.run import train
 
     for method in METHODS:

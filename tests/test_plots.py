@@ -15,12 +15,12 @@ from types import ModuleType
 
 import pytest
 
-from hlorank.report.write import vega
+from hlorank.evaluation.report.write_report import vega
 from tests.browser import DESKTOP, PHONE, Browser
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "src/hlorank/report/vega.html"
-LICENCES = ROOT / "src/hlorank/report/vega.LICENSES.txt"
+PAGE = ROOT / "src/hlorank/evaluation/report/vega.html"
+LICENCES = ROOT / "src/hlorank/evaluation/report/vega.LICENSES.txt"
 
 
 def test_dvc_finds_the_template() -> None:

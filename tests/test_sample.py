@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from hlorank.collection import SPLITS, Collection, Split, graph_files, measured_family, read_graph, sidecar_path
 from hlorank.config import Config, load
+from hlorank.data.collection import SPLITS, Collection, Split, graph_files, measured_family, read_graph, sidecar_path
 from hlorank.fetch.local import fetch
-from hlorank.io import read_json
+from hlorank.files import read_json
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "data" / "sample"

@@ -1,4 +1,4 @@
-"""Builds src/hlorank/report/vega.html from the npm packages of package-lock.json; needs npm (`make vega`).
+"""Builds src/hlorank/evaluation/report/vega.html from the npm packages of package-lock.json; needs npm (`make vega`).
 
 The page is the template of `dvc plots show`, and holds the only copy of Vega: reports take it from there. The lock file
 pins versions and hashes and names no registry, so npm takes the packages from the one that it is set up for. Equal
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
-TARGET = HERE.parents[1] / "src/hlorank/report"
+TARGET = HERE.parents[1] / "src/hlorank/evaluation/report"
 BUNDLES = {name: f"{name}/build/{name}.min.js" for name in ("vega", "vega-lite", "vega-embed")}  # in order of need
 # Of command line tools and type declarations; no part of the bundles.
 LEFT_OUT = {"commander", "iconv-lite", "rw", "vega-typings", "yargs"}

@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock
 
 from hlorank.config import TrackingConfig
-from hlorank.io import DataError
+from hlorank.files import DataError
 from hlorank.tracking_view import VIEW_TAG, comparison_view
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"

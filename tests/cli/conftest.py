@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hlorank.collection import Collection, graph_files
+from hlorank.data.collection import Collection, graph_files
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hlorank.cli.main import main
-from hlorank.collection import read_graph
+from hlorank.data.collection import read_graph
 
 
 def test_files_and_folders_are_converted(

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from hlorank.cli.main import main
-from hlorank.collection import read_graph
+from hlorank.data.collection import read_graph
 from hlorank.evaluation.submission import check_submission
+from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import ModuleTuningData, TuningData
-from hlorank.io import DataError
 from hlorank.serving.ranker import Ranker
 
 LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"

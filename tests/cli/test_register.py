@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hlorank.cli.main import main
-from hlorank.io import DataError
+from hlorank.files import DataError
 from hlorank.serving.registry import Registration
 
 Capture = pytest.CaptureFixture[str]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hlorank.cli.main import main
-from hlorank.io import write_json
+from hlorank.files import write_json
 
 
 @pytest.fixture

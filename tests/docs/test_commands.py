@@ -25,10 +25,10 @@ from hydra.core.override_parser.types import IntervalSweep, Override
 from omegaconf import OmegaConf
 
 from hlorank.cli.main import make_parser
-from hlorank.collection import Collection
 from hlorank.config import Config, load
+from hlorank.data.collection import Collection
 from hlorank.models.baselines.baseline import BASELINES
-from hlorank.training.methods import METHODS
+from hlorank.training.gst.methods import METHODS
 from tests.docs.blocks import PAGES, ROOT, blocks, commands
 
 # mlflow.pyfunc warns so when it is imported.

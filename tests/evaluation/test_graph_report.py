@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hlorank.collection import Kind
+from hlorank.data.collection import Kind
 from hlorank.evaluation.graph_report import (
     PREDICTIONS_PER_GRAPH,
     metric_names,

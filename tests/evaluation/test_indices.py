@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hlorank.evaluation.indices import read_indices
-from hlorank.io import DataError
+from hlorank.files import DataError
 
 
 def write(folder: Path, content: object) -> Path:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hlorank.collection import Collection, Split, graph_files, read_graph
 from hlorank.config import ConfigError, EvaluateConfig
+from hlorank.data.collection import Collection, Split, graph_files, read_graph
+from hlorank.data.graph import LayoutConfigurations
 from hlorank.evaluation.protocol import evaluate_collection
 from hlorank.evaluation.submission import check_submission, read_submission
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.graph import LayoutConfigurations
-from hlorank.io import DataError
+from hlorank.files import DataError
 from hlorank.metrics import group_medians, noise_ceiling
 
 MakeGraph = Callable[..., GraphFeatures]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hlorank.collection import Collection
+from hlorank.data.collection import Collection
 from hlorank.evaluation.submission import check_submission, main, merge_submissions, open_submission, read_submission
-from hlorank.io import DataError
+from hlorank.files import DataError
 
 LAYOUT, TILE = Collection.parse("layout:nlp:random"), Collection.parse("tile:xla")
 EXPECTED = {"layout:nlp:random:a": 3, "tile:xla:k": 8}

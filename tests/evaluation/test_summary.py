@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hlorank.evaluation.summary import main, summary_table
-from hlorank.io import DataError
+from hlorank.files import DataError
 
 LAYOUT = {
     "graphs": 4,

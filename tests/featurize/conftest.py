@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hlorank.graph import Graph, LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
 
 MakeGraph = Callable[..., MeasuredGraph]
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hlorank.collection import Collection
+from hlorank.data.collection import Collection
+from hlorank.data.graph import Graph, MeasuredGraph
 from hlorank.featurize import columns
 from hlorank.featurize.columns import node_columns, return_probabilities
-from hlorank.featurize.fit import TrainSample, fit_spec
-from hlorank.featurize.graph import featurize_graph
-from hlorank.featurize.spec import FeatureSpec, FeaturizeOptions
-from hlorank.graph import Graph, MeasuredGraph
+from hlorank.featurize.feature_spec import FeatureSpec, FeaturizeOptions
+from hlorank.featurize.featurize_graph import featurize_graph
+from hlorank.featurize.fit_spec import TrainSample, fit_spec
+from hlorank.files import DataError
 from hlorank.hlo.extra import extra_features
 from hlorank.hlo.reader import featurize, read_records
-from hlorank.io import DataError
 
 MakeGraph = Callable[..., MeasuredGraph]
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph
 from hlorank.featurize.operands import operand_pairs
-from hlorank.graph import Graph, LayoutConfigurations, MeasuredGraph
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.opcodes import OPCODES
 from hlorank.hlo.program import Program
@@ -198,8 +198,8 @@ def test_convolutions_of_jax_and_their_gradients() -> None:
 def test_programs_of_the_zoo(name: str, expected: tuple[int, int, int]) -> None:
     """The one wrong pair is that of a gradient, [512, 64] by [64, 512], whose shapes fit in both orders."""
     pytest.importorskip("jax", reason="needs jax (extra collect)")
-    from hlorank.collect.capture import captured
-    from hlorank.collect.zoo import program_named
+    from hlorank_collect.layouts.capture import captured
+    from hlorank_collect.zoo import program_named
 
     module, _ = captured(program_named(name), "cpu")
     right, count, two = right_shapes(*featurize(module_record(module.SerializeToString())))

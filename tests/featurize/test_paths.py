@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from hlorank.data.graph import Graph, Int64
 from hlorank.featurize.paths import connecting_paths, distances
-from hlorank.graph import Graph, Int64
 
 
 def graph_of(nodes: int, edges: list[tuple[int, int]]) -> Graph:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hlorank.collection import read_graph
+from hlorank.data.collection import read_graph
+from hlorank.data.graph import Graph, Int64, LayoutConfigurations, MeasuredGraph, Measurements
+from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeaturizeOptions
 from hlorank.featurize.paths import connecting_paths, distances
 from hlorank.featurize.reduce import Reduction, reduction
-from hlorank.featurize.spec import VIRTUAL_OPCODE, FeaturizeOptions
-from hlorank.graph import Graph, Int64, LayoutConfigurations, MeasuredGraph, Measurements
 
 MakeGraph = Callable[..., MeasuredGraph]
 

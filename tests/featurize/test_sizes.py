@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph, pack_layouts
 from hlorank.featurize.operands import operand_pairs
 from hlorank.featurize.sizes import sized_layouts
-from hlorank.graph import Graph, LayoutConfigurations, MeasuredGraph, pack_layouts
 from hlorank.hlo.opcodes import OPCODES
 
 

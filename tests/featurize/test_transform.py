@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from hlorank.featurize.transform import ColumnStatistics, ColumnTransform, Scaling, signed_log
-from hlorank.io import DataError
+from hlorank.files import DataError
 
 VALUES = (np.random.default_rng(0).integers(-9, 10, (50, 4)) * [1, 0, 1000, 1]).astype(np.float32)
 

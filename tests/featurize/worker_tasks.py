@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hlorank.io import DataError
+from hlorank.files import DataError
 
 
 def process_of(item: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from hlorank.fetch.archive import extract
-from hlorank.io import DataError
+from hlorank.files import DataError
 
 A, B = b"a" * 1000, b"b" * 2000
 

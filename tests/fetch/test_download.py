@@ -15,7 +15,7 @@ import pytest
 
 import hlorank.fetch.download
 from hlorank.fetch.download import Digest, DownloadError, Ledger, download, require_space
-from hlorank.io import DataError
+from hlorank.files import DataError
 
 if TYPE_CHECKING:
     from tests.fetch.conftest import Server

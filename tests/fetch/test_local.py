@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hlorank.collection import SPLITS, Collection, write_graph
 from hlorank.config import ConfigError, LocalConfig
+from hlorank.data.collection import SPLITS, Collection, write_graph
+from hlorank.data.graph import NODE_FEATURES, TILE_FEATURES, Graph, MeasuredGraph, Measurements, TileConfigurations
 from hlorank.fetch.local import fetch
-from hlorank.graph import NODE_FEATURES, TILE_FEATURES, Graph, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.files import SHARED_VARIABLE, DataError, shared_dir
 from hlorank.hlo.extra import write_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.program import flatten
-from hlorank.io import SHARED_VARIABLE, DataError, shared_dir
 
 TILE = Collection.parse("tile:own")
 

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import shortest_path
 
-from hlorank.collection import SPLITS, Collection, graph_files, read_graph
 from hlorank.config import SyntheticConfig
+from hlorank.data.collection import SPLITS, Collection, graph_files, read_graph
+from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph, TileConfigurations
 from hlorank.fetch.synthetic import draw_graph, fetch, layout_graph, layout_runtime, tile_kernel, tile_runtime
 from hlorank.fetch.synthetic import runtime as formula
 from hlorank.fetch.synthetic.graphs import build_graph, default_configurable_nodes
 from hlorank.fetch.synthetic.program import ELEMENT_BYTES, ELEMENTWISE, OPCODES, Program, convolution_columns
 from hlorank.fetch.synthetic.tiles import FAST_MEMORY
-from hlorank.graph import Graph, LayoutConfigurations, MeasuredGraph, TileConfigurations
 
 NAMES = {number: name for name, number in OPCODES.items()}
 RANDOM, DEFAULT, TILE = (

@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 
 import hlorank
-from hlorank.collection import SPLITS, Collection, graph_files, read_graph
 from hlorank.config import ConfigError, TpuGraphsConfig
+from hlorank.data.collection import SPLITS, Collection, graph_files, read_graph
 from hlorank.fetch.download import CHUNK_BYTES, DownloadError
 from hlorank.fetch.tpugraphs import COLLECTIONS, fetch
-from hlorank.io import DataError
+from hlorank.files import DataError
 
 if TYPE_CHECKING:
     from tests.fetch.conftest import Server
@@ -397,7 +397,7 @@ def test_output_as_its_own_source(downloads: Path, output: Path, tmp_path: Path)
 CHILD = """
 import os, shutil, signal, sys
 from pathlib import Path
-from hlorank.collection import Collection
+from hlorank.data.collection import Collection
 from hlorank.config import TpuGraphsConfig
 from hlorank.fetch.tpugraphs import fetch
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hlorank.graph import LayoutConfigurations, TileConfigurations
+from hlorank.data.graph import LayoutConfigurations, TileConfigurations
+from hlorank.files import DataError
 from hlorank.hlo.configurations import (
     NothingToConfigureError,
     default_layout,
@@ -13,7 +14,6 @@ from hlorank.hlo.configurations import (
 )
 from hlorank.hlo.hlo_pb2 import ConfigProfile, HloModuleProto, ModuleTuningData
 from hlorank.hlo.program import flatten
-from hlorank.io import DataError
 
 
 def read_layouts(record: ModuleTuningData) -> tuple[LayoutConfigurations, list[int]]:

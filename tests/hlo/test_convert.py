@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hlorank.collection import read_graph
+from hlorank.data.collection import read_graph
+from hlorank.files import DataError
 from hlorank.hlo.convert import check_names, convert
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData, TuningData
-from hlorank.io import DataError
 
 
 def test_every_graph_becomes_a_file_that_reads_back(

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hlorank.files import DataError
 from hlorank.hlo.extra import EXTRA_SHAPES, extra_features, extra_path, read_extra, write_extra
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
 from hlorank.hlo.program import flatten
 from hlorank.hlo.reader import featurize, read_records
-from hlorank.io import DataError
 
 
 def test_dot_gather_scatter_and_operand_shapes(module: HloModuleProto) -> None:

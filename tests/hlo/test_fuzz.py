@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from google.protobuf.message import Message
 
+from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.opcodes import CONFIGURABLE
 from hlorank.hlo.reader import featurize, parse_records
-from hlorank.io import DataError
 
 PATH = Path("fuzz.pb")
 MUTATIONS = 2_000

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hlorank.collection import read_graph
-from hlorank.graph import Graph, LayoutConfigurations
+from hlorank.data.collection import read_graph
+from hlorank.data.graph import Graph, LayoutConfigurations
 from hlorank.hlo.convert import convert
 from hlorank.hlo.extra import extra_features
 from hlorank.hlo.opcodes import OPCODES

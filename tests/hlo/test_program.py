@@ -6,9 +6,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto
 from hlorank.hlo.program import flatten
-from hlorank.io import DataError
 
 
 def computation(name: str, number: int, operands: dict[int, list[int]], root: int) -> HloComputationProto:

@@ -10,11 +10,11 @@ import pytest
 from google.protobuf.message import Message
 from numpy.typing import NDArray
 
-from hlorank.graph import LayoutConfigurations, MeasuredGraph
+from hlorank.data.graph import LayoutConfigurations, MeasuredGraph
+from hlorank.data.npz import NpzFile
+from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.reader import featurize, graph_name, proto_files, read_records
-from hlorank.io import DataError
-from hlorank.npz import NpzFile
 
 LAYOUT_PB = "official/module_tuning_data_layout.pb"
 LAYOUT_NPZ = "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from hlorank.models.compression.colouring import Rows, State
 from hlorank.models.inputs import Segment
-from hlorank.models.state import Rows, State
 
 
 @pytest.fixture(scope="session")

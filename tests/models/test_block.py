@@ -17,11 +17,11 @@ from torch.nn.functional import gelu, leaky_relu, normalize, relu
 
 from hlorank.config import load
 from hlorank.models.block import Block
+from hlorank.models.compression.colouring import State
 from hlorank.models.cost_model import CostModel
 from hlorank.models.edges import Edges
 from hlorank.models.inputs import GraphInputs, Segment
 from hlorank.models.layers.layer import Mixing
-from hlorank.models.state import State
 
 CONF = Path(__file__).parents[2] / "conf"
 WIDTH = 8

@@ -17,20 +17,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from hlorank.collection import Collection, read_graph
 from hlorank.config import ConfigError, PartitionConfig
+from hlorank.data.collection import Collection, read_graph
+from hlorank.featurize.feature_spec import FeaturizeOptions
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.featurize.fit import TrainSample, fit_spec
-from hlorank.featurize.graph import featurize_graph
-from hlorank.featurize.spec import FeaturizeOptions
+from hlorank.featurize.featurize_graph import featurize_graph
+from hlorank.featurize.fit_spec import TrainSample, fit_spec
+from hlorank.models.compression.colouring import State
 from hlorank.models.cost_model import AGGREGATIONS, POOLINGS, CostModel
-from hlorank.models.folder import input_sizes
 from hlorank.models.inputs import ConfigurationBatch, GraphInputs, InputSizes, Segment
 from hlorank.models.layers.layer import Mixing
-from hlorank.models.layers.names import LAYERS, RESIDUAL
-from hlorank.models.state import State
-from hlorank.partition.build import partition_graph, whole_graph
-from hlorank.partition.local import local_codes
+from hlorank.models.layers.registry import LAYERS, RESIDUAL
+from hlorank.models.serialization import input_sizes
+from hlorank.partition.local_configurations import local_codes
+from hlorank.partition.partition_collection import partition_graph, whole_graph
 from hlorank.partition.segments import Partition, no_halo
 
 CPU = torch.device("cpu")

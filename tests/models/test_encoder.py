@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from hlorank.config import ConfigError
 from hlorank.featurize.features import LayoutFeatures
+from hlorank.models.compression.colouring import State
 from hlorank.models.cost_model import CostModel
 from hlorank.models.encoder import Encoder
 from hlorank.models.inputs import ConfigurationBatch, GraphInputs, LayoutBatch, Segment, TileBatch
-from hlorank.models.state import State
 
 MakeModel = Callable[..., CostModel]
 MakeInputs = Callable[..., GraphInputs]

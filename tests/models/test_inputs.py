@@ -15,7 +15,7 @@ from hlorank.models.adjacency import Adjacency
 from hlorank.models.edges import Norm
 from hlorank.models.inputs import GraphInputs, LayoutBatch, Segment, TileBatch
 from hlorank.partition.halo import halo_rows
-from hlorank.partition.local import local_codes
+from hlorank.partition.local_configurations import local_codes
 from hlorank.partition.segments import Partition, no_halo
 
 CPU = torch.device("cpu")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hlorank.io import DataError
+from hlorank.files import DataError
 from hlorank.partition.segments import Partition
 
 

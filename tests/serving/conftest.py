@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hlorank.io import read_json, write_json
-from hlorank.models.folder import SPEC
+from hlorank.files import read_json, write_json
+from hlorank.models.serialization import SPEC
 
 MakeRun = Callable[..., Path]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hlorank.collection import Collection, graph_files
-from hlorank.featurize.spec import FeatureSpec
-from hlorank.featurize.store import FeatureStore
-from hlorank.graph import LayoutConfigurations
+from hlorank.data.collection import Collection, graph_files
+from hlorank.data.graph import LayoutConfigurations
+from hlorank.data.npz import NpzFile
+from hlorank.featurize.feature_spec import FeatureSpec
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
-from hlorank.io import DataError
-from hlorank.npz import NpzFile
 from hlorank.serving.inputs import Input, Reader
 
 

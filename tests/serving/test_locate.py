@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import hlorank
-from hlorank.io import SHARED_VARIABLE, DataError, sha256_file
-from hlorank.models.folder import SPEC, WEIGHTS
+from hlorank.files import SHARED_VARIABLE, DataError, sha256_file
+from hlorank.models.serialization import SPEC, WEIGHTS
 from hlorank.serving.locate import model_folder
 
 MakeModel = Callable[..., Path]

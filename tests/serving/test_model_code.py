@@ -17,8 +17,8 @@ import pytest
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hlorank.collection import Collection, graph_files, read_graph
 from hlorank.config import ConfigError
+from hlorank.data.collection import Collection, graph_files, read_graph
 from hlorank.serving.ranker import Ranker
 from hlorank.serving.request import Limits, request
 
@@ -187,8 +187,8 @@ def declaring(shape: tuple[int, ...]) -> Iterator[bytes]:
 def test_sizes_are_refused_by_their_header(
     key: str, shape: tuple[int, ...], message: str, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hlorank.collection.NpzFile.read", lambda *_: pytest.fail("an array was read"))
-    monkeypatch.setattr("hlorank.collection.NpzFile.chunks", lambda *_: pytest.fail("an array was read"))
+    monkeypatch.setattr("hlorank.data.collection.NpzFile.read", lambda *_: pytest.fail("an array was read"))
+    monkeypatch.setattr("hlorank.data.collection.NpzFile.chunks", lambda *_: pytest.fail("an array was read"))
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive, archive.open(f"{key}.npy", "w") as member:
         for piece in declaring(shape):

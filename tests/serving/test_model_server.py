@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hlorank.collection import Collection, graph_files
+from hlorank.data.collection import Collection, graph_files
 from hlorank.serving.guard import Guard, Message, Receive, Send
 from hlorank.serving.ranker import Ranker
 from hlorank.serving.request import request

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import hlorank
-from hlorank.collection import Collection, graph_files
 from hlorank.config import Config
-from hlorank.io import read_json, sha256_file
-from hlorank.models.folder import SPEC, WEIGHTS
+from hlorank.data.collection import Collection, graph_files
+from hlorank.files import read_json, sha256_file
+from hlorank.models.serialization import SPEC, WEIGHTS
 from hlorank.serving.package import REQUIRED, example, log_package, requirements
 from hlorank.serving.ranker import Ranker
 from hlorank.serving.request import Limits, read_graph, request

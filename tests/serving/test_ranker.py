@@ -15,17 +15,17 @@ import torch
 from numpy.typing import NDArray
 
 import hlorank
-from hlorank.collection import Collection, graph_files, read_graph
 from hlorank.config import Config
-from hlorank.evaluation.run import evaluate
+from hlorank.data.collection import Collection, graph_files, read_graph
+from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph, TileConfigurations
+from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.featurize.features import GraphFeatures
-from hlorank.graph import Graph, LayoutConfigurations, MeasuredGraph, TileConfigurations
-from hlorank.io import DataError
+from hlorank.files import DataError
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import BASELINES
-from hlorank.models.folder import load_model
+from hlorank.models.serialization import load_model
 from hlorank.serving.ranker import Ranker
-from hlorank.training.baselines.run import train_baseline
+from hlorank.training.baselines.train_baseline import train_baseline
 from hlorank.training.run import train
 
 Settings = Callable[..., Config]

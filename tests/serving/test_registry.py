@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hlorank.io import DataError, read_json, write_json
-from hlorank.models.folder import SPEC, WEIGHTS
+from hlorank.files import DataError, read_json, write_json
+from hlorank.models.serialization import SPEC, WEIGHTS
 from hlorank.serving.locate import model_folder
 from hlorank.serving.registry import MEASURES, Registration, register
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hlorank.collection import Collection, graph_files
-from hlorank.models.folder import WEIGHTS
+from hlorank.data.collection import Collection, graph_files
+from hlorank.models.serialization import WEIGHTS
 from hlorank.serving.request import request
 from tests.servers import command, running
 

@@ -21,13 +21,13 @@ from omegaconf import OmegaConf
 
 import hlorank
 from hlorank.config import Config, ConfigError, to_plain
-from hlorank.io import fingerprint
-from hlorank.stages.entry import stage
+from hlorank.files import fingerprint
+from hlorank.stages.hydra_main import stage
 from hlorank.sweeps import callback
 from hlorank.sweeps.jobs import Job, current_job, finished_training
 from hlorank.sweeps.trial import current_trial, open_study
 from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, flatten, open_run
-from hlorank.training.methods import METHODS
+from hlorank.training.gst.methods import METHODS
 
 NARROW = [
     "loss=hinge",

@@ -11,7 +11,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from hlorank.config import Config
-from hlorank.io import DataError
+from hlorank.files import DataError
 from hlorank.sweeps import jobs
 from hlorank.sweeps.jobs import Job, adopt, adopted, finished_training, forget_failures, rows
 from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, Pruned, open_run

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from hlorank.collection import Collection
 from hlorank.config import Config
-from hlorank.featurize.store import FeatureStore
-from hlorank.models.open import GraphOpener
+from hlorank.data.collection import Collection
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.models.graph_loader import GraphOpener
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

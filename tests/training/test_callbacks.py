@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from hlorank.io import DataError
+from hlorank.files import DataError
 from hlorank.training import callbacks
 from hlorank.training.callbacks import EpochHistory, Origin, Patience, peak_memory_bytes
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from hlorank.config import Config
-from hlorank.models.folder import load_model
-from hlorank.training import budget
-from hlorank.training.module import RankingModule
+from hlorank.models.serialization import load_model
+from hlorank.training import cpu_budget as budget
+from hlorank.training.ranking_module import RankingModule
 from hlorank.training.run import train
 
 Settings = Callable[..., Config]

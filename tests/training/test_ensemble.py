@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hlorank.config import Config, ConfigError
-from hlorank.io import write_json
+from hlorank.files import write_json
 from hlorank.training.ensemble import make_members
 
 Settings = Callable[..., Config]

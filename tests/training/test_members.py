@@ -14,9 +14,9 @@ from mlflow.tracking import MlflowClient
 from safetensors.torch import load_file
 
 from hlorank.config import Config
-from hlorank.models.folder import load_model
+from hlorank.models.serialization import load_model
 from hlorank.training.ensemble import make_members
-from hlorank.training.module import RankingModule
+from hlorank.training.ranking_module import RankingModule
 from hlorank.training.run import train
 
 Settings = Callable[..., Config]

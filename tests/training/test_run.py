@@ -26,20 +26,20 @@ from omegaconf import OmegaConf
 
 import hlorank
 from hlorank.config import Config, ConfigError, to_plain
-from hlorank.evaluation.scoring import score_configurations
-from hlorank.featurize.store import FeatureStore
-from hlorank.io import DataError
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.files import DataError
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
-from hlorank.models.folder import load_model
-from hlorank.models.open import GraphOpener
-from hlorank.partition.build import partition_collection
+from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.scoring import score_configurations
+from hlorank.models.serialization import load_model
+from hlorank.partition.partition_collection import partition_collection
 from hlorank.sweeps.jobs import adopted, rows
 from hlorank.sweeps.trial import open_study
 from hlorank.tracking import FINGERPRINT, PARENT_VARIABLE, Pruned, open_run
 from hlorank.training.callbacks import EpochHistory
-from hlorank.training.module import RankingModule
-from hlorank.training.record import alone
+from hlorank.training.mlflow_run import alone
+from hlorank.training.ranking_module import RankingModule
 from hlorank.training.run import train
 
 Settings = Callable[..., Config]

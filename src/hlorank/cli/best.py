@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 from hlorank.cli.table import print_table
-from hlorank.collection import Collection
-from hlorank.io import DataError
+from hlorank.data.collection import Collection
+from hlorank.files import DataError
 
 _COLUMNS = ("collection", "method", "seed", "valid_kendall_tau", "features", "run_id", "model")
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hlorank.files import DataError
 from hlorank.hlo.convert import check_names, convert
 from hlorank.hlo.reader import proto_files
-from hlorank.io import DataError
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:

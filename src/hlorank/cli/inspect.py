@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from hlorank.collection import Kind, read_graph
-from hlorank.graph import LayoutConfigurations, MeasuredGraph
+from hlorank.data.collection import Kind, read_graph
+from hlorank.data.graph import LayoutConfigurations, MeasuredGraph
+from hlorank.data.npz import NpzFile
 from hlorank.hlo.opcodes import CONFIGURABLE
 from hlorank.hlo.reader import Record, featurize, read_records
-from hlorank.npz import NpzFile
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:

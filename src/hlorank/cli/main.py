@@ -8,13 +8,16 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 
 from hlorank import __version__
-from hlorank.cli import autotune, best, collect, convert, inspect, rank, register, report
+from hlorank.cli import best, convert, inspect, rank, register, report
 from hlorank.config import ConfigError
-from hlorank.io import DataError
+from hlorank.files import DataError
 
-_COMMANDS = (convert, inspect, collect, best, report, rank, register, autotune)
+_COMMANDS = (convert, inspect, best, report, rank, register)
+_PLUGINS = "hlorank.commands"
+"""Entry points of other packages: each is a function that adds a command to the subparsers."""
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")  # and user, of a server
 
 
@@ -25,6 +28,8 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in _COMMANDS:
         command.add(commands)
+    for plugin in sorted(entry_points(group=_PLUGINS), key=lambda plugin: plugin.name):
+        plugin.load()(commands)
     return parser
 
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.cli.table import print_table
-from hlorank.collection import Collection
 from hlorank.config import ConfigError
-from hlorank.io import DataError
+from hlorank.data.collection import Collection
+from hlorank.files import DataError
 
 _LEAST = {"top": 1, "memory": 1, "max_configurations": 1, "candidates": 1, "seed": 0}
 
@@ -123,12 +123,12 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
     from rich.console import Console
     from rich.progress import track
 
-    from hlorank.collection import write_graph
+    from hlorank.data.collection import write_graph
     from hlorank.metrics import ranking
-    from hlorank.serving.answer import answer
     from hlorank.serving.inputs import Reader
     from hlorank.serving.locate import model_folder
     from hlorank.serving.ranker import Ranker
+    from hlorank.serving.response import answer
 
     ranker = Ranker(model_folder(arguments.model), arguments.memory * 2**20)
     if ranker.spec.steps == 0:

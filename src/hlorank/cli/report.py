@@ -55,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.output.is_dir():
         raise ConfigError(f"--output {arguments.output}: a folder; name a file")
-    from hlorank.report.runs import find_runs
-    from hlorank.report.write import write_report
+    from hlorank.evaluation.report.runs import find_runs
+    from hlorank.evaluation.report.write_report import write_report
 
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     runs = find_runs(arguments.runs)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.collection import Kind, Split
+from hlorank.data.collection import Kind, Split
 from hlorank.featurize.features import GraphFeatures
 from hlorank.metrics import (
     kendall_tau,

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from hlorank.collection import SPLITS, Collection, Kind, Split
 from hlorank.config import ConfigError, EvaluateConfig
+from hlorank.data.collection import SPLITS, Collection, Kind, Split
 from hlorank.evaluation.graph_report import (
     PREDICTION_COLUMNS,
     GraphReport,
@@ -29,7 +29,7 @@ from hlorank.evaluation.graph_report import (
 from hlorank.evaluation.indices import read_indices
 from hlorank.evaluation.submission import open_submission
 from hlorank.featurize.features import GraphFeatures
-from hlorank.io import DataError, atomic_path, resolve_path, write_json
+from hlorank.files import DataError, atomic_path, resolve_path, write_json
 from hlorank.metrics import ranking
 
 METRICS, PER_GRAPH, PREDICTIONS, SUBMISSION = "metrics.json", "per_graph.csv", "predictions.csv", "submission.csv"

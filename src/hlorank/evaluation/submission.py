@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.collection import Collection
-from hlorank.io import DataError, atomic_path
+from hlorank.data.collection import Collection
+from hlorank.files import DataError, atomic_path
 
 HEADER = "ID,TopConfigs"
 TILE_TOP = 5

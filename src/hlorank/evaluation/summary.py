@@ -12,8 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from hlorank.collection import SPLITS, Collection
-from hlorank.io import read_json
+from hlorank.data.collection import SPLITS, Collection
+from hlorank.files import read_json
 
 _log = logging.getLogger(__name__)
 

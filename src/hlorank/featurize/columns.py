@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.featurize.spec import NUMERIC_COLUMNS, FeaturizeOptions
-from hlorank.graph import LAYOUT_DIMS, Graph
+from hlorank.data.graph import LAYOUT_DIMS, Graph
+from hlorank.featurize.feature_spec import NUMERIC_COLUMNS, FeaturizeOptions
+from hlorank.files import DataError
 from hlorank.hlo.extra import EXTRA_SHAPES, Extra
-from hlorank.io import DataError
 
 DIMS = slice(21, 21 + LAYOUT_DIMS)
 """The columns of a node's dimensions."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.data.graph import LAYOUT_DIMS, Float32, Graph, Int64
 from hlorank.featurize.columns import DIMS, node_ranks
-from hlorank.graph import LAYOUT_DIMS, Float32, Graph, Int64
 from hlorank.hlo.features import (
     BATCH_GROUPS,
     CONVOLUTION_INPUT,

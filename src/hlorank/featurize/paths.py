@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.graph import Graph, Int64
+from hlorank.data.graph import Graph, Int64
 
 
 def distances(edge_index: Int64, nodes: int, sources: Int64) -> Int64:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.data.graph import Float32, Int64, LayoutConfigurations, MeasuredGraph
+from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeaturizeOptions
 from hlorank.featurize.paths import connecting_paths, distances
-from hlorank.featurize.spec import VIRTUAL_OPCODE, FeaturizeOptions
-from hlorank.graph import Float32, Int64, LayoutConfigurations, MeasuredGraph
 
 
 @dataclass(frozen=True, eq=False)

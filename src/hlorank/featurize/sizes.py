@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_TENSORS, LAYOUT_VALUES, Graph, Int64
 from hlorank.featurize.columns import DIMS
 from hlorank.featurize.distinct import column_blocks, distinct_rows
 from hlorank.featurize.operands import operand_pairs
-from hlorank.graph import LAYOUT_DIMS, LAYOUT_TENSORS, LAYOUT_VALUES, Graph, Int64
 
 Codes = NDArray[np.unsignedinteger[Any]]
 

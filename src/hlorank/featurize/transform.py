@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.io import DataError
+from hlorank.files import DataError
 
 Scaling = Literal["standard", "minmax"]
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from hlorank.io import DataError, atomic_path
+from hlorank.files import DataError, atomic_path
 
 
 def _refuse_unsafe(member: tarfile.TarInfo, target: Path) -> None:

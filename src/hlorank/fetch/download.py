@@ -21,7 +21,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from urllib3.exceptions import InvalidHeader
 from urllib3.util import Retry
 
-from hlorank.io import DataError, read_json, sha256_file, write_json
+from hlorank.files import DataError, read_json, sha256_file, write_json
 
 logger = logging.getLogger(__name__)
 

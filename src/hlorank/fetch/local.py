@@ -13,7 +13,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from hlorank.collection import (
+from hlorank.config import ConfigError, LocalConfig
+from hlorank.data.collection import (
     SPLITS,
     Collection,
     Split,
@@ -23,11 +24,10 @@ from hlorank.collection import (
     sidecar_path,
     split_half_tau,
 )
-from hlorank.config import ConfigError, LocalConfig
-from hlorank.fetch.split import family, split_graphs
+from hlorank.data.splits import family, split_graphs
 from hlorank.fetch.tree import remove_stale
+from hlorank.files import DataError, atomic_path, resolve_path
 from hlorank.hlo.extra import extra_path, read_extra
-from hlorank.io import DataError, atomic_path, resolve_path
 
 _log = logging.getLogger(__name__)
 

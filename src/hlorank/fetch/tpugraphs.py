@@ -22,11 +22,11 @@ from filelock import FileLock
 from rich.console import Console
 from rich.progress import track
 
-from hlorank.collection import SPLITS, Collection
 from hlorank.config import ConfigError, TpuGraphsConfig
+from hlorank.data.collection import SPLITS, Collection
 from hlorank.fetch.archive import extract
 from hlorank.fetch.download import Digest, Ledger, download, require_space
-from hlorank.io import DataError, atomic_path, read_json, resolve_path, sha256_file, write_json
+from hlorank.files import DataError, atomic_path, read_json, resolve_path, sha256_file, write_json
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from hlorank.collection import SPLITS
+from hlorank.data.collection import SPLITS
 
 
 def remove_stale(output: Path, keep: Collection[Path]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.graph import (
+from hlorank.data.graph import (
     LAYOUT_DIMS,
     LAYOUT_TENSORS,
     LAYOUT_VALUES,
@@ -18,10 +18,10 @@ from hlorank.graph import (
     Measurements,
     TileConfigurations,
 )
+from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import ConfigProfile, ModuleTuningData, NodeLayoutConfig, TileSizeConfig
 from hlorank.hlo.opcodes import CONFIGURABLE
 from hlorank.hlo.program import Program
-from hlorank.io import DataError
 
 _CHUNK_VALUES = 2**22
 

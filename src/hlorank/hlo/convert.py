@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from hlorank.collection import Kind, write_graph
+from hlorank.data.collection import Kind, write_graph
+from hlorank.files import DataError
 from hlorank.hlo.extra import write_extra
 from hlorank.hlo.reader import featurize, graph_name, read_records
-from hlorank.io import DataError
 
 
 def check_names(sources: Iterable[Path]) -> None:

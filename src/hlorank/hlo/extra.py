@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hlorank.collection import EXTRA_SUFFIX
-from hlorank.graph import Int64, check_array
+from hlorank.data.collection import EXTRA_SUFFIX
+from hlorank.data.graph import Int64, check_array
+from hlorank.data.npz import NpzFile
+from hlorank.files import DataError, write_atomic
 from hlorank.hlo.features import Columns, put_lists, with_field
 from hlorank.hlo.program import Program
-from hlorank.io import DataError, write_atomic
-from hlorank.npz import NpzFile
 
 OPERANDS = 3
 """Operands whose shapes are kept."""

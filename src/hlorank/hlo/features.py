@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.graph import NODE_FEATURES, Float32, Int64
+from hlorank.data.graph import NODE_FEATURES, Float32, Int64
 from hlorank.hlo.hlo_pb2 import HloInstructionProto
 
 

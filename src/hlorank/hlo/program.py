@@ -10,9 +10,9 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.graph import Int64
+from hlorank.data.graph import Int64
+from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto
-from hlorank.io import DataError
 
 # What the official extractor cuts after.
 _BOUNDARY_NAMES = ("cluster", "while", "cond")

@@ -12,15 +12,15 @@ from typing import BinaryIO, TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from hlorank.collection import Kind
-from hlorank.graph import LAYOUT_DIMS, Graph, LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.data.collection import Kind
+from hlorank.data.graph import LAYOUT_DIMS, Graph, LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.files import DataError
 from hlorank.hlo import configurations
 from hlorank.hlo.features import node_features
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.opcodes import OPCODES, opcode_ids
 from hlorank.hlo.program import Program, flatten
 from hlorank.hlo.wire import field_places
-from hlorank.io import DataError
 
 _log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from typing import cast
 from torch import nn
 
 from hlorank.config import ModelConfig
+from hlorank.models.compression.colouring import State
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
-from hlorank.models.layers.names import RESIDUAL, make_layer
-from hlorank.models.state import State
+from hlorank.models.layers.registry import RESIDUAL, make_layer
 
 
 class Block(nn.Module):

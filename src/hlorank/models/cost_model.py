@@ -15,10 +15,10 @@ from torch.nn.functional import normalize
 
 from hlorank.config import ConfigError, ModelConfig
 from hlorank.models.block import Block
+from hlorank.models.compression.colouring import State
 from hlorank.models.encoder import Encoder
 from hlorank.models.inputs import ConfigurationBatch, GraphInputs, InputSizes, Segment
 from hlorank.models.layers.layer import Mixing
-from hlorank.models.state import State
 
 POOLINGS: Mapping[str, Callable[[State, int], Tensor]] = MappingProxyType(
     {

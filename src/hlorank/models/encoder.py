@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from hlorank.config import ConfigError, ModelConfig
-from hlorank.graph import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
+from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
 from hlorank.models.adjacency import Adjacency, propagate
+from hlorank.models.compression.colouring import Rows, State
 from hlorank.models.inputs import ConfigurationBatch, InputSizes, LayoutBatch, Segment
 from hlorank.models.layers.layer import Mixing
-from hlorank.models.state import Rows, State
 
 _SIZE_SCALE = 4  # sizes of 1 to 16,000 become 0.25 to 3.5, as far apart as the embeddings of layout values start
 

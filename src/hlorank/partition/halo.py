@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.featurize.features import GraphFeatures
-from hlorank.partition.algorithms import neighbours
+from hlorank.partition.partitioners import neighbours
 
 
 def halo_rows(features: GraphFeatures, segment_of: NDArray[np.int32], hops: int) -> NDArray[np.int32]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.io import DataError
+from hlorank.files import DataError
 
 
 def no_halo() -> NDArray[np.int32]:

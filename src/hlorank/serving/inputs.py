@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from hlorank.collect import search
-from hlorank.collect.layout import LayoutSpace, layout_space
-from hlorank.collection import Kind, read_graph
-from hlorank.featurize.spec import FeatureSpec
-from hlorank.graph import LayoutConfigurations, MeasuredGraph, Measurements
+from hlorank.data.collection import Kind, read_graph
+from hlorank.data.graph import LayoutConfigurations, MeasuredGraph, Measurements
+from hlorank.data.npz import NpzFile
+from hlorank.featurize.feature_spec import FeatureSpec
+from hlorank.files import DataError
+from hlorank.hlo import layout_search as search
 from hlorank.hlo.extra import Extra, extra_features, read_extra
+from hlorank.hlo.layout_space import LayoutSpace, layout_space
 from hlorank.hlo.reader import Record, featurize, read_records
-from hlorank.io import DataError
-from hlorank.npz import NpzFile
 
 CHOICES = 2**27
 """Layouts of a graph's configurations, one for each configurable node of each, that are taken unless told otherwise;

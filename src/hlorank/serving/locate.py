@@ -10,11 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hlorank.io import DataError, resolve_path
+from hlorank.files import DataError, resolve_path
 from hlorank.tracking import existing_store
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-_SPEC = "spec.json"  # as in hlorank.models.folder, which imports torch
+_SPEC = "spec.json"  # as in hlorank.models.serialization, which imports torch
 _EXPECTED = "a model folder, an MLflow run id, runs:/<run id>/model or models:/<name>@<alias or /version>"
 
 

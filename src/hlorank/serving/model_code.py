@@ -12,12 +12,12 @@ import mlflow
 import pandas as pd
 from mlflow.protos.databricks_pb2 import DEADLINE_EXCEEDED
 
-from hlorank.io import DataError
+from hlorank.files import DataError
 from hlorank.metrics import ranking
-from hlorank.serving.answer import first
 from hlorank.serving.guard import guard_scoring_server, time_left
 from hlorank.serving.ranker import Ranker
 from hlorank.serving.request import TOP, Limits, read_graph
+from hlorank.serving.response import first
 
 
 class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow ships no types

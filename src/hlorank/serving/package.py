@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import hlorank
-from hlorank.collection import Kind, write_graph
-from hlorank.graph import (
+from hlorank.data.collection import Kind, write_graph
+from hlorank.data.graph import (
     LAYOUT_VALUES,
     NODE_FEATURES,
     TILE_FEATURES,
@@ -24,7 +24,7 @@ from hlorank.graph import (
 )
 from hlorank.hlo.extra import EXTRA_SHAPES, extra_path
 from hlorank.hlo.opcodes import OPCODES
-from hlorank.models.folder import SPEC, WEIGHTS, Spec
+from hlorank.models.serialization import SPEC, WEIGHTS, Spec
 from hlorank.serving.request import COLUMNS, TOP, request
 
 REQUIRED = (

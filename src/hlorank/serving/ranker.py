@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.collection import Collection
-from hlorank.evaluation.scorer import load_scorer
-from hlorank.featurize.features import GraphFeatures
-from hlorank.featurize.graph import featurize_graph
-from hlorank.graph import (
+from hlorank.data.collection import Collection
+from hlorank.data.graph import (
     LAYOUT_VALUES,
     Graph,
     LayoutConfigurations,
@@ -20,12 +17,15 @@ from hlorank.graph import (
     Measurements,
     TileConfigurations,
 )
+from hlorank.data.npz import CHUNK_BYTES
+from hlorank.featurize.features import GraphFeatures
+from hlorank.featurize.featurize_graph import featurize_graph
+from hlorank.files import DataError
 from hlorank.hlo.extra import Extra
 from hlorank.hlo.opcodes import CONFIGURABLE, OPCODES
-from hlorank.io import DataError
 from hlorank.metrics import ranking
-from hlorank.npz import CHUNK_BYTES
-from hlorank.partition.build import partition_graph
+from hlorank.models.scorer import load_scorer
+from hlorank.partition.partition_collection import partition_graph
 from hlorank.partition.segments import Partition
 
 MEMORY_BYTES = 256 * 2**20
@@ -37,7 +37,7 @@ Configurations = LayoutConfigurations | TileConfigurations | NDArray[Any]
 class Ranker:
     """Scores and ranks configurations, by whatever model a folder holds.
 
-    Configurations come as `hlorank.graph` holds them, or as a plain array of whole or real numbers. The nodes that an
+    Configurations come as `hlorank.data.graph` holds them, or as a plain array of whole or real numbers. The nodes that an
     array of layouts configures are all that are a convolution, a dot or a reshape, in their order.
 
     Args:
@@ -122,7 +122,9 @@ class Ranker:
                 return TileConfigurations(values.astype(np.float32))
         node_ids = np.flatnonzero(np.isin(graph.node_opcode, [OPCODES[name] for name in CONFIGURABLE]))
         if values.ndim != 3 or values.shape[1:] != (len(node_ids), LAYOUT_VALUES):
-            nodes = f"the nodes that are a {', '.join(CONFIGURABLE)}; hlorank.graph.LayoutConfigurations names others"
+            nodes = (
+                f"the nodes that are a {', '.join(CONFIGURABLE)}; hlorank.data.graph.LayoutConfigurations names others"
+            )
             expected = f"shape (configurations, {len(node_ids)}, {LAYOUT_VALUES}), for {nodes}"
             raise DataError("configurations", expected, values.shape)
         step = max(1, CHUNK_BYTES // (values[:1].nbytes or 1))

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from hlorank.config import ConfigError
-from hlorank.featurize.spec import FeatureSpec
+from hlorank.data.npz import NpzFile
+from hlorank.featurize.feature_spec import FeatureSpec
+from hlorank.files import DataError
 from hlorank.hlo.extra import extra_path
-from hlorank.io import DataError
-from hlorank.npz import NpzFile
 from hlorank.serving.inputs import CHOICES, Input, Reader
 
 TOP = 10

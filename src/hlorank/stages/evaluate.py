@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hlorank.config import Config
-from hlorank.stages.entry import collection_folder, output_folder, stage
+from hlorank.stages.hydra_main import collection_folder, output_folder, stage
 
 
 @stage
@@ -11,9 +11,9 @@ def main(config: Config) -> None:
     """Scores every configuration of `collection` with the model of `method`, and writes a report on it."""
     from mlflow.tracking import MlflowClient
 
-    from hlorank.evaluation.run import evaluate
-    from hlorank.report.runs import read_run
-    from hlorank.report.write import REPORT, write_report
+    from hlorank.evaluation.evaluate_model import evaluate
+    from hlorank.evaluation.report.runs import read_run
+    from hlorank.evaluation.report.write_report import REPORT, write_report
     from hlorank.tracking import tracking_uri
 
     model = collection_folder(config, config.paths.models) / config.method

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from hlorank.collection import Collection
 from hlorank.config import Config
-from hlorank.stages.entry import output_folder, stage
+from hlorank.data.collection import Collection
+from hlorank.stages.hydra_main import output_folder, stage
 
 
 @stage
 def main(config: Config) -> None:
     """Turns the raw graphs of `collection` into features, opcode embeddings and configuration codes."""
-    from hlorank.featurize.build import featurize_collection
+    from hlorank.featurize.featurize_collection import featurize_collection
 
     collection = Collection.parse(config.collection)
     featurize_collection(

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from hlorank.collection import Collection
 from hlorank.config import Config, ConfigError
-from hlorank.stages.entry import output_folder, stage
+from hlorank.data.collection import Collection
+from hlorank.stages.hydra_main import output_folder, stage
 
 
 @stage
@@ -22,7 +22,7 @@ def main(config: Config) -> None:
 
         local.fetch(collection, data.local, output)
     elif data.origin == "pb" and data.pb:
-        from hlorank.fetch import pb
+        from hlorank.fetch import hlo as pb
 
         pb.fetch(collection, data.pb, output)
     elif data.origin == "synthetic" and data.synthetic:

@@ -1,13 +1,13 @@
 """Stage partition: from data/features to data/segments."""
 
 from hlorank.config import Config
-from hlorank.stages.entry import collection_folder, output_folder, stage
+from hlorank.stages.hydra_main import collection_folder, output_folder, stage
 
 
 @stage
 def main(config: Config) -> None:
     """Cuts the graphs of `collection` into segments."""
-    from hlorank.partition.build import partition_collection
+    from hlorank.partition.partition_collection import partition_collection
 
     features = collection_folder(config, config.paths.features)
     partition_collection(features, config.partition, output_folder(config, config.paths.segments))

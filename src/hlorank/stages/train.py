@@ -1,14 +1,14 @@
 """Stage train: from data/features and data/segments to a model folder and an MLflow run."""
 
 from hlorank.config import Config
-from hlorank.stages.entry import output_folder, stage
+from hlorank.stages.hydra_main import output_folder, stage
 
 
 @stage
 def main(config: Config) -> float | None:
     """Trains `method` on `collection`; sweeps minimize or maximize the returned validation Kendall tau."""
     from hlorank.models.baselines.baseline import BASELINES
-    from hlorank.training.baselines.run import train_baseline
+    from hlorank.training.baselines.train_baseline import train_baseline
     from hlorank.training.run import train
 
     run = train_baseline if config.method in BASELINES else train

@@ -13,7 +13,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hlorank.config import Config, ConfigError, load
-from hlorank.io import DataError
+from hlorank.files import DataError
 from hlorank.sweeps.jobs import Job
 from hlorank.tracking import PARENT_VARIABLE, Pruned, tracking_uri
 

@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 
 from hlorank.config import TrackingConfig
-from hlorank.io import fingerprint
+from hlorank.files import fingerprint
 from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, tracking_uri
 
 SWEEP, NAME = "hlorank.sweep", "hlorank.sweep.name"

@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from hlorank.config import Config, ConfigError
-from hlorank.io import fingerprint
+from hlorank.files import fingerprint
 from hlorank.sweeps.jobs import NAME, SWEEP, Row, forget_failures, rows
 from hlorank.tracking import open_experiment, tracking_uri
 

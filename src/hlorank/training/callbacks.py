@@ -13,11 +13,11 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 
-from hlorank.io import DataError
+from hlorank.files import DataError
 from hlorank.sweeps.trial import SearchTrial
 from hlorank.tracking import TRAIN_SECONDS
-from hlorank.training.data import Step
-from hlorank.training.module import TRAIN_LOSS, VALID_TAU
+from hlorank.training.ranking_module import TRAIN_LOSS, VALID_TAU
+from hlorank.training.step_data import Step
 
 log = logging.getLogger(__name__)
 

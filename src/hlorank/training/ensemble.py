@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hlorank.collection import Collection, measured_family
 from hlorank.config import Config, ConfigError
-from hlorank.fetch.split import family, make_folds
+from hlorank.data.collection import Collection, measured_family
+from hlorank.data.splits import family, make_folds
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from hlorank.config import Config
 from hlorank.tracking import tracking_uri
 from hlorank.training.averaging import StepAveraging
 from hlorank.training.callbacks import Origin, Patience
-from hlorank.training.data import StepData
-from hlorank.training.finetune import HeadData, HeadModule
-from hlorank.training.module import RankingModule
+from hlorank.training.gst.head_finetuning import HeadData, HeadModule
+from hlorank.training.ranking_module import RankingModule
+from hlorank.training.step_data import StepData
 
 
 class MemberLogger(MLFlowLogger):

@@ -12,15 +12,15 @@ from typing import NamedTuple
 import torch
 
 from hlorank.models.cost_model import CostModel
-from hlorank.models.folder import ModelSpec, input_sizes
-from hlorank.models.open import GraphOpener
+from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.serialization import ModelSpec, input_sizes
 from hlorank.training.callbacks import EpochHistory, Origin, TrialReport
-from hlorank.training.data import StepData
 from hlorank.training.ensemble import Member
-from hlorank.training.finetune import HEAD_LOSS, HEAD_TAU, HeadData, HeadModule
 from hlorank.training.fit import MemberLogger, fit
-from hlorank.training.methods import method_named
-from hlorank.training.module import TRAIN_LOSS, VALID_TAU, RankingModule
+from hlorank.training.gst.head_finetuning import HEAD_LOSS, HEAD_TAU, HeadData, HeadModule
+from hlorank.training.gst.methods import method_named
+from hlorank.training.ranking_module import TRAIN_LOSS, VALID_TAU, RankingModule
+from hlorank.training.step_data import StepData
 
 log = logging.getLogger(__name__)
 

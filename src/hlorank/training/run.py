@@ -14,21 +14,21 @@ import numpy as np
 import torch
 
 from hlorank import __version__
-from hlorank.collection import Collection
 from hlorank.config import Config, ConfigError, check_least, to_plain
-from hlorank.io import fingerprint, read_json, write_json
-from hlorank.models.folder import ModelSpec, save_model
-from hlorank.models.open import GraphOpener
+from hlorank.data.collection import Collection
+from hlorank.files import fingerprint, read_json, write_json
+from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.serialization import ModelSpec, save_model
 from hlorank.sweeps.trial import current_trial
 from hlorank.tracking import Pruned, flatten
 from hlorank.training.averaging import check_averaging
 from hlorank.training.callbacks import Origin, TrialReport
 from hlorank.training.ensemble import make_members
 from hlorank.training.fit import MemberLogger
+from hlorank.training.gst.methods import method_named
 from hlorank.training.member import MemberTraining, Result, count_parameters
-from hlorank.training.methods import method_named
-from hlorank.training.module import VALID_TAU
-from hlorank.training.record import RUN, alone, keep_record, take_finished, training_run
+from hlorank.training.mlflow_run import RUN, alone, keep_record, take_finished, training_run
+from hlorank.training.ranking_module import VALID_TAU
 
 log = logging.getLogger(__name__)
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # it tells what hardware there is, and advertises

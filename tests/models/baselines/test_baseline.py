@@ -15,16 +15,16 @@ from safetensors.numpy import load_file, save_file
 
 from hlorank import __version__
 from hlorank.config import BaselineConfig
+from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
-from hlorank.featurize.store import FeatureStore
-from hlorank.io import DataError, read_json, sha256_file, write_json
+from hlorank.files import DataError, read_json, sha256_file, write_json
 from hlorank.models.baselines.baseline import BASELINES, Baseline, BaselineSpec, load_baseline, save_baseline
 from hlorank.models.baselines.chance import Chance
 from hlorank.models.baselines.linear import Linear
+from hlorank.models.baselines.pooled_features import changed_column, pooled_columns
 from hlorank.models.baselines.predictor import Predictor
 from hlorank.models.baselines.trees import Trees
-from hlorank.models.folder import SPEC, WEIGHTS, input_sizes, load_model, sealed
-from hlorank.models.pooled import changed_column, pooled_columns
+from hlorank.models.serialization import SPEC, WEIGHTS, input_sizes, load_model, sealed
 
 SETTINGS = BaselineConfig(
     iterations=3,

@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from hlorank.featurize.features import GraphFeatures
-from hlorank.io import DataError
+from hlorank.files import DataError
 from hlorank.models.baselines.chance import Chance
+from hlorank.models.baselines.pooled_features import PooledGraph
 from hlorank.models.inputs import InputSizes
-from hlorank.models.pooled import PooledGraph
 
 SIZES = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
 

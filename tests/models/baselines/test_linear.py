@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from hlorank.featurize.features import GraphFeatures
-from hlorank.io import DataError
+from hlorank.files import DataError
 from hlorank.models.baselines.linear import Linear
+from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
 from hlorank.models.inputs import InputSizes
-from hlorank.models.pooled import PooledGraph, changed_column, pooled_columns
 
 SIZES = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
 COLUMNS = pooled_columns(SIZES)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs, Segment
-from hlorank.models.layers import names
+from hlorank.models.layers import registry as names
 from hlorank.models.layers.layer import Layer
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
+from hlorank.models.compression.colouring import State
 from hlorank.models.inputs import GraphInputs, Segment
 from hlorank.models.layers.dropout import Dropout
-from hlorank.models.state import State
 
 
 def test_one_mask_serves_all_configurations(make_layer: Callable[..., Dropout], segment: Segment) -> None:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu
 
+from hlorank.models.compression.colouring import State
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.edge_mlp import EdgeMlp
-from hlorank.models.state import State
 
 X = torch.randn(24, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 

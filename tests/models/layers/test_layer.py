@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
+from hlorank.models.compression.colouring import State
 from hlorank.models.edges import Edges
 from hlorank.models.inputs import GraphInputs, Segment
 from hlorank.models.layers.layer import Layer, Mixing
-from hlorank.models.layers.names import LAYERS
-from hlorank.models.state import State
+from hlorank.models.layers.registry import LAYERS
 
 WIDTH, CONFIGURATIONS = 64, 3
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hlorank.collection import Collection
 from hlorank.config import Config
-from hlorank.featurize.store import FeatureStore
+from hlorank.data.collection import Collection
+from hlorank.featurize.feature_store import FeatureStore
 
 Settings = Callable[..., Config]
 

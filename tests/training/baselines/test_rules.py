@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from hlorank.config import Config
+from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import LayoutFeatures
-from hlorank.featurize.store import FeatureStore
-from hlorank.models.folder import input_sizes
-from hlorank.models.pooled import PooledGraph
+from hlorank.models.baselines.pooled_features import PooledGraph
+from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.rules import changed_share, random_scores
 
 Settings = Callable[..., Config]

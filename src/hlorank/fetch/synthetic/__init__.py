@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hlorank.collection import SPLITS, Collection, Split, write_graph
 from hlorank.config import ConfigError, SyntheticConfig, to_plain
+from hlorank.data.collection import SPLITS, Collection, Split, write_graph
+from hlorank.data.graph import MeasuredGraph
 from hlorank.fetch.synthetic.graphs import MIN_NODES
 from hlorank.fetch.synthetic.layouts import layout_graph
 from hlorank.fetch.synthetic.runtime import layout_runtime
@@ -22,8 +23,7 @@ from hlorank.fetch.synthetic.tiles import MAX_NODES as MAX_KERNEL_NODES
 from hlorank.fetch.synthetic.tiles import MIN_NODES as MIN_KERNEL_NODES
 from hlorank.fetch.synthetic.tiles import tile_kernel, tile_runtime
 from hlorank.fetch.tree import remove_stale
-from hlorank.graph import MeasuredGraph
-from hlorank.io import DataError, fingerprint, read_json, write_json
+from hlorank.files import DataError, fingerprint, read_json, write_json
 
 __all__ = ["draw_graph", "fetch", "layout_graph", "layout_runtime", "tile_kernel", "tile_runtime"]
 

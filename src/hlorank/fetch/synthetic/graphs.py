@@ -13,6 +13,7 @@ import numpy as np
 from numpy.random import Generator
 
 from hlorank.config import ConfigError
+from hlorank.data.graph import Graph, Int64
 from hlorank.fetch.synthetic.program import (
     BINARY,
     CONFIGURABLE,
@@ -23,7 +24,6 @@ from hlorank.fetch.synthetic.program import (
     Shape,
     convolution_columns,
 )
-from hlorank.graph import Graph, Int64
 
 MIN_NODES = 50
 _MIN_BLOCK = 24

@@ -9,12 +9,9 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from hlorank.collection import SEARCHES
 from hlorank.config import ConfigError
-from hlorank.fetch.synthetic.graphs import build_graph
-from hlorank.fetch.synthetic.program import DIMS, OPCODES
-from hlorank.fetch.synthetic.runtime import Float64, Operands, RuntimeModel
-from hlorank.graph import (
+from hlorank.data.collection import SEARCHES
+from hlorank.data.graph import (
     LAYOUT_DIMS,
     LAYOUT_VALUES,
     Graph,
@@ -25,6 +22,9 @@ from hlorank.graph import (
     pack_layouts,
     unpack_layouts,
 )
+from hlorank.fetch.synthetic.graphs import build_graph
+from hlorank.fetch.synthetic.program import DIMS, OPCODES
+from hlorank.fetch.synthetic.runtime import Float64, Operands, RuntimeModel
 
 Codes = NDArray[np.unsignedinteger[Any]]
 

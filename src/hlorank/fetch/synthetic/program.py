@@ -8,7 +8,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from hlorank.graph import LAYOUT_DIMS, NODE_FEATURES, Graph
+from hlorank.data.graph import LAYOUT_DIMS, NODE_FEATURES, Graph
 
 Shape = tuple[int, ...]
 Columns = dict[int, int]

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.data.graph import LAYOUT_DIMS, Graph, Int64, LayoutConfigurations
 from hlorank.fetch.synthetic.program import (
     DIMS,
     ELEMENT,
@@ -39,7 +40,6 @@ from hlorank.fetch.synthetic.program import (
     OPCODES,
     OUTPUT_FEATURE,
 )
-from hlorank.graph import LAYOUT_DIMS, Graph, Int64, LayoutConfigurations
 
 Float64 = NDArray[np.float64]
 Layouts = NDArray[np.int8]

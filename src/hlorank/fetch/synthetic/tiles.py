@@ -21,6 +21,16 @@ import numpy as np
 from numpy.random import Generator
 
 from hlorank.config import ConfigError
+from hlorank.data.graph import (
+    LAYOUT_DIMS,
+    TILE_FEATURES,
+    Float32,
+    Graph,
+    Int64,
+    MeasuredGraph,
+    Measurements,
+    TileConfigurations,
+)
 from hlorank.fetch.synthetic.layouts import measure
 from hlorank.fetch.synthetic.program import (
     BINARY,
@@ -37,16 +47,6 @@ from hlorank.fetch.synthetic.program import (
     convolution_columns,
 )
 from hlorank.fetch.synthetic.runtime import Float64
-from hlorank.graph import (
-    LAYOUT_DIMS,
-    TILE_FEATURES,
-    Float32,
-    Graph,
-    Int64,
-    MeasuredGraph,
-    Measurements,
-    TileConfigurations,
-)
 
 TILE_OVERHEAD = 300.0  # ns
 BANDWIDTH = 300.0  # bytes per ns

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.models.baselines.pooled_features import PooledGraph
 from hlorank.models.baselines.predictor import Predictor, check_array, check_values
-from hlorank.models.pooled import PooledGraph
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from hlorank.io import DataError
-from hlorank.models.pooled import PooledGraph
+from hlorank.files import DataError
+from hlorank.models.baselines.pooled_features import PooledGraph
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor, nn
 
+from hlorank.models.compression.colouring import State
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
-from hlorank.models.state import State
 
 _FIRST_TEMPERATURE = 0.5
 

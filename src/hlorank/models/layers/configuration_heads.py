@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from hlorank.models.compression.colouring import State
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.heads import head_width
 from hlorank.models.layers.layer import Layer, Mixing
-from hlorank.models.state import State
 
 
 class ConfigurationHeads(Layer):

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from hlorank.models.adjacency import propagate
+from hlorank.models.compression.colouring import State
 from hlorank.models.edges import Norm
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
-from hlorank.models.state import State
 
 
 class Convolution(Layer):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hlorank.models.compression.colouring import State
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
-from hlorank.models.state import State
 
 
 class Dropout(Layer):

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from hlorank.models.compression.colouring import Received, Rows, State
 from hlorank.models.edges import Neighbourhood, Norm
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
-from hlorank.models.state import Received, Rows, State
 
 
 class EdgeWise(Layer):

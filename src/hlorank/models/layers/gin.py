@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from hlorank.models.adjacency import Adjacency, propagate
+from hlorank.models.compression.colouring import State
 from hlorank.models.edges import Norm
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
 from hlorank.models.layers.mlp import mlp
-from hlorank.models.state import State
 
 
 class Gin(Layer):

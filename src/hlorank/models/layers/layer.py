@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from hlorank.models.compression.colouring import State
 from hlorank.models.inputs import Segment
-from hlorank.models.state import State
 
 
 class Mixing(Enum):

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.config import Config
-from hlorank.featurize.store import FeatureStore
+from hlorank.featurize.feature_store import FeatureStore
 from hlorank.models.baselines.chance import Chance
 from hlorank.models.baselines.linear import Linear
+from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
 from hlorank.models.baselines.predictor import Predictor
-from hlorank.models.folder import input_sizes
-from hlorank.models.pooled import PooledGraph, changed_column, pooled_columns
-from hlorank.training.baselines.fit import Candidate, Fit
+from hlorank.models.serialization import input_sizes
+from hlorank.training.baselines.candidates import Candidate, Fit
 
 
 def random_scores(store: FeatureStore, names: Sequence[str], config: Config) -> Fit:  # noqa: ARG001 - it learns nothing

@@ -1,0 +1,232 @@
+"""Collections: their addresses, their official npz tree, and the reader and writer of its files."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from hlorank.config import ConfigError
+from hlorank.data.graph import (
+    LAYOUT_VALUES,
+    Graph,
+    LayoutConfigurations,
+    MeasuredGraph,
+    Measurements,
+    TileConfigurations,
+)
+from hlorank.data.npz import CHUNK_BYTES, NpzFile
+from hlorank.files import DataError, read_json, write_atomic
+
+Kind = Literal["layout", "tile"]
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+SEARCHES = ("default", "random")
+EXTRA_SUFFIX = ".extra.npz"
+"""Of files beside the graphs that hold features beyond the 140 (hlorank.hlo.extra)."""
+
+_COMMON_KEYS = {"node_feat", "node_opcode", "edge_index", "config_runtime"}
+_KEYS = {
+    "layout": _COMMON_KEYS | {"node_config_feat", "node_config_ids", "node_splits"},
+    "tile": _COMMON_KEYS | {"config_feat", "config_runtime_normalizers"},
+}
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The address of a collection: `layout:<source>:<search>` or `tile:<source>`.
+
+    Attributes:
+        kind: what the configurations are.
+        source: where the graphs come from: xla, nlp, cpu, synthetic, ...
+        search: how layout configurations were found, default or random; None for tiles.
+    """
+
+    kind: Kind
+    source: str
+    search: str | None = None
+
+    @classmethod
+    def parse(cls, address: str) -> Collection:
+        """Reads an address written with `:`, or with `/` as in paths, or with `.` as in model names.
+
+        Raises:
+            ConfigError: the address is none of these.
+        """
+        parts = re.split(r"[:/.]", address)
+        if all(_NAME.fullmatch(part) for part in parts):
+            if len(parts) == 2 and parts[0] == "tile":
+                return cls("tile", parts[1])
+            if len(parts) == 3 and parts[0] == "layout" and parts[2] in SEARCHES:
+                return cls("layout", parts[1], parts[2])
+        raise ConfigError(f"collection {address!r}: expected layout:<source>:<{'|'.join(SEARCHES)}> or tile:<source>")
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Kind, source and, for layouts, search."""
+        return (self.kind, self.source) if self.search is None else (self.kind, self.source, self.search)
+
+    def __str__(self) -> str:
+        return ":".join(self.parts)
+
+    @property
+    def path(self) -> Path:
+        """The collection's folder in the official tree, such as layout/xla/default."""
+        return Path(*self.parts)
+
+    @property
+    def model_name(self) -> str:
+        """The collection's name as a registered model, such as layout.xla.default."""
+        return ".".join(self.parts)
+
+
+def graph_files(root: Path, collection: Collection, split: Split | None) -> list[Path]:
+    """The graphs' npz files of one split under a tree such as data/raw, or of none as collected, sorted by name."""
+    files = (root / collection.path / (split or "")).glob("*.npz")
+    return sorted(path for path in files if not path.name.endswith(EXTRA_SUFFIX))
+
+
+def sidecar_path(graph: Path) -> Path:
+    """The JSON file beside a graph's npz file that says how it was measured; our own collector writes one."""
+    return graph.with_suffix(".json")
+
+
+def measured_family(graph: Path) -> str | None:
+    """The model family of a graph, from its sidecar; None without one, or where it names none."""
+    path = sidecar_path(graph)
+    family = read_json(path).get("family") if path.is_file() else None
+    return None if family is None else str(family)
+
+
+def split_half_tau(graph: Path) -> float | None:
+    """The Kendall tau between two independent halves of a graph's measurements, from its sidecar.
+
+    Returns:
+        None without a sidecar, and where the sidecar says null, as there was nothing to rank.
+
+    Raises:
+        DataError: the sidecar is damaged, or holds no tau in -1..1.
+    """
+    path = sidecar_path(graph)
+    tau = read_json(path).get("split_half_tau", math.nan) if path.is_file() else None
+    if tau is not None and not (isinstance(tau, int | float) and -1 <= tau <= 1):
+        raise DataError("split_half_tau", "a number in -1..1, or null", tau, file=path)
+    return tau
+
+
+def _int64(file: NpzFile, key: str) -> NDArray[np.int64]:
+    array = file.read(key)
+    if array.dtype not in (np.int32, np.int64):
+        raise DataError(key, "dtype int64 or int32", array.dtype.name)
+    return array.astype(np.int64)
+
+
+def _layout(file: NpzFile, first: int | None) -> LayoutConfigurations:
+    node_ids = _int64(file, "node_config_ids")
+    if node_ids.ndim != 1 or len(node_ids) == 0:
+        raise DataError("node_config_ids", "shape (configurable nodes,), at least one", node_ids.shape)
+    shape, dtype = file.header("node_config_feat")
+    if dtype != np.float32:
+        raise DataError("node_config_feat", "dtype float32", dtype.name)
+    if len(shape) != 3 or shape[1:] != (len(node_ids), LAYOUT_VALUES):
+        raise DataError("node_config_feat", f"shape (configurations, {len(node_ids)}, {LAYOUT_VALUES})", shape)
+    if first is None:
+        return LayoutConfigurations.from_chunks(node_ids, file.chunks("node_config_feat"))
+    row_bytes = len(node_ids) * LAYOUT_VALUES * dtype.itemsize
+    chunks = itertools.islice(file.chunks("node_config_feat", first * row_bytes), 1)
+    return LayoutConfigurations.from_chunks(node_ids, (chunk[:first] for chunk in chunks))
+
+
+def read_graph(path: Path, kind: Kind, first: int | None = None) -> MeasuredGraph:
+    """Reads and validates one npz file of the official tree.
+
+    int32 and int64 are accepted where the official files have int64, and node_splits as (k,) or (1, k).
+
+    Args:
+        path: the file.
+        kind: what the file must hold.
+        first: read (and check) only this many configurations and runtimes, at least 1; None reads all.
+
+    Raises:
+        DataError: names the file, the key, what was expected and what was found.
+    """
+    try:
+        with NpzFile(path) as file:
+            if file.keys != _KEYS[kind]:
+                raise DataError("keys", f"{sorted(_KEYS[kind])} ({kind})", sorted(file.keys))
+            opcodes = file.read("node_opcode")
+            if kind == "layout":
+                splits = _int64(file, "node_splits")
+                if splits.ndim != 1 and splits.shape[:-1] != (1,):
+                    raise DataError("node_splits", "shape (k,) or (1, k)", splits.shape)
+                splits = splits.reshape(-1)
+            else:
+                splits = np.array([0, len(opcodes)], dtype=np.int64)
+            graph = Graph(file.read("node_feat"), opcodes, _int64(file, "edge_index"), splits)
+            configurations: LayoutConfigurations | TileConfigurations
+            if kind == "layout":
+                configurations = _layout(file, first)
+                measurements = Measurements(_int64(file, "config_runtime")[:first])
+            else:
+                configurations = TileConfigurations(file.read("config_feat")[:first])
+                normalizer = _int64(file, "config_runtime_normalizers")[:first]
+                measurements = Measurements(_int64(file, "config_runtime")[:first], normalizer)
+            return MeasuredGraph(path.stem, graph, configurations, measurements)
+    except DataError as error:
+        raise error.in_file(path) from None
+
+
+def write_graph(path: Path, measured: MeasuredGraph, chunk_bytes: int = CHUNK_BYTES) -> None:
+    """Writes one npz file of the official tree, in one step and in bounded memory.
+
+    The file holds the keys, dtypes and shapes of the official files (tile files have no node_splits); equal content
+    gives equal bytes.
+    """
+    graph, configurations = measured.graph, measured.configurations
+    arrays: dict[str, NDArray[Any]] = {
+        "node_feat": graph.node_feat,
+        "node_opcode": graph.node_opcode,
+        "edge_index": graph.edge_index,
+        "config_runtime": measured.measurements.runtime,
+    }
+    if isinstance(configurations, LayoutConfigurations):
+        arrays["node_config_ids"] = configurations.node_ids
+        arrays["node_splits"] = graph.node_splits[None, :]
+    else:
+        arrays["config_feat"] = configurations.feat
+        assert measured.measurements.normalizer is not None  # MeasuredGraph checks it
+        arrays["config_runtime_normalizers"] = measured.measurements.normalizer
+
+    def write(output: IO[bytes]) -> None:
+        with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as archive:
+            for key, array in arrays.items():
+                with archive.open(_member(key), "w", force_zip64=True) as stream:
+                    npy.write_array(stream, np.ascontiguousarray(array), allow_pickle=False)
+            if isinstance(configurations, LayoutConfigurations):
+                _write_layouts(archive, configurations, chunk_bytes)
+
+    write_atomic(path, write)
+
+
+def _member(key: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(f"{key}.npy")  # a fixed date: equal content gives equal bytes
+    info.compress_type = zipfile.ZIP_DEFLATED
+    return info
+
+
+def _write_layouts(archive: zipfile.ZipFile, configurations: LayoutConfigurations, chunk_bytes: int) -> None:
+    shape = (*configurations.codes.shape, LAYOUT_VALUES)
+    step = max(1, chunk_bytes // (shape[1] * LAYOUT_VALUES * 4))
+    with archive.open(_member("node_config_feat"), "w", force_zip64=True) as stream:
+        npy.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        for start in range(0, shape[0], step):
+            stream.write(configurations.values(slice(start, start + step)).astype("<f4").tobytes())

@@ -1,0 +1,311 @@
+"""The one in-memory schema: a graph, its layout or tile configurations, and their measured runtimes.
+
+Every object checks itself when it is made, so whatever holds one holds valid data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.files import DataError
+
+NODE_FEATURES = 140
+MAX_OPCODE = 120
+LAYOUT_VALUES = 18
+LAYOUT_DIMS = 6
+LAYOUT_MIN, LAYOUT_MAX = -1, 5
+TILE_FEATURES = 24
+LAYOUT_TENSORS = ("output", "input", "kernel")
+
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+_RADIX = LAYOUT_MAX - LAYOUT_MIN + 2  # 8: three bits a value, so that 18 values fit in one 64-bit key
+_POWERS = np.array([_RADIX**i for i in reversed(range(LAYOUT_VALUES))], dtype=np.int64)
+
+
+def check_array(key: str, array: NDArray[Any], dtype: type, shape: tuple[int | None, ...]) -> None:
+    """Raises DataError unless `array` has this dtype and shape (None = any length)."""
+    if array.dtype != np.dtype(dtype):
+        raise DataError(key, f"dtype {np.dtype(dtype).name}", array.dtype.name)
+    wrong = array.ndim != len(shape) or any(w is not None and w != g for w, g in zip(shape, array.shape, strict=True))
+    if wrong:
+        wanted = "(" + ", ".join("any" if length is None else str(length) for length in shape) + ")"
+        raise DataError(key, f"shape {wanted}", array.shape)
+
+
+def _check_finite(key: str, array: Float32) -> None:
+    finite = np.isfinite(array)
+    if not finite.all():
+        place = np.argwhere(~finite)[0].tolist()
+        raise DataError(key, "finite numbers", f"{array[tuple(place)]} at {place}")
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A program as a graph of tensor operations, nodes in topological order.
+
+    Attributes:
+        node_feat: (nodes, 140) float32, the official node features, padded with 0.
+        node_opcode: (nodes,) uint8, 0 unknown, 1..120.
+        edge_index: (edges, 2) int64; row [u, v] says that u consumes the output of v, so u > v.
+        node_splits: (computations + 1,) int64, boundaries of blocks of nodes, first 0, last `nodes`.
+
+    Raises:
+        DataError: a value breaks this contract.
+    """
+
+    node_feat: Float32
+    node_opcode: NDArray[np.uint8]
+    edge_index: Int64
+    node_splits: Int64
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes."""
+        return len(self.node_opcode)
+
+    def __post_init__(self) -> None:
+        check_array("node_opcode", self.node_opcode, np.uint8, (None,))
+        n = self.nodes
+        if n == 0:
+            raise DataError("node_opcode", "at least one node", "an empty graph")
+        check_array("node_feat", self.node_feat, np.float32, (n, NODE_FEATURES))
+        check_array("edge_index", self.edge_index, np.int64, (None, 2))
+        check_array("node_splits", self.node_splits, np.int64, (None,))
+        if (worst := int(self.node_opcode.max())) > MAX_OPCODE:
+            raise DataError("node_opcode", f"opcodes in 0..{MAX_OPCODE}", worst)
+        _check_finite("node_feat", self.node_feat)
+        self._check_edges(n)
+        splits = self.node_splits
+        if len(splits) < 2 or splits[0] != 0 or splits[-1] != n or (np.diff(splits) <= 0).any():
+            raise DataError("node_splits", f"increasing boundaries from 0 to {n}", splits.tolist()[:20])
+
+    def _check_edges(self, n: int) -> None:
+        outside = (self.edge_index < 0) | (self.edge_index >= n)
+        if outside.any():
+            row = int(np.argwhere(outside)[0, 0])
+            raise DataError("edge_index", f"node ids in 0..{n - 1}", f"{self.edge_index[row].tolist()} in row {row}")
+        backward = self.edge_index[:, 0] <= self.edge_index[:, 1]
+        if backward.any():
+            row = int(np.argmax(backward))
+            edge = self.edge_index[row].tolist()
+            raise DataError("edge_index", "topological order (u > v in [u, v])", f"{edge} in row {row}")
+
+
+def pack_layouts(values: NDArray[Any], first: int = 0) -> Int64:
+    """Packs rows of 18 layout values into one integer each, in lexicographic order.
+
+    Args:
+        values: (..., 18) of any real dtype, each -1..5.
+        first: number of the first row, for the message of an error.
+
+    Returns:
+        (...,) int64; equal keys mean equal rows.
+
+    Raises:
+        DataError: a value is not a whole number in -1..5.
+    """
+    wrong = ~((values >= LAYOUT_MIN) & (values <= LAYOUT_MAX))
+    if not wrong.any() and not np.issubdtype(values.dtype, np.integer):
+        wrong = values != np.trunc(values)
+    if wrong.any():
+        row, *rest = np.argwhere(wrong)[0].tolist()
+        found = f"{values[row, *rest]} at {[first + row, *rest]}"
+        raise DataError("node_config_feat", f"whole numbers in {LAYOUT_MIN}..{LAYOUT_MAX}", found)
+    keys = np.zeros(values.shape[:-1], dtype=np.int64)
+    for column, power in enumerate(_POWERS):
+        keys += (values[..., column].astype(np.int64) - LAYOUT_MIN) * power
+    return keys
+
+
+def unpack_layouts(keys: Int64) -> NDArray[np.int8]:
+    """The inverse of `pack_layouts`: (...,) int64 to (..., 18) int8."""
+    return ((keys[..., None] // _POWERS) % _RADIX + LAYOUT_MIN).astype(np.int8)
+
+
+def _smallest_unsigned(count: int) -> np.dtype[Any]:
+    return np.min_scalar_type(max(count - 1, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutConfigurations:
+    """Layout configurations of the configurable nodes of one graph, as codes into their distinct rows.
+
+    Attributes:
+        node_ids: (configurable nodes,) int64, increasing.
+        codebook: (U, 18) int8, the distinct rows in lexicographic order: output, input and kernel layout, six
+            minor-to-major dimensions each, padded with -1.
+        codes: (configurations, configurable nodes), unsigned; `codebook[codes]` are the raw values.
+
+    Raises:
+        DataError: a value breaks this contract.
+    """
+
+    node_ids: Int64
+    codebook: NDArray[np.int8]
+    codes: NDArray[np.unsignedinteger[Any]]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __post_init__(self) -> None:
+        check_array("node_config_ids", self.node_ids, np.int64, (None,))
+        check_array("node_config_feat", self.codebook, np.int8, (None, LAYOUT_VALUES))
+        if len(self.node_ids) == 0:
+            raise DataError("node_config_ids", "at least one configurable node", "none")
+        if (np.diff(self.node_ids) <= 0).any() or self.node_ids[0] < 0:
+            raise DataError("node_config_ids", "increasing node ids", self.node_ids.tolist()[:20])
+        if not np.issubdtype(self.codes.dtype, np.unsignedinteger):
+            raise DataError("node_config_feat", "unsigned codes", self.codes.dtype.name)
+        if self.codes.ndim != 2 or self.codes.shape[1] != len(self.node_ids):
+            expected = f"a row for each of {len(self.node_ids)} configurable nodes"
+            raise DataError("node_config_feat", expected, f"shape {self.codes.shape}")
+        if len(self.codes) == 0:
+            raise DataError("node_config_feat", "at least one configuration", "none")
+        if int(self.codes.max()) >= len(self.codebook):
+            raise DataError("node_config_feat", f"codes below {len(self.codebook)}", int(self.codes.max()))
+        if (np.diff(pack_layouts(self.codebook)) <= 0).any():
+            raise DataError("node_config_feat", "a codebook of distinct rows in lexicographic order", "another order")
+        for name, start in zip(LAYOUT_TENSORS, range(0, LAYOUT_VALUES, LAYOUT_DIMS), strict=True):
+            layouts = np.sort(self.codebook[:, start : start + LAYOUT_DIMS], axis=1)
+            repeated = ((layouts[:, 1:] == layouts[:, :-1]) & (layouts[:, 1:] >= 0)).any(axis=1)
+            if repeated.any():
+                row = self.codebook[np.argmax(repeated), start : start + LAYOUT_DIMS].tolist()
+                raise DataError("node_config_feat", f"each dimension once in the {name} layout", row)
+
+    @classmethod
+    def from_chunks(cls, node_ids: Int64, chunks: Iterable[NDArray[Any]]) -> LayoutConfigurations:
+        """Encodes raw values chunk by chunk, so that the whole never lies in memory.
+
+        Args:
+            node_ids: (configurable nodes,) int64.
+            chunks: arrays (some configurations, configurable nodes, 18) of any real dtype.
+        """
+        known = np.zeros(0, dtype=np.int64)  # keys in order of appearance; sorted at the end
+        parts: list[NDArray[Any]] = []
+        rows = 0
+        for chunk in chunks:
+            if chunk.ndim != 3 or chunk.shape[1:] != (len(node_ids), LAYOUT_VALUES):
+                expected = f"shape (configurations, {len(node_ids)}, {LAYOUT_VALUES})"
+                raise DataError("node_config_feat", expected, chunk.shape)
+            keys, inverse = np.unique(pack_layouts(chunk, rows), return_inverse=True)
+            new = keys[~np.isin(keys, known)]
+            known = np.concatenate([known, new])
+            order = np.argsort(known)
+            lookup = order[np.searchsorted(known, keys, sorter=order)]
+            parts.append(lookup[inverse].reshape(chunk.shape[:2]).astype(_smallest_unsigned(len(known))))
+            rows += len(chunk)
+        order = np.argsort(known)
+        rank = np.empty(len(known), dtype=_smallest_unsigned(len(known)))
+        rank[order] = np.arange(len(known))
+        codes: NDArray[Any] = np.empty((rows, len(node_ids)), dtype=rank.dtype)
+        start = 0
+        while parts:  # freed one by one
+            part = parts.pop(0)
+            codes[start : start + len(part)] = rank[part]
+            start += len(part)
+        return cls(node_ids, unpack_layouts(known[order]), codes)
+
+    def values(self, rows: slice | Int64 = slice(None)) -> NDArray[np.int8]:
+        """The raw values (rows, configurable nodes, 18) of some configurations."""
+        values: NDArray[np.int8] = self.codebook[self.codes[rows]]
+        return values
+
+
+@dataclass(frozen=True, eq=False)
+class TileConfigurations:
+    """Tile configurations of one kernel.
+
+    Attributes:
+        feat: (configurations, 24) float32: kernel, output and input bounds, six values, sum and product each.
+
+    Raises:
+        DataError: a value breaks this contract.
+    """
+
+    feat: Float32
+
+    def __len__(self) -> int:
+        return len(self.feat)
+
+    def __post_init__(self) -> None:
+        check_array("config_feat", self.feat, np.float32, (None, TILE_FEATURES))
+        if len(self.feat) == 0:
+            raise DataError("config_feat", "at least one configuration", "none")
+        _check_finite("config_feat", self.feat)
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """Measured runtimes, one for each configuration.
+
+    Attributes:
+        runtime: (configurations,) int64, nanoseconds, all positive, or all 0 where labels are withheld.
+        normalizer: (configurations,) int64, nanoseconds of the default tile on the same machine; None for layouts.
+
+    Raises:
+        DataError: a value breaks this contract.
+    """
+
+    runtime: Int64
+    normalizer: Int64 | None = None
+
+    def __len__(self) -> int:
+        return len(self.runtime)
+
+    def __post_init__(self) -> None:
+        check_array("config_runtime", self.runtime, np.int64, (None,))
+        if len(self.runtime) and self.runtime.min() < 0:
+            raise DataError("config_runtime", "runtimes of at least 0 ns", int(self.runtime.min()))
+        if (self.runtime == 0).any() and not self.withheld:
+            expected = "positive runtimes, or 0 for every configuration (labels withheld)"
+            raise DataError("config_runtime", expected, f"0 at {int(np.argmin(self.runtime))} among others")
+        if self.normalizer is not None:
+            check_array("config_runtime_normalizers", self.normalizer, np.int64, (len(self.runtime),))
+            if len(self.normalizer) and self.normalizer.min() <= 0:
+                raise DataError("config_runtime_normalizers", "positive runtimes", int(self.normalizer.min()))
+
+    @property
+    def withheld(self) -> bool:
+        """Whether the labels are withheld, as in the official test files."""
+        return not self.runtime.any()
+
+    @cached_property
+    def label(self) -> NDArray[np.float64]:
+        """What is ranked, (configurations,) float64: the runtime in ns, or runtime / normalizer for tiles."""
+        runtime = self.runtime.astype(np.float64)
+        return runtime if self.normalizer is None else runtime / self.normalizer
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredGraph:
+    """A graph with its configurations and their runtimes: what one npz file holds.
+
+    Raises:
+        DataError: the parts do not fit together.
+    """
+
+    name: str
+    graph: Graph
+    configurations: LayoutConfigurations | TileConfigurations
+    measurements: Measurements
+
+    def __post_init__(self) -> None:
+        if len(self.configurations) != len(self.measurements):
+            expected = f"one runtime for each of {len(self.configurations)} configurations"
+            raise DataError("config_runtime", expected, len(self.measurements))
+        if isinstance(self.configurations, LayoutConfigurations):
+            last = int(self.configurations.node_ids[-1])
+            if last >= self.graph.nodes:
+                raise DataError("node_config_ids", f"node ids in 0..{self.graph.nodes - 1}", last)
+            if self.measurements.normalizer is not None:
+                raise DataError("config_runtime_normalizers", "none for layout configurations", "an array")
+        elif self.measurements.normalizer is None:
+            raise DataError("config_runtime_normalizers", "an array for tile configurations", "none")

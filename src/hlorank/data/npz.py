@@ -1,0 +1,151 @@
+"""npz files whose arrays are read by key, in bounded memory, however hostile the bytes."""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from hlorank.files import DataError
+
+CHUNK_BYTES = 4 * 2**20
+
+# By version: how many bytes hold the header's length, and what reads them and the header. Version 3 differs from 2 only
+# in the names of structured types, which are refused.
+_HEADERS = {
+    (1, 0): (2, npy.read_array_header_1_0),
+    (2, 0): (4, npy.read_array_header_2_0),
+    (3, 0): (4, npy.read_array_header_2_0),
+}
+_MAX_HEADER_BYTES = 10_000
+_MAX_AXES = 32  # that every version of numpy can hold
+# Unlike these, zipfile unpacks bzip2 and LZMA without a bound, however little is asked for.
+_COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+
+
+@contextmanager
+def _expecting(key: str, expected: str, path: Path) -> Iterator[None]:
+    """Turns any error into a DataError: zipfile and numpy's header parser raise nearly every type on damaged bytes."""
+    try:
+        yield
+    except Exception as error:
+        raise DataError(key, expected, f"{type(error).__name__}: {error}", file=path) from None
+
+
+def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether in column order, and dtype of a .npy file.
+
+    Raises:
+        ValueError: damaged, or too long to be one; numpy reads all of up to 4 GiB before it looks at the length.
+    """
+    width, read = _HEADERS[npy.read_magic(stream)]
+    length = stream.read(width)
+    if (found := int.from_bytes(length, "little")) > _MAX_HEADER_BYTES:
+        raise ValueError(f"a header of {found:,} bytes, above {_MAX_HEADER_BYTES:,}")
+    return read(io.BytesIO(length + stream.read(found)))
+
+
+class NpzFile:
+    """An npz file whose arrays are read by key, whole or in chunks of rows, never unpickled.
+
+    Arrays have the byte order of this machine, whatever the file's is.
+
+    Raises:
+        DataError: not a complete zip file, or an array's name twice in it. The methods raise it for a missing key,
+            a member that is not a .npy file of rows of numbers, is encrypted or compressed in another way than numpy
+            compresses, a shape that its size contradicts, and damaged data.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with ExitStack() as stack:
+            with _expecting("file", "a complete npz (zip) file", path):
+                # Our own file, so that leaving the block closes it, also under half-read members.
+                self._zip = zipfile.ZipFile(stack.enter_context(path.open("rb")))
+            members = self._zip.infolist()
+            self._members = {member.filename.removesuffix(".npy"): member for member in members}
+            if len(self._members) != len(members):
+                raise DataError("keys", "each array once", sorted(member.filename for member in members), file=path)
+            self._opened = stack.pop_all()
+
+    def __enter__(self) -> NpzFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    @property
+    def keys(self) -> set[str]:
+        """The names of the arrays."""
+        return set(self._members)
+
+    def _open(self, key: str) -> tuple[IO[bytes], tuple[int, ...], bool, np.dtype[Any]]:
+        """A member, opened behind its header, with its shape, whether in column order, and its dtype."""
+        if key not in self._members:
+            raise DataError("keys", f"an array {key!r}", sorted(self.keys), file=self.path)
+        member = self._members[key]
+        if (encrypted := member.flag_bits & 1) or member.compress_type not in _COMPRESSIONS:
+            expected = "a plain or deflated member, as np.savez or np.savez_compressed writes it"
+            found = "an encrypted one" if encrypted else f"compression method {member.compress_type} of zip"
+            raise DataError(key, expected, found, file=self.path)
+        with _expecting(key, "a .npy member", self.path):
+            stream = self._zip.open(member)
+            shape, fortran, dtype = _read_header(stream)
+        size = member.file_size - stream.tell()
+        if dtype.kind not in "biuf":
+            raise DataError(key, "numbers (objects are never unpickled)", f"dtype {dtype}", file=self.path)
+        if not 0 < len(shape) <= _MAX_AXES:
+            raise DataError(key, "rows", f"{len(shape)} axes" if shape else "a single number", file=self.path)
+        sane = all(0 <= length <= member.file_size for length in shape)
+        if not sane or math.prod(shape) * dtype.itemsize != size:
+            raise DataError(key, f"a shape that fits {size} bytes", f"{shape} of {dtype}", file=self.path)
+        return stream, shape, fortran, dtype
+
+    def header(self, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Shape and dtype of an array, without reading it."""
+        _, shape, _, dtype = self._open(key)
+        return shape, dtype.newbyteorder("=")
+
+    def _read(self, stream: IO[bytes], key: str, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        size = count * dtype.itemsize
+        with _expecting(key, "intact compressed data", self.path):
+            data = stream.read(size)
+        if len(data) != size:
+            raise DataError(key, f"{size} bytes", f"{len(data)} (truncated)", file=self.path)
+        return np.frombuffer(data, dtype=dtype).astype(dtype.newbyteorder("="), copy=False)
+
+    def read(self, key: str) -> NDArray[Any]:
+        """A whole array, in C order."""
+        stream, shape, fortran, dtype = self._open(key)
+        array = self._read(stream, key, math.prod(shape), dtype)
+        return np.ascontiguousarray(array.reshape(shape, order="F" if fortran else "C"))
+
+    def chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[NDArray[Any]]:
+        """The rows of an array, in order, as arrays of at most about `chunk_bytes` bytes each.
+
+        An array in column order comes as one chunk, since no row of it lies in one piece, and is refused above
+        `CHUNK_BYTES`; the real files hold configurations in row order.
+        """
+        stream, shape, fortran, dtype = self._open(key)
+        if fortran:
+            if (size := math.prod(shape) * dtype.itemsize) > CHUNK_BYTES:
+                expected = f"row order (C) above {CHUNK_BYTES:,} bytes; save np.ascontiguousarray of it"
+                raise DataError(key, expected, f"column order (Fortran) and {size:,} bytes", file=self.path)
+            yield self.read(key)
+            return
+        row = math.prod(shape[1:])
+        step = max(1, chunk_bytes // max(1, row * dtype.itemsize))
+        for start in range(0, shape[0], step):
+            rows = min(step, shape[0] - start)
+            yield self._read(stream, key, rows * row, dtype).reshape(rows, *shape[1:])

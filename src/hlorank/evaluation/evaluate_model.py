@@ -1,0 +1,91 @@
+"""One evaluation: a model folder on its collection, into a report and the model's MLflow run."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from hlorank.config import Config
+from hlorank.data.collection import Collection, Split
+from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
+from hlorank.featurize.features import GraphFeatures
+from hlorank.files import DataError, read_json
+from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.scorer import load_scorer
+from hlorank.models.serialization import SPEC
+from hlorank.tracking import FEATURES, open_run
+
+MODEL = "model"
+"""Tag of an evaluated run: the digest of its model."""
+TABLE = "per_graph.json"
+"""Artifact of an evaluated run: the table of graphs, as MLflow's UI sets those of several runs side by side."""
+
+log = logging.getLogger(__name__)
+
+
+def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, float]:
+    """Scores every configuration of every graph, writes the report, and logs it into the model's MLflow run.
+
+    A model that came without its run, such as one from a DVC remote, gets a run of its own, tagged as such.
+
+    Args:
+        config: the whole configuration.
+        model_folder: what the stage train wrote.
+        output: the report's folder.
+
+    Returns:
+        The metrics, by path such as `valid/kendall_tau`.
+
+    Raises:
+        DataError: the model is damaged, or was trained on other features or segments.
+    """
+    import mlflow
+
+    torch.set_num_threads(config.trainer.threads)
+    collection = Collection.parse(config.collection)
+    scorer = load_scorer(model_folder, config.evaluate.memory_bytes)
+    spec, paths = scorer.spec, config.paths
+    segments = None if scorer.cut is None else Path(paths.segments) / collection.path
+    graphs = GraphOpener(Path(paths.features) / collection.path, segments, torch.device("cpu"))
+    if spec.data != graphs.fingerprint:
+        expected = f"data {spec.data}, which the model was trained on"
+        raise DataError("data", expected, f"{graphs.fingerprint}; re-run the stage train", file=model_folder / SPEC)
+    if spec.steps == 0:
+        log.warning("%s: the model was never trained; its scores say nothing", collection)
+
+    def score(split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
+        return scorer.score(graph, graphs.cut(split, name))
+
+    metrics = evaluate_collection(graphs.store, collection, score, config.evaluate, output)
+    run_id = read_json(model_folder / "run.json")["run_id"]
+    tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "run": "evaluated elsewhere"}
+    with open_run(config.tracking, f"{spec.method} evaluation {collection}", tags, run_id):
+        mlflow.set_tags({FEATURES: graphs.store.fingerprint, MODEL: read_json(model_folder / SPEC)["spec_sha256"]})
+        # A name of their own: valid/kendall_tau is the curve of the training.
+        mlflow.log_metrics({f"evaluate/{name}": value for name, value in metrics.items()})
+        mlflow.log_artifacts(str(output), "report")
+        _log_table(output / PER_GRAPH)
+    return metrics
+
+
+def _log_table(per_graph: Path) -> None:
+    """Logs the table of graphs into the open run; `mlflow.log_table` would append to that of an earlier evaluation.
+
+    The UI finds a graph's row in each run by the first column, and shows the second one until told otherwise.
+    """
+    import mlflow
+    from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
+
+    table = pd.read_csv(per_graph)
+    key = table.pop("split") + "/" + table.pop("graph")
+    key[table.pop("protocol") == "indexed"] += " (indexed)"
+    table.insert(0, "graph", key)
+    table.insert(1, "kendall_tau", table.pop("kendall_tau"))
+    mlflow.log_dict(json.loads(table.to_json(orient="split", index=False, double_precision=4)), TABLE)
+    mlflow.set_tag(MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": TABLE, "type": "table"}]))

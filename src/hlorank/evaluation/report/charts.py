@@ -1,0 +1,227 @@
+"""The charts of a report, as Vega-Lite specifications with their data inside.
+
+Colours are the variables --c0 to --c6 of the page's style sheet, Okabe and Ito's palette for readers without colour
+vision, in a shade for light and for dark pages; a shape or a dash always says the same as the colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hlorank.evaluation.report.groups import Cost, Group, Score
+
+Spec = dict[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+
+COLOURS = 7
+# As the symbols s0 to s5 of the page. As there are 7 colours and 6 shapes, neighbours in number differ in both, and no
+# two of 42 agree in both.
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4])
+MEBIBYTE = 2**20
+
+_HEIGHT = 240
+_TAU = "Kendall tau"
+
+
+def _spec(says: str, values: Rows, height: int = _HEIGHT, **rest: Any) -> Spec:
+    """A chart as wide as its place, on the page's background."""
+    return {"description": says, "data": {"values": values}, "width": "container", "height": height, **rest}
+
+
+def _number(field: str, title: str, values: Sequence[float], wide: bool = False, **axis: Any) -> Spec:
+    """The encoding of a number, on a scale of these values, with 0 only if it is one of them.
+
+    Args:
+        field: of the data.
+        title: of the axis.
+        values: that the scale must hold.
+        wide: whether the scale may be logarithmic, which it is where the values differ by more than ten times.
+        axis: what else there is to say of the axis.
+    """
+    low, high = min(values), max(values)
+    log = wide and 0 < 10 * low < high
+    edge = (high - low) * 0.06 or abs(high) * 0.1 or 1
+    return {
+        "field": field,
+        "type": "quantitative",
+        "title": title,
+        "scale": {"type": "log", "domain": [low / 1.3, high * 1.3], "nice": False}
+        if log
+        else {"domain": [low - edge, high + edge], "nice": False},
+        "axis": {"tickCount": 5, "labelOverlap": True, **({"format": "~s"} if high >= 1e4 else {}), **axis},
+    }
+
+
+def _style(groups: Sequence[Group], channels: Mapping[str, Sequence[Any]]) -> Spec:
+    """Encodings that tell groups apart, with one legend for all of them."""
+    styles = {group.label: group.style for group in groups}
+    return {
+        channel: {
+            "field": "group",
+            "type": "nominal",
+            "title": None,
+            "scale": {"domain": list(styles), "range": [looks[style % len(looks)] for style in styles.values()]},
+            "legend": {"orient": "bottom", "columns": 2, "labelLimit": 320},
+        }
+        for channel, looks in channels.items()
+    }
+
+
+def colour(style: int) -> str:
+    """The CSS colour of a group or a segment."""
+    return f"var(--c{style % COLOURS})"
+
+
+_PALETTE = [colour(style) for style in range(COLOURS)]
+_POINTS: Mapping[str, Sequence[Any]] = {"color": _PALETTE, "shape": SHAPES}
+_LINES: Mapping[str, Sequence[Any]] = {"color": _PALETTE, "strokeDash": DASHES}
+
+
+def intervals(split: str, pairs: Sequence[tuple[Group, Score]]) -> Spec:
+    """Kendall tau of each group: the mean, its interval over graphs, the runs, and the noise ceiling."""
+    values: Rows = [
+        {
+            "group": group.label,
+            "tau": tau.mean,
+            "low": tau.low,
+            "high": tau.high,
+            "ceiling": score.noise_ceiling,
+            "runs": tau.runs if len(tau.runs) > 1 else [],
+        }
+        for group, score in pairs
+        if (tau := score.estimates.get("kendall_tau")) is not None
+    ]
+    row = {"field": "group", "type": "nominal", "title": None, "sort": None, "axis": {"labelLimit": 160}}
+    ends = ("tau", "low", "high", "ceiling")
+    across = _number(
+        "tau", f"{_TAU}, {split}", [value[end] for value in values for end in ends if value[end] is not None]
+    )
+    looks = _style([group for group, _ in pairs], _POINTS)
+    looks = {channel: {**look, "legend": None} for channel, look in looks.items()}
+    return _spec(
+        f"{_TAU} of each method on {split}, with intervals over graphs",
+        values,
+        height=44 * len(values),
+        encoding={"y": row},
+        layer=[
+            {
+                "mark": {"type": "rule", "strokeWidth": 3},
+                "encoding": {"x": {**across, "field": "low"}, "x2": {"field": "high"}, "color": looks["color"]},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1, "tooltip": {"content": "data"}},
+                "encoding": {"x": across, **looks},
+            },
+            {
+                "transform": [{"flatten": ["runs"], "as": ["run"]}],
+                "mark": {"type": "tick", "thickness": 1.5, "size": 12, "yOffset": 12},
+                "encoding": {"x": {**across, "field": "run"}, "color": looks["color"]},
+            },
+            {
+                "mark": {"type": "tick", "thickness": 2, "size": 30, "strokeDash": [3, 2], "color": "currentColor"},
+                "encoding": {"x": {**across, "field": "ceiling"}},
+            },
+        ],
+    )
+
+
+def predicted(group: Group, values: Rows) -> Spec:
+    """Predicted against measured rank; the parameter `graph` chooses one graph."""
+    diagonal = [{"measured": 0, "predicted": 0}, {"measured": 1, "predicted": 1}]
+    x, y = (_number(rank, f"{rank} rank", [0, 1]) for rank in ("measured", "predicted"))
+    return _spec(
+        f"Predicted against measured rank of {group.label}: 0 is the fastest configuration of a graph, 1 the slowest",
+        values,
+        params=[{"name": "graph", "value": ""}],
+        layer=[
+            {
+                "data": {"values": diagonal},
+                "mark": {"type": "line", "strokeDash": [4, 3], "color": "currentColor", "opacity": 0.6},
+                "encoding": {"x": x, "y": y},
+            },
+            {
+                "transform": [{"filter": "graph === '' || datum.graph === graph"}],
+                "mark": {
+                    "type": "point",
+                    "filled": True,
+                    "shape": SHAPES[group.style % len(SHAPES)],
+                    "color": colour(group.style),
+                    "size": 22,
+                    "opacity": 0.55,
+                    "tooltip": {"content": "data"},
+                },
+                "encoding": {"x": x, "y": y},
+            },
+        ],
+    )
+
+
+def curves(groups: Sequence[Group], column: str, title: str, epoch: str) -> Spec:
+    """A column of the histories over epochs, a line for each run and member."""
+    values: Rows = [
+        {
+            "group": group.label,
+            "run": f"{run.place} {row['member']:.0f}",
+            "epoch": row["epoch"],
+            "value": row[column],
+        }
+        for group in groups
+        for run in group.runs
+        for row in run.history
+        if row[column] is not None
+    ]
+    looks = _style(groups, {**_LINES, "shape": SHAPES})
+    return _spec(
+        f"{title} by {epoch}",
+        values,
+        mark={"type": "line", "point": {"size": 45, "filled": True}, "tooltip": True},
+        encoding={
+            "x": _number("epoch", epoch, [value["epoch"] for value in values], tickMinStep=1),
+            "y": _number("value", title, [value["value"] for value in values]),
+            "detail": {"field": "run"},
+            **looks,
+        },
+    )
+
+
+def against_cost(pairs: Sequence[tuple[Group, float, float]], cost: str, split: str) -> Spec:
+    """Kendall tau of each group against what it cost; `pairs` holds cost and tau."""
+    values: Rows = [{"group": group.label, "cost": spent, "tau": tau} for group, spent, tau in pairs]
+    return _spec(
+        f"{_TAU} on {split} of each method against {cost}",
+        values,
+        mark={"type": "point", "filled": True, "size": 130, "opacity": 1, "tooltip": {"content": "data"}},
+        encoding={
+            "x": _number("cost", cost, [value["cost"] for value in values], wide=True),
+            "y": _number("tau", f"{_TAU}, {split}", [value["tau"] for value in values]),
+            **_style([group for group, _, _ in pairs], _POINTS),
+        },
+    )
+
+
+def memory(rows: Sequence[tuple[Group, Cost, int]]) -> Spec:
+    """Peak memory of training against the nodes of the largest graph of train."""
+    values: Rows = [
+        {
+            "group": group.label,
+            "collection": str(group.collection),
+            "nodes": nodes,
+            "mebibytes": cost.peak_memory_bytes / MEBIBYTE,
+        }
+        for group, cost, nodes in rows
+        if cost.peak_memory_bytes is not None
+    ]
+    return _spec(
+        "Peak memory of training against the nodes of the largest graph",
+        values,
+        mark={"type": "point", "filled": True, "size": 130, "opacity": 0.9, "tooltip": {"content": "data"}},
+        encoding={
+            "x": _number(
+                "nodes", "nodes of the largest graph of train", [value["nodes"] for value in values], wide=True
+            ),
+            "y": _number("mebibytes", "peak memory (MiB)", [0, *(value["mebibytes"] for value in values)]),
+            **_style([group for group, _, _ in rows], _POINTS),
+        },
+    )

@@ -1,0 +1,232 @@
+"""Runs that differ in nothing but their seed, and what they come to together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.data.collection import SPLITS, Collection
+from hlorank.evaluation.graph_report import metric_names
+from hlorank.evaluation.report.runs import Row, Run
+
+RESAMPLES, LEVEL = 2_000, 0.95
+_BATCH = 1_000_000  # numbers that are drawn at a time
+# Settings that change where a run lies and who it is, but not what it is.
+_PLACES = ("output", "seed", "paths.", "pipeline.", "sweep.", "tracking.")
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of one method on one collection that differ in nothing but their seed.
+
+    Attributes:
+        label: the method; also the settings that tell it from other groups of this method.
+        style: number of its colour, shape and dash; equal labels look alike in all collections.
+        runs: at least one.
+    """
+
+    label: str
+    style: int
+    runs: tuple[Run, ...]
+
+    @property
+    def collection(self) -> Collection:
+        """What the runs were trained on."""
+        return self.runs[0].collection
+
+    @property
+    def seeds(self) -> int | None:
+        """How many different seeds there are, None where they are not recorded."""
+        seeds = {run.seed for run in self.runs}
+        return None if None in seeds else len(seeds)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The rows of per_graph.csv, their numbers as means over the runs that were evaluated."""
+        merged: dict[tuple[str, str, str], list[Row]] = {}
+        for run in self.runs:
+            for row in run.per_graph:
+                merged.setdefault((row["split"], row["graph"], row["protocol"]), []).append(row)
+        return [_merged(rows) for rows in merged.values()]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The mean of a metric over graphs, and how far it can be trusted.
+
+    Attributes:
+        mean: over graphs, of means over runs.
+        low: lower end of the 95 % interval over graphs, None of a single graph.
+        high: upper end.
+        runs: the mean over graphs of each run that has the metric of all of them; at least one.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    runs: tuple[float, ...]
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over runs, None of a single run."""
+        return stdev(self.runs) if len(self.runs) > 1 else None
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a group came to on one split under one protocol.
+
+    Attributes:
+        split: of the graphs.
+        protocol: `all` or `indexed`, as in per_graph.csv.
+        runs: that were evaluated there.
+        graphs: that all of these have ranked.
+        left_out: other graphs.
+        estimates: by metric; one that no run has of every graph is left out.
+        noise_ceiling: mean over the graphs ranked, None where that of one is not known.
+    """
+
+    split: str
+    protocol: str
+    runs: int
+    graphs: int
+    left_out: int
+    estimates: Mapping[str, Estimate]
+    noise_ceiling: float | None
+
+
+def _settings(run: Run) -> dict[str, str]:
+    """What makes a run what it is, but for its seed; its place where the configuration is not recorded."""
+    data = {"data": str(run.spec.get("data"))}
+    if run.tracked is None:
+        return {**data, "run": run.place}
+    return data | {key: value for key, value in run.tracked.settings.items() if not key.startswith(_PLACES)}
+
+
+def group_runs(runs: Sequence[Run]) -> dict[Collection, list[Group]]:
+    """The groups of each collection, in the order of the runs."""
+    members: dict[tuple[object, ...], list[Run]] = {}
+    for run in runs:
+        key = (str(run.collection), run.method, *sorted(_settings(run).items()))
+        members.setdefault(key, []).append(run)
+    styles: dict[str, int] = {}
+    groups: dict[Collection, list[Group]] = {}
+    for alike in members.values():
+        first = alike[0]
+        others = [other[0] for other in members.values() if other is not alike]
+        label = _label(
+            first, [one for one in others if (one.collection, one.method) == (first.collection, first.method)]
+        )
+        group = Group(label, styles.setdefault(label, len(styles)), tuple(alike))
+        groups.setdefault(first.collection, []).append(group)
+    return groups
+
+
+def _label(run: Run, others: Sequence[Run]) -> str:
+    """The method, and what tells the run from others of this method."""
+    own, rest = _settings(run), [_settings(other) for other in others]
+    differing = [key for key in own if any(other.get(key) != own[key] for other in rest)]
+    return f"{run.method} ({', '.join(f'{key}={own[key]}' for key in differing)})" if differing else run.method
+
+
+def interval(values: NDArray[np.float64]) -> tuple[float, float] | None:
+    """The 95 % interval of a mean over graphs: percentiles of 2,000 bootstrap resamples, always the same ones.
+
+    Args:
+        values: (graphs,).
+
+    Returns:
+        Its ends; None of fewer than two graphs.
+    """
+    if len(values) < 2:
+        return None
+    from scipy.stats import bootstrap
+
+    ends = bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=RESAMPLES,
+        batch=max(1, _BATCH // len(values)),
+        confidence_level=LEVEL,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return float(ends.low), float(ends.high)
+
+
+def scores(group: Group) -> list[Score]:
+    """One for each split and protocol that was evaluated, in the order of the splits."""
+    places = {(row["split"], row["protocol"]) for row in group.rows}
+    return [_score(group, *place) for place in sorted(places, key=lambda place: (SPLITS.index(place[0]), place[1]))]
+
+
+def _score(group: Group, split: str, protocol: str) -> Score:
+    """Figures of the graphs that the runs share, so that means over runs, and what they differ by, are of the same."""
+    found = [
+        {row["graph"]: row for row in run.per_graph if (row["split"], row["protocol"]) == (split, protocol)}
+        for run in group.runs
+    ]
+    tables = [table for table in found if table]
+    graphs = dict.fromkeys(name for table in tables for name in table)
+    ranked = [
+        name for name in graphs if all(name in table and table[name]["kendall_tau"] is not None for table in tables)
+    ]
+    estimates = {}
+    for metric in metric_names(group.collection.kind) if ranked else ():
+        columns: list[list[Any]] = [[table[name].get(metric) for name in ranked] for table in tables]
+        if known := [column for column in columns if None not in column]:
+            values = np.mean(np.array(known), axis=0)
+            low, high = interval(values) or (None, None)
+            estimates[metric] = Estimate(float(values.mean()), low, high, tuple(map(fmean, known)))
+    ceilings: list[Any] = [_mean([table[name]["noise_ceiling"] for table in tables]) for name in ranked]
+    ceiling = fmean(ceilings) if ceilings and None not in ceilings else None
+    return Score(split, protocol, len(tables), len(ranked), len(graphs) - len(ranked), estimates, ceiling)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the runs of a group cost, means over those that recorded it; None where none did.
+
+    Attributes:
+        seconds: of all epochs, validation included.
+        step_seconds: of one step.
+        parameters: numbers in the weights.
+        peak_memory_bytes: of the training process, on CUDA of the device.
+    """
+
+    seconds: float | None
+    step_seconds: float | None
+    parameters: float | None
+    peak_memory_bytes: float | None
+
+
+def cost(group: Group) -> Cost:
+    """What the runs of a group cost."""
+    tracked = [run.tracked for run in group.runs if run.tracked is not None]
+    steps = [row["step_seconds"] for run in group.runs for row in run.history]
+    return Cost(
+        seconds=_mean([one.seconds for one in tracked]),
+        step_seconds=_mean(steps),
+        parameters=_mean([one.parameters for one in tracked]),
+        peak_memory_bytes=_mean([one.peak_memory_bytes for one in tracked]),
+    )
+
+
+def _merged(rows: Sequence[Row]) -> Row:
+    """Rows of one graph as one, with the means of those that have a number."""
+    row: Row = {}
+    for key in dict.fromkeys(key for one in rows for key in one):
+        values = [value for one in rows if (value := one.get(key)) is not None]
+        row[key] = fmean(values) if values and isinstance(values[0], float) else next(iter(values), None)
+    return row
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -1,0 +1,150 @@
+"""Writes a report: one HTML file with its data, its style and its scripts inside."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from hlorank import __version__
+from hlorank.config import ConfigError
+from hlorank.evaluation.report import charts
+from hlorank.evaluation.report.groups import LEVEL, RESAMPLES, Group
+from hlorank.evaluation.report.runs import Run
+from hlorank.evaluation.report.sections import Section, make_sections
+from hlorank.files import write_text
+from hlorank.tracking import flatten
+
+REPORT = "report.html"
+"""Its name beside the other files of an evaluation."""
+MOST_BYTES = 5_000_000
+FEATURES, SEGMENTS = Path("data/features"), Path("data/segments")
+_HERE = Path(__file__).parent
+
+
+def write_report(
+    runs: Sequence[Run],
+    output: Path,
+    features: Path = FEATURES,
+    segments: Path = SEGMENTS,
+    graphs: Sequence[str] = (),
+) -> None:
+    """Writes the report of some runs, in one step.
+
+    Args:
+        runs: at least one.
+        output: the HTML file, of at most 5 MB.
+        features: the folder of featurized collections, for the drawings.
+        segments: the folder of partitioned ones.
+        graphs: names of the graphs to draw; empty draws the largest one of each collection that can be read.
+
+    Raises:
+        ConfigError: the report would be too large, or a graph can't be drawn.
+        DataError: features or segments are damaged.
+    """
+    page = _render(runs, make_sections(runs, features, segments, graphs))
+    if (size := len(page.encode())) > MOST_BYTES:
+        raise ConfigError(f"{len(runs)} runs: a report of {size / 1e6:.1f} MB is too large; name fewer runs")
+    write_text(output, page)
+
+
+def _render(runs: Sequence[Run], sections: Sequence[Section]) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "breakable": _breakable,
+        "figure": _figure,
+        "metric": _metric,
+        "provenance": provenance,
+        "settings": settings,
+        "colour": charts.colour,
+        "shape": lambda number: number % len(charts.SHAPES),
+    }
+    scripts = [vega(), (_HERE / "page/report.js").read_text(encoding="utf-8")]
+    memory = [(group, spent, section.largest) for section in sections for group, spent in section.costs]
+    sized = [(group, spent, nodes) for group, spent, nodes in memory if nodes and spent.peak_memory_bytes is not None]
+    return environment.get_template("report.html").render(
+        runs=runs,
+        sections=sections,
+        memory=charts.memory(sized) if sized else None,
+        version=__version__,
+        level=LEVEL,
+        resamples=RESAMPLES,
+        style=Markup((_HERE / "page/report.css").read_text(encoding="utf-8")),  # noqa: S704 - files of the package
+        scripts=[Markup(script) for script in scripts],  # noqa: S704 - as above
+        hashes=[_hash(script) for script in scripts],
+    )
+
+
+def vega() -> str:
+    """The scripts of Vega, Vega-Lite and Vega-Embed, with their licences, out of the template of `dvc plots show`."""
+    _, _, rest = (_HERE / "vega.html").read_text(encoding="utf-8").partition('<script id="vega">')
+    return rest.partition("</script>")[0]
+
+
+def _hash(script: str) -> str:
+    """How a content security policy names a script that it lets run."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def _breakable(name: str) -> Markup:
+    """A name that may go on in a new line after a mark of punctuation."""
+    return Markup("<wbr>").join(re.split(r"(?<=[._,/])", name))
+
+
+def _figure(value: float | None, digits: int = 3) -> str:
+    """A number with so many significant digits, whole ones in full; `unknown` where there is none."""
+    if value is None:
+        return "unknown"
+    return f"{value:,.0f}" if abs(value) >= 10**digits or value == round(value) else f"{value:.{digits}g}"
+
+
+def _metric(value: float | None, name: str) -> str:
+    """A metric as tables show it: slowdowns in percent."""
+    if value is None:
+        return ""
+    return f"{value:.2%}" if name.startswith("slowdown") else f"{value:.3f}"
+
+
+def provenance(run: Run) -> dict[str, str]:
+    """What a run was made from, by name; without what is not recorded."""
+    spec, tracked = run.spec, run.tracked
+    features = spec.get("features", {})
+    facts = {
+        "read from": run.place,
+        "seed": run.seed,
+        "MLflow run": None if tracked is None else tracked.run_id,
+        "git commit": None if tracked is None else tracked.commit,
+        "hlorank": spec.get("version"),
+        "data": spec.get("data"),
+        "features": features.get("fingerprint"),
+        "raw files": features.get("inputs"),
+        "partition": spec.get("partition"),
+        "weights (SHA-256)": spec.get("weights_sha256"),
+        "members": spec.get("members"),
+        "steps": spec.get("steps"),
+    }
+    return {name: str(fact) for name, fact in facts.items() if fact not in (None, "")}
+
+
+def settings(group: Group) -> Mapping[str, Any]:
+    """The whole configuration of a group, but for its seed; of a run without MLflow, what its model folder says."""
+    run = group.runs[0]
+    if run.tracked is not None:
+        found = {key: value for key, value in run.tracked.settings.items() if key != "seed"}
+    else:
+        spec = {key: run.spec[key] for key in ("model", "settings", "aggregation", "cut") if key in run.spec}
+        options = run.spec.get("features", {}).get("options", {})
+        found = flatten({**spec, "featurize": options})
+    return dict(sorted(found.items()))

@@ -1,0 +1,160 @@
+"""Featurization of a whole collection into a store."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hlorank.compute.workers import Workers
+from hlorank.config import ConfigError, FeaturizeConfig
+from hlorank.data.collection import (
+    SPLITS,
+    Collection,
+    Kind,
+    Split,
+    graph_files,
+    read_graph,
+    sidecar_path,
+    split_half_tau,
+)
+from hlorank.data.graph import LAYOUT_VALUES, TILE_FEATURES, MeasuredGraph
+from hlorank.featurize.feature_spec import FeatureSpec, FeaturizeOptions
+from hlorank.featurize.feature_store import (
+    INDEX_FILE,
+    SPEC_FILE,
+    GraphEntry,
+    graph_folder,
+    remove_other_graphs,
+    stored_entry,
+    write_graph_features,
+)
+from hlorank.featurize.featurize_graph import featurize_graph
+from hlorank.featurize.fit_spec import TrainSample, fit_spec
+from hlorank.files import DataError, fingerprint, sha256_file, write_json
+from hlorank.hlo.extra import Extra, existing_extra, read_extra
+
+METRICS_FILE = "metrics.json"
+
+_LOGGER = logging.getLogger(__name__)
+_FLOAT32_BYTES = 4
+
+
+def featurize_collection(raw: Path, collection: Collection, config: FeaturizeConfig, output: Path) -> None:
+    """Fits a spec on the train split and featurizes every graph of every split into a store.
+
+    Graphs that were already made from the same raw file by an equal spec are kept; folders of other graphs are
+    removed. The bytes written do not depend on the number of workers, nor on what was there before.
+
+    Args:
+        raw: the folder of the npz tree.
+        collection: the collection to featurize.
+        config: the settings.
+        output: the store's folder.
+
+    Raises:
+        ConfigError: a setting out of range.
+        DataError: no train graphs, or bad files, all of which are named.
+    """
+    options = FeaturizeOptions.from_config(config)
+    if config.workers < 1:
+        raise ConfigError(f"featurize.workers={config.workers}: set it to at least 1")
+    files = {split: graph_files(raw, collection, split) for split in SPLITS}
+    if not files["train"]:
+        expected = "at least one npz file in the train split, to fit statistics on"
+        raise DataError("train", expected, "none", file=raw / collection.path)
+    tasks = [(split, path) for split in SPLITS for path in files[split]]
+    (output / INDEX_FILE).unlink(missing_ok=True)
+    with Workers(config.workers) as workers:
+        sample = partial(_train_sample, kind=collection.kind, options=options)
+        try:
+            spec = fit_spec(collection, options, workers.map(sample, files["train"], "featurize: statistics"))
+        except DataError:
+            # The user wants to hear of all bad files, not only of those in the train split.
+            check = partial(_read, kind=collection.kind, options=options)
+            for _ in workers.map(check, [path for _, path in tasks], "featurize: check"):
+                pass
+            raise
+        write_json(output / SPEC_FILE, spec.to_json())
+        store = partial(_store_graph, spec=spec, output=output)
+        results = list(workers.map(store, tasks, "featurize: graphs"))
+    entries: dict[Split, dict[str, GraphEntry]] = {split: {} for split in SPLITS}
+    for (split, path), (_, entry) in zip(tasks, results, strict=True):
+        entries[split][path.stem] = entry
+    remove_other_graphs(output, entries)
+    for name, entry in entries["train"].items():
+        if entry.skipped is not None:
+            _LOGGER.warning("%s: training skips the graph %s: %s", collection, name, entry.skipped)
+    sources = {f"{split}/{path.stem}": source for (split, path), (source, _) in zip(tasks, results, strict=True)}
+    write_json(output / METRICS_FILE, _metrics(collection.kind, entries))
+    write_json(
+        output / INDEX_FILE,
+        {
+            "fingerprint": fingerprint({"spec": spec.fingerprint, "sources": sources}),
+            "splits": {
+                split: {name: asdict(entry) for name, entry in graphs.items()} for split, graphs in entries.items()
+            },
+        },
+    )
+
+
+def _source(path: Path, options: FeaturizeOptions) -> str:
+    """Identifies what is read of a graph: its npz file and what lies beside it."""
+    files = [path, existing_extra(path)] if options.protobuf else [path]
+    files += [sidecar for sidecar in [sidecar_path(path)] if sidecar.is_file()]
+    return " ".join(sha256_file(file) for file in files)
+
+
+def _read(
+    path: Path, kind: Kind, options: FeaturizeOptions, first: int | None = None
+) -> tuple[MeasuredGraph, Extra | None]:
+    measured = read_graph(path, kind, first)
+    return measured, read_extra(path, measured.graph.nodes) if options.protobuf else None
+
+
+def _train_sample(path: Path, kind: Kind, options: FeaturizeOptions) -> TrainSample:
+    # Layout configurations are most of a file and play no role here; one is enough to make the graph valid.
+    measured, extra = _read(path, kind, options, first=1 if kind == "layout" else None)
+    return TrainSample.of(_source(path, options), measured, options, extra)
+
+
+def _store_graph(task: tuple[Split, Path], spec: FeatureSpec, output: Path) -> tuple[str, GraphEntry]:
+    split, path = task
+    source = _source(path, spec.options)
+    folder = graph_folder(output, split, path.stem)
+    key = {"source": source, "spec": spec.fingerprint}
+    entry = stored_entry(folder, key)
+    if entry is None:
+        measured, extra = _read(path, spec.kind, spec.options)
+        features = replace(featurize_graph(measured, spec, extra), split_half_tau=split_half_tau(path))
+        entry = write_graph_features(folder, features, measured.graph, key)
+    return source, entry
+
+
+def _metrics(kind: Kind, entries: dict[Split, dict[str, GraphEntry]]) -> dict[str, Any]:
+    def summary(graphs: list[GraphEntry]) -> dict[str, int]:
+        return {
+            "graphs": len(graphs),
+            "skipped_graphs": sum(graph.skipped is not None for graph in graphs),
+            "raw_nodes": sum(graph.raw_nodes for graph in graphs),
+            "nodes": sum(graph.nodes for graph in graphs),
+            "kept_nodes": sum(graph.nodes - graph.virtual_nodes for graph in graphs),
+            "virtual_nodes": sum(graph.virtual_nodes for graph in graphs),
+            "raw_edges": sum(graph.raw_edges for graph in graphs),
+            "edges": sum(graph.edges for graph in graphs),
+            "configurations": sum(graph.configurations for graph in graphs),
+            "distinct_configurations": sum(graph.distinct for graph in graphs),
+        }
+
+    graphs = [graph for split in entries.values() for graph in split.values()]
+    configurations = sum(graph.configurations for graph in graphs)
+    values = LAYOUT_VALUES if kind == "layout" else TILE_FEATURES
+    slots = [graph.configurable_nodes if kind == "layout" else 1 for graph in graphs]
+    raw = sum(graph.configurations * count for graph, count in zip(graphs, slots, strict=True))
+    return {
+        **{split: summary(list(split_graphs.values())) for split, split_graphs in entries.items()},
+        "bytes_per_configuration": sum(graph.configuration_bytes for graph in graphs) / configurations,
+        "raw_bytes_per_configuration": raw * values * _FLOAT32_BYTES / configurations,
+    }

@@ -1,0 +1,187 @@
+"""The layout configurations of a captured module, and the modules that they ask for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_TENSORS, LAYOUT_VALUES, Int64, pack_layouts
+from hlorank.files import DataError, fingerprint
+from hlorank.hlo.configurations import default_layout
+from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto
+from hlorank.hlo.program import flatten
+
+Rows = NDArray[np.int8]
+"""(configurations, configurable nodes, 18), or one of them: layouts as in hlorank.data.graph.LayoutConfigurations."""
+
+_API_VERSION_ORIGINAL = 1  # xla.CustomCallApiVersion
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutSpace:
+    """What can be configured in a module.
+
+    Attributes:
+        node_ids: (configurable nodes,) int64, increasing: convolutions, dots and reshapes.
+        ranks: (configurable nodes, 3) int64: dimensions of the output and of the first two operands; 0 where there is
+            no such tensor, and where its layout would not fit in six values.
+    """
+
+    node_ids: Int64
+    ranks: Int64
+
+    @property
+    def nodes(self) -> int:
+        """The number of configurable nodes."""
+        return len(self.node_ids)
+
+    @property
+    def size(self) -> int:
+        """The number of different configurations: each tensor in any order of its dimensions, or the compiler's."""
+        return math.prod(math.factorial(rank) + 1 for rank in self.ranks.ravel().tolist() if rank > 1)
+
+    @property
+    def default(self) -> Rows:
+        """The configuration that leaves every layout to the compiler."""
+        return np.full((self.nodes, LAYOUT_VALUES), -1, dtype=np.int8)
+
+    def slots(self) -> Iterator[tuple[int, int, int]]:
+        """Configurable node (its row), tensor (0 output, 1 and 2 operands) and rank, where there is a choice."""
+        for row, tensor in np.argwhere(self.ranks > 1).tolist():
+            yield row, tensor, int(self.ranks[row, tensor])
+
+    def check(self, configuration: Rows) -> None:
+        """Raises DataError unless each layout is a permutation of its tensor's dimensions, or all -1."""
+        if configuration.shape != (self.nodes, LAYOUT_VALUES):
+            expected = f"shape ({self.nodes}, {LAYOUT_VALUES})"
+            raise DataError("node_config_feat", expected, configuration.shape)
+        layouts = configuration.reshape(self.nodes, len(LAYOUT_TENSORS), LAYOUT_DIMS)
+        for row, tensor in np.ndindex(self.ranks.shape):
+            rank, layout = int(self.ranks[row, tensor]), layouts[row, tensor].tolist()
+            if any(dim != -1 for dim in layout) and sorted(layout) != sorted([*range(rank), *[-1] * (6 - rank)]):
+                expected = f"a permutation of {rank} dimensions padded with -1, or all -1"
+                place = f"node_config_feat of node {self.node_ids[row]}, {LAYOUT_TENSORS[tensor]}"
+                raise DataError(place, expected, layout)
+
+
+def layout_space(module: HloModuleProto) -> LayoutSpace:
+    """What can be configured in a module.
+
+    Raises:
+        hlorank.hlo.configurations.NothingToConfigureError: there is no convolution, dot or reshape.
+        DataError: the module is broken, or the layout of a configurable node has more than six dimensions.
+    """
+    program = flatten(module)
+    node_ids = default_layout(program)[0].node_ids
+    ranks = np.zeros((len(node_ids), len(LAYOUT_TENSORS)), dtype=np.int64)
+    for row, node in enumerate(node_ids.tolist()):
+        tensors = [node, *program.operands[node]][: len(LAYOUT_TENSORS)]
+        lengths = [len(program.instructions[tensor].shape.dimensions) for tensor in tensors]
+        ranks[row, : len(tensors)] = [length if length <= LAYOUT_DIMS else 0 for length in lengths]
+    return LayoutSpace(node_ids, ranks)
+
+
+def name_of(configuration: Rows) -> str:
+    """A short name, equal for equal configurations only."""
+    return fingerprint(pack_layouts(configuration).tolist())
+
+
+def constrained(module: HloModuleProto, space: LayoutSpace, configuration: Rows) -> HloModuleProto:
+    """A copy of a module in which LayoutConstraint calls ask for the layouts of a configuration.
+
+    Args:
+        module: as captured; unchanged.
+        space: of this module.
+        configuration: (configurable nodes, 18) int8; -1 leaves a layout to the compiler, and adds no call.
+
+    Raises:
+        DataError: the configuration does not fit the module.
+    """
+    space.check(configuration)
+    result = HloModuleProto()
+    result.CopyFrom(module)
+    stored = np.argsort(flatten(module).node_of)  # node -> place in the file
+    layouts = {int(stored[node]): row for node, row in zip(space.node_ids, configuration, strict=True)}
+    start = 0
+    for computation in result.computations:
+        size = len(computation.instructions)
+        rows = {place - start: layouts[place] for place in range(start, start + size) if place in layouts}
+        if any((row != -1).any() for row in rows.values()):
+            _constrain_computation(computation, rows)
+        start += size
+    return result
+
+
+def _constrain_computation(computation: HloComputationProto, rows: dict[int, Rows]) -> None:
+    """Adds the calls; `rows` holds the layouts of its configurable instructions by their place."""
+    instructions = list(computation.instructions)
+    shapes = {one.id: one.shape for one in instructions}
+    next_id = max(shapes) + 1
+    result: list[HloInstructionProto] = []
+    replaced: dict[int, int] = {}  # a constrained output -> the call that its users read instead
+
+    def constrain(operand: int, layout: list[int]) -> int:
+        nonlocal next_id
+        shape = ShapeProto()
+        shape.CopyFrom(shapes[operand])
+        shape.layout.minor_to_major[:] = [dim for dim in layout if dim >= 0]
+        call = HloInstructionProto(
+            name=f"layout-constraint.{next_id}",
+            opcode="custom-call",
+            shape=shape,
+            custom_call_target="LayoutConstraint",
+            id=next_id,
+            operand_ids=[operand],
+            constrain_layout=True,
+            operand_shapes_with_layout=[shape],
+            custom_call_api_version=_API_VERSION_ORIGINAL,
+        )
+        result.append(call)
+        shapes[next_id] = shape
+        next_id += 1
+        return call.id
+
+    for place, instruction in enumerate(instructions):
+        instruction.operand_ids[:] = [replaced.get(operand, operand) for operand in instruction.operand_ids]
+        if place not in rows:
+            result.append(instruction)
+            continue
+        output, *inputs = rows[place].reshape(len(LAYOUT_TENSORS), LAYOUT_DIMS).tolist()
+        for number, layout in enumerate(inputs):
+            if layout[0] >= 0:
+                instruction.operand_ids[number] = constrain(instruction.operand_ids[number], layout)
+        result.append(instruction)
+        if output[0] >= 0:
+            replaced[instruction.id] = constrain(instruction.id, output)
+    computation.root_id = replaced.get(computation.root_id, computation.root_id)
+    del computation.instructions[:]
+    computation.instructions.extend(result)
+
+
+def to_plain(space: LayoutSpace, configuration: Rows) -> dict[str, list[int]]:
+    """A configuration as JSON: the layouts of each node that does not leave them all to the compiler, by node."""
+    pairs = zip(space.node_ids.tolist(), configuration.tolist(), strict=True)
+    return {str(node): layouts for node, layouts in pairs if any(value != -1 for value in layouts)}
+
+
+def from_plain(space: LayoutSpace, plain: Mapping[str, Any]) -> Rows:
+    """The inverse of `to_plain`.
+
+    Raises:
+        DataError: it names a node that can't be configured, or a layout that does not fit.
+    """
+    rows = {str(node): row for row, node in enumerate(space.node_ids.tolist())}
+    result = space.default
+    for node, layouts in plain.items():
+        if node not in rows:
+            raise DataError("configuration", "configurable nodes of the program", f"node {node}")
+        if not (isinstance(layouts, list) and len(layouts) == LAYOUT_VALUES and {*map(type, layouts)} == {int}):
+            raise DataError(f"configuration of node {node}", f"{LAYOUT_VALUES} whole numbers", layouts)
+        result[rows[node]] = layouts
+    space.check(result)
+    return result

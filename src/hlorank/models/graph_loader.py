@@ -1,0 +1,76 @@
+"""Opens the graphs of a featurized collection, cut into segments, as model inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from hlorank.data.collection import Split
+from hlorank.featurize.feature_store import FeatureStore, graph_folder
+from hlorank.files import DataError, fingerprint
+from hlorank.models.inputs import GraphInputs
+from hlorank.partition.partition_collection import whole_graph
+from hlorank.partition.partition_store import PartitionStore
+from hlorank.partition.segments import Partition
+
+
+class GraphOpener:
+    """The graphs of one collection, whole or cut into the segments of its partition.
+
+    Args:
+        features: the collection's folder under data/features.
+        segments: its folder under data/segments; None leaves every graph whole.
+        device: where the tensors go.
+
+    Attributes:
+        store: the featurized graphs.
+        partition: fingerprint of the partition, empty for whole graphs.
+        options: how they were cut; None for whole graphs.
+
+    Raises:
+        DataError: features or segments are missing, or the segments were cut from other features.
+    """
+
+    def __init__(self, features: Path, segments: Path | None, device: torch.device) -> None:
+        self.store = FeatureStore(features)
+        self.device = device
+        self._partitions = None if segments is None else PartitionStore(segments)
+        if self._partitions is not None:
+            self._partitions.check(self.store)
+        self.partition = "" if self._partitions is None else self._partitions.spec.fingerprint
+        self.options = None if self._partitions is None else self._partitions.spec.options
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the raw files, the features and the segments together."""
+        return fingerprint([self.store.fingerprint, self.partition])
+
+    def open(self, split: Split, name: str) -> GraphInputs:
+        """One graph.
+
+        Raises:
+            DataError: there is no such graph, a file of it is damaged, or its segments are those of another graph.
+        """
+        features = self.store.open(split, name)
+        cut = self.cut(split, name)
+        return GraphInputs(features, whole_graph(features) if cut is None else cut, self.device)
+
+    def cut(self, split: Split, name: str) -> Partition | None:
+        """The segments of one graph of the store, of which nothing else is read; None for whole graphs.
+
+        Raises:
+            DataError: a file is damaged, or a node has no segment or a configuration no local ones.
+        """
+        if self._partitions is None:
+            return None
+        partition, entry = self._partitions.open(split, name), self.store.entries(split)[name]
+        for key, rows, expected, of in (
+            ("segment_of", partition.segment_of, entry.nodes, "nodes"),
+            ("local_codes", partition.local_codes, entry.distinct, "distinct configurations"),
+        ):
+            if len(rows) != expected:
+                found = f"{len(rows)}; re-run the stage partition"
+                folder = graph_folder(self._partitions.root, split, name)
+                raise DataError(key, f"one row for each of the graph's {expected} {of}", found, file=folder)
+        return partition

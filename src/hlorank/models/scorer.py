@@ -1,0 +1,80 @@
+"""Whatever model a folder holds, as one thing that scores graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hlorank.config import PartitionConfig
+from hlorank.featurize.features import GraphFeatures
+from hlorank.files import read_json
+from hlorank.models.baselines.baseline import BASELINES, load_baseline
+from hlorank.models.inputs import GraphInputs
+from hlorank.models.scoring import (
+    embed_configurations,
+    mean_of_members,
+    mean_over_orders,
+    score_configurations,
+)
+from hlorank.models.serialization import SPEC, Spec, load_model
+from hlorank.partition.partition_collection import whole_graph
+from hlorank.partition.segments import Partition
+
+
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """A trained model or ensemble, on the CPU.
+
+    Attributes:
+        spec: what it is.
+        cut: how graphs are cut into segments for it; None where it takes them whole.
+        score: (distinct,) scores of a graph's distinct configurations, larger = slower. Is given the graph and its
+            segments, None for a whole graph.
+        embed: (distinct, width), what the model knows of each, that of the members side by side; arguments as for
+            `score`.
+    """
+
+    spec: Spec
+    cut: PartitionConfig | None
+    score: Callable[[GraphFeatures, Partition | None], NDArray[np.float64]]
+    embed: Callable[[GraphFeatures, Partition | None], NDArray[np.float64]]
+
+
+def load_scorer(folder: Path, memory_bytes: int) -> Scorer:
+    """Reads what the stage train wrote.
+
+    Args:
+        folder: the model folder.
+        memory_bytes: bound of the activations held while scoring.
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    if read_json(folder / SPEC).get("method") in BASELINES:
+        baseline, baseline_spec = load_baseline(folder)
+        return Scorer(
+            baseline_spec,
+            None,
+            score=lambda graph, _: baseline.score(graph, memory_bytes),
+            embed=lambda graph, _: baseline.embed(graph),
+        )
+    device = torch.device("cpu")
+    members, spec = load_model(folder, device)
+
+    def inputs(graph: GraphFeatures, segments: Partition | None) -> GraphInputs:
+        return GraphInputs(graph, whole_graph(graph) if segments is None else segments, device)
+
+    def score(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
+        cut = inputs(graph, segments)
+        return mean_of_members([mean_over_orders(score_configurations, model, cut, memory_bytes) for model in members])
+
+    def embed(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
+        cut = inputs(graph, segments)
+        return np.hstack([mean_over_orders(embed_configurations, model, cut, memory_bytes) for model in members])
+
+    return Scorer(spec, None if spec.whole_graph else spec.cut, score, embed)

@@ -1,0 +1,215 @@
+"""One training of a baseline: it is fitted to the graphs of train, and valid chooses among what that gives."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from hlorank import __version__
+from hlorank.config import Config, ConfigError, check_least, to_plain
+from hlorank.data.collection import Collection
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.files import fingerprint
+from hlorank.metrics import kendall_tau
+from hlorank.models.baselines.baseline import (
+    BASELINES,
+    DEFAULT_CONFIGURATION,
+    GRADIENT_BOOSTING,
+    LINEAR_RANKING,
+    RANDOM,
+    BaselineSpec,
+    save_baseline,
+)
+from hlorank.models.baselines.linear import Linear
+from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
+from hlorank.models.baselines.predictor import Predictor
+from hlorank.models.baselines.trees import Trees
+from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.serialization import input_sizes
+from hlorank.tracking import TRAIN_SECONDS
+from hlorank.training.baselines.candidates import Fit
+from hlorank.training.baselines.fit_linear import fit_linear
+from hlorank.training.baselines.fit_trees import fit_trees
+from hlorank.training.baselines.rules import changed_share, random_scores
+from hlorank.training.callbacks import peak_memory_bytes
+from hlorank.training.mlflow_run import alone, keep_record, take_finished, training_run
+from hlorank.training.ranking_module import TRAIN_LOSS, VALID_TAU
+from hlorank.training.step_data import usable, validated
+
+log = logging.getLogger(__name__)
+
+
+class Recipe(NamedTuple):
+    """How a baseline comes about.
+
+    Attributes:
+        fit: to some graphs of train, by name.
+        untrained: of this many columns, where there is nothing to train on; None for a rule, which needs nothing.
+    """
+
+    fit: Callable[[FeatureStore, Sequence[str], Config], Fit]
+    untrained: Callable[[int], Predictor] | None
+
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        GRADIENT_BOOSTING: Recipe(fit_trees, lambda _: Trees.none()),
+        LINEAR_RANKING: Recipe(fit_linear, Linear.none),
+        RANDOM: Recipe(random_scores, None),
+        DEFAULT_CONFIGURATION: Recipe(changed_share, None),
+    }
+)
+_LEAST = {
+    "seed": 0,
+    "baseline.iterations": 1,
+    "baseline.leaves": 2,
+    "baseline.min_leaf": 1,
+    "baseline.rows_per_graph": 2,
+    "baseline.pairs_per_graph": 2,
+    "baseline.l2": 0,
+    "trainer.validation_configs": 2,
+}
+
+
+class Epoch(NamedTuple):
+    """A row of the history: one candidate.
+
+    Attributes:
+        epoch: its number.
+        train_loss: of what it was fitted to, None for a rule.
+        valid_kendall_tau: mean over the validation graphs, None without any.
+        step_seconds: time of one step, None for a rule.
+    """
+
+    epoch: int
+    train_loss: float | None
+    valid_kendall_tau: float | None
+    step_seconds: float | None
+
+
+def train_baseline(config: Config, output: Path) -> float | None:
+    """Fits the baseline `method` to one collection; valid chooses among its candidates.
+
+    Writes the model folder (weights.safetensors, spec.json, history.csv, run.json) and one MLflow run, as all
+    trainings do; an epoch is a candidate. It takes the graphs whole, needs no segments, and starts anew where it was
+    interrupted. The same seed gives the same bytes.
+
+    Args:
+        config: the whole configuration.
+        output: the model folder.
+
+    Returns:
+        The best validation Kendall tau; None where no graph could be validated.
+
+    Raises:
+        DataError: features are missing or damaged.
+        ConfigError: a number is too small, or the collection has no default configuration.
+    """
+    collection = Collection.parse(config.collection)
+    _check(config, collection)
+    graphs = GraphOpener(Path(config.paths.features) / collection.path, None, torch.device("cpu"))
+    store = graphs.store
+    spec = BaselineSpec(
+        version=__version__,
+        collection=str(collection),
+        method=config.method,
+        data=graphs.fingerprint,
+        steps=0,
+        features=store.spec,
+        settings=config.baseline,
+    )
+    identity = [
+        *(config.method, config.seed, to_plain(config.baseline), config.trainer.validation_configs),
+        *(str(collection), spec.data, __version__),
+    ]
+    key = fingerprint(identity)
+    with alone(config, key):
+        if (tau := take_finished(config, key)) is not None:
+            return tau
+        return _fit(config, spec, key, store, output)
+
+
+def _fit(config: Config, spec: BaselineSpec, key: str, store: FeatureStore, output: Path) -> float | None:
+    """Fits and records; `key` is the fingerprint of the training."""
+    started, recipe = time.perf_counter(), RECIPES[config.method]
+    train, valid = usable(store, config)
+    with training_run(config, spec, key, store.fingerprint, bool(train)) as run_id:
+        if train or recipe.untrained is None:
+            fit = recipe.fit(store, train, config)
+            history = _history(fit, store, valid, config)
+            _log_history(history, fit, time.perf_counter() - started)
+            if not valid:
+                log.warning("no graph of valid can be ranked: what has the smallest training loss is kept")
+            best = max(range(len(history)), key=lambda number: _merit(history[number]))
+            tau = history[best].valid_kendall_tau
+            predictor, epoch, steps, _ = fit.candidates[best]
+            log.info("epoch %d is kept", epoch)
+        else:
+            log.warning("%s: nothing is left to train on; the model scores all configurations alike", spec.collection)
+            predictor, steps = recipe.untrained(pooled_columns(input_sizes(store.spec))), 0
+            history, tau = [], None
+        save_baseline(output, predictor, replace(spec, steps=steps))
+        rows = [epoch._asdict() for epoch in history]
+        keep_record(config, run_id, rows, output, tau, time.perf_counter() - started)
+    return tau
+
+
+def _check(config: Config, collection: Collection) -> None:
+    check_least(config, _LEAST)
+    if config.baseline.learning_rate <= 0:
+        raise ConfigError(f"baseline.learning_rate={config.baseline.learning_rate}: set it above 0")
+    strengths = config.baseline.strengths
+    if not strengths or min(strengths) <= 0:
+        raise ConfigError(f"baseline.strengths={strengths}: set it to numbers above 0, at least one")
+    if config.method == DEFAULT_CONFIGURATION and collection.kind == "tile":
+        others = ", ".join(name for name in BASELINES if name != DEFAULT_CONFIGURATION)
+        raise ConfigError(
+            f"method={config.method}: {collection} does not say which tile is the compiler's own; set method to one of "
+            f"{others}, or collection to one of layouts"
+        )
+
+
+def _history(fit: Fit, store: FeatureStore, valid: Sequence[str], config: Config) -> list[Epoch]:
+    """One row for each candidate."""
+    sizes = input_sizes(store.spec)
+    taus = []
+    for name in valid:
+        graph = store.open("valid", name)
+        rows, labels = validated(graph, config)
+        taus.append([kendall_tau(score, labels) for score in fit.scores(PooledGraph(graph, sizes), rows).T])
+    means = np.mean(taus, axis=0).tolist() if taus else [None] * len(fit.candidates)
+    return [
+        Epoch(candidate.epoch, candidate.train_loss, tau, fit.step_seconds)
+        for candidate, tau in zip(fit.candidates, means, strict=True)
+    ]
+
+
+def _merit(epoch: Epoch) -> float:
+    """What the best epoch has most of: tau, or without any of it a small loss. The first of those that tie is best."""
+    return epoch.valid_kendall_tau if epoch.valid_kendall_tau is not None else -(epoch.train_loss or 0.0)
+
+
+def _log_history(history: Sequence[Epoch], fit: Fit, seconds: float) -> None:
+    """Logs what each candidate came to; `seconds` is what all took, of which an earlier one needed fewer steps."""
+    import mlflow
+
+    last = fit.candidates[-1].steps
+    for epoch, candidate in zip(history, fit.candidates, strict=True):
+        figures = {TRAIN_LOSS: epoch.train_loss, VALID_TAU: epoch.valid_kendall_tau}
+        known = {name: value for name, value in figures.items() if value is not None}
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in known.items())
+        log.info("epoch %d of %d: %s", epoch.epoch, history[-1].epoch, shown)
+        spared = (last - candidate.steps) * (fit.step_seconds or 0.0)
+        mlflow.log_metrics({**known, TRAIN_SECONDS: seconds - spared}, step=epoch.epoch)
+    cost = {"train/peak_memory_bytes": float(peak_memory_bytes())}
+    if fit.step_seconds is not None:
+        cost |= {"train/step_seconds": fit.step_seconds, "train/configs_per_second": fit.rows / fit.step_seconds}
+    mlflow.log_metrics(cost, step=history[-1].epoch)

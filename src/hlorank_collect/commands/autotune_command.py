@@ -1,0 +1,164 @@
+"""`hlorank autotune`: finds a faster layout configuration of a JAX program, guided by a trained model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from hlorank.config import ConfigError
+from hlorank.files import DataError, read_json
+from hlorank_collect.commands.programs import (
+    add_machine_arguments,
+    add_program_arguments,
+    check_arguments,
+    measuring_core,
+    named,
+    reporting,
+    status,
+)
+
+_LEAST = {"candidates": 1, "top": 1, "measurements": 1, "rounds": 4, "seconds": 1, "hang_seconds": 1}
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "autotune",
+        help="find a faster layout configuration of a JAX program with a trained model",
+        description=(
+            "Draws layout configurations of a program, ranks them with a trained model, compiles and measures the "
+            "most promising ones beside the compiler's default, and saves the fastest one. A configuration that "
+            "computes something else than the default can't win; where nothing is faster beyond noise, the default "
+            "wins. Needs jax: pip install 'hlorank[collect]'."
+        ),
+    )
+    what = parser.add_argument_group("what is tuned")
+    add_program_arguments(what)
+    what.add_argument(
+        "--again",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        default=[],
+        help="tune nothing: run the programs of these saved files beside the default, and measure both anew",
+    )
+    how = parser.add_argument_group("how candidates are found")
+    how.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="a trained model that ranks layouts: a model folder, an MLflow run id, or models:/<name>@champion",
+    )
+    how.add_argument(
+        "--random", action="store_true", help="no model: try the candidates in random order, to compare with"
+    )
+    how.add_argument(
+        "--candidates", type=int, default=256, metavar="N", help="configurations that are ranked (default: 256)"
+    )
+    how.add_argument(
+        "--search",
+        choices=("random", "default"),
+        default="random",
+        help="random: changes of the compiler's default; default: mutation and selection by the model's scores "
+        "(default: %(default)s)",
+    )
+    how.add_argument("--seed", type=int, default=0, help="of candidates and rounds (default: 0)")
+    budget = parser.add_argument_group("budget")
+    budget.add_argument("--top", type=int, default=5, metavar="K", help="candidates measured at a time (default: 5)")
+    budget.add_argument(
+        "--measurements",
+        type=int,
+        metavar="N",
+        help="candidates measured in all; after each K of them the ranking adapts to what was measured (default: K)",
+    )
+    budget.add_argument(
+        "--seconds",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="no new candidate is tried after 70 %% of this time for a program (default: 600)",
+    )
+    measuring = parser.add_argument_group("how it is measured")
+    measuring.add_argument("--platform", choices=("cpu", "gpu"), default="cpu", help="XLA's backend (default: cpu)")
+    measuring.add_argument(
+        "--rounds", type=int, default=40, metavar="N", help="of the finalists and the default (default: 40)"
+    )
+    add_machine_arguments(measuring)
+    parser.add_argument(
+        "--out", type=Path, default=Path("tuned"), metavar="DIR", help="folder of the saved files (default: tuned)"
+    )
+    parser.set_defaults(run=run)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises ConfigError for values that make no sense."""
+    if arguments.measurements is None:
+        arguments.measurements = arguments.top
+    check_arguments(arguments, _LEAST)
+    if arguments.program and arguments.again:
+        raise ConfigError("give programs to tune, or --again with saved files, not both")
+    if not arguments.program and not arguments.again:
+        raise ConfigError("name the programs to tune, or give --again with saved files")
+    if arguments.out.exists() and not arguments.out.is_dir():
+        raise ConfigError(f"--out {arguments.out}: not a folder")
+
+
+def _model(arguments: argparse.Namespace) -> str | None:
+    """The folder of the model, None for --random; raises ConfigError if there is no model of layouts."""
+    from hlorank.serving.locate import model_folder
+
+    remedy = "give a trained model of layouts, such as models/layout/cpu/random/gst of make repro"
+    if arguments.random:
+        if arguments.model is not None:
+            raise ConfigError("give --model or --random, not both")
+        return None
+    if arguments.model is None:
+        raise ConfigError(f"--model is missing: {remedy}, or --random to do without")
+    try:
+        folder = model_folder(arguments.model)
+        address = read_json(folder / "spec.json").get("collection", "")
+    except DataError as error:
+        raise ConfigError(f"--model {error}; {remedy}") from None
+    if not str(address).startswith("layout:"):
+        raise ConfigError(f"--model {arguments.model}: it ranks configurations of {address or 'nothing'}; {remedy}")
+    return str(folder)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Tunes; programs that can't be are named at the end, and the status is then 1.
+
+    Raises:
+        ConfigError: wrong usage.
+    """
+    from hlorank_collect.autotune.autotune import again_tasks, run_programs
+    from hlorank_collect.autotune.autotune_task import AgainTask, TuneTask
+    from hlorank_collect.program import require_device, require_jax
+
+    _check(arguments)
+    model = _model(arguments) if arguments.program else None  # before any program is compiled
+    require_jax()
+    require_device(arguments.platform)
+    settings: dict[str, Any] = {
+        "collection": f"layout:{arguments.platform}:{arguments.search}",
+        "output": str(arguments.out),
+        "configurations": arguments.candidates,
+        "seed": arguments.seed,
+        "rounds": arguments.rounds,
+        "fast_compile": False,
+        "time_limit": arguments.seconds,
+        "core": measuring_core(arguments),
+    }
+    tasks: list[TuneTask] | list[AgainTask]
+    broken: dict[str, str] = {}
+    if arguments.again:
+        tasks, broken = again_tasks(arguments.again, settings)
+    else:
+        settings |= {
+            "model": model,
+            "reference": arguments.model,
+            "batch": arguments.top,
+            "budget": arguments.measurements,
+        }
+        tasks = [TuneTask(**one, **settings) for one in named(arguments, list(dict.fromkeys(arguments.program)))]
+    left_out = run_programs(tasks, **reporting(arguments)).left_out if tasks else {}
+    return status(broken | left_out)

@@ -1,0 +1,351 @@
+"""Single elements of HLO instructions as C statements.
+
+Each handler says what one element of an instruction is in terms of elements of its operands, by the public operation
+semantics of XLA (https://openxla.org/xla/operation_semantics).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from hlorank.hlo.hlo_pb2 import HloInstructionProto, LiteralProto, ShapeProto
+from hlorank_collect.tiles.index import Index, linear, within
+from hlorank_collect.tiles.kernel import Body, LeftOutError, dtype_of
+
+Indices = tuple[Index, ...]
+Branch = tuple[Sequence[str], Callable[[], str]]
+"""C conditions that must all hold, and what writes the value where they do."""
+
+C_TYPES = {"bool": "unsigned char", "int32": "int", "uint32": "unsigned", "float32": "float"}
+_COMPARISONS = {"EQ": "==", "NE": "!=", "GE": ">=", "GT": ">", "LE": "<=", "LT": "<"}
+_ANY = {
+    "add": "{0} + {1}", "subtract": "{0} - {1}", "multiply": "{0} * {1}", "negate": "-{0}", "copy": "{0}",
+    "maximum": "{0} > {1} ? {0} : {1}", "minimum": "{0} < {1} ? {0} : {1}", "select": "{0} ? {1} : {2}",
+    "clamp": "{1} < {0} ? {0} : {1} > {2} ? {2} : {1}",
+}  # fmt: skip
+_OF_TYPE = {
+    "float32": {
+        "divide": "{0} / {1}", "remainder": "fmodf({0}, {1})", "power": "powf({0}, {1})", "abs": "fabsf({0})",
+        "exponential": "exp_f32({0})", "exponential-minus-one": "expm1f({0})", "log": "logf({0})",
+        "log-plus-one": "log1pf({0})", "sqrt": "sqrtf({0})", "rsqrt": "1.0f / sqrtf({0})", "cbrt": "cbrtf({0})",
+        "tanh": "tanh_f32({0})", "logistic": "1.0f / (1.0f + exp_f32(-{0}))", "erf": "erff({0})", "sine": "sinf({0})",
+        "cosine": "cosf({0})", "floor": "floorf({0})", "ceil": "ceilf({0})", "round-nearest-even": "rintf({0})",
+        "sign": "(float)(({0} > 0) - ({0} < 0))",
+    },
+    "int32": {"abs": "abs({0})", "not": "~{0}", "sign": "({0} > 0) - ({0} < 0)"},
+    "uint32": {
+        "not": "~{0}", "shift-left": "{1} < 32 ? {0} << {1} : 0", "shift-right-logical": "{1} < 32 ? {0} >> {1} : 0",
+    },
+    "bool": {"not": "!{0}", "maximum": "{0} | {1}", "minimum": "{0} & {1}"},
+}  # fmt: skip
+_BITS = {"and": "{0} & {1}", "or": "{0} | {1}", "xor": "{0} ^ {1}"}
+
+PRELUDE = """\
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* expf and tanhf of libm are no loops that a compiler can vectorise. */
+static inline float exp_f32(float x) {
+  x = x > 88.3f ? 88.3f : x < -87.3f ? -87.3f : x;
+  const float n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.0f / 5040;
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const int bits = ((int)n + 127) << 23;
+  float scale;
+  memcpy(&scale, &bits, sizeof scale);
+  return p * scale;
+}
+
+static inline float tanh_f32(float x) {
+  return fabsf(x) < 0.02f ? x - x * x * x / 3 : 1.0f - 2.0f / (exp_f32(2.0f * x) + 1.0f);
+}
+"""
+
+
+def c_type(shape: ShapeProto) -> str:
+    """The C type of a shape's elements."""
+    return C_TYPES[dtype_of(shape).name]
+
+
+def template(opcode: str, shape: ShapeProto) -> str | None:
+    """An elementwise operation as a C expression of its operands {0}, {1}, {2}; None for what is not one."""
+    name = dtype_of(shape).name
+    known = {**(_ANY if name != "bool" else {"copy": "{0}", "select": _ANY["select"]}), **_OF_TYPE[name]}
+    return (known if name == "float32" else {**known, **_BITS}).get(opcode)
+
+
+def _literal(value: float | int | bool) -> str:
+    if not isinstance(value, float):
+        return f"({int(value)})"
+    if math.isnan(value):
+        return "NAN"
+    return f"({'-' * (value < 0)}INFINITY)" if math.isinf(value) else f"({value.hex()}f)"
+
+
+def literal_values(literal: LiteralProto) -> list[str]:
+    """The elements of a constant as C literals, in the order of its layout."""
+    name = {"bool": "preds", "int32": "s32s", "uint32": "u32s", "float32": "f32s"}[dtype_of(literal.shape).name]
+    return [_literal(value) for value in getattr(literal, name)]
+
+
+class Elements:
+    """Writes the statements that compute elements, each element once in a scope.
+
+    Attributes:
+        lines: what was written.
+        loads: the places that were read from parameters.
+        sizes: the number of values of each index variable, 0 and up.
+        given: C expressions of values that are known already, by instruction.
+        places: where those were read.
+        sources: the loops' variables that other index variables were computed from.
+    """
+
+    def __init__(self, body: Body, sizes: dict[str, int]) -> None:
+        self.lines: list[str] = []
+        self.loads: list[Index] = []
+        self.sizes = sizes
+        self.given: dict[int, str] = {}
+        self.places: dict[int, Indices] = {}
+        self.sources: dict[str, frozenset[str]] = {}
+        self._body = body
+        self._count = 0
+        self._divisions: list[tuple[Index, int, str, str]] = []  # what was divided by what, and what came out
+        self._scopes: list[dict[tuple[int, Indices], str]] = [{}]
+        self._places = {one.id: number for number, one in enumerate(body.parameters)}
+
+    def value(self, instruction: HloInstructionProto, index: Indices) -> str:
+        """Writes what computes an element, and returns its C expression.
+
+        Raises:
+            LeftOutError: an instruction that can't be written.
+        """
+        if instruction.id in self.given:
+            if self.places.setdefault(instruction.id, index) != index:
+                raise LeftOutError("contraction read at several places")
+            return self.given[instruction.id]
+        key = (instruction.id, index)
+        for scope in self._scopes:
+            if key in scope:
+                return scope[key]
+        handler = getattr(self, f"_{instruction.opcode.replace('-', '_')}", self._elementwise)
+        text = handler(instruction, index)
+        self._scopes[-1][key] = text
+        return str(text)
+
+    def _operand(self, instruction: HloInstructionProto, number: int, index: Indices) -> str:
+        return self.value(self._body.operands(instruction)[number], index)
+
+    def _fresh(self) -> str:
+        self._count += 1
+        return f"v{self._count}"
+
+    def _define(self, kind: str, text: str) -> str:
+        name = self._fresh()
+        self.lines.append(f"const {kind} {name} = {text};")
+        return name
+
+    def _variable(self, text: str, size: int, *sources: Index) -> Index:
+        """A new index variable, computed from others."""
+        name = self._define("long", text)
+        self.sizes[name] = size
+        self.sources[name] = self.depends(*sources)
+        return Index.variable(name)
+
+    def depends(self, *indices: Index) -> frozenset[str]:
+        """The variables of the loops that indices depend on."""
+        names = {name for index in indices for name in index.names}
+        return frozenset(source for name in names for source in self.sources.get(name, {name}))
+
+    def divided(self, index: Index, divisor: int) -> tuple[Index, Index]:
+        """Quotient and remainder of an index that is not negative."""
+        if affine := index.split(divisor, self.sizes):
+            return affine
+        quotient = self._variable(f"({index}) / {divisor}", index.bounds(self.sizes)[1] // divisor + 1, index)
+        remainder = self._variable(f"{index} - {divisor} * {quotient}", divisor, index)
+        self._divisions.append((index, divisor, str(quotient), str(remainder)))
+        return quotient, remainder
+
+    def _place(self, index: Indices, dims: Sequence[int], minor_to_major: Sequence[int]) -> Index:
+        """The place of an element in memory, where quotients and remainders often come together again."""
+        place = linear(index, dims, minor_to_major)
+        for divided, divisor, quotient, remainder in reversed(self._divisions):
+            factor = place.coefficient(remainder)
+            if factor and place.coefficient(quotient) == factor * divisor:
+                parts = Index.variable(quotient) * divisor + Index.variable(remainder)
+                place = place + (divided + parts * -1) * factor
+        return place
+
+    def _choose(self, kind: str, branches: Sequence[Branch]) -> str:
+        """The value of the first branch whose conditions hold."""
+        name = self._fresh()
+        self.lines.append(f"{kind} {name};")
+        for number, (conditions, write) in enumerate(branches):
+            otherwise = "else " * (number > 0)
+            self.lines.append(f"{otherwise}if ({' && '.join(conditions)}) {{" if conditions else f"{otherwise}{{")
+            self._scopes.append({})
+            self.lines.append(f"{name} = {write()}; }}")
+            self._scopes.pop()
+            if not conditions:
+                break
+        return name
+
+    def _elementwise(self, one: HloInstructionProto, index: Indices) -> str:
+        text = template(one.opcode, one.shape)
+        if text is None:
+            raise LeftOutError(f"{one.opcode} of {dtype_of(one.shape).name}")
+        operands = self._body.operands(one)
+        # The bounds of clamp and the predicate of select may be scalars.
+        values = [self.value(operand, index if operand.shape.dimensions else ()) for operand in operands]
+        return self._define(c_type(one.shape), text.format(*values))
+
+    def _compare(self, one: HloInstructionProto, index: Indices) -> str:
+        values = [self._operand(one, number, index) for number in range(2)]
+        return self._define(c_type(one.shape), f" {_COMPARISONS[one.comparison_direction]} ".join(values))
+
+    def _convert(self, one: HloInstructionProto, index: Indices) -> str:
+        value = self._operand(one, 0, index)
+        is_bool = dtype_of(one.shape) == np.bool_
+        return self._define(c_type(one.shape), f"{value} != 0" if is_bool else f"({c_type(one.shape)}){value}")
+
+    def _parameter(self, one: HloInstructionProto, index: Indices) -> str:
+        place = self._place(index, one.shape.dimensions, one.shape.layout.minor_to_major)
+        self.loads.append(place)
+        return self._define(c_type(one.shape), f"p{self._places[one.id]}[{place}]")
+
+    def _constant(self, one: HloInstructionProto, index: Indices) -> str:
+        if not one.shape.dimensions:
+            (text,) = literal_values(one.literal)
+            return text
+        shape = one.literal.shape
+        place = self._place(index, shape.dimensions, shape.layout.minor_to_major)
+        return self._define(c_type(shape), f"c{one.id}[{place}]")
+
+    def _iota(self, one: HloInstructionProto, index: Indices) -> str:
+        return self._define(c_type(one.shape), f"({c_type(one.shape)})({index[one.dimensions[0]]})")
+
+    def _broadcast(self, one: HloInstructionProto, index: Indices) -> str:
+        return self._operand(one, 0, tuple(index[dim] for dim in one.dimensions))
+
+    def _transpose(self, one: HloInstructionProto, index: Indices) -> str:
+        return self._operand(one, 0, tuple(index[list(one.dimensions).index(dim)] for dim in range(len(index))))
+
+    def _reverse(self, one: HloInstructionProto, index: Indices) -> str:
+        dims = one.shape.dimensions
+        turned = (part * -1 + (dims[d] - 1) if d in one.dimensions else part for d, part in enumerate(index))
+        return self._operand(one, 0, tuple(turned))
+
+    def _reshape(self, one: HloInstructionProto, index: Indices) -> str:
+        (operand,) = self._body.operands(one)
+        orders = (range(len(shape.dimensions))[::-1] for shape in (one.shape, operand.shape))
+        return self._rearranged(one, operand, index, *orders)
+
+    def _bitcast(self, one: HloInstructionProto, index: Indices) -> str:
+        (operand,) = self._body.operands(one)
+        orders = (shape.layout.minor_to_major for shape in (one.shape, operand.shape))
+        return self._rearranged(one, operand, index, *orders)
+
+    def _rearranged(
+        self,
+        one: HloInstructionProto,
+        operand: HloInstructionProto,
+        index: Indices,
+        order: Sequence[int],
+        operand_order: Sequence[int],
+    ) -> str:
+        """The element at the same place of memory, for minor-to-major orders of both."""
+        if one.shape.element_type != operand.shape.element_type:
+            raise LeftOutError("bitcast to another type")
+        place = self._place(index, one.shape.dimensions, order)
+        parts = [Index()] * len(operand_order)
+        sizes = operand.shape.dimensions
+        left = [dim for dim in operand_order if sizes[dim] > 1]
+        for dim in left[:-1]:
+            place, parts[dim] = self.divided(place, sizes[dim])
+        if left:
+            parts[left[-1]] = place
+        return self.value(operand, tuple(parts))
+
+    def _slice(self, one: HloInstructionProto, index: Indices) -> str:
+        parts = zip(index, one.slice_dimensions, strict=True)
+        return self._operand(one, 0, tuple(part * cut.stride + cut.start for part, cut in parts))
+
+    def _pad(self, one: HloInstructionProto, index: Indices) -> str:
+        operand, _ = self._body.operands(one)
+        conditions: list[str] = []
+        places = []
+        for part, edges, size in zip(index, one.padding_config.dimensions, operand.shape.dimensions, strict=True):
+            step = edges.interior_padding + 1
+            place = part + -edges.edge_padding_low
+            conditions += within(place, (size - 1) * step + 1, self.sizes)
+            conditions += [f"({place}) % {step} == 0"] * (step > 1)
+            places.append((place, step))
+
+        def inside() -> str:
+            exact = tuple(self.divided(place, step)[0] if step > 1 else place for place, step in places)
+            return self.value(operand, exact)
+
+        return self._choose(c_type(one.shape), [(conditions, inside), ((), lambda: self._operand(one, 1, ()))])
+
+    def _concatenate(self, one: HloInstructionProto, index: Indices) -> str:
+        (dim,) = one.dimensions
+        branches: list[Branch] = []
+        start = 0
+        for operand in self._body.operands(one):
+            size = operand.shape.dimensions[dim]
+            moved = (*index[:dim], index[dim] + -start, *index[dim + 1 :])
+            start += size
+            last = start == one.shape.dimensions[dim]
+            conditions = [] if last else [f"{index[dim]} < {start}"]
+            branches.append((conditions, partial(self.value, operand, moved)))
+        return self._choose(c_type(one.shape), branches)
+
+    def _start(self, operand: HloInstructionProto, index: Indices, most: int) -> Index:
+        """A start index that is data, clamped to 0..most as XLA does."""
+        value = self.value(operand, index)
+        text = f"(long){value} < 0 ? 0 : (long){value} > {most} ? {most} : (long){value}"
+        return self._variable(text, most + 1, *index)
+
+    def _dynamic_slice(self, one: HloInstructionProto, index: Indices) -> str:
+        operand, *starts = self._body.operands(one)
+        room = [most - size for most, size in zip(operand.shape.dimensions, one.dynamic_slice_sizes, strict=True)]
+        moved = [part + self._start(start, (), most) for part, start, most in zip(index, starts, room, strict=True)]
+        return self.value(operand, tuple(moved))
+
+    def _dynamic_update_slice(self, one: HloInstructionProto, index: Indices) -> str:
+        operand, update, *starts = self._body.operands(one)
+        dims, sizes = operand.shape.dimensions, update.shape.dimensions
+        moved = tuple(
+            part + self._start(start, (), most - size) * -1
+            for part, start, most, size in zip(index, starts, dims, sizes, strict=True)
+        )
+        conditions = [text for part, size in zip(moved, sizes, strict=True) for text in within(part, size, self.sizes)]
+        branches = [(conditions, lambda: self.value(update, moved)), ((), lambda: self.value(operand, index))]
+        return self._choose(c_type(one.shape), branches)
+
+    def _gather(self, one: HloInstructionProto, index: Indices) -> str:
+        table, positions = self._body.operands(one)
+        numbers = one.gather_dimension_numbers
+        batch = [part for dim, part in enumerate(index) if dim not in numbers.offset_dims]
+        offsets = iter(index[dim] for dim in numbers.offset_dims)
+        moved = []
+        for dim, (most, size) in enumerate(zip(table.shape.dimensions, one.gather_slice_sizes, strict=True)):
+            part = Index() if dim in numbers.collapsed_slice_dims else next(offsets, Index())
+            if dim in numbers.start_index_map:
+                place = list(batch)
+                if numbers.index_vector_dim < len(positions.shape.dimensions):
+                    place.insert(numbers.index_vector_dim, Index((), list(numbers.start_index_map).index(dim)))
+                part = part + self._start(positions, tuple(place), most - size)
+            moved.append(part)
+        return self.value(table, tuple(moved))

@@ -1,0 +1,189 @@
+"""What a child process does: it measures the tiles of the kernels of one program."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hlorank.data.collection import sidecar_path
+from hlorank.files import DataError, read_json, write_json
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank_collect import xla
+from hlorank_collect.layouts import measure_program as child
+from hlorank_collect.layouts.compiled_layouts import SkippedError, reason
+from hlorank_collect.task import Progress, Report
+from hlorank_collect.tiles.kernel import KINDS, Harvest, Kernel, Kind, LeftOutError, harvest
+from hlorank_collect.tiles.measure_kernel import MeasuredTiles, TooFastError, measure_tiles, write_kernel
+from hlorank_collect.tiles.nest import Nest
+from hlorank_collect.tiles.tile_task import TileTask
+from hlorank_collect.tiles.triton.gemm import Gemm, harvest_gemms
+from hlorank_collect.tiles.triton.measure_gemm import measure_gemm
+
+_TOO_FAST = 6  # kernels are tried from large to small, so that after some the others are too fast as well
+_Measure = Callable[[TileTask, Callable[[int], None]], MeasuredTiles]
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Platform:
+    """How kernels are found and measured.
+
+    Attributes:
+        module: of a function, its arguments and the platform, what kernels are taken from.
+        harvest: the kernels of such a module.
+        prepare: the work of a kernel, in a unit that compares kernels of a kind, and what measures it.
+    """
+
+    module: Callable[..., bytes]
+    harvest: Callable[[str, HloModuleProto], Harvest]
+    prepare: Callable[[Kernel], tuple[int, _Measure]]
+
+
+def _loop_nest(kernel: Kernel) -> tuple[int, _Measure]:
+    nest = Nest(kernel.body)
+    work = math.prod((*nest.output, *nest.reduced)) * len(kernel.body.instructions)
+    return work, partial(measure_tiles, kernel, nest)
+
+
+def _gemm(kernel: Kernel) -> tuple[int, _Measure]:
+    gemm = Gemm.of(kernel.body)
+    return gemm.work, partial(measure_gemm, kernel, gemm)
+
+
+_PLATFORMS: dict[xla.Platform, _Platform] = {
+    "cpu": _Platform(partial(xla.optimized_module, library_fusions=False), harvest, _loop_nest),
+    "gpu": _Platform(xla.unoptimized_module, harvest_gemms, _gemm),
+}
+
+
+def _harvest(task: TileTask) -> tuple[str, str, Harvest]:
+    """Name and family of the program, and its kernels."""
+    program, platform = task.load(), _PLATFORMS[task.platform]
+    try:
+        module = platform.module(*program.build(), task.platform)
+    except Exception as error:  # whatever the user's code raises
+        raise SkippedError(f"it does not compile: {reason(error)}") from error
+    return program.name, program.family, platform.harvest(program.name, HloModuleProto.FromString(module))
+
+
+def _measured_before(task: TileTask) -> dict[str, dict[str, Any]]:
+    """What the JSON files of kernels hold that were measured with the same settings, by structure."""
+    found = {}
+    for npz in sorted(task.folder.glob("*.npz")):
+        try:
+            about = read_json(sidecar_path(npz))
+        except DataError as error:
+            _log.warning("%s", error)
+            continue
+        if about.get("fingerprint") == task.settings:
+            found[str(about["structure"])] = about
+    return found
+
+
+class _Kernels:
+    """The kernels of one program that can be written, and what became of them.
+
+    Attributes:
+        measured: what the JSON files of the measured ones hold, by name.
+        left_out: how many were not measured, by reason.
+    """
+
+    def __init__(self, task: TileTask, report: Report, family: str, found: Harvest) -> None:
+        self.measured: dict[str, dict[str, Any]] = {}
+        self.left_out = Counter(found.left_out)
+        self._task, self._report, self._family = task, report, family
+        self._before = _measured_before(task)
+        self._waiting: dict[Kind, list[tuple[int, Kernel, _Measure]]] = {kind: [] for kind in KINDS}
+        for kernel in found.kernels:
+            try:
+                work, measure = _PLATFORMS[task.platform].prepare(kernel)
+            except LeftOutError as error:
+                self.left_out[str(error)] += 1
+                continue
+            self._waiting[kernel.body.kind].append((work, kernel, measure))
+        for kernels in self._waiting.values():
+            kernels.sort(key=lambda one: one[0])
+
+    def next_of(self, kind: Kind) -> bool:
+        """Measures the largest of the kernels of a kind that wait, or the next one that can be; whether there was."""
+        too_fast = 0
+        while self._waiting[kind] and too_fast < _TOO_FAST:
+            _, kernel, measure = self._waiting[kind].pop()
+            try:
+                self.measured[kernel.name] = self._about(kernel, measure)
+            except LeftOutError as error:
+                self.left_out[str(error)] += 1
+                too_fast += isinstance(error, TooFastError)
+            else:
+                return True
+        return False
+
+    def _about(self, kernel: Kernel, measure: _Measure) -> dict[str, Any]:
+        """Measures a kernel, unless it was measured before."""
+        if about := self._before.get(kernel.fingerprint):
+            if about["name"] == kernel.name:
+                return about
+            raise LeftOutError("measured in another program")
+        if kernel.name in self._task.left_out:
+            raise LeftOutError(self._task.left_out[kernel.name])
+
+        def report(rounds: int) -> None:
+            share = (len(self.measured) + rounds / self._task.rounds) / self._task.kernels
+            self._report(Progress("measure", kernel.name, share))
+
+        report(0)
+        load = os.getloadavg()[0]
+        measured = measure(self._task, report)
+        about = {"program": self._task.program, "family": self._family}
+        return write_kernel(
+            kernel, measured, self._task, {**about, "load": {"before": load, "after": os.getloadavg()[0]}}
+        )
+
+
+def measure_program(task: TileTask, report: Report) -> dict[str, Any]:
+    """Measures kernels of one program, the kinds in turn, and writes the files of each and a JSON file of them all.
+
+    Args:
+        task: which program, and how.
+        report: called before each step that may take long.
+
+    Returns:
+        what the JSON file of the program holds.
+
+    Raises:
+        SkippedError: the program does not compile.
+        ConfigError: there is no such program, or, on a CPU, no gcc.
+    """
+    report(Progress("trace"))
+    name, family, found = _harvest(task)
+    kernels = _Kernels(task, report, family, found)
+    turn = deque(KINDS)
+    turn.rotate(zlib.crc32(name.encode()) % len(KINDS))  # so that the kinds are alike over all programs
+    while turn and len(kernels.measured) < task.kernels:
+        if kernels.next_of(turn[0]):
+            turn.rotate(-1)
+        else:
+            turn.popleft()
+    keys = ("kind", "measured", "rounds", "split_half_tau", "noise_ceiling", "runtime_ns", "seconds")
+    about = {
+        "name": name,
+        "family": family,
+        "fingerprint": task.fingerprint,
+        "harvested": dict(Counter(kernel.body.kind for kernel in found.kernels)),
+        "repeated": found.repeated,
+        "left_out": dict(kernels.left_out),
+        "kernels": {one: {key: about[key] for key in keys} for one, about in kernels.measured.items()},
+    }
+    write_json(task.summary(name), about)
+    return about
+
+
+if __name__ == "__main__":
+    child.main(TileTask, measure_program)

@@ -1,0 +1,110 @@
+"""Matrix products of a program: each as a module of its own, so that one compiler option names its configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto
+from hlorank_collect.tiles.kernel import Body, Harvest, Kernel, LeftOutError, as_module
+
+ELEMENT_TYPES: dict[int, str] = {10: "float16", 11: "float32", 16: "bfloat16"}
+"""The element types of products that are measured, by xla.PrimitiveType: those that Triton's tensor cores multiply."""
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """The sizes of a product of matrices: (batch, m, k) with (batch, k, n).
+
+    Attributes:
+        batch: the product of the batch dimensions.
+        batch_dims: how many of them there are.
+        m: the product of the left operand's own dimensions.
+        n: the product of the right operand's own dimensions.
+        k: the product of the contracted dimensions.
+        element_bytes: of the wider operand.
+    """
+
+    batch: int
+    batch_dims: int
+    m: int
+    n: int
+    k: int
+    element_bytes: int
+
+    @classmethod
+    def of(cls, body: Body) -> Gemm:
+        """The sizes of a dot.
+
+        Raises:
+            LeftOutError: a matrix-vector product, which is no GEMM, or an element type that is not measured.
+        """
+        dot = body.instructions[body.root]
+        lhs, rhs = (operand.shape for operand in body.operands(dot))
+        if not {lhs.element_type, rhs.element_type, dot.shape.element_type} <= set(ELEMENT_TYPES):
+            raise LeftOutError("element type")
+        numbers = dot.dot_dimension_numbers
+        batch = math.prod(lhs.dimensions[dim] for dim in numbers.lhs_batch_dimensions)
+        k = math.prod(lhs.dimensions[dim] for dim in numbers.lhs_contracting_dimensions)
+        m, n = (math.prod(shape.dimensions) // max(batch * k, 1) for shape in (lhs, rhs))
+        if min(m, n) < 2 or k < 2:
+            raise LeftOutError("no matrix product")
+        wider = 4 if 11 in (lhs.element_type, rhs.element_type) else 2
+        return cls(batch, len(numbers.lhs_batch_dimensions), m, n, k, wider)
+
+    @property
+    def work(self) -> int:
+        """Multiplications."""
+        return self.batch * self.m * self.n * self.k
+
+
+def harvest_gemms(program: str, module: HloModuleProto) -> Harvest:
+    """The distinct dots of a module, each with its operands as parameters.
+
+    Args:
+        program: its name, which kernels are named after.
+        module: before optimization: there, every product is still a dot, whatever library or fusion it ends in.
+    """
+    found = Harvest()
+    for computation in module.computations:
+        shapes = {one.id: one.shape for one in computation.instructions}
+        for one in computation.instructions:
+            if one.opcode != "dot":
+                continue
+            kernel = _alone(program, one, shapes)
+            try:
+                Gemm.of(kernel.body)
+            except LeftOutError as error:
+                found.left_out[str(error)] += 1
+            else:
+                found.add(kernel)
+    return found
+
+
+def _alone(program: str, dot: HloInstructionProto, shapes: Mapping[int, ShapeProto]) -> Kernel:
+    """A dot as a kernel; an operand that stands on both sides becomes two parameters."""
+    entry = HloComputationProto(name="kernel", id=1, root_id=2)
+    for number, operand in enumerate(dot.operand_ids):
+        entry.instructions.add(
+            name=f"operand.{number}", opcode="parameter", id=number, parameter_number=number, shape=shapes[operand]
+        )
+    root = entry.instructions.add()
+    root.CopyFrom(dot)
+    root.id = entry.root_id
+    root.operand_ids[:] = range(len(dot.operand_ids))
+    module = as_module("", [entry])
+    instructions = {one.id: one for one in module.computations[0].instructions}
+    return Kernel.of(program, module, Body(instructions, entry.root_id, {}))
+
+
+def random_operands(body: Body, rng: np.random.Generator) -> list[NDArray[Any]]:
+    """Normal values of both operands, in their element types; jax, which knows bfloat16, must be loaded."""
+    return [
+        rng.standard_normal(tuple(one.shape.dimensions), np.float32).astype(ELEMENT_TYPES[one.shape.element_type])
+        for one in body.parameters
+    ]

@@ -1,0 +1,42 @@
+"""The built-in programs: neural networks of many families in plain JAX, each forward and as a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache, partial
+from importlib import import_module
+from types import MappingProxyType
+
+from hlorank.config import ConfigError
+from hlorank_collect.program import Arguments, Function, Program, require_jax
+from hlorank_collect.zoo.table import MODULES, TABLE, Row
+
+
+@cache
+def programs() -> Mapping[str, Program]:
+    """All programs by name, in the order of the table; builds none of them."""
+    rows = [(f"{row.name}.{mode}", row, mode) for row in TABLE for mode in row.modes]
+    return MappingProxyType({name: Program(name, row.family, partial(_build, row, mode)) for name, row, mode in rows})
+
+
+def program_named(name: str) -> Program:
+    """The program of that name.
+
+    Raises:
+        ConfigError: there is none; names those most like it.
+    """
+    if name in programs():
+        return programs()[name]
+    near = get_close_matches(name, programs(), n=5, cutoff=0.4)
+    hint = f"did you mean {', '.join(near)}?" if near else f"families: {', '.join(MODULES)}"
+    raise ConfigError(f"program {name!r}: not in the zoo; {hint}")
+
+
+def _build(row: Row, mode: str) -> tuple[Function, Arguments]:
+    require_jax()
+    from hlorank_collect.zoo.model import Model, forward_program, train_program
+
+    family = getattr(import_module(f"{__name__}.{MODULES[row.family]}"), row.family)
+    model: Model = family(**row.config)
+    return train_program(model) if mode == "train" else forward_program(model)

@@ -1,0 +1,201 @@
+"""Families of convolutional networks on images and texts, in any data layout."""
+
+from __future__ import annotations
+
+from math import prod
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from hlorank_collect.zoo.layers import (
+    average_pool,
+    batch_norm,
+    conv,
+    conv_transpose,
+    dense,
+    embed,
+    image_shape,
+    per_channel,
+    spatial_axes,
+    upsample,
+)
+from hlorank_collect.zoo.model import Model, Parameters, floats, indices
+
+_CLASSES = 100
+
+
+def _norm_conv(
+    p: Parameters, x: Array, width: int, layout: str, *, window: int = 3, stride: int = 1, groups: int = 1
+) -> Array:
+    x = conv(p, x, width, layout, window=window, stride=stride, groups=groups)
+    return batch_norm(p, x, layout)
+
+
+def _images(layout: str, batch: int, side: int) -> NDArray[np.float32]:
+    return floats(*image_shape(layout, batch, side, 3))
+
+
+def resnet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], bottleneck: bool = False) -> Model:
+    """Classifies images (He et al., "Deep residual learning for image recognition", 2015).
+
+    Args:
+        layout: NHWC or NCHW.
+        batch: number of images.
+        side: height and width of an image.
+        widths: channels of the blocks; each after the first halves height and width.
+        bottleneck: blocks of three convolutions around a quarter of the channels, not of two.
+    """
+
+    def block(p: Parameters, x: Array, width: int, stride: int) -> Array:
+        if bottleneck:
+            y = jax.nn.relu(_norm_conv(p, x, width // 4, layout, window=1))
+            y = jax.nn.relu(_norm_conv(p, y, width // 4, layout, stride=stride))
+            y = _norm_conv(p, y, width, layout, window=1)
+        else:
+            y = jax.nn.relu(_norm_conv(p, x, width, layout, stride=stride))
+            y = _norm_conv(p, y, width, layout)
+        return jax.nn.relu(y + (conv(p, x, width, layout, window=1, stride=stride) if x.shape != y.shape else x))
+
+    def forward(p: Parameters, x: Array) -> Array:
+        x = jax.nn.relu(_norm_conv(p, x, widths[0], layout))
+        for position, width in enumerate(widths):
+            x = block(p, x, width, stride=2 if position else 1)
+        return dense(p, x.mean(spatial_axes(layout)), _CLASSES)
+
+    return Model(forward, (_images(layout, batch, side),))
+
+
+def efficientnet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], expansion: int = 4) -> Model:
+    """Classifies images by inverted bottlenecks with squeeze and excitation (Tan and Le, "EfficientNet", 2019).
+
+    Args:
+        layout: NHWC or NCHW.
+        batch: number of images.
+        side: height and width of an image.
+        widths: channels of the stem, then of the blocks; a block that changes the channels halves height and width.
+        expansion: channels inside a block, as a multiple of those before it.
+    """
+
+    def block(p: Parameters, x: Array, width: int) -> Array:
+        before = x.shape[layout.index("C")]
+        inner = expansion * before
+        y = jax.nn.silu(_norm_conv(p, x, inner, layout, window=1))
+        y = jax.nn.silu(_norm_conv(p, y, inner, layout, stride=1 if width == before else 2, groups=inner))
+        squeezed = jax.nn.silu(dense(p, y.mean(spatial_axes(layout)), before // 2))
+        gates = jax.nn.sigmoid(dense(p, squeezed, inner))
+        y = y * jnp.expand_dims(gates, spatial_axes(layout))
+        y = _norm_conv(p, y, width, layout, window=1)
+        return x + y if width == before else y
+
+    def forward(p: Parameters, x: Array) -> Array:
+        x = jax.nn.silu(_norm_conv(p, x, widths[0], layout, stride=2))
+        for width in widths[1:]:
+            x = block(p, x, width)
+        return dense(p, x.mean(spatial_axes(layout)), _CLASSES)
+
+    return Model(forward, (_images(layout, batch, side),))
+
+
+def densenet(*, layout: str, batch: int, side: int, growth: int, blocks: tuple[int, ...]) -> Model:
+    """Classifies images by blocks that keep all earlier features (Huang et al., "Densely connected", 2016).
+
+    Args:
+        layout: NHWC or NCHW.
+        batch: number of images.
+        side: height and width of an image.
+        growth: channels that a layer adds.
+        blocks: layers of each block; transitions that halve channels, height and width lie between blocks.
+    """
+    channel = layout.index("C")
+
+    def forward(p: Parameters, x: Array) -> Array:
+        x = conv(p, x, 2 * growth, layout)
+        for block, layers in enumerate(blocks):
+            if block:
+                x = average_pool(conv(p, x, x.shape[channel] // 2, layout, window=1), layout)
+            for _ in range(layers):
+                new = conv(p, jax.nn.relu(batch_norm(p, x, layout)), growth, layout)
+                x = jnp.concatenate([x, new], axis=channel)
+        return dense(p, x.mean(spatial_axes(layout)), _CLASSES)
+
+    return Model(forward, (_images(layout, batch, side),))
+
+
+def unet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], learned: bool) -> Model:
+    """Regresses every pixel of images (Ronneberger et al., "U-Net", 2015).
+
+    Args:
+        layout: NHWC or NCHW.
+        batch: number of images.
+        side: height and width of an image.
+        widths: channels of the levels; each after the first halves height and width.
+        learned: go up by transposed convolutions; else by repeated pixels.
+    """
+    channel = layout.index("C")
+
+    def forward(p: Parameters, x: Array) -> Array:
+        skipped = []
+        for width in widths[:-1]:
+            x = jax.nn.relu(conv(p, x, width, layout))
+            skipped.append(x)
+            x = average_pool(x, layout)
+        x = jax.nn.relu(conv(p, x, widths[-1], layout))
+        for width in reversed(widths[:-1]):
+            x = conv_transpose(p, x, width, layout) if learned else upsample(x, layout)
+            x = jnp.concatenate([x, skipped.pop()], axis=channel)
+            x = jax.nn.relu(conv(p, x, width, layout))
+        return conv(p, x, 3, layout, window=1)
+
+    return Model(forward, (_images(layout, batch, side),), classifies=False)
+
+
+def autoencoder(*, layout: str, batch: int, side: int, widths: tuple[int, ...], code: int) -> Model:
+    """Compresses images by strided convolutions to vectors of `code` features, and back.
+
+    Args:
+        layout: NHWC or NCHW.
+        batch: number of images.
+        side: height and width of an image.
+        widths: channels of the convolutions; each halves height and width.
+        code: width of the vectors.
+    """
+
+    def bias(p: Parameters, x: Array) -> Array:
+        return x + per_channel(p(x.shape[layout.index("C")], fan_in=100), layout)
+
+    def forward(p: Parameters, x: Array) -> Array:
+        for width in widths:
+            x = jax.nn.relu(bias(p, conv(p, x, width, layout, stride=2)))
+        inner = x.shape
+        x = jnp.tanh(dense(p, x.reshape(batch, -1), code))
+        x = jax.nn.relu(dense(p, x, prod(inner[1:]))).reshape(inner)
+        for width in (*widths[-2::-1], 3):
+            x = bias(p, conv_transpose(p, jax.nn.relu(x), width, layout))
+        return x
+
+    return Model(forward, (_images(layout, batch, side),), classifies=False)
+
+
+def textcnn(*, layout: str, batch: int, time: int, width: int, filters: int, windows: tuple[int, ...]) -> Model:
+    """Classifies texts by convolutions over words (Kim, "Convolutional neural networks for sentences", 2014).
+
+    Args:
+        layout: NWC or NCW, where W is the word.
+        batch: number of texts.
+        time: words of a text.
+        width: of the word embeddings.
+        filters: features of each convolution.
+        windows: of the convolutions, in words.
+    """
+
+    def forward(p: Parameters, words: Array) -> Array:
+        x = embed(p, words, 1000, width)
+        x = x if layout == "NWC" else x.swapaxes(1, 2)
+        features = [conv(p, x, filters, layout, window=window) for window in windows]
+        most = [jax.nn.relu(y + per_channel(p(filters, fan_in=100), layout)).max(layout.index("W")) for y in features]
+        return dense(p, jnp.concatenate(most, axis=-1), _CLASSES)
+
+    return Model(forward, (indices(1000, batch, time),))

@@ -1,0 +1,320 @@
+"""The in-memory schema: what it accepts, what it refuses, and the packing of layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from hlorank.data.graph import (
+    LAYOUT_VALUES,
+    MAX_OPCODE,
+    NODE_FEATURES,
+    TILE_FEATURES,
+    Graph,
+    LayoutConfigurations,
+    MeasuredGraph,
+    Measurements,
+    TileConfigurations,
+    pack_layouts,
+    unpack_layouts,
+)
+from hlorank.files import DataError
+
+Arrays = dict[str, Any]
+
+
+def graph_arrays() -> Arrays:
+    return {
+        "node_feat": np.arange(4 * NODE_FEATURES, dtype=np.float32).reshape(4, NODE_FEATURES),
+        "node_opcode": np.array([0, 1, 26, MAX_OPCODE], dtype=np.uint8),
+        "edge_index": np.array([[1, 0], [3, 0], [3, 2]]),
+        "node_splits": np.array([0, 3, 4]),
+    }
+
+
+def layout_rows(*rows: list[int]) -> np.ndarray[Any, np.dtype[np.int8]]:
+    """Rows of layout values from their first values; the rest is padding."""
+    values = np.full((len(rows), LAYOUT_VALUES), -1, dtype=np.int8)
+    for row, start in zip(values, rows, strict=True):
+        row[: len(start)] = start
+    return values
+
+
+def layout_arrays() -> Arrays:
+    return {
+        "node_ids": np.array([1, 3]),
+        "codebook": layout_rows([], [0, 1], [1, 0]),
+        "codes": np.array([[0, 1], [2, 2], [0, 1]], dtype=np.uint8),
+    }
+
+
+def tile_feat() -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.ones((2, TILE_FEATURES), dtype=np.float32)
+
+
+def changed(array: Any, place: Any, value: Any) -> Any:
+    copy = np.array(array)
+    copy[place] = value
+    return copy
+
+
+def test_a_valid_graph_holds_its_arrays() -> None:
+    graph = Graph(**graph_arrays())
+    assert graph.nodes == 4
+    for key, array in graph_arrays().items():
+        np.testing.assert_array_equal(getattr(graph, key), array)
+
+
+def test_a_graph_needs_no_edges() -> None:
+    assert Graph(**graph_arrays() | {"edge_index": np.zeros((0, 2), dtype=np.int64)}).nodes == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "expected", "found"),
+    [
+        ("node_opcode", lambda a: a.astype(np.int64), "dtype uint8", "int64"),
+        ("node_opcode", lambda a: a[:, None], "shape (any)", "(4, 1)"),
+        ("node_opcode", lambda a: a[0, ...], "shape (any)", "()"),
+        ("node_opcode", lambda a: a[:0], "at least one node", "an empty graph"),
+        ("node_opcode", lambda a: changed(a, 1, MAX_OPCODE + 1), "opcodes in 0..120", "121"),
+        ("node_feat", lambda a: a.astype(np.float64), "dtype float32", "float64"),
+        ("node_feat", lambda a: a[:3], "shape (4, 140)", "(3, 140)"),
+        ("node_feat", lambda a: a[:, 1:], "shape (4, 140)", "(4, 139)"),
+        ("node_feat", lambda a: changed(a, (2, 5), np.nan), "finite numbers", "nan at [2, 5]"),
+        ("node_feat", lambda a: changed(a, (3, 139), -np.inf), "finite numbers", "-inf at [3, 139]"),
+        ("edge_index", lambda a: a.astype(np.int32), "dtype int64", "int32"),
+        ("edge_index", lambda a: a.T, "shape (any, 2)", "(2, 3)"),
+        ("edge_index", lambda a: changed(a, (1, 0), 4), "node ids in 0..3", "[4, 0] in row 1"),
+        ("edge_index", lambda a: changed(a, (2, 1), -1), "node ids in 0..3", "[3, -1] in row 2"),
+        ("edge_index", lambda a: a[:, ::-1], "topological order", "[0, 1] in row 0"),
+        ("edge_index", lambda a: changed(a, (2, 1), 3), "topological order", "[3, 3] in row 2"),
+        ("node_splits", lambda a: a[None, :], "shape (any)", "(1, 3)"),
+        ("node_splits", lambda a: a[:0], "increasing boundaries from 0 to 4", "[]"),
+        ("node_splits", lambda a: a[:1], "increasing boundaries from 0 to 4", "[0]"),
+        ("node_splits", lambda a: changed(a, 0, 1), "increasing boundaries from 0 to 4", "[1, 3, 4]"),
+        ("node_splits", lambda a: changed(a, 2, 5), "increasing boundaries from 0 to 4", "[0, 3, 5]"),
+        ("node_splits", lambda a: changed(a, 1, 4), "increasing boundaries from 0 to 4", "[0, 4, 4]"),
+    ],
+)
+def test_a_graph_refuses(key: str, change: Callable[[Any], Any], expected: str, found: str) -> None:
+    arrays = graph_arrays()
+    with pytest.raises(DataError) as caught:
+        Graph(**arrays | {key: change(arrays[key])})
+    assert caught.value.key == key
+    assert expected in str(caught.value.expected)
+    assert str(caught.value.found) == found
+
+
+def test_layouts_are_addressed_by_row() -> None:
+    configurations = LayoutConfigurations(**layout_arrays())
+    assert len(configurations) == 3
+    np.testing.assert_array_equal(configurations.values(np.array([1])), layout_rows([1, 0], [1, 0])[None])
+    np.testing.assert_array_equal(configurations.values(slice(1)), layout_rows([], [0, 1])[None])
+    assert configurations.values().shape == (3, 2, LAYOUT_VALUES)
+
+
+@pytest.mark.parametrize(
+    ("argument", "change", "key", "expected", "found"),
+    [
+        ("node_ids", lambda a: a.astype(np.int32), "node_config_ids", "dtype int64", "int32"),
+        ("node_ids", lambda a: a[None], "node_config_ids", "shape (any)", "(1, 2)"),
+        ("node_ids", lambda a: a[:0], "node_config_ids", "at least one configurable node", "none"),
+        ("node_ids", lambda a: a[::-1], "node_config_ids", "increasing node ids", "[3, 1]"),
+        ("node_ids", lambda a: changed(a, 1, 1), "node_config_ids", "increasing node ids", "[1, 1]"),
+        ("node_ids", lambda a: changed(a, 0, -1), "node_config_ids", "increasing node ids", "[-1, 3]"),
+        ("node_ids", lambda a: np.append(a, 4), "node_config_feat", "each of 3 configurable nodes", "shape (3, 2)"),
+        ("codebook", lambda a: a.astype(np.float32), "node_config_feat", "dtype int8", "float32"),
+        ("codebook", lambda a: a[:, 1:], "node_config_feat", "shape (any, 18)", "(3, 17)"),
+        ("codebook", lambda a: a[:2], "node_config_feat", "codes below 2", "2"),
+        ("codebook", lambda a: changed(a, (2, 17), 6), "node_config_feat", "in -1..5", "6 at [2, 17]"),
+        ("codebook", lambda a: changed(a, (0, 0), -2), "node_config_feat", "in -1..5", "-2 at [0, 0]"),
+        ("codebook", lambda a: a[::-1], "node_config_feat", "lexicographic order", "another order"),
+        ("codebook", lambda a: a[[0, 1, 1]], "node_config_feat", "distinct rows", "another order"),
+        (
+            "codebook",
+            lambda a: changed(a, (2, 1), 1),
+            "node_config_feat",
+            "in the output layout",
+            "[1, 1, -1, -1, -1, -1]",
+        ),
+        (
+            "codebook",
+            lambda a: changed(a, (1, slice(6, 9)), [4, 0, 4]),
+            "node_config_feat",
+            "in the input layout",
+            "[4, 0, 4, -1, -1, -1]",
+        ),
+        (
+            "codebook",
+            lambda a: changed(a, (0, slice(12, 18)), [0, 1, 2, 3, 4, 0]),
+            "node_config_feat",
+            "in the kernel layout",
+            "[0, 1, 2, 3, 4, 0]",
+        ),
+        ("codes", lambda a: a.astype(np.int16), "node_config_feat", "unsigned codes", "int16"),
+        ("codes", lambda a: a[0], "node_config_feat", "a row for each of 2 configurable nodes", "shape (2,)"),
+        ("codes", lambda a: a[:, :1], "node_config_feat", "a row for each of 2 configurable nodes", "shape (3, 1)"),
+        ("codes", lambda a: a[:0], "node_config_feat", "at least one configuration", "none"),
+        ("codes", lambda a: changed(a, (1, 1), 3), "node_config_feat", "codes below 3", "3"),
+    ],
+)
+def test_layouts_refuse(argument: str, change: Callable[[Any], Any], key: str, expected: str, found: str) -> None:
+    arrays = layout_arrays()
+    with pytest.raises(DataError) as caught:
+        LayoutConfigurations(**arrays | {argument: change(arrays[argument])})
+    assert caught.value.key == key
+    assert expected in str(caught.value.expected)
+    assert str(caught.value.found) == found
+
+
+def test_dimensions_may_repeat_in_different_layouts() -> None:
+    row = layout_rows([0, 1, -1, -1, -1, -1, 0, 1, -1, -1, -1, -1, 0, 1])
+    codes = np.zeros((1, 1), dtype=np.uint8)
+    assert len(LayoutConfigurations(np.array([0]), row, codes)) == 1
+
+
+@given(hnp.arrays(np.int8, st.tuples(st.integers(0, 4), st.integers(0, 3), st.just(18)), elements=st.integers(-1, 5)))
+def test_packing_is_reversible_and_keeps_the_order(values: Any) -> None:
+    keys = pack_layouts(values)
+    assert keys.dtype == np.int64
+    np.testing.assert_array_equal(unpack_layouts(keys), values)
+    rows = values.reshape(-1, LAYOUT_VALUES)
+    np.testing.assert_array_equal(np.argsort(keys.ravel(), kind="stable"), np.lexsort(rows.T[::-1]))
+
+
+def test_packed_keys_of_the_smallest_and_largest_row() -> None:
+    rows = np.array([[-1] * LAYOUT_VALUES, [-1] * (LAYOUT_VALUES - 1) + [0], [5] * LAYOUT_VALUES])
+    assert pack_layouts(rows).tolist() == [0, 1, 6 * (8**LAYOUT_VALUES - 1) // 7]
+
+
+@pytest.mark.parametrize("value", [-2, 6, 0.5, np.nan, np.inf, -np.inf, 1e30])
+def test_packing_refuses_what_is_no_layout_value(value: float) -> None:
+    values = changed(np.zeros((2, 3, LAYOUT_VALUES), dtype=np.float32), (1, 2, 7), value)
+    with pytest.raises(
+        DataError, match=r"node_config_feat: expected whole numbers in -1\.\.5, found .* at \[1, 2, 7\]"
+    ):
+        pack_layouts(values)
+
+
+def test_an_error_in_a_later_chunk_names_the_row_of_the_whole() -> None:
+    good = np.zeros((5, 1, LAYOUT_VALUES), dtype=np.float32) - 1
+    with pytest.raises(DataError, match=r"found 7\.0 at \[8, 0, 2\]"):
+        LayoutConfigurations.from_chunks(np.array([0]), [good, changed(good, (3, 0, 2), 7)])
+
+
+@given(
+    values=hnp.arrays(
+        np.float32,
+        st.tuples(st.integers(1, 12), st.integers(1, 3), st.just(3)),
+        elements=st.sampled_from([-1.0, 0.0, 3.0]),
+    ),
+    chunk=st.integers(1, 13),
+)
+def test_chunks_of_any_size_give_the_same_codes(values: Any, chunk: int) -> None:
+    # One value in each of the three layouts, so that no dimension repeats.
+    full = np.full((*values.shape[:2], LAYOUT_VALUES), -1, dtype=np.float32)
+    full[..., ::6] = values
+    node_ids = np.arange(values.shape[1])
+    parts = [full[start : start + chunk] for start in range(0, len(full), chunk)]
+    configurations = LayoutConfigurations.from_chunks(node_ids, parts)
+    rows, inverse = np.unique(full.reshape(-1, LAYOUT_VALUES), axis=0, return_inverse=True)
+    np.testing.assert_array_equal(configurations.codebook, rows)
+    np.testing.assert_array_equal(configurations.codes, inverse.reshape(values.shape[:2]))
+    np.testing.assert_array_equal(configurations.values(), full)
+
+
+@pytest.mark.parametrize(("distinct", "dtype"), [(256, np.uint8), (257, np.uint16)])
+def test_codes_take_the_smallest_type(distinct: int, dtype: type) -> None:
+    # The row's number to base 7, a digit in each layout, so that no dimension repeats in one.
+    values = np.full((distinct, 1, LAYOUT_VALUES), -1, dtype=np.int8)
+    for column, power in zip((0, 6, 12), (1, 7, 49), strict=True):
+        values[:, 0, column] = np.arange(distinct) // power % 7 - 1
+    configurations = LayoutConfigurations.from_chunks(np.array([0]), [values[:100], values[100:]])
+    assert configurations.codes.dtype == dtype
+    np.testing.assert_array_equal(configurations.values(), values)
+
+
+@pytest.mark.parametrize("shape", [(2, 18), (2, 1, 18), (2, 2, 17)])
+def test_chunks_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError) as caught:
+        LayoutConfigurations.from_chunks(np.array([0, 1]), [np.zeros(shape, dtype=np.float32)])
+    assert (caught.value.expected, caught.value.found) == ("shape (configurations, 2, 18)", shape)
+
+
+def test_no_chunks_are_no_configurations() -> None:
+    with pytest.raises(DataError, match="at least one configuration, found none"):
+        LayoutConfigurations.from_chunks(np.array([0]), [])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected", "found"),
+    [
+        (lambda a: a.astype(np.float64), "dtype float32", "float64"),
+        (lambda a: a[:, :23], "shape (any, 24)", "(2, 23)"),
+        (lambda a: a[0], "shape (any, 24)", "(24,)"),
+        (lambda a: a[:0], "at least one configuration", "none"),
+        (lambda a: changed(a, (1, 3), np.nan), "finite numbers", "nan at [1, 3]"),
+    ],
+)
+def test_tiles_refuse(change: Callable[[Any], Any], expected: str, found: str) -> None:
+    with pytest.raises(DataError) as caught:
+        TileConfigurations(change(tile_feat()))
+    assert caught.value.key == "config_feat"
+    assert caught.value.expected == expected
+    assert str(caught.value.found) == found
+
+
+@pytest.mark.parametrize(
+    ("runtime", "normalizer", "key", "expected", "found"),
+    [
+        (np.array([1, 2], dtype=np.int32), None, "config_runtime", "dtype int64", "int32"),
+        (np.array([[1, 2]]), None, "config_runtime", "shape (any)", "(1, 2)"),
+        (np.array([5, -1]), None, "config_runtime", "runtimes of at least 0 ns", "-1"),
+        (np.array([5, 7, 0]), None, "config_runtime", "0 for every configuration", "0 at 2 among others"),
+        (np.array([5, 7]), np.array([1.0, 2.0]), "config_runtime_normalizers", "dtype int64", "float64"),
+        (np.array([5, 7]), np.array([1]), "config_runtime_normalizers", "shape (2)", "(1,)"),
+        (np.array([5, 7]), np.array([1, 0]), "config_runtime_normalizers", "positive runtimes", "0"),
+        (np.array([5, 7]), np.array([-3, 1]), "config_runtime_normalizers", "positive runtimes", "-3"),
+    ],
+)
+def test_measurements_refuse(runtime: Any, normalizer: Any, key: str, expected: str, found: str) -> None:
+    with pytest.raises(DataError) as caught:
+        Measurements(runtime, normalizer)
+    assert caught.value.key == key
+    assert expected in str(caught.value.expected)
+    assert str(caught.value.found) == found
+
+
+def test_labels_are_runtimes_or_their_ratio_to_the_normalizer() -> None:
+    assert Measurements(np.array([4, 9])).label.tolist() == [4.0, 9.0]
+    assert Measurements(np.array([4, 9]), np.array([8, 3])).label.tolist() == [0.5, 3.0]
+
+
+def test_runtimes_that_are_all_zero_are_withheld() -> None:
+    assert Measurements(np.array([0, 0])).withheld
+    assert not Measurements(np.array([1, 1])).withheld
+
+
+def test_a_measured_graph_needs_parts_that_fit() -> None:
+    graph, layouts = Graph(**graph_arrays()), LayoutConfigurations(**layout_arrays())
+    tiles = TileConfigurations(tile_feat())
+    three, two = np.array([5, 6, 7]), np.array([5, 6])
+    assert MeasuredGraph("a", graph, layouts, Measurements(three)).name == "a"
+    assert len(MeasuredGraph("a", graph, tiles, Measurements(two, two)).configurations) == 2
+    outside = LayoutConfigurations(**layout_arrays() | {"node_ids": np.array([1, 4])})
+    wrong: list[tuple[LayoutConfigurations | TileConfigurations, Measurements, str]] = [
+        (layouts, Measurements(two), "config_runtime: expected one runtime for each of 3 configurations, found 2"),
+        (outside, Measurements(three), "node_config_ids: expected node ids in 0..3, found 4"),
+        (layouts, Measurements(three, three), "normalizers: expected none for layout configurations, found an array"),
+        (tiles, Measurements(two), "normalizers: expected an array for tile configurations, found none"),
+    ]
+    for configurations, measurements, message in wrong:
+        with pytest.raises(DataError) as caught:
+            MeasuredGraph("a", graph, configurations, measurements)
+        assert message in str(caught.value)

@@ -1,0 +1,203 @@
+"""Model families, folds, and the split file."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hlorank.config import ConfigError
+from hlorank.data.collection import Collection
+from hlorank.data.splits import family, make_folds, split_graphs
+from hlorank.files import DataError
+
+COLLECTION = Collection.parse("layout:own:random")
+GRAPHS = ["a.2x2.fp32", "a.4x4.bf16", "b", "c"]
+FAMILIES = {name: family(name) for name in GRAPHS}
+
+
+@pytest.mark.parametrize(
+    ("expected", "names"),
+    [
+        ("unet3d", ["unet3d", "unet_3d.4x4.bf16", "unet_3d.8x16.fp32", "UNet-3D.2x2x4.fp16"]),
+        ("resnet50", ["resnet50.2x2.fp32", "resnet50.4x4.fp16", "resnet50"]),
+        ("retinanet", ["retinanet.2x2.fp32_-342c949e14733d96", "retinanet.4x4.bf16_1c949e14733d96", "retinanet.8x8"]),
+        ("inceptionv3", ["inception_v3_batch_128_train", "inception_v3_batch_128_train_426e203f19335d17"]),
+        ("alexnet", ["alexnet_train_batch_32", "alexnet_eval_batch_1", "alexnet_bs64"]),
+        ("mlperfbert", ["mlperf_bert_batch_24_2x2", "mlperf_bert_1_shard_batch_8", "mlperf_bert.inference"]),
+        ("tf2bertpretrain", ["tf2_bert_pretrain_dynamic_batch_size", "tf2_bert_pretrain_batch_size_8_int8"]),
+        ("resnetv150official", ["resnet_v1_50_official_batch_128_bf16"]),
+        (
+            "smallbertbertenuncasedl10h768a12",
+            [
+                "small_bert_bert_en_uncased_L-10_H-768_A-12_batch_size_32_test",
+                "small_bert_bert_en_uncased_L-10_H-768_A-12_batch_size_16_train",
+            ],
+        ),
+        ("smallbertbertenuncasedl12h768a12", ["small_bert_bert_en_uncased_L-12_H-768_A-12_batch_size_64_train"]),
+        ("23559853d9702baaaacbb0c83fd32266", ["23559853d9702baaaacbb0c83fd32266"]),
+        ("batch_size_8", ["batch_size_8"]),
+        ("batchnorm", ["batch_norm"]),
+        ("bertpretraining", ["bert_pretraining.4x4.fp16"]),
+    ],
+)
+def test_the_family_of_a_name(expected: str, names: list[str]) -> None:
+    assert {name: family(name) for name in names} == dict.fromkeys(names, expected)
+
+
+def test_families_of_the_published_names(shared_data: Path) -> None:
+    lists = sorted((shared_data / "eval_indices").glob("*.json"))
+    names = {name for path in lists for name in json.loads(path.read_text())}
+    files = {path.name.removesuffix(".npz") for path in (shared_data / "tpugraphs").rglob("*.npz")}
+    assert (len(names), len(files)) == (27, 8)
+    families = Counter(family(name) for name in sorted(names | files))
+    assert {name: count for name, count in families.items() if count > 1} == {
+        "inceptionv3": 2,  # a whole graph and one of its kernels
+        "smallbertbertenuncasedl10h128a2": 2,
+        "smallbertbertenuncasedl10h256a4": 2,
+        "smallbertbertenuncasedl10h768a12": 2,
+        "smallbertbertenuncasedl6h256a4": 2,
+        "smallbertbertenuncasedl6h768a12": 2,
+        "unet3d": 2,
+    }
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(1, 40)), min_size=1, unique=True), st.integers(3, 5))
+def test_folds_keep_families_together_and_are_balanced(pairs: list[tuple[str, int]], folds: int) -> None:
+    graphs = [f"{model}_batch_{size}" for model, size in pairs]
+    families = {name: family(name) for name in graphs}
+    sizes = Counter(model for model, _ in pairs)
+    if len(sizes) < folds:
+        with pytest.raises(ConfigError, match=f"{len(graphs)} labelled graphs are of only {len(sizes)} model families"):
+            make_folds(families, folds)
+        return
+    fold_of = make_folds(families, folds)
+    assert fold_of == make_folds(dict(reversed(families.items())), folds)
+    assert fold_of.keys() == set(graphs)
+    assert set(fold_of.values()) == set(range(folds))
+    assert len({(name[0], fold) for name, fold in fold_of.items()}) == len(sizes)
+    filled = Counter(fold_of.values())
+    # Families are dealt from the largest to the least filled fold: no fold exceeds another by more than one family.
+    assert max(filled.values()) - min(filled.values()) <= max(sizes.values())
+
+
+def test_a_split_file_is_written_once_and_then_read(tmp_path: Path) -> None:
+    path = tmp_path / "splits" / "folds.json"
+    first = split_graphs(COLLECTION, FAMILIES, path, folds=3, fold=1)
+    document = json.loads(path.read_text())
+    assert document.keys() == {"folds", "collections"}
+    fold_of = document["collections"]["layout:own:random"]
+    assert first == {name: ["train", "valid", "test"][fold_of[name]] for name in GRAPHS}
+    assert fold_of["a.2x2.fp32"] == fold_of["a.4x4.bf16"]
+    written = path.read_bytes()
+    assert split_graphs(COLLECTION, FAMILIES, path, folds=3, fold=1) == first
+    rolled = split_graphs(COLLECTION, FAMILIES, path, folds=3, fold=2)
+    assert rolled == {name: ["test", "train", "valid"][fold_of[name]] for name in GRAPHS}
+    assert path.read_bytes() == written
+
+
+def test_collections_share_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "folds.json"
+    split_graphs(COLLECTION, FAMILIES, path, folds=3, fold=0)
+    before = json.loads(path.read_text())["collections"]
+    split_graphs(Collection.parse("tile:own"), {"x": "x", "y": "y", "z": "z"}, path, folds=3, fold=0)
+    after = json.loads(path.read_text())["collections"]
+    assert sorted(after.pop("tile:own").values()) == [0, 1, 2]
+    assert after == before
+
+
+def test_folds_of_families_hold_for_every_collection(tmp_path: Path) -> None:
+    path = tmp_path / "folds.json"
+    path.write_text(json.dumps({"folds": 3, "families": {"a": 1, "b": 0, "c": 2, "of no graph": 0}}))
+    before = path.read_bytes()
+    assert split_graphs(COLLECTION, FAMILIES, path, folds=3, fold=0) == {
+        "a.2x2.fp32": "test",
+        "a.4x4.bf16": "test",
+        "b": "valid",
+        "c": "train",
+    }
+    kernels = {"k_1": "a", "k_2": "c", "k_3": "a"}
+    tile = split_graphs(Collection.parse("tile:own"), kernels, path, folds=3, fold=1)
+    assert tile == {"k_1": "valid", "k_2": "test", "k_3": "valid"}
+    assert path.read_bytes() == before
+
+
+def test_folds_of_graphs_go_before_those_of_families(tmp_path: Path) -> None:
+    path = tmp_path / "folds.json"
+    path.write_text(json.dumps(document({"x": 0, "y": 1}) | {"families": {"f": 2}}))
+    graphs = dict.fromkeys("xy", "f")
+    assert split_graphs(COLLECTION, graphs, path, folds=3, fold=0) == {"x": "valid", "y": "test"}
+    assert split_graphs(Collection.parse("tile:own"), graphs, path, folds=3, fold=0) == {"x": "train", "y": "train"}
+
+
+@pytest.mark.parametrize(
+    ("folds", "fold", "message"),
+    [
+        (2, 0, r"data\.local\.folds = 2: expected at least 3"),
+        (3, 3, r"data\.local\.fold = 3: expected 0\.\.2, as data\.local\.folds = 3"),
+        (3, -1, r"data\.local\.fold = -1: expected 0\.\.2"),
+        (4, 0, r"data\.local\.folds = 4: 4 labelled graphs are of only 3 model families.*split_file=null"),
+    ],
+)
+def test_folds_out_of_range_are_named(tmp_path: Path, folds: int, fold: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        split_graphs(COLLECTION, FAMILIES, tmp_path / "folds.json", folds, fold)
+    assert list(tmp_path.iterdir()) == []
+
+
+def document(fold_of: Any, folds: Any = 3) -> dict[str, Any]:
+    return {"folds": folds, "collections": {"layout:own:random": fold_of}}
+
+
+GOOD = {"a.2x2.fp32": 0, "a.4x4.bf16": 0, "b": 1, "c": 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "expected", "found"),
+    [
+        ({"graphs": {}}, "keys", "folds (a number), and collections or families", "['graphs']"),
+        ({"families": {}}, "keys", "folds (a number), and", "['families']"),
+        ({"folds": 3, "graphs": {}}, "keys", "collections or families (objects)", "['folds', 'graphs']"),
+        ({"folds": 3, "collections": []}, "collections", "an object", "[]"),
+        ({"folds": 3, "families": [1]}, "families", "an object", "[1]"),
+        ({"folds": 5, "families": {"a": 0}}, "folds", "3 (set data.local.folds to what the file says", "5"),
+        ({"folds": 3, "families": {"a": 0, "b": 1, "c": 3}}, "families", "folds in 0..2", "3 for c"),
+        ({"folds": 3, "families": {"a": 0, "b": "1"}}, "families", "folds in 0..2", "1 for b"),
+        (
+            {"folds": 3, "families": {"b": 1, "d": 2}},
+            "families",
+            "a fold for each model family of layout:own:random (add it to the file)",
+            "none for a, c",
+        ),
+        (document(GOOD, folds=5), "folds", "3 (set data.local.folds to what the file says", "5"),
+        (document([1, 2]), "layout:own:random", "an object of graph: fold", "[1, 2]"),
+        (document(GOOD | {"b": 3}), "layout:own:random", "folds in 0..2", "3 for b"),
+        (document(GOOD | {"b": -1}), "layout:own:random", "folds in 0..2", "-1 for b"),
+        (document(GOOD | {"c": True}), "layout:own:random", "folds in 0..2", "True for c"),
+        (document(GOOD | {"c": 1.0}), "layout:own:random", "folds in 0..2", "1.0 for c"),
+        (document(GOOD | {"c": "1"}), "layout:own:random", "folds in 0..2", "1 for c"),
+        (document({"a.2x2.fp32": 0, "b": 1}), "layout:own:random", "split anew", "missing graphs: a.4x4.bf16, c"),
+        (document(GOOD | {"d": 1, "e": 0}), "layout:own:random", "edit the file", "unknown graphs: d, e"),
+        (
+            document({"a.2x2.fp32": 0, "a.4x4.bf16": 0, "b": 1, "d": 2}),
+            "layout:own:random",
+            "",
+            "missing graphs: c; unknown graphs: d",
+        ),
+    ],
+)
+def test_a_split_file_that_does_not_fit_is_named(
+    tmp_path: Path, content: dict[str, Any], key: str, expected: str, found: str
+) -> None:
+    path = tmp_path / "folds.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError) as caught:
+        split_graphs(COLLECTION, FAMILIES, path, folds=3, fold=0)
+    assert (caught.value.file, caught.value.key, str(caught.value.found)) == (path, key, found)
+    assert expected in caught.value.expected
+    assert json.loads(path.read_text()) == content

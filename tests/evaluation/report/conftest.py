@@ -1,0 +1,71 @@
+"""Runs that were never trained, for what a report makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hlorank.data.collection import Collection
+from hlorank.evaluation.report.runs import Row, Run, Tracked
+
+MakeRun = Callable[..., Run]
+
+
+def graph_row(
+    graph: str, tau: float | None, split: str = "valid", protocol: str = "all", ceiling: float | None = 0.9
+) -> Row:
+    """A row of per_graph.csv of a layout collection."""
+    known = tau is not None
+    return {
+        "split": split,
+        "graph": graph,
+        "protocol": protocol,
+        "nodes": 27.0,
+        "configurations": 64.0,
+        "distinct": 60.0,
+        "kendall_tau": tau,
+        "repeat_ceiling": 1.0 if known else None,
+        "opa": (tau + 1) / 2 if tau is not None else None,
+        "slowdown_1": 0.04 if known else None,
+        "slowdown_5": 0.02 if known else None,
+        "slowdown_10": 0.01 if known else None,
+        "slowdown_100": 0.0 if known else None,
+        "kaggle": tau,
+        "split_half_tau": 0.8,
+        "noise_ceiling": ceiling,
+        "seconds": 0.0123,
+        "note": "" if known else "labels withheld",
+    }
+
+
+@pytest.fixture
+def make_run() -> MakeRun:
+    """Makes a run with two epochs and the taus of some graphs, tracked unless `seed` is None."""
+
+    def make(
+        method: str = "gst", seed: int | None = 0, taus: dict[str, float | None] | None = None, **changes: Any
+    ) -> Run:
+        taus = {"a": 0.5, "b": 0.7} if taus is None else taus
+        settings = {"model.width": "64", "seed": str(seed), "output": f"models/{seed}", **changes.pop("settings", {})}
+        tracked = Tracked(f"{seed or 0:032x}", settings, "c0ffee", 62_685.0, 700 * 2**20, 54.25)
+        values: dict[str, Any] = {
+            "place": f"models/{method}/{seed}",
+            "collection": Collection.parse("layout:cpu:random"),
+            "method": method,
+            "spec": {"version": "0.1.0", "data": "d" * 16, "weights_sha256": "a" * 64},
+            "history": [
+                {"member": 0.0, "epoch": epoch, "train_loss": 1 / epoch, "valid_kendall_tau": 0.5, "step_seconds": 0.01}
+                for epoch in (1.0, 2.0)
+            ],
+            "per_graph": [graph_row(graph, tau) for graph, tau in taus.items()],
+            "predictions": [
+                {"split": "valid", "graph": graph, "configuration": 0.0, "predicted_rank": 0.25, "measured_rank": 0.0}
+                for graph in taus
+            ],
+            "tracked": None if seed is None else tracked,
+        }
+        return Run(**{**values, **changes})
+
+    return make

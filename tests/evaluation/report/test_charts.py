@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hlorank.evaluation.report import charts
+from hlorank.evaluation.report.groups import Group, cost, group_runs, scores
+from hlorank.evaluation.report.runs import Run
+
+MakeRun = Callable[..., Run]
+
+
+@pytest.fixture
+def groups(make_run: MakeRun) -> list[Group]:
+    runs = [make_run("gst", 0), make_run("gst", 1, {"a": 0.6, "b": 0.8}), make_run("full", 0), make_run("random", None)]
+    (found,) = group_runs(runs).values()
+    return found
+
+
+def find(spec: Any, key: str) -> list[Any]:
+    """All values of a key, wherever it stands."""
+    if isinstance(spec, list):
+        return [found for one in spec for found in find(one, key)]
+    if not isinstance(spec, dict):
+        return []
+    own = [spec[key]] if key in spec else []
+    return own + [found for one in spec.values() for found in find(one, key)]
+
+
+def test_colour_comes_with_a_shape_or_a_dash(groups: list[Group]) -> None:
+    pairs = [(group, 10.0 + group.style, 0.5) for group in groups]
+    for spec in (charts.curves(groups, "train_loss", "loss", "epoch"), charts.against_cost(pairs, "seconds", "valid")):
+        encoding = spec["encoding"]
+        assert encoding["color"]["scale"]["domain"] == ["gst", "full", "random"]
+        assert encoding["color"]["scale"]["range"] == ["var(--c0)", "var(--c1)", "var(--c2)"]
+        for other in encoding.keys() & {"shape", "strokeDash"}:
+            looks = encoding[other]["scale"]["range"]
+            assert all(looks[i] != looks[j] for i in range(3) for j in range(i))
+        assert json.loads(json.dumps(spec, allow_nan=False)) == spec
+
+
+def test_intervals_hold_means_runs_and_ceilings(groups: list[Group]) -> None:
+    spec = charts.intervals("valid", [(group, score) for group in groups for score in scores(group)])
+    first, second, _ = spec["data"]["values"]
+    assert (first["tau"], first["runs"], first["ceiling"]) == (pytest.approx(0.65), (0.6, pytest.approx(0.7)), 0.9)
+    assert second["runs"] == [], "a single run has no spread"
+    low, high = spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    assert low < 0.5
+    assert high > 0.9
+
+
+@pytest.mark.parametrize(("spent", "log"), [((1.0, 100.0), True), ((10.0, 20.0), False), ((0.0, 100.0), False)])
+def test_costs_that_differ_widely_get_a_logarithmic_axis(
+    groups: list[Group], spent: tuple[float, float], log: bool
+) -> None:
+    spec = charts.against_cost([(group, value, 0.5) for group, value in zip(groups, spent, strict=False)], "x", "valid")
+    scale = spec["encoding"]["x"]["scale"]
+    assert (scale.get("type") == "log") == log
+    assert scale["domain"][0] < min(spent)
+    assert max(spent) < scale["domain"][1]
+    assert spec["encoding"]["y"]["scale"]["domain"] == pytest.approx([0.45, 0.55]), "around a single value"
+
+
+def test_memory_starts_at_zero_and_leaves_out_what_is_unknown(groups: list[Group]) -> None:
+    spec = charts.memory([(group, cost(group), 100) for group in groups])
+    assert [value["mebibytes"] for value in spec["data"]["values"]] == [700.0, 700.0]
+    assert spec["encoding"]["y"]["scale"]["domain"][0] < 0 < spec["encoding"]["y"]["scale"]["domain"][1]
+
+
+def test_no_chart_asks_for_anything_outside(groups: list[Group]) -> None:
+    spec = charts.predicted(groups[0], [{"graph": "g", "measured": 0.1, "predicted": 0.2}])
+    assert find(spec, "url") == []
+    assert find(spec, "$schema") == []

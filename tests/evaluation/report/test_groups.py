@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import stdev
+
+import numpy as np
+import pytest
+
+from hlorank.data.collection import Collection
+from hlorank.evaluation.report.groups import cost, group_runs, interval, scores
+from hlorank.evaluation.report.runs import Row, Run
+
+MakeRun = Callable[..., Run]
+RANDOM = Collection.parse("layout:cpu:random")
+
+
+def row(run: Run, graph: str, **changes: object) -> Row:
+    return {**next(row for row in run.per_graph if row["graph"] == graph), **changes}
+
+
+def test_runs_that_differ_in_their_seed_are_one_group(make_run: MakeRun) -> None:
+    runs = [make_run(seed=seed) for seed in (0, 1, 2)]
+    ((collection, (group,)),) = group_runs([*runs]).items()
+    assert collection == RANDOM
+    assert (group.label, group.seeds, len(group.runs)) == ("gst", 3, 3)
+
+
+def test_other_settings_make_another_group_and_its_label(make_run: MakeRun) -> None:
+    runs = [
+        make_run(),
+        make_run(settings={"model.width": "32", "paths.raw": "elsewhere", "tracking.uri": "other"}),
+        make_run("full"),
+        make_run(collection=Collection.parse("layout:cpu:default"), spec={"data": "e" * 16}),
+    ]
+    groups = group_runs(runs)
+    assert [group.label for group in groups[RANDOM]] == ["gst (model.width=64)", "gst (model.width=32)", "full"]
+    (other,) = groups[Collection.parse("layout:cpu:default")]
+    assert other.label == "gst"
+    styles = [group.style for group in (*groups[RANDOM], other)]
+    assert len(set(styles)) == 4
+
+
+def test_runs_without_a_record_stand_alone(make_run: MakeRun) -> None:
+    runs = [make_run(seed=None, place=place) for place in ("here", "there")]
+    (groups,) = group_runs(runs).values()
+    assert [(group.label, group.seeds) for group in groups] == [("gst (run=here)", None), ("gst (run=there)", None)]
+
+
+def test_an_interval_is_that_of_bootstrap_means() -> None:
+    values = np.array([0.1, 0.4, 0.5, 0.9])
+    found = interval(values)
+    assert found is not None
+    means = values[np.random.default_rng(5).integers(0, 4, size=(200_000, 4))].mean(axis=1)
+    np.testing.assert_allclose(found, np.quantile(means, [0.025, 0.975]), atol=0.02)
+    assert found == interval(values), "the same resamples"
+    assert interval(np.full(5, 0.25)) == (0.25, 0.25)
+    assert interval(values[:1]) is None
+
+
+def test_scores_are_means_over_seeds_and_then_over_graphs(make_run: MakeRun) -> None:
+    runs = [
+        make_run(seed=0, taus={"a": 0.2, "b": 0.6, "c": None}),
+        make_run(seed=1, taus={"a": 0.4, "b": 0.8, "c": None}),
+    ]
+    ((group,),) = group_runs(runs).values()
+    (score,) = scores(group)
+    tau = score.estimates["kendall_tau"]
+    assert (score.split, score.protocol, score.graphs, score.left_out) == ("valid", "all", 2, 1)
+    assert tau.mean == pytest.approx(0.5)
+    assert tau.runs == pytest.approx((0.4, 0.6))
+    assert tau.spread == pytest.approx(stdev([0.4, 0.6]))
+    assert tau.low == pytest.approx(0.3)
+    assert tau.high == pytest.approx(0.7)
+    assert score.noise_ceiling == pytest.approx(0.9)
+    assert [row["kendall_tau"] for row in group.rows] == [pytest.approx(0.3), pytest.approx(0.7), None]
+
+
+def test_what_is_not_known_of_every_graph_is_unknown(make_run: MakeRun) -> None:
+    run = make_run()
+    run = replace(run, per_graph=[row(run, "a"), row(run, "b", noise_ceiling=None)])
+    ((group,),) = group_runs([run]).values()
+    (score,) = scores(group)
+    assert score.noise_ceiling is None
+    assert score.estimates["kendall_tau"].spread is None
+    ((unranked,),) = group_runs([make_run(taus={"a": None})]).values()
+    (score,) = scores(unranked)
+    assert (score.graphs, score.left_out, dict(score.estimates), score.noise_ceiling) == (0, 1, {}, None)
+    ((single,),) = group_runs([make_run(taus={"a": 0.5})]).values()
+    assert scores(single)[0].estimates["kendall_tau"].low is None
+
+
+def test_figures_are_of_the_graphs_that_all_runs_share(make_run: MakeRun) -> None:
+    runs = [
+        make_run(seed=0, taus={"a": 0.25, "b": 0.75, "c": -1.0}),
+        make_run(seed=1, taus={"b": 0.25, "a": 0.25, "d": 1.0}),
+        make_run(seed=2, per_graph=[]),
+    ]
+    ((group,),) = group_runs(runs).values()
+    (score,) = scores(group)
+    tau = score.estimates["kendall_tau"]
+    assert (score.runs, score.graphs, score.left_out) == (2, 2, 2)
+    assert (tau.mean, tau.runs) == (0.375, (0.5, 0.25))
+    assert [row["kendall_tau"] for row in group.rows] == [0.25, 0.5, -1.0, 1.0]
+
+
+def test_a_metric_is_of_the_runs_that_have_it(make_run: MakeRun) -> None:
+    """Reports of another version lack columns, whichever is read first."""
+    old, new = make_run(seed=0), make_run(seed=1)
+    old = replace(old, per_graph=[{k: v for k, v in row.items() if k != "opa"} for row in old.per_graph])
+    empty = replace(make_run(seed=2), per_graph=[{**row, "opa": None} for row in old.per_graph])
+    for runs in ([old, new, empty], [new, empty, old]):
+        ((group,),) = group_runs(runs).values()
+        (score,) = scores(group)
+        assert score.runs == 3
+        assert len(score.estimates["kendall_tau"].runs) == 3
+        assert score.estimates["opa"].runs == pytest.approx((0.8,))
+        assert score.estimates["opa"].mean == pytest.approx(0.8)
+        assert [row["opa"] for row in group.rows] == [pytest.approx(0.75), pytest.approx(0.85)]
+    ((alone,),) = group_runs([old, empty]).values()
+    assert "opa" not in scores(alone)[0].estimates
+
+
+def test_splits_come_in_their_order_and_protocols_apart(make_run: MakeRun) -> None:
+    run = make_run()
+    rows = [row(run, "a", split="test"), row(run, "a"), row(run, "a", protocol="indexed", kendall_tau=0.1)]
+    ((group,),) = group_runs([replace(run, per_graph=rows)]).values()
+    found = [(score.split, score.protocol, score.estimates["kendall_tau"].mean) for score in scores(group)]
+    assert found == [("valid", "all", 0.5), ("valid", "indexed", 0.1), ("test", "all", 0.5)]
+
+
+def test_costs_are_means_over_what_is_recorded(make_run: MakeRun) -> None:
+    runs = [make_run(seed=0), make_run(seed=1)]
+    assert runs[0].tracked is not None
+    runs[0] = replace(runs[0], tracked=replace(runs[0].tracked, seconds=None, parameters=None))
+    ((group,),) = group_runs(runs).values()
+    found = cost(group)
+    assert (found.seconds, found.parameters, found.peak_memory_bytes) == (54.25, 62_685.0, 700 * 2**20)
+    assert found.step_seconds == pytest.approx(0.01)
+    ((unknown,),) = group_runs([make_run(seed=None, history=[])]).values()
+    assert set(vars(cost(unknown)).values()) == {None}

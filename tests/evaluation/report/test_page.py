@@ -1,0 +1,158 @@
+"""The report as readers see it, in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hlorank.data.collection import Collection
+from hlorank.evaluation.report.runs import Run
+from hlorank.evaluation.report.write_report import write_report
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.files import fingerprint
+from hlorank.partition.partition_store import PartitionStore
+from tests.browser import DESKTOP, PHONE, Browser
+
+MakeRun = Callable[..., Run]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def page(make_run: MakeRun, tiny_collections: Path, tmp_path: Path) -> Path:
+    """Three methods, one of them with two seeds, and a graph that is drawn in segments."""
+    collection = Collection.parse("layout:synthetic:random")
+    features, segments = (tiny_collections / name for name in ("features", "segments"))
+    store, cut = FeatureStore(features / collection.path), PartitionStore(segments / collection.path)
+    spec = {"data": fingerprint([store.fingerprint, cut.spec.fingerprint])}
+    taus = dict(zip([*store.graphs("valid"), "graph10", "graph9"], (0.5, 0.25, 0.75, None), strict=True))
+    runs = [
+        make_run(method, seed, taus, collection=collection, spec=spec)
+        for method, seed in (("gst", 0), ("gst", 1), ("full", 0), ("a_method_with_a_long_name", 0))
+    ]
+    path = tmp_path / "report.html"
+    write_report(runs, path, features, segments)
+    return path
+
+
+def opened(browser: Browser, page: Path) -> Browser:
+    browser.open(page)
+    browser.wait_for("document.querySelectorAll('.chart:not([data-drawn])').length === 0")
+    return browser
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_it_opens_without_a_network_and_without_complaints(
+    browser: Browser, page: Path, size: tuple[int, int], dark: bool
+) -> None:
+    browser.look(size, dark)
+    opened(browser, page)
+    assert browser.requests == [page.as_uri()]
+    assert browser.errors == []
+    assert browser.warnings == []
+    assert browser.ask("document.querySelectorAll('.chart svg').length") == 1 + 3 + 2 + 3 + 1
+    assert browser.ask("document.documentElement.scrollWidth") <= size[0], "the page does not scroll sideways"
+    inside = (
+        "[...document.querySelectorAll('.chart svg')].every((svg) => svg.getBoundingClientRect().right <= innerWidth)"
+    )
+    assert browser.ask(inside)
+
+
+def test_text_and_marks_stand_out_in_light_and_dark(browser: Browser, page: Path) -> None:
+    luminance = """((color) => {
+      const part = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+      const [r, g, b] = color.match(/[\\d.]+/g).map(Number).map(part);
+      return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    })"""
+    found = {}
+    for dark in (False, True):
+        browser.look(DESKTOP, dark)
+        opened(browser, page)
+
+        def measured(selector: str, style: str) -> float:
+            return float(browser.ask(f"{luminance}(getComputedStyle(document.querySelector(`{selector}`)).{style})"))
+
+        def contrast(one: float, other: float) -> float:
+            return (max(one, other) + 0.05) / (min(one, other) + 0.05)
+
+        paper = found[dark] = measured("body", "backgroundColor")
+        assert contrast(measured("body", "color"), paper) > 7
+        assert contrast(measured(".note", "color"), paper) > 4.5
+        assert contrast(measured(".chart text", "fill"), paper) > 7, "charts take the colour of text"
+        for colour in range(7):
+            browser.ask(f"document.body.style.outlineColor = 'var(--c{colour})'")
+            assert contrast(measured("body", "outlineColor"), paper) > 3, colour
+    assert found[False] > 0.9
+    assert found[True] < 0.05
+    browser.look(DESKTOP, dark=True, media="print")
+    assert browser.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)", "paper is white"
+    assert not browser.ask("document.querySelector('nav').checkVisibility()")
+
+
+GRAPHS = "[...document.querySelectorAll('.sortable tbody th')].map((cell) => cell.textContent)"
+TAUS = """[...document.querySelectorAll('.sortable tbody tr')].map((row) =>
+  row.cells[[...document.querySelectorAll('.sortable thead th')].findIndex((th) => th.textContent === 'Kendall tau')]
+    .textContent)"""
+SORTS = (
+    "[...document.querySelectorAll('.sortable thead th')].map((th) => th.ariaSort).filter((sort) => sort !== 'none')"
+)
+
+
+def test_the_table_of_graphs_sorts_by_mouse_and_by_keyboard(browser: Browser, page: Path) -> None:
+    browser.look()
+    opened(browser, page)
+    assert browser.ask(SORTS) == []
+    button = "[...document.querySelectorAll('.sortable thead button')].find((one) => one.textContent === '{}')"
+    browser.ask(button.format("Kendall tau") + ".click()")
+    ascending = browser.ask(TAUS)
+    assert ascending == ["0.250"] * 3 + ["0.500"] * 3 + ["0.750"] * 3 + [""] * 3
+    assert browser.ask(SORTS) == ["ascending"]
+    browser.ask(button.format("Kendall tau") + ".focus()")
+    browser.press("Enter")
+    assert browser.ask(SORTS) == ["descending"]
+    assert browser.ask(TAUS) == ["0.750"] * 3 + ["0.500"] * 3 + ["0.250"] * 3 + [""] * 3, "without a value: at the end"
+    browser.ask(button.format("graph") + ".focus()")
+    browser.press(" ")
+    graphs = browser.ask(GRAPHS)
+    assert graphs[:6] == ["graph9"] * 3 + ["graph10"] * 3, "numbers in names count as numbers"
+    browser.press("Tab")
+    assert browser.ask("document.activeElement.textContent") == "method"
+
+
+def test_one_graph_can_be_chosen_in_the_plots_of_ranks(browser: Browser, page: Path) -> None:
+    browser.look()
+    opened(browser, page)
+    points = "document.querySelectorAll('[data-views] .mark-symbol path').length"
+    assert browser.ask(points) == 3 * 4
+    browser.ask(
+        "(() => { const all = document.querySelector('select'); all.selectedIndex = 1;"
+        " all.dispatchEvent(new Event('change')); })()"
+    )
+    browser.wait_for(f"{points} === 3")
+
+
+def test_distant_edges_are_shown_on_demand(browser: Browser, page: Path) -> None:
+    browser.look()
+    opened(browser, page)
+    assert browser.ask("document.querySelectorAll('.drawing use[href^=\"#s\"]').length") >= 50
+    assert browser.ask("document.querySelectorAll('.drawing use[href=\"#ring\"]').length") > 0
+    shown = "getComputedStyle(document.querySelector('.far')).display"
+    if browser.ask("document.querySelector('.toggle') !== null"):
+        before = browser.ask(shown)
+        browser.ask("document.querySelector('.toggle input').click()")
+        assert browser.ask(shown) != before
+
+
+def test_names_that_hold_html_stay_names(browser: Browser, make_run: MakeRun, tmp_path: Path) -> None:
+    evil = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"
+    run = make_run(evil, place=evil, taus={evil: 0.5, "b": 0.4}, settings={evil: evil})
+    write_report([run, replace(run, method="gst", tracked=None)], tmp_path / "evil.html")
+    browser.look()
+    opened(browser, tmp_path / "evil.html")
+    assert browser.ask("document.title") == "hlorank: layout:cpu:random"
+    assert browser.errors == []
+    assert browser.ask("document.querySelectorAll('img').length") == 0

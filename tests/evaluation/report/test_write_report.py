@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hlorank.config import Config, ConfigError
+from hlorank.evaluation.evaluate_model import evaluate
+from hlorank.evaluation.report.runs import Run, read_run
+from hlorank.evaluation.report.write_report import MOST_BYTES, write_report
+from hlorank.training.run import train
+
+MakeRun = Callable[..., Run]
+Settings = Callable[..., Config]
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+
+
+class Page(HTMLParser):
+    """Text, scripts and attributes of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.html, self.scripts, self.texts = html, list[tuple[str | None, str]](), list[str]()
+        self.attributes: list[tuple[str, str, str]] = []
+        self._script: str | None = ""
+        self._inside = ""
+        self.feed(html)
+        self.text = re.sub(r"\s+", " ", " ".join(self.texts))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._inside = tag
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag == "script":
+            self._script = dict(attrs).get("type")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts.append((self._script, data))
+        elif self._inside != "style":
+            self.texts.append(data)
+
+    @property
+    def specs(self) -> list[dict[str, object]]:
+        return [json.loads(text) for kind, text in self.scripts if kind == "application/json"]
+
+
+def written(runs: list[Run], folder: Path, **options: Any) -> Page:
+    write_report(runs, folder / "report.html", folder / "features", folder / "segments", **options)
+    return Page((folder / "report.html").read_text(encoding="utf-8"))
+
+
+def test_it_says_where_runs_differ_in_what_was_evaluated(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run("gst", 0), make_run("gst", 1, {"a": 0.5}), make_run("gst", 2, per_graph=[])]
+    runs[1] = replace(runs[1], per_graph=[{**row, "opa": None} for row in runs[1].per_graph])
+    page = written(runs, tmp_path)
+    for fact in ("1 1 left out", "3 2 of 3 runs evaluated", "0.750 1 of 2 runs"):
+        assert fact in page.text
+
+
+def test_it_says_what_is_there(make_run: MakeRun, tmp_path: Path) -> None:
+    page = written([make_run("gst", 0), make_run("gst", 1, {"a": 0.6, "b": 0.8}), make_run("full", 0)], tmp_path)
+    assert "Report of 3 runs" in page.text
+    for fact in (
+        "layout:cpu:random",
+        "0.650",
+        "0.550 to 0.750",
+        "± 0.071",
+        "0.900",
+        "54.2",
+        "62,685",
+        "d" * 16,
+        "c0ffee",
+    ):
+        assert fact in page.text, fact
+    assert "model.width" in page.text
+    assert len(page.specs) == 1 + 2 + 2 + 3, "intervals, predictions of two methods, two curves, three costs"
+    assert page.text.count("No drawing: the features are not on this machine") == 1
+
+
+def test_what_is_not_known_is_said_in_a_line(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(seed=None, per_graph=[], predictions=[], history=[])
+    page = written([run], tmp_path)
+    for line in (
+        "No run was evaluated",
+        "No predictions",
+        "No graph was evaluated",
+        "No history of more than one epoch",
+        "Peak memory is not recorded for these runs",
+        "The MLflow run is out of reach",
+    ):
+        assert line in page.text
+    assert page.specs == []
+    (row,) = make_run(taus={"a": 0.5}).per_graph
+    unknown = written([make_run(seed=None, per_graph=[{**row, "noise_ceiling": None}])], tmp_path)
+    assert unknown.text.count("unknown") >= 6, "seeds, ceilings and costs"
+
+
+def test_names_are_text_wherever_they_stand(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(EVIL, place=EVIL, taus={EVIL: 0.5, "b": 0.4}, settings={EVIL: EVIL})
+    page = written([run, make_run(EVIL, 1, settings={EVIL: "other"})], tmp_path)
+    assert EVIL not in page.html
+    assert [kind for kind, _ in page.scripts if kind != "application/json"] == [None, None]
+    assert ("img", "src", "x") not in page.attributes
+    assert not any(name.startswith("on") for _, name, _ in page.attributes)
+    assert EVIL in json.dumps(page.specs, ensure_ascii=False).replace('\\"', '"')
+
+
+def test_only_its_own_scripts_may_run_and_nothing_is_loaded(make_run: MakeRun, tmp_path: Path) -> None:
+    page = written([make_run()], tmp_path)
+    (policy,) = [value for tag, name, value in page.attributes if tag == "meta" and "default-src" in value]
+    own = [text for kind, text in page.scripts if kind is None]
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in own]
+    assert policy.startswith(f"default-src 'none'; script-src 'sha256-{digests[0]}' 'sha256-{digests[1]}';")
+    assert len(own) == 2
+    for tag, name, value in page.attributes:
+        if name in ("src", "href", "data", "action", "srcset"):
+            assert value.startswith("#"), (tag, name, value)
+    assert "Redistribution and use in source and binary forms" in own[0], "Vega's licence"
+
+
+def test_it_stays_small_and_says_what_it_leaves_out(make_run: MakeRun, tmp_path: Path) -> None:
+    taus: dict[str, float | None] = {f"some.graph.with.a.long.name.{number:05d}": 0.5 for number in range(1_000)}
+    first = make_run(taus=taus)
+    runs = [replace(first, method=f"method_{number}") for number in range(12)]
+    runs = [replace(run, tracked=replace(run.tracked, run_id=run.method)) for run in runs if run.tracked]
+    page = written(runs, tmp_path)
+    assert (tmp_path / "report.html").stat().st_size < MOST_BYTES == 5_000_000
+    assert "1992 of 12000 rows; per_graph.csv of each report has all." in page.text
+
+
+def test_a_report_that_would_be_too_large_is_refused(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hlorank.evaluation.report.write_report.MOST_BYTES", 10_000)
+    with pytest.raises(ConfigError, match=r"1 runs: a report of 0.9 MB is too large; name fewer runs"):
+        write_report([make_run()], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_an_evaluation_is_reported_in_no_time(settings: Settings, tmp_path: Path) -> None:
+    config = settings(method="gst")
+    train(config, tmp_path / "model")
+    evaluate(config, tmp_path / "model", tmp_path / "report")
+    start = time.process_time()
+    run = read_run(tmp_path / "model", tmp_path / "report", config.tracking.uri)
+    features, segments = Path(config.paths.features), Path(config.paths.segments)
+    write_report([run], tmp_path / "report.html", features, segments)
+    assert time.process_time() - start < 3, "seconds of one processor"
+    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    symbols = [value for tag, name, value in page.attributes if tag == "use" and name == "href"]
+    assert len(symbols) > 50
+    assert "#ring" in symbols
+    assert "Peak memory of training against the nodes of the largest graph" in page.text
+    assert "trainer.max_epochs" in page.text
+    graph = next(row["graph"] for row in run.per_graph if row["split"] == "test")
+    write_report([run], tmp_path / "report.html", features, segments, [graph])
+    assert f"The graph {graph} with its segments" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    with pytest.raises(ConfigError, match="graph none: not among the features of these runs"):
+        write_report([run], tmp_path / "report.html", features, segments, ["none"])

@@ -1,0 +1,339 @@
+"""Featurization of a collection."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hlorank.config import ConfigError, FeaturizeConfig
+from hlorank.data.collection import Collection, graph_files, read_graph, sidecar_path, write_graph
+from hlorank.data.graph import MeasuredGraph
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.featurize.featurize_collection import featurize_collection
+from hlorank.featurize.featurize_graph import featurize_graph
+from hlorank.featurize.reduce import reduction
+from hlorank.files import DataError, read_json, sha256_file
+from hlorank.hlo.extra import extra_features, extra_path, write_extra
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.program import Program, flatten
+
+MakeGraph = Callable[..., MeasuredGraph]
+
+LAYOUT = Collection("layout", "cpu", "random")
+TILE = Collection("tile", "cpu")
+CONFIG = FeaturizeConfig("standard", 100.0, 8, None, False, False, False, 0, False, 1)
+
+
+@pytest.fixture
+def raw(tmp_path: Path, layout_graph: MakeGraph, tile_graph: MakeGraph) -> Path:
+    """A layout and a tile collection, of three train graphs, a valid and a test graph each."""
+    root = tmp_path / "raw"
+    for collection, make in ((LAYOUT, layout_graph), (TILE, tile_graph)):
+        for seed, place in enumerate(["train/a.4x4", "train/b", "train/same", "valid/c", "test/..d"]):
+            split, name = place.split("/")
+            measured = make(name, seed=seed, configurations=1 if name == "same" else 9)
+            write_graph(root / collection.path / split / f"{name}.npz", measured)
+    return root
+
+
+def digests(root: Path) -> dict[str, str]:
+    return {str(path.relative_to(root)): sha256_file(path) for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def changed_at(root: Path) -> dict[str, int]:
+    return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in root.glob("graphs/*/*/*.npy")}
+
+
+def assert_equal(left: GraphFeatures, right: GraphFeatures) -> None:
+    parts = [{**vars(features), **vars(features.configurations)} for features in (left, right)]
+    assert parts[0].keys() == parts[1].keys()
+    for key, value in parts[0].items():
+        if isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(value, parts[1][key])
+            assert value.dtype == parts[1][key].dtype
+
+
+@pytest.mark.parametrize("collection", [LAYOUT, TILE])
+def test_the_store_holds_what_featurize_graph_makes(tmp_path: Path, raw: Path, collection: Collection) -> None:
+    featurize_collection(raw, collection, CONFIG, tmp_path / "out")
+    store = FeatureStore(tmp_path / "out")
+    assert store.graphs("train") == ["a.4x4", "b", "same"]
+    assert store.graphs("test") == ["..d"]
+    assert store.trainable("train") == ["a.4x4", "b"]
+    assert store.skipped("train") == {"same": "a single configuration"}
+    for split in ("train", "valid", "test"):
+        for name in store.graphs(split):
+            measured = read_graph(raw / collection.path / split / f"{name}.npz", collection.kind)
+            features = store.open(split, name)
+            assert features.name == name
+            assert_equal(features, featurize_graph(measured, store.spec))
+    parts = store.open("train", "b").configurations
+    rows = parts.codes if isinstance(parts, LayoutFeatures) else parts.feat
+    assert isinstance(rows, np.memmap)
+    assert isinstance(parts, LayoutFeatures if collection is LAYOUT else TileFeatures)
+
+
+def test_only_train_is_fitted(tmp_path: Path, raw: Path, layout_graph: MakeGraph) -> None:
+    featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "one")
+    write_graph(raw / LAYOUT.path / "valid/e.npz", layout_graph("e", seed=9))
+    (raw / LAYOUT.path / "test/..d.npz").unlink()
+    featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "two")
+    one, two = FeatureStore(tmp_path / "one"), FeatureStore(tmp_path / "two")
+    assert one.spec.to_json() == two.spec.to_json()
+    assert one.fingerprint != two.fingerprint
+
+
+def test_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path, raw: Path) -> None:
+    for workers in (1, 3):
+        featurize_collection(raw, LAYOUT, replace(CONFIG, workers=workers), tmp_path / str(workers))
+    assert digests(tmp_path / "1") == digests(tmp_path / "3")
+
+
+def test_unchanged_graphs_are_kept_and_others_made_anew(tmp_path: Path, raw: Path, layout_graph: MakeGraph) -> None:
+    output = tmp_path / "out"
+    featurize_collection(raw, LAYOUT, CONFIG, output)
+    before = changed_at(output)
+    featurize_collection(raw, LAYOUT, CONFIG, output)
+    assert changed_at(output) == before
+    write_graph(raw / LAYOUT.path / "valid/c.npz", layout_graph("c", seed=8))
+    (raw / LAYOUT.path / "test/..d.npz").unlink()
+    (output / "graphs/train/.b.partial").mkdir()
+    featurize_collection(raw, LAYOUT, CONFIG, output)
+    after = changed_at(output)
+    assert {key for key in after if after[key] == before[key]} == {
+        key for key in before if key.startswith("graphs/train/")
+    }
+    assert not list((output / "graphs/test").iterdir())
+    featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "fresh")
+    shutil.rmtree(output / "graphs/test")
+    assert digests(output) == digests(tmp_path / "fresh")
+
+
+def test_another_option_makes_all_graphs_anew(tmp_path: Path, raw: Path) -> None:
+    output = tmp_path / "out"
+    featurize_collection(raw, LAYOUT, CONFIG, output)
+    before = changed_at(output)
+    featurize_collection(raw, LAYOUT, replace(CONFIG, prune_hops=1), output)
+    after = changed_at(output)
+    assert all(after[key] != before[key] for key in before)
+    assert FeatureStore(output).open("train", "b").nodes < 40
+
+
+def test_the_split_half_tau_of_a_sidecar_is_kept(tmp_path: Path, raw: Path) -> None:
+    store = tmp_path / "store"
+    sidecar = sidecar_path(graph_files(raw, LAYOUT, "valid")[0])
+    featurize_collection(raw, LAYOUT, CONFIG, store)
+    before = FeatureStore(store)
+    sidecar.write_text('{"split_half_tau": 0.75, "rounds": 20}')
+    featurize_collection(raw, LAYOUT, CONFIG, store)
+    after = FeatureStore(store)
+    assert [s.open("valid", sidecar.stem).split_half_tau for s in (before, after)] == [None, 0.75]
+    assert before.fingerprint != after.fingerprint
+
+
+def test_pruning_leaves_tiles_alone(tmp_path: Path, raw: Path) -> None:
+    featurize_collection(raw, TILE, replace(CONFIG, prune_hops=0), tmp_path / "out")
+    assert FeatureStore(tmp_path / "out").open("train", "b").nodes == 6
+
+
+def test_a_kill_leaves_an_incomplete_store_that_the_next_run_completes(tmp_path: Path, raw: Path) -> None:
+    featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "whole")
+    output = tmp_path / "out"
+    script = tmp_path / "build.py"
+    script.write_text(
+        "import time\n"
+        "from pathlib import Path\n"
+        "from hlorank.data.collection import Collection\n"
+        "from hlorank.config import FeaturizeConfig\n"
+        "from hlorank.featurize import build\n"
+        "make = build.featurize_graph\n"
+        "def slow(measured, spec, *extra):\n"
+        "    if measured.name == 'b':\n"
+        "        time.sleep(60)\n"
+        "    return make(measured, spec, *extra)\n"
+        "build.featurize_graph = slow\n"
+        "config = FeaturizeConfig('standard', 100.0, 8, None, False, False, False, 0, False, 1)\n"
+        f"build.featurize_collection(Path({str(raw)!r}), Collection('layout', 'cpu', 'random'), config, "
+        f"Path({str(output)!r}))\n"
+    )
+    process = subprocess.Popen([sys.executable, script], start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (output / "graphs/train/a.4x4").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    assert process.wait() == -9
+    assert (output / "graphs/train/a.4x4").exists()
+    with pytest.raises(DataError, match="run the stage featurize"):
+        FeatureStore(output)
+    featurize_collection(raw, LAYOUT, CONFIG, output)
+    assert digests(output) == digests(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_bad_files_are_named(tmp_path: Path, raw: Path, workers: int) -> None:
+    bad = ["train/b.npz", "train/same.npz", "valid/c.npz"]
+    for name in bad:
+        path = raw / LAYOUT.path / name
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError) as caught:
+        featurize_collection(raw, LAYOUT, replace(CONFIG, workers=workers), tmp_path / "out")
+    assert all(name in str(caught.value) for name in bad)
+    assert "a.4x4" not in str(caught.value)
+
+
+def test_a_bad_file_outside_train_is_named(tmp_path: Path, raw: Path) -> None:
+    (raw / LAYOUT.path / "valid/c.npz").write_bytes(b"no zip")
+    with pytest.raises(DataError, match=r"valid/c\.npz: file: expected a complete"):
+        featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
+
+
+def test_an_empty_train_split_is_an_error(tmp_path: Path, raw: Path) -> None:
+    shutil.rmtree(raw / LAYOUT.path / "train")
+    with pytest.raises(DataError, match=r"layout/cpu/random: train: expected at least one npz file"):
+        featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
+
+
+def test_workers_below_1_are_refused(tmp_path: Path, raw: Path) -> None:
+    with pytest.raises(ConfigError, match=r"featurize\.workers=0: set it to at least 1"):
+        featurize_collection(raw, LAYOUT, replace(CONFIG, workers=0), tmp_path / "out")
+
+
+def test_a_graph_that_is_not_there(tmp_path: Path, raw: Path) -> None:
+    featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
+    with pytest.raises(DataError, match=r"valid: expected one of the graphs \['c'\], found b"):
+        FeatureStore(tmp_path / "out").open("valid", "b")
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("graphs.json", "{}"), ("graphs.json", '{"fingerprint": "", "splits": 1}'), ("spec.json", "{}")],
+)
+def test_a_damaged_store_is_an_error(tmp_path: Path, raw: Path, file: str, content: str) -> None:
+    featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
+    (tmp_path / "out" / file).write_text(content)
+    with pytest.raises(DataError, match=file):
+        FeatureStore(tmp_path / "out")
+
+
+def test_metrics(tmp_path: Path, raw: Path) -> None:
+    featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
+    metrics = read_json(tmp_path / "out/metrics.json")
+    assert metrics["train"] == {
+        "graphs": 3,
+        "skipped_graphs": 1,
+        "raw_nodes": 120,
+        "nodes": 120,
+        "kept_nodes": 120,
+        "virtual_nodes": 0,
+        "raw_edges": 223,
+        "edges": 223,
+        "configurations": 19,
+        "distinct_configurations": 15,
+    }
+    entries = [
+        entry
+        for split in ("train", "valid", "test")
+        for entry in FeatureStore(tmp_path / "out").entries(split).values()
+    ]
+    raw_bytes = sum(entry.configurations * entry.configurable_nodes * 72 for entry in entries)
+    assert metrics["raw_bytes_per_configuration"] == pytest.approx(raw_bytes / 37)
+    assert metrics["bytes_per_configuration"] < metrics["raw_bytes_per_configuration"]
+
+
+def test_metrics_tell_how_far_graphs_shrink(tmp_path: Path, raw: Path) -> None:
+    config = replace(CONFIG, prune_hops=0, prune_paths=True, virtual_nodes=True)
+    featurize_collection(raw, LAYOUT, config, tmp_path / "out")
+    store, metrics = FeatureStore(tmp_path / "out"), read_json(tmp_path / "out/metrics.json")
+    reduced = [reduction(read_graph(path, "layout"), store.spec.options) for path in graph_files(raw, LAYOUT, "train")]
+    virtual = sum(int(graph.virtual.sum()) for graph in reduced)
+    nodes = sum(len(graph.first) for graph in reduced)
+    expected = {
+        "raw_nodes": 120,
+        "nodes": nodes,
+        "kept_nodes": nodes - virtual,
+        "virtual_nodes": virtual,
+        "raw_edges": 223,
+        "edges": sum(len(graph.edge_index) for graph in reduced),
+    }
+    assert {key: metrics["train"][key] for key in expected} == expected
+    assert 0 < virtual < nodes < 120
+    assert store.open("train", "b").virtual_nodes == store.entries("train")["b"].virtual_nodes > 0
+
+
+def test_real_collections(tmp_path: Path, shared_data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    real = shared_data / "tpugraphs/npz"
+    reasons = {
+        "layout:xla:default": {},
+        "layout:xla:random": {"openai_v0_rnn_optimized": "20 configurations, all identical"},
+        "tile:xla": {"retinanet.2x2.fp32_-342c949e14733d96": "2 configurations, one distinct row"},
+    }
+    with caplog.at_level(logging.WARNING):
+        for address, expected in reasons.items():
+            featurize_collection(real, Collection.parse(address), CONFIG, tmp_path / address)
+            assert FeatureStore(tmp_path / address).skipped("train") == expected
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{address}: training skips the graph {name}: {reason}"
+        for address, skipped in reasons.items()
+        for name, reason in skipped.items()
+    ]
+    store = FeatureStore(tmp_path / "layout:xla:default")
+    assert store.entries("train")["unet3d"].distinct == 681
+    assert store.skipped("test") == {"cd708819d3f5103afd6460b15e74eaf3": "labels withheld"}
+
+
+def chain(nodes: int, size: int) -> Program:
+    """A program of that many nodes with operands of that size."""
+    module = HloModuleProto(name="chain")
+    one = module.computations.add(name="main", id=1, root_id=nodes)
+    for i in range(1, nodes + 1):
+        instruction = one.instructions.add(id=i, opcode="add", operand_ids=[i - 1] if i > 1 else [])
+        instruction.shape.dimensions.append(size * i)
+    return flatten(module)
+
+
+def test_extra_features_of_the_protobuf(tmp_path: Path, raw: Path) -> None:
+    config, output = replace(CONFIG, protobuf=True), tmp_path / "out"
+    files = sorted((raw / LAYOUT.path).rglob("*.npz"))
+    for path in files[1:]:
+        write_extra(path, chain(40, 3))
+    with pytest.raises(DataError, match=f"extra features of {files[0].name}.*data.pb.extra=true"):
+        featurize_collection(raw, LAYOUT, config, output)
+    write_extra(files[0], chain(40, 3))
+    featurize_collection(raw, LAYOUT, config, output)
+    store, before = FeatureStore(output), changed_at(output)
+    for split in ("train", "valid", "test"):
+        for name in store.graphs(split):
+            measured = read_graph(raw / LAYOUT.path / split / f"{name}.npz", "layout")
+            expected = featurize_graph(measured, store.spec, extra_features(chain(40, 3)))
+            assert_equal(store.open(split, name), expected)
+
+    write_extra(raw / LAYOUT.path / "valid/c.npz", chain(40, 4))
+    featurize_collection(raw, LAYOUT, config, output)
+    after = changed_at(output)
+    assert {place.split("/")[2] for place in after if after[place] != before[place]} == {"c"}
+    assert FeatureStore(output).fingerprint != store.fingerprint
+    featurize_collection(raw, LAYOUT, CONFIG, output)  # without the option the files play no role
+    plain = FeatureStore(output)
+    extra_path(raw / LAYOUT.path / "valid/c.npz").unlink()
+    featurize_collection(raw, LAYOUT, CONFIG, output)
+    assert FeatureStore(output).fingerprint == plain.fingerprint
+
+
+def test_extra_features_missing_outside_train_are_named(tmp_path: Path, raw: Path) -> None:
+    for path in (raw / LAYOUT.path / "train").glob("*.npz"):
+        write_extra(path, chain(40, 3))
+    with pytest.raises(DataError, match=r"c.extra.npz") as caught:
+        featurize_collection(raw, LAYOUT, replace(CONFIG, protobuf=True), tmp_path / "out")
+    assert "..d.extra.npz" in str(caught.value)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from hlorank.config import ConfigError, PbConfig
+from hlorank.data.collection import Collection, graph_files, read_graph
+from hlorank.fetch.hlo import fetch
+from hlorank.files import DataError
+from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData
+
+LAYOUT = Collection.parse("layout:own:default")
+
+
+def module(opcode: str = "dot") -> HloModuleProto:
+    result = HloModuleProto(name="m")
+    computation = result.computations.add(name="main", id=1, root_id=2)
+    computation.instructions.add(opcode="parameter", id=1)
+    computation.instructions.add(opcode=opcode, id=2, operand_ids=[1])
+    return result
+
+
+def record(nanoseconds: int) -> ModuleTuningData:
+    result = ModuleTuningData(module=module(), fingerprint=1, config_index_to_node=[1])
+    run = result.runs.add()
+    run.module_config.layout_config.nodes.add()
+    run.profile.compute_time_ns = nanoseconds
+    return result
+
+
+def write(path: Path, message: HloModuleProto | ModuleTuningData) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(message.SerializeToString())
+
+
+def config(root: Path, split: str = "test", extra: bool = False) -> PbConfig:
+    return PbConfig(root=str(root), split=split, extra=extra)
+
+
+@pytest.mark.parametrize("below", [".", "pb"])
+def test_the_datasets_tree_keeps_its_splits(below: str, tmp_path: Path) -> None:
+    tree = tmp_path / "in" / below / "layout" / "own" / "default"
+    write(tree / "train" / "a.pb", record(10))
+    write(tree / "train" / "b.pb", record(20))
+    write(tree / "valid" / "a.pb", record(30))
+    output = tmp_path / "raw" / LAYOUT.path
+    fetch(LAYOUT, config(tmp_path / "in"), output)
+    files = {split: graph_files(tmp_path / "raw", LAYOUT, split) for split in ("train", "valid", "test")}
+    assert files == {
+        "train": [output / "train" / "a.npz", output / "train" / "b.npz"],
+        "valid": [output / "valid" / "a.npz"],
+        "test": [],
+    }
+    assert read_graph(files["valid"][0], "layout").measurements.runtime.tolist() == [30]
+
+
+def test_a_flat_folder_of_dumps_goes_to_one_split(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "in" / "jit_f.before.hlo.pb", module())
+    write(tmp_path / "in" / "jit_add.before.hlo.pb", module("add"))
+    (tmp_path / "in" / "memory-usage-report.pb").write_bytes(b"not HLO")
+    output = tmp_path / "raw" / LAYOUT.path
+    with caplog.at_level(logging.WARNING):
+        fetch(LAYOUT, config(tmp_path / "in", extra=True), output)
+    (path,) = graph_files(tmp_path / "raw", LAYOUT, "test")
+    assert read_graph(path, "layout").measurements.withheld
+    assert sorted(file.name for file in (output / "test").iterdir()) == ["jit_f.before.extra.npz", "jit_f.before.npz"]
+    (notice,) = caplog.messages
+    assert "left out: " in notice
+    assert "jit_add.before.hlo.pb: computations: expected a node to configure" in notice
+
+
+def test_a_second_fetch_removes_what_has_no_protobuf_any_more(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / "in" / f"{name}.pb", record(10))
+    output = tmp_path / "raw"
+    fetch(LAYOUT, config(tmp_path / "in", "train", extra=True), output)
+    before = (output / "train" / "a.npz").read_bytes()
+    (tmp_path / "in" / "b.pb").unlink()
+    fetch(LAYOUT, config(tmp_path / "in", "train"), output)
+    assert [path.name for path in output.rglob("*.npz")] == ["a.npz"]
+    assert (output / "train" / "a.npz").read_bytes() == before
+
+
+def test_what_cannot_be_fetched_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data.pb.split = validation: expected one of train, valid, test"):
+        fetch(LAYOUT, config(tmp_path, "validation"), tmp_path / "raw")
+    with pytest.raises(DataError, match=r"data.pb.root: expected \*\.pb files, .*layout/own/default.*, found none"):
+        fetch(LAYOUT, config(tmp_path), tmp_path / "raw")
+    with pytest.raises(DataError, match="found no such folder"):
+        fetch(LAYOUT, config(tmp_path / "missing"), tmp_path / "raw")
+    write(tmp_path / "in" / "a.pb", record(10))
+    with pytest.raises(DataError, match=r"a\.pb: runs: expected tile configurations, found layout configurations"):
+        fetch(Collection.parse("tile:own"), config(tmp_path / "in"), tmp_path / "raw")
+    write(tmp_path / "in" / "a.pb", module("add"))
+    with pytest.raises(DataError, match=r"data.pb.root: expected a program to configure, found none in 1 protobufs"):
+        fetch(LAYOUT, config(tmp_path / "in"), tmp_path / "raw")
+
+
+def test_the_official_kernels_are_a_tile_collection(shared_data: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "alexnet_train_batch_32.pb").symlink_to(shared_data / "official" / "op_tuning_data.pb")
+    tiles = Collection.parse("tile:own")
+    fetch(tiles, config(tmp_path / "in", "train"), tmp_path / "raw" / tiles.path)
+    files = graph_files(tmp_path / "raw", tiles, "train")
+    assert len(files) == 15
+    assert files[0].name == "alexnet_train_batch_32_-3006cd0d02fa72c4.npz"
+    assert sum(len(read_graph(path, "tile").configurations) for path in files) == 752

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hlorank.cli.main import main
+from hlorank.data.collection import read_graph
+from hlorank.data.graph import LayoutConfigurations
+from hlorank.files import read_json
+from hlorank_collect import busy
+from hlorank_collect.collect import Summary
+from hlorank_collect.tiles import collect_tiles as run
+from hlorank_collect.tiles.tile_task import TileTask
+
+PROGRAMS = """
+import jax.numpy as jnp
+
+def dots(x, w):
+    return jnp.tanh(x @ w).reshape(4, -1)
+
+def reshapes(x, w):
+    return jnp.exp(x).T.reshape(16, -1).T @ w.reshape(-1, 8)
+
+def nothing(x, w):
+    return x.sum() + w.sum()
+"""
+SHAPES = ["--arguments", "f32[16,8] f32[8,16]"]
+
+
+def test_the_help_imports_neither_jax_nor_torch() -> None:
+    code = (
+        "import sys\nfrom hlorank.cli.main import main\n"
+        "try:\n    main(['collect', '--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "heavy = {'jax', 'torch', 'scipy', 'mlflow'} & set(sys.modules)\nassert not heavy, heavy\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "--configurations" in found.stdout
+
+
+def test_the_zoo_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["collect", "--list"]) == 0
+    names = capsys.readouterr().out.split()
+    assert len(names) == len(set(names)) >= 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no program: name some, or give --family or --all"),
+        (["--family", "perceptron"], "--family perceptron: expected one of"),
+        (["m:f"], "program 'm:f': needs --arguments"),
+        (["mlp", *SHAPES], "program 'mlp': takes no --arguments"),
+        (["--all", "--configurations", "1"], "--configurations 1: expected at least 2"),
+        (["--all", "--max-rounds", "0"], "--max-rounds 0: expected at least 2"),
+        (["--all", "--core", "12345"], "--core 12345: expected one of"),
+        (["--all", "--collection", "layout:xla:random"], "expected the source cpu or gpu"),
+        (["--all", "--collection", "tile:xla"], "expected the source cpu or gpu"),
+        (["--all", "--collection", "layout:cpu"], "expected layout:<source>"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["collect", *arguments, "--out", str(tmp_path / "out")]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_out_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["collect", "--all"]) == 2
+    assert "--out is missing" in capsys.readouterr().err
+
+
+def test_without_jax_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    assert main(["collect", "--all", "--out", str(tmp_path)]) == 2
+    assert "hlorank[collect]" in capsys.readouterr().err
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a module of small programs."""
+    pytest.importorskip("jax", reason="needs jax (extra collect)")
+    (tmp_path / "cli_programs.py").write_text(PROGRAMS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "cli_programs", raising=False)
+    return tmp_path
+
+
+def collect(*arguments: str) -> int:
+    return main(["collect", *arguments, "--out", "out", "--configurations", "8", "--max-rounds", "6"])
+
+
+def test_a_busy_machine_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(busy, "busy_cores", lambda: 1.5)
+    assert collect("cli_programs:dots", *SHAPES) == 2
+    assert "--allow-busy" in capsys.readouterr().err
+    assert not (folder / "out").exists()
+
+
+def test_tiles_go_to_their_own_collector(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks: list[TileTask] = []
+
+    def collect_tiles(given: list[TileTask], **how: object) -> Summary:
+        tasks.extend(given)
+        assert how["hang_seconds"] == 9
+        return Summary()
+
+    monkeypatch.setattr(run, "collect_tiles", collect_tiles)
+    assert (
+        collect("cli_programs:dots", *SHAPES, "--collection", "tile:cpu", "--kernels", "2", "--hang-seconds", "9") == 0
+    )
+    assert [(one.program, one.arguments, one.kernels, one.configurations) for one in tasks] == [
+        ("cli_programs:dots", SHAPES[1], 2, 8)
+    ]
+
+
+@pytest.mark.parametrize("collection", ["layout:gpu:random", "tile:gpu"])
+def test_without_a_gpu_one_message_says_so(
+    folder: Path, collection: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert collect("cli_programs:dots", *SHAPES, "--collection", collection) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: jax finds no gpu (RuntimeError: Unknown backend: 'gpu'")
+    assert "pip install 'jax[cuda12]==0.10.2'" in error
+    assert error.count("\n") == 1
+    assert not (folder / "out").exists()
+
+
+def test_programs_are_measured_once(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(busy, "busy_cores", lambda: 1.5)
+    names = ["cli_programs:dots", "cli_programs:nothing", "cli_programs:reshapes"]
+    assert collect(*names, *SHAPES, "--allow-busy") == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: cli_programs-nothing-")
+    assert "expected a node to configure" in captured.err
+    assert "busy" in caplog.text
+    assert len(captured.out.splitlines()) == 3
+    files = sorted((folder / "out" / "layout" / "cpu" / "random").iterdir())
+    assert [path.suffix for path in files] == [".json", ".npz"] * 2
+    for path in files[1::2]:
+        found = read_graph(path, "layout")
+        assert isinstance(found.configurations, LayoutConfigurations)
+        assert len(found.configurations) == 8
+        assert len(np.unique(found.configurations.codes, axis=0)) == 8
+        about = read_json(path.with_name(path.name.replace(".npz", ".json")))
+        assert about["core"] == max(os.sched_getaffinity(0))
+        assert about["xla_flags"].endswith("intra_op_parallelism_threads=1")
+
+    before = {path: path.read_bytes() for path in files}
+    assert collect(names[0], names[2], *SHAPES) == 0
+    assert capsys.readouterr().out == "2 programs are measured already\n"
+    assert {path: path.read_bytes() for path in files} == before

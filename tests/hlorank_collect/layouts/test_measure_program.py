@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hlorank.data.collection import read_graph, sidecar_path
+from hlorank.data.graph import LayoutConfigurations
+from hlorank.files import read_json
+from hlorank.hlo.layout_space import name_of
+from hlorank_collect.layouts import measure_program as child
+from hlorank_collect.layouts.compiled_layouts import SkippedError
+from hlorank_collect.layouts.record import complete
+from hlorank_collect.task import Progress, Task
+
+pytest.importorskip("jax", reason="needs jax (extra collect)")
+
+PROGRAMS = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+def fine(x, w):
+    return jnp.tanh(x @ w).reshape(-1, 4) @ jnp.ones((4, 3))
+
+def prints(x, w):
+    jax.debug.print("{}", x[0, 0])
+    return x @ w
+
+def calls_back(x, w):
+    return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x) @ w
+
+def untraceable(x, w):
+    return x @ w if x[0, 0] > 0 else x
+
+def dynamic(x, w):
+    return x[x > 0].sum() + (x @ w).sum()
+
+def nothing(x, w):
+    return jnp.tanh(x) + w.sum()
+
+def nan(x, w):
+    return jnp.log(-jnp.ones(3)) + (x @ w).sum()
+
+def vectors(x, w):
+    return jnp.sin(x.reshape(())) + jnp.cos(w.reshape(()))
+
+def breaks(x, w):
+    raise KeyError("oops")
+"""
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
+    (tmp_path / "child_programs.py").write_text(PROGRAMS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "child_programs", raising=False)
+    return Task(
+        program="child_programs:fine",
+        arguments="f32[8,16] f32[16,8]",
+        collection="layout:cpu:random",
+        output=str(tmp_path / "out"),
+        configurations=6,
+        seed=0,
+        rounds=4,
+        fast_compile=False,
+        time_limit=300.0,
+        core=None,
+    )
+
+
+def silent(progress: Progress) -> None:
+    pass
+
+
+@pytest.mark.parametrize("search", ["random", "default"])
+def test_a_program_is_measured(task: Task, search: str) -> None:
+    task = dataclasses.replace(task, collection=f"layout:cpu:{search}")
+    steps: list[Progress] = []
+    about = child.measure_layouts(task, steps.append)
+    npz = task.npz(about["name"])
+    assert npz.parent == Path(task.output) / "layout" / "cpu" / search
+    assert complete(npz, task.fingerprint)
+    assert not complete(npz, dataclasses.replace(task, seed=1).fingerprint)
+    assert read_json(sidecar_path(npz)) == about
+    found = read_graph(npz, "layout")
+    assert isinstance(found.configurations, LayoutConfigurations)
+    assert len(found.configurations) == len(found.measurements) == about["measured"] == 6
+    assert about["nodes"] == found.graph.nodes
+    assert (found.configurations.values(np.array([0])) == -1).all()
+    assert about["runtime_ns"]["default"] == found.measurements.runtime[about["default"]]
+    assert found.graph.node_opcode[found.configurations.node_ids].tolist().count(34) == 2
+    assert 2 <= about["rounds"] <= 4
+    assert about["left_out"] == {}
+    assert about["versions"]["jaxlib"] == "0.10.2"
+    assert [step.stage for step in steps] == ["trace", *6 * ["compile"], *4 * ["measure"]][: len(steps)]
+    assert steps[1].configuration is None
+    assert None not in [step.configuration for step in steps[2:7]]
+    shares = [step.share for step in steps]
+    assert shares == sorted(shares)
+    assert shares[-1] <= 1
+
+
+def test_configurations_are_the_same_for_the_same_seed(task: Task) -> None:
+    def values(seed: int, folder: str) -> Any:
+        one = dataclasses.replace(task, seed=seed, output=folder, configurations=3, rounds=2)
+        about = child.measure_layouts(one, silent)
+        configurations = read_graph(one.npz(about["name"]), "layout").configurations
+        assert isinstance(configurations, LayoutConfigurations)
+        return configurations.values().tolist()
+
+    assert values(0, "a") == values(0, "b") != values(1, "c")
+
+
+def test_a_configuration_that_killed_a_process_is_left_out(task: Task) -> None:
+    steps: list[Progress] = []
+    child.measure_layouts(task, steps.append)
+    victim = steps[3].configuration
+    assert victim is not None
+    about = child.measure_layouts(dataclasses.replace(task, left_out={victim: "it hung"}), silent)
+    assert about["left_out"] == {victim: "it hung"}
+    configurations = read_graph(task.npz(about["name"]), "layout").configurations
+    assert isinstance(configurations, LayoutConfigurations)
+    assert victim not in [name_of(row) for row in configurations.values()]
+    assert len(configurations) == about["measured"] == 5
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        ("prints", "it has side effects"),
+        ("calls_back", "it has side effects"),
+        ("untraceable", "it does not trace: TracerBoolConversionError"),
+        ("dynamic", "it does not trace: NonConcreteBooleanIndexError"),
+        ("breaks", "it does not trace: KeyError: 'oops'"),
+        ("nothing", "expected a node to configure"),
+        ("nan", "holds NaN"),
+    ],
+)
+def test_a_program_that_cannot_be_measured_is_skipped_with_its_reason(task: Task, function: str, why: str) -> None:
+    task = dataclasses.replace(task, program=f"child_programs:{function}")
+    with pytest.raises(SkippedError, match=why):
+        child.measure_layouts(task, silent)
+    assert not Path(task.output).exists()
+
+
+def test_arguments_that_do_not_fit_are_a_reason(task: Task) -> None:
+    with pytest.raises(SkippedError, match="it does not trace: TypeError: dot_general"):
+        child.measure_layouts(dataclasses.replace(task, arguments="f32[8,16] f32[3,8]"), silent)
+
+
+def test_time_that_is_up_leaves_nothing_but_the_default(task: Task) -> None:
+    with pytest.raises(SkippedError, match="only its default configuration works: the time limit"):
+        child.measure_layouts(dataclasses.replace(task, time_limit=1e-9), silent)
+
+
+def test_scalars_and_vectors_have_no_layouts(task: Task) -> None:
+    task = dataclasses.replace(task, program="child_programs:vectors", arguments="f32[1] f32[1]")
+    with pytest.raises(SkippedError, match="no dimensions to order"):
+        child.measure_layouts(task, silent)

@@ -1,0 +1,117 @@
+"""Programs of users."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hlorank.config import ConfigError
+from hlorank_collect import program
+from hlorank_collect.program import require_jax, user_program
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module that can be imported from the current folder only."""
+    (tmp_path / "users_own.py").write_text(
+        "import numpy as np\n"
+        "def double(x, *rest): return 2 * x\n"
+        "def arguments(): return (np.arange(3.0), {'table': np.eye(2)})\n"
+        "def no_tuple(): return [1.0]\n"
+        "class Net:\n"
+        "    @staticmethod\n"
+        "    def forward(x): return x\n"
+        "constant = 3.5\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.delitem(sys.modules, "users_own", raising=False)
+    return "users_own"
+
+
+def test_imports_no_jax() -> None:
+    code = (
+        "import sys, hlorank_collect.program, hlorank_collect.zoo as z; z.programs(); assert 'jax' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_jax_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(ConfigError, match=r"pip install 'hlorank\[collect\]'"):
+        require_jax()
+    with pytest.raises(ConfigError, match=r"hlorank collect needs jax"):
+        user_program("math:sin", "f32[2]")
+
+
+class TestUserProgram:
+    @pytest.fixture(autouse=True)
+    def _needs_jax(self) -> None:
+        pytest.importorskip("jax", reason="needs jax (extra collect)")
+
+    def test_arguments_by_shape(self, module: str) -> None:
+        made = user_program(f"{module}:double", "f32[8,128] s32[8] pred[] bf16[4]")
+        function, (floats, integers, scalar, short) = made.build()
+        assert (floats.shape, floats.dtype) == ((8, 128), np.float32)
+        assert floats.std() == pytest.approx(0.1, rel=0.1)
+        np.testing.assert_array_equal(integers, np.zeros(8, dtype=np.int32), strict=True)
+        np.testing.assert_array_equal(scalar, np.asarray(False), strict=True)
+        assert (short.shape, str(short.dtype)) == ((4,), "bfloat16")
+        np.testing.assert_array_equal(function(floats), 2 * floats)
+        np.testing.assert_array_equal(made.build()[1][0], floats)
+
+    def test_arguments_by_function(self, module: str) -> None:
+        _, (vector, tables) = user_program(f"{module}:double", f"{module}:arguments").build()
+        np.testing.assert_array_equal(vector, [0.0, 1.0, 2.0])
+        np.testing.assert_array_equal(tables["table"], np.eye(2))
+
+    def test_reaches_attributes(self, module: str) -> None:
+        function, arguments = user_program(f"{module}:Net.forward", "f32[1]").build()
+        assert function(*arguments) is arguments[0]
+
+    def test_names_tell_arguments_apart_and_families_do_not(self, module: str) -> None:
+        made = [user_program(f"{module}:double", shapes) for shapes in ("f32[8,128]", "f32[8] f32[128]", "f32[]")]
+        assert [one.name for one in made] == [
+            "users_own-double-f32-8-128", "users_own-double-f32-8-f32-128", "users_own-double-f32",
+        ]  # fmt: skip
+        assert {one.family for one in made} == {"users_own-double"}
+
+    @pytest.mark.parametrize(
+        ("reference", "found"),
+        [
+            ("no_such_module:f", "No module named 'no_such_module'; give module:function, importable from"),
+            ("users_own:absent", "no attribute 'absent'"),
+            ("users_own", "no colon"),
+            ("users_own:", "can't be called"),
+            ("users_own:constant", "a float can't be called; name a function"),
+            ("not a name:f", "invalid format"),
+        ],
+    )
+    def test_refuses_what_is_no_function(self, module: str, reference: str, found: str) -> None:
+        with pytest.raises(ConfigError, match=found) as raised:
+            user_program(reference, "f32[2]")
+        assert str(raised.value).startswith(f"function {reference!r}: ")
+        with pytest.raises(ConfigError, match=found) as raised:
+            user_program(f"{module}:double", reference)
+        assert str(raised.value).startswith(f"arguments {reference!r}: ")
+
+    @pytest.mark.parametrize("shape", ["f32[?]", "f32[<=8]", "f64[2]", "f32[2,]", "f32[2],f32[2]", "f32[2]{0}", "[2]"])
+    def test_refuses_other_shapes(self, module: str, shape: str) -> None:
+        with pytest.raises(ConfigError, match="is no shape; give element type and static sizes") as raised:
+            user_program(f"{module}:double", f"s32[1] {shape}")
+        assert repr(shape) in str(raised.value)
+
+    def test_refuses_arguments_that_are_no_tuple(self, module: str) -> None:
+        made = user_program(f"{module}:double", f"{module}:no_tuple")
+        with pytest.raises(ConfigError, match="returned a list; return a tuple"):
+            made.build()
+
+    def test_element_types_are_those_of_numpy_and_jax(self) -> None:
+        import jax.numpy as jnp
+
+        for element in program._ELEMENTS.values():
+            assert jnp.zeros(1, element).dtype == element

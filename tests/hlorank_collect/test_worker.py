@@ -1,0 +1,170 @@
+"""The parent's watch, over children that only pretend to measure."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hlorank_collect import worker
+from hlorank_collect.task import Progress, Task
+
+CHILD = """
+import json, os, signal, sys, time
+task = json.load(sys.stdin)
+events = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+def send(**event):
+    events.write(json.dumps(event) + "\\n")
+def at(stage, configuration=None):
+    send(progress={"stage": stage, "configuration": configuration, "share": 0.5})
+at("trace")
+print("what the user's program prints")
+%s
+send(done={"left_out": task["left_out"], "pid": os.getpid()})
+"""
+WORSE_AND_WORSE = """
+name = f"c{len(task['left_out'])}"
+at("compile", name)
+os.abort()
+"""
+
+
+@pytest.fixture
+def task() -> Task:
+    return Task(
+        program="p",
+        arguments=None,
+        collection="layout:cpu:random",
+        output="out",
+        configurations=4,
+        seed=0,
+        rounds=4,
+        fast_compile=False,
+        time_limit=10.0,
+        core=None,
+    )
+
+
+def child(body: str) -> list[str]:
+    return [sys.executable, "-c", CHILD % body]
+
+
+def test_a_result_and_the_steps_to_it_arrive(task: Task) -> None:
+    steps: list[Progress] = []
+    outcome = worker.supervise(
+        task, hang_seconds=20, progress=steps.append, command=child("at('compile', 'c0')\nat('measure')")
+    )
+    assert outcome.about is not None
+    assert outcome.about["left_out"] == {}
+    assert outcome.reason == ""
+    assert steps == [Progress("trace", None, 0.5), Progress("compile", "c0", 0.5), Progress("measure", None, 0.5)]
+
+
+def test_a_skipped_program_has_its_reason(task: Task) -> None:
+    outcome = worker.supervise(task, hang_seconds=20, command=child("send(skipped='no dots'); sys.exit()"))
+    assert outcome == worker.Outcome(None, "no dots")
+
+
+def test_a_configuration_that_hangs_is_killed_and_left_out(task: Task, caplog: pytest.LogCaptureFixture) -> None:
+    body = "if not task['left_out']:\n  at('compile', 'bad')\n  time.sleep(600)"
+    outcome = worker.supervise(task, hang_seconds=1.5, command=child(body))
+    assert outcome.about is not None
+    assert outcome.about["left_out"] == {"bad": "no sign of life for 1.5 s"}
+    assert caplog.messages == ["p: begun again without configuration bad: no sign of life for 1.5 s"]
+
+
+@pytest.mark.parametrize(
+    ("death", "reason"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "the process was ended by SIGKILL (out of memory?)"),
+        ("os.abort()", "the process was ended by SIGABRT"),
+        ("raise MemoryError('no more')", "MemoryError: no more"),
+        ("sys.exit(3)", "the process ended with status 3"),
+    ],
+)
+def test_a_configuration_that_kills_its_process_is_left_out(task: Task, death: str, reason: str) -> None:
+    body = f"if not task['left_out']:\n  at('compile', 'bad')\n  {death}"
+    outcome = worker.supervise(task, hang_seconds=20, command=child(body))
+    assert outcome.about is not None
+    assert outcome.about["left_out"] == {"bad": reason}
+
+
+def test_a_death_outside_of_any_configuration_ends_the_program(task: Task) -> None:
+    outcome = worker.supervise(task, hang_seconds=1.5, command=child("time.sleep(600)"))
+    assert outcome == worker.Outcome(None, "no sign of life for 1.5 s, in stage trace")
+    outcome = worker.supervise(task, hang_seconds=20, command=child("at('compile', 'c0'); at('measure'); os.abort()"))
+    assert outcome == worker.Outcome(None, "the process was ended by SIGABRT, in stage measure")
+
+
+def test_a_program_that_dies_again_and_again_is_given_up(task: Task, caplog: pytest.LogCaptureFixture) -> None:
+    outcome = worker.supervise(task, hang_seconds=20, command=child(WORSE_AND_WORSE))
+    assert outcome.about is None
+    assert outcome.reason.startswith("the process hung or died in 4 configurations")
+    assert [message.split(": ")[1][-2:] for message in caplog.messages] == ["c0", "c1", "c2", "c3"]
+
+
+def test_no_child_outlives_an_interrupted_parent(task: Task) -> None:
+    pids: list[int] = []
+
+    def interrupted(step: Progress) -> None:
+        pids.append(int(step.stage))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        worker.supervise(
+            task, hang_seconds=20, progress=interrupted, command=[sys.executable, "-c", IMMORTAL % "time.sleep(600)"]
+        )
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+
+
+IMMORTAL = """
+import json, os, sys, time
+json.load(sys.stdin)
+events = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+events.write(json.dumps({"progress": {"stage": str(os.getpid())}}) + "\\n")
+%s
+"""
+
+
+def test_the_environment_keeps_xla_to_one_thread_and_the_users_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/x")
+    found = worker.environment("cpu")
+    assert found["XLA_FLAGS"].split() == [
+        "--xla_dump_to=/x", "--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1"
+    ]  # fmt: skip
+    assert found["JAX_PLATFORMS"] == "cpu"
+    assert found["PATH"] == os.environ["PATH"]
+    monkeypatch.delenv("XLA_FLAGS")
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    found = worker.environment("gpu")
+    assert found["XLA_FLAGS"] == "--xla_gpu_autotune_level=0"
+    assert "JAX_PLATFORMS" not in found
+
+
+def test_the_real_child_skips_what_hangs_or_does_not_exist(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jax", reason="needs jax (extra collect)")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hanging.py").write_text("import time\ndef hangs(x):\n    time.sleep(600)\n")
+    core = min(os.sched_getaffinity(0))
+    task = dataclasses.replace(task, program="hanging:hangs", arguments="f32[2]", core=core)
+    outcome = worker.supervise(task, hang_seconds=6)
+    assert outcome == worker.Outcome(None, "no sign of life for 6 s, in stage trace")
+    outcome = worker.supervise(dataclasses.replace(task, program="hanging:missing"), hang_seconds=60)
+    assert "missing" in outcome.reason
+
+
+def test_memory_beyond_the_limit_is_refused_and_not_the_end_of_the_machine() -> None:
+    code = (
+        "from hlorank_collect.layouts.measure_program import _limit_memory\nimport os, numpy as np\n_limit_memory()\n"
+        "total = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')\n"
+        "try:\n    np.empty(total * 9 // 10, np.uint8)\nexcept MemoryError:\n    print('refused')\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "refused\n"

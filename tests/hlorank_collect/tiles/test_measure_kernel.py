@@ -1,0 +1,37 @@
+"""Which kernels are worth measuring."""
+
+from __future__ import annotations
+
+from itertools import chain, repeat
+
+import pytest
+
+from hlorank_collect.tiles.kernel import Kernel, LeftOutError
+from hlorank_collect.tiles.measure_kernel import TooFastError, measure_tiles
+from hlorank_collect.tiles.native import Tiles
+from hlorank_collect.tiles.nest import Nest
+from hlorank_collect.tiles.tile_task import TileTask
+
+
+def _read(monkeypatch: pytest.MonkeyPatch, first: float, others: float) -> None:
+    """Lets the first reading of a tile and all others be these, in ns."""
+    readings = chain([first], repeat(others))
+    monkeypatch.setattr(Tiles, "time", lambda *_, **__: next(readings))
+
+
+def test_one_disturbed_reading_leaves_no_kernel_out(
+    task: TileTask, dot: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _read(monkeypatch, 1e9, 1e6)
+    measured = measure_tiles(dot, Nest(dot.body), task, lambda _: None)
+    assert len(measured.tiles) == 4
+    assert (measured.times == 1e6).all()
+
+
+def test_slow_and_fast_kernels_are_left_out(task: TileTask, dot: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    _read(monkeypatch, 1e9, 1e8)
+    with pytest.raises(LeftOutError, match="takes more than 10 ms"):
+        measure_tiles(dot, Nest(dot.body), task, lambda _: None)
+    _read(monkeypatch, 1e6, 1e4)
+    with pytest.raises(TooFastError, match="takes less than 20 us"):
+        measure_tiles(dot, Nest(dot.body), task, lambda _: None)

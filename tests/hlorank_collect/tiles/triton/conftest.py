@@ -1,0 +1,46 @@
+"""The GPU path on a CPU: XLA takes the GPU's options there too, and ignores them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="needs jax (extra collect)")
+
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank_collect import xla
+from hlorank_collect.tiles.kernel import Harvest, Kernel
+from hlorank_collect.tiles.triton import measure_gemm as measuring
+from hlorank_collect.tiles.triton.gemm import harvest_gemms
+
+GemmsOf = Callable[..., Harvest]
+
+
+@pytest.fixture(scope="session")
+def gemms_of() -> GemmsOf:
+    """The products in a function of float32 arrays, or arrays of their own type, of these shapes."""
+
+    def make(function: Callable[..., Any], *arguments: Any) -> Harvest:
+        arrays = [np.zeros(one, np.float32) if isinstance(one, tuple) else one for one in arguments]
+        return harvest_gemms("program", HloModuleProto.FromString(xla.unoptimized_module(function, arrays)))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def gemm(gemms_of: GemmsOf) -> Kernel:
+    """The product of a (64, 128) and a (128, 96) matrix."""
+    (kernel,) = gemms_of(lambda x, y: x @ y, (64, 128), (128, 96)).kernels
+    return kernel
+
+
+@pytest.fixture
+def cpu_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU under the name of a GPU, where no product is too fast and none is compiled with Triton."""
+    device = xla._device("cpu")
+    monkeypatch.setattr(xla, "_device", lambda _: device)
+    monkeypatch.setattr(measuring, "_TRITON", b"")
+    monkeypatch.setattr(measuring, "FASTEST", 0)

@@ -1,0 +1,176 @@
+"""Triton GEMM configurations of a program, with XLA's CPU backend in the place of its GPU backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hlorank.data.collection import read_graph
+from hlorank.data.graph import TileConfigurations
+from hlorank.files import read_json
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank_collect import xla
+from hlorank_collect.task import Progress
+from hlorank_collect.tiles import measure_kernels as child
+from hlorank_collect.tiles.kernel import Kernel, LeftOutError
+from hlorank_collect.tiles.measure_kernel import TooFastError
+from hlorank_collect.tiles.tile_task import TileTask
+from hlorank_collect.tiles.triton import measure_gemm as measuring
+from hlorank_collect.tiles.triton.configuration import GemmConfiguration, default_configuration, draw_configurations
+from hlorank_collect.tiles.triton.gemm import Gemm
+
+PROGRAM = """
+import jax.numpy as jnp
+
+
+def layers(x, w, v):
+    return (jnp.tanh(x @ w) @ w) @ v
+"""
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TileTask:
+    (tmp_path / "gemm_programs.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "gemm_programs", raising=False)
+    return TileTask(
+        program="gemm_programs:layers",
+        arguments="f32[64,128] f32[128,128] f32[128,1]",
+        collection="tile:gpu",
+        output=str(tmp_path / "out"),
+        configurations=6,
+        seed=0,
+        rounds=3,
+        fast_compile=False,
+        time_limit=60,
+        core=None,
+    )
+
+
+class Broken:
+    """An executable with another result."""
+
+    def __init__(self, executable: xla.Executable, change: Callable[[Any], Any]) -> None:
+        self._executable, self._change = executable, change
+
+    def run(self, inputs: Any) -> list[Any]:
+        return [self._change(np.array(output)) for output in self._executable.run(inputs)]
+
+
+def change_result(monkeypatch: pytest.MonkeyPatch, change: Callable[[GemmConfiguration, Any], Any]) -> None:
+    compile_gemm = measuring.compile_gemm
+
+    def changed(module: HloModuleProto, configuration: GemmConfiguration, platform: xla.Platform) -> Any:
+        executable = compile_gemm(module, configuration, platform)
+        return Broken(executable, lambda output: change(configuration, output))
+
+    monkeypatch.setattr(measuring, "compile_gemm", changed)
+
+
+@pytest.mark.usefixtures("cpu_as_gpu")
+def test_products_of_a_program_are_measured(task: TileTask) -> None:
+    steps: list[Progress] = []
+    summary = child.measure_program(task, steps.append)
+    assert summary["harvested"] == {"dot": 1}
+    assert summary["repeated"] == 1
+    assert summary["left_out"] == {"no matrix product": 1}
+    (npz,) = (Path(task.output) / "tile" / "gpu").glob("*.npz")
+    assert [*summary["kernels"]] == [npz.stem]
+    assert {step.configuration for step in steps[1:]} == {npz.stem}
+    assert len(steps) == 1 + 1 + 6 + 3  # trace, the kernel, compilations, rounds
+
+    graph = read_graph(npz, "tile")
+    about = read_json(npz.with_suffix(".json"))
+    drawn = draw_configurations(
+        Gemm(1, 0, 64, 128, 128, 4), 6, np.random.default_rng([0, int(about["structure"][:8], 16)])
+    )
+    assert isinstance(graph.configurations, TileConfigurations)
+    for found, one in zip(graph.configurations.feat, drawn, strict=True):
+        groups = [(one.block_k,), (one.block_m, one.block_n), (one.split_k, one.num_stages, one.num_warps)]
+        for number, values in enumerate(groups):
+            padded = (*values, *[0] * (6 - len(values)), sum(values), math.prod(values))
+            np.testing.assert_array_equal(found[8 * number : 8 * number + 8], padded)
+    assert graph.graph.node_opcode.tolist().count(34) == 1
+    assert (graph.measurements.normalizer == graph.measurements.runtime[0]).all()
+    assert about["collection"] == "tile:gpu"
+    assert about["kind"] == "dot"
+    assert about["gemm"] == dataclasses.asdict(Gemm(1, 0, 64, 128, 128, 4))
+    assert about["left_out"] == {}
+    assert about["compiler"]["options"]["xla_gpu_experimental_autotune_backends"] == "TRITON"
+    assert "Not TPU data" in about["what"]
+    assert about["device"] == "cpu"
+
+    before = npz.stat().st_mtime_ns
+    child.measure_program(task, steps.append)
+    assert npz.stat().st_mtime_ns == before
+
+
+@pytest.mark.usefixtures("cpu_as_gpu")
+def test_configurations_that_fail_are_left_out_with_their_reason(
+    task: TileTask, gemm: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = Gemm.of(gemm.body)
+    default, wrong, refused, *others = draw_configurations(
+        sizes, 6, np.random.default_rng([0, int(gemm.fingerprint[:8], 16)])
+    )
+
+    def change(configuration: GemmConfiguration, output: Any) -> Any:
+        if configuration == refused:
+            raise RuntimeError("RESOURCE_EXHAUSTED: shared memory\nmore")
+        return output + (configuration == wrong)
+
+    change_result(monkeypatch, change)
+    measured = measuring.measure_gemm(gemm, sizes, task, lambda _: None)
+    assert measured.tiles == [one.bounds(sizes) for one in (default, *others)]
+    assert measured.times.shape[1] == 4  # how many rounds there is time for depends on the machine
+    assert measured.about["left_out"] == {
+        wrong.name: "WrongOutputError: 6144 of 6144 values of output 0 differ from the default's",
+        refused.name: "RuntimeError: RESOURCE_EXHAUSTED: shared memory",
+    }
+
+
+@pytest.mark.usefixtures("cpu_as_gpu")
+@pytest.mark.parametrize(
+    ("fails", "value", "why"),
+    [
+        (lambda one, default: one == default, np.nan, "NaN in its result"),
+        (lambda one, default: one != default, np.inf, "only its default configuration works: WrongOutputError"),
+    ],
+)
+def test_a_product_that_cannot_be_measured_has_a_reason(
+    task: TileTask, gemm: Kernel, monkeypatch: pytest.MonkeyPatch, fails: Any, value: float, why: str
+) -> None:
+    sizes = Gemm.of(gemm.body)
+    default = default_configuration(sizes)
+    change_result(monkeypatch, lambda one, output: output * value if fails(one, default) else output)
+    with pytest.raises(LeftOutError, match=why):
+        measuring.measure_gemm(gemm, sizes, task, lambda _: None)
+
+
+@pytest.mark.usefixtures("cpu_as_gpu")
+def test_a_product_that_xla_gives_to_something_else_is_left_out(
+    task: TileTask, gemm: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "_TRITON", b"__triton")
+    with pytest.raises(LeftOutError, match="the default configuration fails: NotTritonError: XLA compiles it without"):
+        measuring.measure_gemm(gemm, Gemm.of(gemm.body), task, lambda _: None)
+
+
+@pytest.mark.usefixtures("cpu_as_gpu")
+def test_fast_products_and_those_with_few_configurations_are_left_out(
+    task: TileTask, gemm: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = dataclasses.replace(task, configurations=100)
+    with pytest.raises(LeftOutError, match="fewer than 50 configurations"):
+        measuring.measure_gemm(gemm, Gemm(1, 0, 8, 8, 8, 4), many, lambda _: None)
+    monkeypatch.setattr(measuring, "FASTEST", 1e15)
+    with pytest.raises(TooFastError, match="takes less than"):
+        measuring.measure_gemm(gemm, Gemm.of(gemm.body), task, lambda _: None)

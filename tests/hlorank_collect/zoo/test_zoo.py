@@ -1,0 +1,97 @@
+"""The table of programs, and the programs that it makes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from hlorank.config import ConfigError
+from hlorank_collect.zoo import program_named, programs
+from hlorank_collect.zoo.table import MODULES, TABLE
+
+SMALL = (
+    "mlp.grouped.b256.forward", "mixer.swap.b2.forward", "unet.nhwc.b2.forward", "dlrm.bf.b512.forward",
+    "gnn.edges.n1024.train", "textcnn.nwc.b16.forward", "gru.bt.b64.forward",
+)  # fmt: skip
+
+
+def test_enough_programs_of_enough_families() -> None:
+    assert len(programs()) >= 66
+    assert {program.family for program in programs().values()} == set(MODULES)
+    assert len(MODULES) >= 14
+    assert sum(".deep." in name for name in programs()) >= 6
+    modes = Counter((program.family, name.rsplit(".", 1)[1]) for name, program in programs().items())
+    assert set(modes) == {(family, mode) for family in MODULES for mode in ("forward", "train")}
+
+
+def test_names_are_unique_and_safe_in_file_names() -> None:
+    assert len(programs()) == sum(len(row.modes) for row in TABLE)
+    for name, program in programs().items():
+        assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
+        assert (program.name, program.family) == (name, name.split(".")[0])
+
+
+def test_no_two_rows_make_the_same_model() -> None:
+    models = [(row.family, mode, sorted(row.config.items())) for row in TABLE for mode in row.modes]
+    assert all(models.count(model) == 1 for model in models)
+
+
+def test_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'resnet\.nchw\.train': not in the zoo; did you mean .*resnet\.nchw\.b4\.train"
+    ):
+        program_named("resnet.nchw.train")
+    with pytest.raises(ConfigError, match="'????': not in the zoo; families: mlp, mixer".replace("?", r"\?")):
+        program_named("????")
+    assert program_named("resnet.nchw.b4.train") is programs()["resnet.nchw.b4.train"]
+
+
+class TestPrograms:
+    @pytest.fixture(autouse=True)
+    def _needs_jax(self) -> None:
+        pytest.importorskip("jax", reason="needs jax (extra collect)")
+
+    @pytest.mark.parametrize("name", programs())
+    def test_traces(self, name: str) -> None:
+        import jax
+
+        function, arguments = programs()[name].build()
+        assert {str(leaf.dtype) for leaf in jax.tree.leaves(arguments)} <= {"float32", "int32"}
+        results = jax.eval_shape(function, *arguments)
+        assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(results))
+        if name.endswith(".train"):
+            parameters, loss = results
+            assert loss.shape == ()
+            assert [new.shape for new in parameters] == [old.shape for old in arguments[0]]
+
+    @pytest.mark.parametrize("name", SMALL)
+    def test_runs(self, name: str) -> None:
+        import jax
+
+        function, arguments = programs()[name].build()
+        for leaf in jax.tree.leaves(jax.jit(function)(*arguments)):
+            values = np.asarray(leaf)
+            assert np.isfinite(values).all()
+            assert values.size == 1 or values.std() > 0
+
+    @pytest.mark.parametrize("name", ["encoder.deep.forward", "gru.deep.train"])  # the smallest of either mode
+    def test_deep_programs_have_more_than_1000_nodes(self, name: str) -> None:
+        import jax
+
+        from hlorank.hlo.hlo_pb2 import HloModuleProto
+
+        function, arguments = programs()[name].build()
+        lowered = jax.jit(function, keep_unused=True).lower(*arguments)
+        module = HloModuleProto.FromString(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto())
+        assert sum(len(computation.instructions) for computation in module.computations) > 1000
+
+    def test_build_is_deterministic(self) -> None:
+        import jax
+
+        program = programs()["dlrm.bf.b512.train"]
+        first, second = (jax.tree.leaves(program.build()[1]) for _ in range(2))
+        for one, other in zip(first, second, strict=True):
+            np.testing.assert_array_equal(one, other, strict=True)

@@ -1,0 +1,149 @@
+"""Pooled features: exact on a graph made by hand, and what they must not depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
+from hlorank.models.inputs import InputSizes
+from hlorank.models.serialization import input_sizes
+
+SIZES = InputSizes("layout", node_columns=2, opcodes=3, tile_columns=0)
+RANDOM = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
+
+MakeFeatures = Callable[..., GraphFeatures]
+
+
+def everything(graph: GraphFeatures, sizes: InputSizes) -> NDArray[np.float32]:
+    return PooledGraph(graph, sizes).rows(np.arange(graph.distinct))
+
+
+@pytest.fixture
+def known() -> GraphFeatures:
+    """Four nodes, of which 1 and 3 are configurable; three configurations over two rows of layouts."""
+    codebook = np.full((2, 18), -1, dtype=np.int8)
+    codebook[1, 0], codebook[1, 17] = 5, 2
+    return GraphFeatures(
+        name="known",
+        node_feat=np.array([[1, 0], [2, 0], [3, 0], [6, 4]], dtype=np.float32),
+        opcode=np.array([0, 1, 1, 2], dtype=np.uint8),
+        node_layout=np.full((4, 6), -1, dtype=np.int8),
+        edge_index=np.array([[1, 0]]),
+        node_splits=np.array([0, 4]),
+        configurations=LayoutFeatures(
+            np.array([1, 3]),
+            codebook,
+            np.zeros((2, 18), np.float32),
+            np.array([[0, 1], [0, 0], [1, 1]], dtype=np.uint8),
+        ),
+        row_of=np.arange(3),
+        runtime=np.array([1, 2, 3]),
+        normalizer=None,
+    )
+
+
+def test_values(known: GraphFeatures) -> None:
+    rows = everything(known, SIZES)
+    assert rows.dtype == np.float32
+    assert rows.shape == (3, pooled_columns(SIZES))
+    of_graph, places, of_changed = np.split(rows, [6, 6 + 18 * 7], axis=1)
+    shared = np.array([np.log(5), 0.25, 0.5, 0.25, 3, 1], dtype=np.float32)
+    np.testing.assert_array_equal(of_graph, np.tile(shared, (3, 1)))
+    # The values -1..5 of the first place: [0, 1] has one of each row, [0, 0] and [1, 1] two of one.
+    np.testing.assert_array_equal(places[:, :7], [[0.5, 0, 0, 0, 0, 0, 0.5], [1, *[0] * 6], [*[0] * 6, 1]])
+    np.testing.assert_array_equal(places[:, -7:], [[0.5, 0, 0, 0.5, 0, 0, 0], [1, *[0] * 6], [0, 0, 0, 1, 0, 0, 0]])
+    np.testing.assert_array_equal(places[:, 7:-7].reshape(3, 16, 7), np.tile([1, 0, 0, 0, 0, 0, 0], (3, 16, 1)))
+    # Usual are row 0 at node 1 (opcode 1) and row 1 at node 3 (opcode 2).
+    changed = [[0, 0, 0, 0, 0, 0], [0.5, 0, 0, 0.5, 3, 2], [0.5, 0, 0.5, 0, 1, 0]]
+    np.testing.assert_array_equal(of_changed, changed)
+    np.testing.assert_array_equal(rows[:, changed_column(SIZES)], [0, 0.5, 0.5])
+
+
+def test_some_rows_are_rows_of_all(known: GraphFeatures) -> None:
+    np.testing.assert_array_equal(
+        PooledGraph(known, SIZES).rows(np.array([2, 0, 2])), everything(known, SIZES)[[2, 0, 2]]
+    )
+    assert PooledGraph(known, SIZES).rows(np.arange(0)).shape == (0, pooled_columns(SIZES))
+
+
+def test_the_order_of_nodes_plays_no_role(make_features: MakeFeatures) -> None:
+    graph = make_features(dtype=np.float32)
+    layouts = graph.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    order = np.random.default_rng(3).permutation(graph.nodes)
+    place = np.argsort(order)[layouts.node_ids]  # where the configurable nodes go
+    moved = replace(layouts, node_ids=np.sort(place), codes=layouts.codes[:, np.argsort(place)])
+    shuffled = replace(
+        graph, node_feat=graph.node_feat[order], opcode=graph.opcode[order], configurations=moved, name="shuffled"
+    )
+    np.testing.assert_allclose(everything(shuffled, RANDOM), everything(graph, RANDOM), atol=1e-6)
+
+
+def test_the_order_of_configurations_is_that_of_the_rows(make_features: MakeFeatures) -> None:
+    graph = make_features(distinct=11, dtype=np.float32)  # odd, so that no node has two most frequent layouts
+    layouts = graph.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    order = np.random.default_rng(4).permutation(graph.distinct)
+    shuffled = replace(graph, configurations=replace(layouts, codes=layouts.codes[order]))
+    np.testing.assert_array_equal(everything(shuffled, RANDOM), everything(graph, RANDOM)[order])
+
+
+def test_sizes_play_no_role(make_features: MakeFeatures) -> None:
+    """Rows of the codebook that differ in sizes only, each at nodes of its own, change no bit."""
+    graph = make_features(dtype=np.float32)
+    layouts = graph.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    split = LayoutFeatures(
+        layouts.node_ids,
+        np.repeat(layouts.codebook, 2, axis=0),
+        np.repeat(layouts.sizes, 2, axis=0) + np.tile([[0], [1]], (3, 1)).astype(np.float32),
+        2 * layouts.codes + (np.arange(len(layouts.node_ids)) % 2).astype(np.uint8),
+    )
+    np.testing.assert_array_equal(everything(replace(graph, configurations=split), RANDOM), everything(graph, RANDOM))
+
+
+def test_memory_plays_no_role(make_features: MakeFeatures, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = make_features(nodes=200, distinct=300, dtype=np.float32)
+    whole = everything(graph, RANDOM)
+    assert len(np.unique(whole, axis=0)) == 300
+    monkeypatch.setattr("hlorank.models.baselines.pooled_features._CHUNK_BYTES", 5000)
+    monkeypatch.setattr("hlorank.featurize.distinct._BLOCK_BYTES", 5000)
+    np.testing.assert_array_equal(everything(graph, RANDOM), whole)
+
+
+def test_a_tile_keeps_its_features(make_features: MakeFeatures) -> None:
+    sizes = InputSizes("tile", node_columns=4, opcodes=6, tile_columns=5)
+    graph = make_features("tile", dtype=np.float32)
+    rows = everything(graph, sizes)
+    assert isinstance(graph.configurations, TileFeatures)
+    np.testing.assert_array_equal(rows[:, -5:], graph.configurations.feat)
+    assert rows.shape == (12, 1 + 6 + 4 + 5)
+    assert len(np.unique(rows[:, :-5], axis=0)) == 1
+
+
+def test_a_graph_without_configurable_nodes(known: GraphFeatures) -> None:
+    nothing = LayoutFeatures(
+        np.arange(0), np.zeros((0, 18), np.int8), np.zeros((0, 18), np.float32), np.zeros((1, 0), np.uint8)
+    )
+    rows = everything(replace(known, configurations=nothing), SIZES)
+    np.testing.assert_array_equal(rows[:, :6], everything(known, SIZES)[:1, :6])
+    np.testing.assert_array_equal(rows[:, 6:], 0)
+
+
+@pytest.mark.parametrize("collection", ["layout/synthetic/random", "tile/synthetic"])
+def test_stored_graphs_have_the_columns_of_their_collection(collection: str, tiny_collections: Path) -> None:
+    store = FeatureStore(tiny_collections / "features" / collection)
+    sizes = input_sizes(store.spec)
+    for name in store.graphs("train"):
+        graph = store.open("train", name)
+        rows = everything(graph, sizes)
+        assert rows.shape == (graph.distinct, pooled_columns(sizes))
+        assert np.isfinite(rows).all()

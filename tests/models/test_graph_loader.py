@@ -1,0 +1,52 @@
+"""Segments and features of a graph meet when it is opened: what does not belong together is named."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hlorank.featurize.feature_store import graph_folder
+from hlorank.files import DataError, write_array
+from hlorank.models.graph_loader import GraphOpener
+
+CPU = torch.device("cpu")
+COLLECTION = Path("layout/synthetic/random")
+
+
+@pytest.fixture
+def graphs(tiny_collections: Path, tmp_path: Path) -> GraphOpener:
+    """The tiny layout collection, with segments of its own that a test may damage."""
+    shutil.copytree(tiny_collections / "segments" / COLLECTION, tmp_path / "segments")
+    return GraphOpener(tiny_collections / "features" / COLLECTION, tmp_path / "segments", CPU)
+
+
+def test_a_cut_is_the_opened_graphs(graphs: GraphOpener) -> None:
+    (name, *_) = graphs.store.graphs("train")
+    cut, opened = graphs.cut("train", name), graphs.open("train", name)
+    assert cut is not None
+    assert cut.segments == len(opened.segments) > 1
+    np.testing.assert_array_equal(cut.segment_of, opened.partition.segment_of)
+    assert GraphOpener(graphs.store.root, None, CPU).cut("train", name) is None
+
+
+@pytest.mark.parametrize(("key", "rows"), [("segment_of", "nodes"), ("local_codes", "distinct configurations")])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_segments_that_miss_a_row_are_named(
+    key: str, rows: str, change: int, graphs: GraphOpener, tmp_path: Path
+) -> None:
+    (name, *_) = graphs.store.graphs("train")
+    path = graph_folder(tmp_path / "segments", "train", name) / f"{key}.npy"
+    whole = np.load(path)
+    changed = whole[:-1] if change < 0 else np.concatenate([whole, whole[-1:]])
+    write_array(path, changed)
+    for read in (graphs.cut, graphs.open):
+        with pytest.raises(DataError) as caught:
+            read("train", name)
+        assert str(caught.value) == (
+            f"{path.parent}: {key}: expected one row for each of the graph's {len(whole)} {rows}, "
+            f"found {len(changed)}; re-run the stage partition"
+        )

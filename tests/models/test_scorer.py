@@ -1,0 +1,84 @@
+"""What a model folder holds scores as one, whether a model alone or an ensemble."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hlorank.config import Config
+from hlorank.evaluation.evaluate_model import evaluate
+from hlorank.models import scoring
+from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.scorer import load_scorer
+from hlorank.models.scoring import embed_configurations, score_configurations
+from hlorank.models.serialization import load_model
+from hlorank.training.run import train
+
+Settings = Callable[..., Config]
+CPU, MEMORY = torch.device("cpu"), 2**30
+
+
+def opened(config: Config) -> GraphOpener:
+    path = Path("layout/synthetic/random")
+    return GraphOpener(Path(config.paths.features) / path, Path(config.paths.segments) / path, CPU)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_members_are_standardised_averaged_and_embedded_side_by_side(
+    seeds: int, settings: Settings, tmp_path: Path
+) -> None:
+    config = settings(ensemble__seeds=seeds, trainer__max_epochs=1)
+    train(config, tmp_path / "model")
+    graphs = opened(config)
+    (name, *_) = graphs.store.graphs("valid")
+    features, cut, inputs = graphs.store.open("valid", name), graphs.cut("valid", name), graphs.open("valid", name)
+    members, _ = load_model(tmp_path / "model", CPU)
+    rows = np.arange(features.distinct)
+    alone = np.stack([score_configurations(member, inputs, rows, MEMORY) for member in members])
+    if seeds > 1:
+        alone = (alone - alone.mean(axis=1, keepdims=True)) / alone.std(axis=1, keepdims=True)
+    scorer = load_scorer(tmp_path / "model", MEMORY)
+    np.testing.assert_allclose(scorer.score(features, cut), alone.mean(axis=0), rtol=1e-9, atol=1e-12)
+    embedded = [embed_configurations(member, inputs, rows, MEMORY) for member in members]
+    np.testing.assert_array_equal(scorer.embed(features, cut), np.concatenate(embedded, axis=1))
+
+
+def test_an_ensemble_is_evaluated(settings: Settings, tmp_path: Path) -> None:
+    config = settings(ensemble__folds=3, trainer__max_epochs=1)
+    train(config, tmp_path / "model")
+    metrics = evaluate(config, tmp_path / "model", tmp_path / "report")
+    assert metrics["valid/graphs"] == 2
+    assert -1 <= metrics["valid/kendall_tau"] <= 1
+
+
+def test_a_saved_model_averages_over_permutations_and_validation_does_not(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Groups of fewer than a graph's configurations, so that their order says which are ranked together.
+    monkeypatch.setattr(scoring, "RANKED_TOGETHER", 8)
+    layers = {"model__block": "[sage,configuration_attention,gelu,residual]", "trainer__max_epochs": 1}
+    scored = list[int]()
+    plain = scoring.sum_segments
+
+    def counted(*arguments: Any) -> object:
+        scored.append(len(arguments[2]))
+        return plain(*arguments)
+
+    monkeypatch.setattr(scoring, "sum_segments", counted)
+    config = settings(**layers, model__permutations=3)
+    train(config, tmp_path / "model")
+    graphs = opened(config)
+    assert sum(scored) == sum(graphs.store.open("valid", name).distinct for name in graphs.store.graphs("valid"))
+    (name, *_) = graphs.store.graphs("valid")
+    features, cut = graphs.store.open("valid", name), graphs.cut("valid", name)
+    scorer = load_scorer(tmp_path / "model", MEMORY)
+    scored.clear()
+    scores = scorer.score(features, cut)
+    assert sum(scored) == 3 * features.distinct
+    np.testing.assert_array_equal(scorer.score(features, cut), scores)  # the same orders on every call
+    assert scorer.embed(features, cut).shape[0] == len(scores)

@@ -1,0 +1,271 @@
+"""Model folders: what is saved comes back bit by bit, and damage is named."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hlorank import __version__
+from hlorank.config import PartitionConfig
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.files import DataError, sha256_file
+from hlorank.models.cost_model import CostModel
+from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.serialization import SPEC, WEIGHTS, ModelSpec, input_sizes, load_model, save_model, sealed
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def graphs(tiny_collections: Path) -> GraphOpener:
+    path = Path("layout/synthetic/random")
+    return GraphOpener(tiny_collections / "features" / path, tiny_collections / "segments" / path, CPU)
+
+
+@pytest.fixture
+def spec(graphs: GraphOpener, make_model: Callable[..., CostModel]) -> ModelSpec:
+    return ModelSpec(
+        version=__version__,
+        collection="layout:synthetic:random",
+        method="gst",
+        model=replace(make_model().config, block=["layer_norm", "sage", "gelu", "dropout", "residual"], dropout=0.1),
+        aggregation="sum",
+        whole_graph=False,
+        partition=graphs.partition,
+        cut=PartitionConfig("topological", 4, halo=1, workers=1),
+        data=graphs.fingerprint,
+        steps=12,
+        features=graphs.store.spec,
+        members=1,
+    )
+
+
+@pytest.fixture
+def saved(spec: ModelSpec, tmp_path: Path) -> tuple[Path, CostModel, ModelSpec]:
+    torch.manual_seed(1)
+    model = CostModel(spec.model, input_sizes(spec.features), spec.aggregation).eval()
+    save_model(tmp_path / "model", [model], spec)
+    return tmp_path / "model", model, spec
+
+
+Saved = tuple[Path, CostModel, ModelSpec]
+
+
+def content(folder: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((folder / SPEC).read_text())
+    return value
+
+
+def write_sealed(folder: Path, value: dict[str, Any]) -> None:
+    (folder / SPEC).write_text(json.dumps(sealed(value)))
+
+
+def test_a_loaded_model_gives_the_same_scores(saved: Saved, graphs: GraphOpener) -> None:
+    folder, model, spec = saved
+    (loaded,), loaded_spec = load_model(folder, CPU)
+    assert loaded_spec.to_json() == spec.to_json()
+    assert (loaded_spec.model, loaded_spec.steps, loaded_spec.whole_graph) == (spec.model, 12, False)
+    graph = graphs.open("valid", graphs.store.graphs("valid")[0])
+    rows = np.arange(20)
+    for j in range(len(graph.segments)):
+        assert torch.equal(loaded.embed_rows(graph, j, rows), model.embed_rows(graph, j, rows))
+    total = torch.randn(3, 12)
+    assert torch.equal(loaded.score(total, 2), model.score(total, 2))
+
+
+def test_files_are_plain(saved: Saved) -> None:
+    folder, model, _ = saved
+    assert sorted(path.name for path in folder.iterdir()) == [SPEC, WEIGHTS]
+    assert json.loads((folder / SPEC).read_text())["weights_sha256"] == sha256_file(folder / WEIGHTS)
+    weights = load_file(folder / WEIGHTS)  # safetensors holds nothing but a JSON header and numbers
+    assert weights.keys() == {f"0.{name}" for name in model.state_dict()}
+
+
+def test_members_come_back_in_their_order(spec: ModelSpec, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    spec = replace(spec, members=3)
+    members = [CostModel(spec.model, input_sizes(spec.features), spec.aggregation) for _ in range(3)]
+    save_model(tmp_path / "model", members, spec)
+    loaded, loaded_spec = load_model(tmp_path / "model", CPU)
+    assert loaded_spec.members == 3
+    for member, expected in zip(loaded, members, strict=True):
+        assert not member.training
+        for name, value in expected.state_dict().items():
+            assert torch.equal(member.state_dict()[name], value)
+    for wrong in (1, 4):
+        write_sealed(tmp_path / "model", content(tmp_path / "model") | {"members": wrong})
+        with pytest.raises(DataError, match=r"weights\.safetensors: weights: expected the weights that spec.json"):
+            load_model(tmp_path / "model", CPU)
+
+
+def test_equal_models_are_equal_bytes(saved: Saved, tmp_path: Path) -> None:
+    folder, model, spec = saved
+    save_model(tmp_path / "again", [model], spec)
+    for name in (WEIGHTS, SPEC):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def other_shape(path: Path) -> None:
+    save_file({name: tensor[:1] for name, tensor in load_file(path).items()}, path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (Path.unlink, "no such file"),
+        (flip_a_bit, r"sha256: expected [0-9a-f]{64}, as spec.json says"),
+        (other_shape, "sha256"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-100]), "sha256"),
+        (lambda path: path.write_bytes(b""), "sha256"),
+    ],
+)
+def test_damaged_weights(damage: Callable[[Path], object], message: str, saved: Saved) -> None:
+    folder, *_ = saved
+    damage(folder / WEIGHTS)
+    with pytest.raises(DataError, match=rf"weights\.safetensors: .*{message}"):
+        load_model(folder, CPU)
+
+
+def test_weights_of_another_model(saved: Saved, graphs: GraphOpener) -> None:
+    folder, *_ = saved
+    value = content(folder)
+    value["model"]["blocks"] = 3
+    write_sealed(folder, value)
+    with pytest.raises(DataError, match=r"weights\.safetensors: weights: expected the weights that spec.json"):
+        load_model(folder, CPU)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"colour": 1}, r"keys: expected .* found .*'colour'"),
+        ({"steps": "12"}, "steps: expected"),
+        ({"steps": True}, "steps: expected"),
+        ({"whole_graph": "no"}, "whole_graph: expected"),
+        ({"method": None}, "method: expected"),
+        ({"features": []}, "features: expected"),
+        ({"model": {"width": 6}}, "model: expected"),
+        ({"aggregation": "median"}, "model: expected .*'median'"),
+    ],
+)
+def test_damaged_specs(change: dict[str, Any], message: str, saved: Saved) -> None:
+    folder, *_ = saved
+    write_sealed(folder, {**content(folder), **change})
+    with pytest.raises(DataError, match=rf"model/spec\.json: {message}"):
+        load_model(folder, CPU)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"), [({"colour": 1}, "colour"), ({"width": "wide"}, "wide"), ({"pooling": ["min"]}, r"\['min'\]")]
+)
+def test_damaged_settings_of_the_model(change: dict[str, Any], found: str, saved: Saved) -> None:
+    folder, *_ = saved
+    value = content(folder)
+    write_sealed(folder, {**value, "model": {**value["model"], **change}})
+    with pytest.raises(DataError, match=rf"model/spec\.json: model: expected .*{found}"):
+        load_model(folder, CPU)
+
+
+def test_specs_that_are_missing_incomplete_or_of_another_featurization(saved: Saved) -> None:
+    folder, *_ = saved
+    value = content(folder)
+    changed = {**value["features"], "opcodes": value["features"]["opcodes"][:-1]}
+    for wrong, message in (
+        ({key: value[key] for key in value.keys() - {"steps"}}, "keys"),
+        ({**value, "features": {**value["features"], "fingerprint": "0" * 16}}, "fingerprint"),
+        ({**value, "features": changed}, "opcode_embedding"),
+    ):
+        write_sealed(folder, wrong)
+        with pytest.raises(DataError, match=rf"model/spec\.json: {message}"):
+            load_model(folder, CPU)
+    (folder / SPEC).write_text("{")
+    with pytest.raises(DataError, match=r"spec\.json: file: expected valid JSON"):
+        load_model(folder, CPU)
+    (folder / SPEC).unlink()
+    with pytest.raises(DataError, match=r"spec\.json: file: .*no such file"):
+        load_model(folder, CPU)
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all numbers, texts and empty lists in a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    nested = [place for key, part in inner for place in leaves(part, (*path, key))]
+    yield from nested or [path]
+
+
+def changed_at(value: Any, path: tuple[Any, ...]) -> Any:
+    """A copy of a JSON value with another value at one place."""
+    if not path:
+        return 1 - value if isinstance(value, int | float) else f"{value}!"
+    copied = copy(value)
+    copied[path[0]] = changed_at(value[path[0]], path[1:])
+    return copied
+
+
+def test_a_changed_spec_is_refused_wherever_it_was_changed(saved: Saved) -> None:
+    folder, *_ = saved
+    value = content(folder)
+    places = [place for place in leaves(value) if place[0] != "version"]
+    assert {place[0] for place in places} == value.keys() - {"version"}
+    some = np.random.default_rng(0).choice(len(places), size=60, replace=False)
+    tops = {place[0]: place for place in places}.values()
+    for place in [*tops, *(places[number] for number in some)]:
+        (folder / SPEC).write_text(json.dumps(changed_at(value, place)))
+        with pytest.raises(DataError, match=r"spec\.json: spec_sha256: expected [0-9a-f]{64}.* it was changed since"):
+            load_model(folder, CPU)
+    for wrong in ({**value, "added": 1}, {key: part for key, part in value.items() if key != "spec_sha256"}):
+        (folder / SPEC).write_text(json.dumps(wrong))
+        with pytest.raises(DataError, match="spec_sha256"):
+            load_model(folder, CPU)
+    (folder / SPEC).write_text(json.dumps(dict(reversed(value.items()))))  # order and blanks are no content
+    load_model(folder, CPU)
+
+
+def test_models_of_other_versions(saved: Saved) -> None:
+    folder, *_ = saved
+    major, minor, _ = __version__.split(".")
+    write_sealed(folder, {**content(folder), "version": f"{major}.{minor}.999"})
+    load_model(folder, CPU)
+    for other in (f"{major}.{int(minor) + 1}.0", f"{int(major) + 1}.{minor}.0", f"{major}.{minor}1", ""):
+        write_sealed(folder, {**content(folder), "version": other})
+        message = rf"spec\.json: version: expected .* {re.escape(__version__)}, .* found {other}; train it again"
+        with pytest.raises(DataError, match=message):
+            load_model(folder, CPU)
+
+
+def test_input_sizes(tiny_collections: Path) -> None:
+    layout = FeatureStore(tiny_collections / "features/layout/synthetic/random")
+    tile = FeatureStore(tiny_collections / "features/tile/synthetic")
+    graph = tile.open("valid", tile.graphs("valid")[0])
+    sizes = input_sizes(tile.spec)
+    assert (sizes.kind, sizes.node_columns) == ("tile", graph.node_feat.shape[1])
+    assert sizes.tile_columns == vars(graph.configurations)["feat"].shape[1]
+    assert sizes.opcodes == len(tile.spec.opcode_embedding)
+    assert (input_sizes(layout.spec).kind, input_sizes(layout.spec).tile_columns) == ("layout", 0)
+
+
+def test_graphs_open_whole_or_cut(tiny_collections: Path, graphs: GraphOpener) -> None:
+    (name, *_) = graphs.store.graphs("valid")
+    whole = GraphOpener(graphs.store.root, None, CPU)
+    assert len(graphs.open("valid", name).segments) > 1
+    assert len(whole.open("valid", name).segments) == 1
+    assert whole.partition == ""
+    assert len({whole.fingerprint, graphs.fingerprint, whole.store.fingerprint}) == 3
+    with pytest.raises(DataError, match="run the stage partition"):
+        GraphOpener(tiny_collections / "features/tile/synthetic", graphs.store.root, CPU)

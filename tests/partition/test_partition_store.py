@@ -1,0 +1,227 @@
+"""Partitions of a collection: workers, re-use, kills, staleness."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hlorank.config import ConfigError, FeaturizeConfig, PartitionConfig
+from hlorank.data.collection import Collection, write_graph
+from hlorank.data.graph import (
+    Graph,
+    LayoutConfigurations,
+    MeasuredGraph,
+    Measurements,
+    TileConfigurations,
+    pack_layouts,
+    unpack_layouts,
+)
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.featurize.featurize_collection import featurize_collection
+from hlorank.files import DataError
+from hlorank.partition.partition_collection import partition_collection, partition_graph, whole_graph
+from hlorank.partition.partition_store import PartitionStore
+
+LAYOUT = Collection.parse("layout:synthetic:random")
+TILE = Collection.parse("tile:synthetic")
+FEATURIZE = FeaturizeConfig("standard", 100.0, 2, None, False, False, False, 0, False, 1)
+PARTITION = PartitionConfig(algorithm="metis", max_nodes=10, halo=0, workers=1)
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from hlorank import files as io
+from hlorank.config import PartitionConfig
+from hlorank.partition.partition_collection import partition_collection
+
+write, writes = io.write_array, 0
+
+def write_or_die(path, array):
+    global writes
+    writes += 1
+    if writes == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(path, array)
+
+io.write_array = write_or_die
+partition_collection(Path(sys.argv[1]), PartitionConfig("metis", 10, 0, 1), Path(sys.argv[2]))
+"""
+
+
+def measured_graph(seed: int, collection: Collection = LAYOUT) -> MeasuredGraph:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(25, 60))
+    producer = np.array([rng.integers(0, consumer) for consumer in range(1, n)])
+    edges = np.stack([np.arange(1, n), producer], axis=1).astype(np.int64)
+    features = rng.integers(0, 5, size=(n, 140)).astype(np.float32)
+    graph = Graph(features, rng.integers(1, 90, n).astype(np.uint8), edges, np.array([0, n // 2, n]))
+    runtime = rng.integers(1000, 2000, 12)
+    if collection.kind == "tile":
+        tiles = TileConfigurations(rng.integers(0, 9, size=(12, 24)).astype(np.float32))
+        return MeasuredGraph(f"kernel_{seed}", graph, tiles, Measurements(runtime, runtime[::-1].copy()))
+    codebook = unpack_layouts(np.sort(pack_layouts(np.array([[value, *[-1] * 17] for value in range(3)]))))
+    layouts = LayoutConfigurations(np.array([1, 7, 20]), codebook, rng.integers(0, 3, size=(12, 3)).astype(np.uint8))
+    return MeasuredGraph(f"graph_{seed}.bf16", graph, layouts, Measurements(runtime))
+
+
+def featurized(folder: Path, collection: Collection = LAYOUT, seeds: range = range(4)) -> Path:
+    for seed in seeds:
+        measured = measured_graph(seed, collection)
+        split = ("train", "valid", "test")[seed % 3]
+        write_graph(folder / "raw" / collection.path / split / f"{measured.name}.npz", measured)
+    featurize_collection(folder / "raw", collection, FEATURIZE, folder / "features")
+    return folder / "features"
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return featurized(tmp_path_factory.mktemp("layout"))
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def mark(root: Path) -> None:
+    """Marks each graph's folder, so that those written anew can be told."""
+    for folder in root.glob("graphs/*/*"):
+        (folder / "mark").touch()
+
+
+def marked(root: Path) -> set[Path]:
+    return {path.parent for path in root.glob("graphs/*/*/mark")}
+
+
+@pytest.mark.parametrize("halo", [0, 2])
+def test_a_store_gives_what_was_cut(features: Path, tmp_path: Path, halo: int) -> None:
+    config = replace(PARTITION, halo=halo)
+    partition_collection(features, config, tmp_path)
+    store, feature_store = PartitionStore(tmp_path), FeatureStore(features)
+    store.check(feature_store)
+    assert (store.spec.algorithm, store.spec.max_nodes, store.spec.halo) == ("metis", 10, halo)
+    assert feature_store.graphs("train") == ["graph_0.bf16", "graph_3.bf16"]
+    for split in ("train", "valid", "test"):
+        for name in feature_store.graphs(split):
+            expected, opened = partition_graph(feature_store.open(split, name), config), store.open(split, name)
+            assert isinstance(opened.local_codes, np.memmap)
+            assert opened.local_codes.dtype == expected.local_codes.dtype
+            np.testing.assert_array_equal(opened.segment_of, expected.segment_of)
+            np.testing.assert_array_equal(opened.local_codes, expected.local_codes)
+            np.testing.assert_array_equal(opened.halo, expected.halo)
+            assert (len(opened.halo) > 0) == (halo > 0)
+
+
+def test_another_halo_is_another_partition(features: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    partition_collection(features, PARTITION, tmp_path)
+    without = PartitionStore(tmp_path).spec.fingerprint
+    mark(tmp_path)
+    with caplog.at_level("INFO", "hlorank.partition.partition_collection"):
+        partition_collection(features, replace(PARTITION, halo=1), tmp_path)
+    assert marked(tmp_path) == set()
+    assert PartitionStore(tmp_path).spec.fingerprint != without
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    with (tmp_path / "segments.csv").open(newline="") as file:
+        halos = [int(row["halo"]) for row in csv.DictReader(file)]
+    assert (metrics["largest_halo"], metrics["mean_halo"]) == (max(halos), sum(halos) / len(halos))
+    assert f"halos of 1 hops hold {metrics['mean_halo']:.0f} nodes, at most {max(halos)}" in caplog.text
+
+
+def test_metrics_and_table_agree(features: Path, tmp_path: Path) -> None:
+    partition_collection(features, PARTITION, tmp_path)
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    with (tmp_path / "segments.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert metrics["graphs"] == 4
+    assert metrics["segments_per_graph"] == len(rows) / 4
+    assert metrics["largest_segment"] == max(int(row["nodes"]) for row in rows) <= 10
+    assert {(row["split"], row["graph"]) for row in rows} == {
+        ("train", "graph_0.bf16"),
+        ("train", "graph_3.bf16"),
+        ("valid", "graph_1.bf16"),
+        ("test", "graph_2.bf16"),
+    }
+    assert sum(int(row["configurable_nodes"]) for row in rows) == 4 * 3
+
+
+def test_workers_do_not_change_a_byte(features: Path, tmp_path: Path) -> None:
+    partition_collection(features, PARTITION, tmp_path / "one")
+    partition_collection(features, replace(PARTITION, workers=2), tmp_path / "two")
+    assert content(tmp_path / "one") == content(tmp_path / "two")
+
+
+@pytest.mark.parametrize("write", [1, 2, 3, 8])
+def test_a_kill_does_not_change_a_byte(features: Path, tmp_path: Path, write: int) -> None:
+    partition_collection(features, PARTITION, tmp_path / "whole")
+    command = [sys.executable, "-c", KILLED, str(features), str(tmp_path / "killed"), str(write)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    with pytest.raises(DataError, match="run the stage partition"):
+        PartitionStore(tmp_path / "killed")
+    partition_collection(features, PARTITION, tmp_path / "killed")
+    assert content(tmp_path / "whole") == content(tmp_path / "killed")
+
+
+def test_unchanged_graphs_are_kept_and_others_removed(tmp_path: Path) -> None:
+    output = tmp_path / "segments"
+    partition_collection(featurized(tmp_path), PARTITION, output)
+    mark(output)
+    assert len(marked(output)) == 4
+
+    raw = tmp_path / "raw" / LAYOUT.path
+    (raw / "valid" / "graph_1.bf16.npz").unlink()
+    changed = replace(measured_graph(9), name="graph_2.bf16")
+    write_graph(raw / "test" / "graph_2.bf16.npz", changed)
+    featurize_collection(tmp_path / "raw", LAYOUT, replace(FEATURIZE, scaling="minmax"), tmp_path / "features")
+    with pytest.raises(DataError, match=r"spec.json: features: .* re-run the stage partition"):
+        PartitionStore(output).check(FeatureStore(tmp_path / "features"))
+
+    partition_collection(tmp_path / "features", PARTITION, output)
+    train = {output / "graphs" / "train" / "graph_0.bf16", output / "graphs" / "train" / "graph_3.bf16"}
+    assert marked(output) == train
+    assert set(output.glob("graphs/*/*")) == {*train, output / "graphs" / "test" / "graph_2.bf16"}
+    PartitionStore(output).check(FeatureStore(tmp_path / "features"))
+
+    mark(output)
+    partition_collection(tmp_path / "features", replace(PARTITION, max_nodes=9), output)
+    assert marked(output) == set()
+
+
+def test_tile_kernels_are_one_segment_each(tmp_path: Path) -> None:
+    features = featurized(tmp_path, TILE, range(1))
+    partition_collection(features, PARTITION, tmp_path / "segments")
+    partition = PartitionStore(tmp_path / "segments").open("train", "kernel_0")
+    expected = whole_graph(FeatureStore(features).open("train", "kernel_0"))
+    np.testing.assert_array_equal(partition.segment_of, expected.segment_of)
+    np.testing.assert_array_equal(partition.local_codes, expected.local_codes)
+
+
+def test_bad_options_leave_everything_as_it_was(features: Path, tmp_path: Path) -> None:
+    partition_collection(features, PARTITION, tmp_path)
+    before = content(tmp_path)
+    for wrong in ({"algorithm": "louvain"}, {"max_nodes": 0}, {"halo": -1}, {"workers": 0}):
+        with pytest.raises(ConfigError, match=f"partition.{next(iter(wrong))}="):
+            partition_collection(features, replace(PARTITION, **wrong), tmp_path)
+    with pytest.raises(DataError, match="run the stage featurize"):
+        partition_collection(tmp_path / "nothing", PARTITION, tmp_path)
+    assert content(tmp_path) == before
+
+
+def test_what_is_missing_or_damaged_is_named(features: Path, tmp_path: Path) -> None:
+    partition_collection(features, PARTITION, tmp_path)
+    store = PartitionStore(tmp_path)
+    with pytest.raises(DataError, match=r"graph_7/segment_of.npy: .*no such file"):
+        store.open("train", "graph_7")
+    folder = tmp_path / "graphs" / "train" / "graph_0.bf16"
+    np.save(folder / "segment_of.npy", np.zeros(30, dtype=np.int32))
+    with pytest.raises(DataError, match=r"graph_0.bf16: segment_of"):
+        store.open("train", "graph_0.bf16")
+    (tmp_path / "spec.json").write_text('{"algorithm": "metis"}')
+    with pytest.raises(DataError, match=r"spec.json: keys"):
+        PartitionStore(tmp_path)

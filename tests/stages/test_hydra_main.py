@@ -1,0 +1,194 @@
+"""What all stages share: composition, errors in one line, output folders; and each stage as a command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+import hlorank
+from hlorank.config import Config, ConfigError, to_plain
+from hlorank.files import DataError
+from hlorank.stages.hydra_main import collection_folder, output_folder, stage
+
+Settings = Callable[..., Config]
+Call = Callable[..., list[Config]]
+SOURCE = Path(hlorank.__file__).parents[1]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Runs a stage in this process with a copy of conf/, and returns the configurations that its task saw."""
+    shutil.copytree(SOURCE.parent / "conf", tmp_path / "conf")
+    monkeypatch.chdir(tmp_path)
+    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.run.dir=run", "hydra.sweep.dir=sweep"]
+
+    def run(task: Callable[[Config], Any], *arguments: str) -> list[Config]:
+        seen: list[Config] = []
+
+        def recording(config: Config) -> Any:
+            seen.append(config)
+            return task(config)
+
+        monkeypatch.setattr(sys, "argv", ["stage", *arguments, *quiet])
+        stage(recording)()
+        return seen
+
+    return run
+
+
+def test_a_stage_gets_the_validated_composition(call: Call) -> None:
+    (config,) = call(lambda config: None, "seed=7", "model.width=48", "loss=listmle")
+    assert isinstance(config, Config)
+    assert (config.seed, config.model.width, config.loss.listmle, config.method) == (7, 48, 1.0, "gst")
+
+
+def test_params_yaml_is_what_runs(call: Call) -> None:
+    (config,) = call(lambda config: None, "seed=7", "trainer.max_epochs=5")
+    OmegaConf.save(to_plain(config), "params.yaml")
+    (again,) = call(lambda config: None, "--config-dir", ".", "--config-name", "params", "method=full")
+    assert to_plain(again) == to_plain(config) | {"method": "full"}
+
+
+def fail(error: Exception) -> Callable[[Config], None]:
+    def task(_: Config) -> None:
+        raise error
+
+    return task
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        (ConfigError("method: expected a, found b"), ["error: method: expected a, found b"]),
+        (DataError("key", "1", 2, file="f.npz"), ["error: f.npz: key: expected 1, found 2"]),
+        (
+            ExceptionGroup("all", [DataError("k", "1", 2, file="a"), DataError("k", "1", 3, file="b")]),
+            ["error: a: k: expected 1, found 2", "error: b: k: expected 1, found 3"],
+        ),
+    ],
+)
+def test_bad_input_is_a_line_and_status_2(
+    error: Exception, lines: list[str], call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    with pytest.raises(SystemExit) as exited:
+        call(fail(error))
+    assert exited.value.code == 2
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["+trainer.epochs=3"], "trainer.epochs"),
+        (["trainer.max_epochs=many"], "trainer.max_epochs"),
+        (["collection=layout:xla"], "collection 'layout:xla': expected layout:<source>:<default|random>"),
+    ],
+)
+def test_bad_settings_are_named(
+    arguments: list[str], message: str, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    with pytest.raises(SystemExit) as exited:
+        call(lambda config: collection_folder(config, "data"), *arguments)
+    assert exited.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+
+
+def test_defects_keep_their_traceback(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(ZeroDivisionError):
+        call(lambda config: 1 / 0)
+    with pytest.raises(ExceptionGroup):  # on demand, bad input too
+        call(fail(DataError("key", "1", 2)))
+
+
+def test_output_folders(call: Call, settings: Settings) -> None:
+    def folder(config: Config) -> None:
+        folders.append(output_folder(config, config.paths.models, config.method))
+
+    folders: list[Path] = []
+    call(folder, "collection=tile:xla", "method=full", "paths.models=m")
+    call(folder, "output=there")
+    assert folders == [Path("m/tile/xla/full"), Path("there")]
+
+
+def test_jobs_of_a_sweep_write_into_their_own_folders(call: Call) -> None:
+    folders: list[Path] = []
+
+    def task(config: Config) -> None:
+        folders.append(output_folder(config, config.paths.models, config.method))
+
+    configs = call(task, "-m", "method=full,gst")
+    assert [config.method for config in configs] == ["full", "gst"]
+    assert [folder.name for folder in folders] == ["0", "1"]
+    assert len({folder.parent for folder in folders}) == 1
+
+
+def test_a_failed_job_of_a_sweep_does_not_stop_the_others(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    seen: list[str] = []
+
+    def task(config: Config) -> None:
+        seen.append(config.method)
+        if config.method == "full":
+            raise ConfigError("no")
+
+    with pytest.raises(ConfigError):
+        call(task, "-m", "method=full,gst")
+    assert seen == ["full", "gst"]
+
+
+def command(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_TR", "HYDRA"))}
+    environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", f"hlorank.stages.{name}", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("featurize", "data/raw/layout/cpu/random: train: expected at least one npz file"),
+        ("partition", "data/features/layout/cpu/random: features: expected a complete feature store"),
+    ],
+)
+def test_commands_without_their_input(name: str, message: str, tmp_path: Path) -> None:
+    shutil.copytree(SOURCE.parent / "conf", tmp_path / "conf")
+    done = command(name, tmp_path)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {message}")
+
+
+@pytest.mark.slow
+def test_the_stages_one_after_the_other(tmp_path: Path, tracking_database: Path) -> None:
+    """All five commands on synthetic graphs, with a hundredth of the data and of the steps."""
+    shutil.copytree(SOURCE.parent / "conf", tmp_path / "conf")
+    shutil.copy(tracking_database, tmp_path / "mlflow.db")
+    sizes = {"train": 2, "valid": 1, "test": 1, "min_nodes": 60, "max_nodes": 90, "configurations": 30}
+    tiny = ["experiment=synthetic", *(f"data.synthetic.{key}={value}" for key, value in sizes.items())]
+    tiny += ["partition.max_nodes=30"]
+    tiny += ["featurize.workers=1", "partition.workers=1", "trainer.max_epochs=1", "trainer.steps_per_epoch=2"]
+    for name in ("fetch", "featurize", "partition", "train", "evaluate"):
+        done = command(name, tmp_path, *tiny, "hydra/job_logging=stdout", "hydra.run.dir=.")
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == "", name  # no warning of a library reaches the user
+    report = tmp_path / "reports/layout/synthetic/random/gst"
+    assert {path.name for path in report.iterdir()} >= {"metrics.json", "per_graph.csv", "predictions.csv"}

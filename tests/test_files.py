@@ -1,0 +1,247 @@
+"""Atomic files, JSON, mapped arrays, fingerprints, and errors that name their place."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.lib import format as npy
+
+from hlorank.files import (
+    SHARED_VARIABLE,
+    DataError,
+    atomic_folder,
+    atomic_path,
+    fingerprint,
+    map_array,
+    read_json,
+    resolve_path,
+    sha256_file,
+    shared_dir,
+    write_array,
+    write_atomic,
+    write_json,
+    write_text,
+)
+
+
+def test_a_data_error_names_file_key_expected_and_found() -> None:
+    error = DataError("node_feat", "2 rows", 3)
+    assert str(error) == "node_feat: expected 2 rows, found 3"
+    placed = error.in_file(Path("a.npz"))
+    assert str(placed) == "a.npz: node_feat: expected 2 rows, found 3"
+    assert (placed.key, placed.expected, placed.found, placed.file) == ("node_feat", "2 rows", 3, Path("a.npz"))
+
+
+def test_a_data_error_survives_the_way_from_a_worker_process() -> None:
+    error = DataError("node_feat", "2 rows", 3, file="a.npz")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.key) == (DataError, str(error), "node_feat")
+
+
+def test_paths_of_the_configuration_are_portable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SHARED_VARIABLE, "/some/where")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert resolve_path("$HLORANK_SHARED/data/x") == Path("/some/where/data/x")
+    assert resolve_path("$HLORANK_SHARED") == Path("/some/where")
+    assert resolve_path("$HLORANK_SHARED_NOT/x") == Path("$HLORANK_SHARED_NOT/x")
+    assert resolve_path("~/x") == Path("/home/me/x")
+    assert resolve_path(Path("data/x")) == Path("data/x")
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_shared_data_lies_beside_the_project_by_default(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+    if value is None:
+        monkeypatch.delenv(SHARED_VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(SHARED_VARIABLE, value)
+    assert shared_dir() == Path("../shared")
+
+
+def test_an_atomic_file_appears_whole_in_a_new_folder(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "file"
+    with atomic_path(path) as temporary:
+        temporary.write_text("whole")
+        assert temporary.parent == path.parent  # the same file system
+        assert not path.exists()
+    assert path.read_text() == "whole"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_text(path, "old")
+
+    def fail(file: Any) -> None:
+        file.write(b"half of the n")
+        raise RuntimeError("disk")
+
+    with pytest.raises(RuntimeError, match="disk"):
+        write_atomic(path, fail)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_files_follow_the_umask(tmp_path: Path, mask: int, mode: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_text(tmp_path / "file", "ü")
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+    assert (tmp_path / "file").read_bytes() == "ü".encode()
+
+
+def test_an_atomic_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    for name in ("old", "new"):
+        with atomic_folder(folder) as temporary:
+            (temporary / name).write_text(name)
+            assert not (folder / name).exists()
+    assert [path.relative_to(tmp_path) for path in sorted(tmp_path.rglob("*"))] == [
+        Path("new"),
+        Path("new/folder"),
+        Path("new/folder/new"),
+    ]
+
+
+def test_a_failing_block_leaves_the_old_folder_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    with atomic_folder(folder) as temporary:
+        (temporary / "old").write_text("old")
+    with pytest.raises(UnicodeEncodeError), atomic_folder(folder) as temporary:
+        (temporary / "new").write_text("\udcff")  # fails once the file is open
+    assert sorted(tmp_path.rglob("*")) == [folder, folder / "old"]
+
+
+@pytest.mark.parametrize("suffix", ["partial", "old"])
+def test_what_a_kill_left_is_removed(tmp_path: Path, suffix: str) -> None:
+    leftover = tmp_path / f".folder.{suffix}"
+    leftover.mkdir()
+    (leftover / "half").write_text("half")
+    with atomic_folder(tmp_path / "folder"):
+        pass
+    assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
+
+
+def test_json_has_sorted_keys(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"b": [1, 2.5, None], "a": {"d": "é", "c": True}})
+    assert read_json(path) == {"b": [1, 2.5, None], "a": {"d": "é", "c": True}}
+    assert path.read_text().index('"a"') < path.read_text().index('"b"')
+    assert path.read_text().endswith("}\n")
+
+
+def test_json_refuses_nan_and_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"a": float("nan")})
+    assert read_json(path) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected", "found"),
+    [
+        (None, "a JSON file", "no such file"),
+        (b"{", "valid JSON", "line 1 column 2"),
+        (b"\xff\xfe{}", "valid JSON", "decode"),
+        (b"[1]", "a JSON object", "list"),
+        (b"", "valid JSON", "line 1 column 1"),
+    ],
+)
+def test_broken_json_is_named(tmp_path: Path, content: bytes | None, expected: str, found: str) -> None:
+    path = tmp_path / "a.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read_json(path)
+    assert (caught.value.file, caught.value.expected) == (path, expected)
+    assert found in str(caught.value.found)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.int16).reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.zeros((0, 3), dtype=np.float32),
+        np.array(2.5),
+    ],
+    ids=["rows", "columns", "empty", "scalar"],
+)
+def test_arrays_map_back_read_only(tmp_path: Path, array: Any) -> None:
+    path = tmp_path / "a.npy"
+    write_array(path, array)
+    mapped = map_array(path)
+    assert isinstance(mapped, np.memmap)
+    assert (mapped.shape, mapped.dtype, mapped.flags.writeable) == (array.shape, array.dtype, False)
+    np.testing.assert_array_equal(mapped, array)
+
+
+def test_object_arrays_are_neither_written_nor_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    with pytest.raises(ValueError, match="allow_pickle"):
+        write_array(path, np.array([{}], dtype=object))
+    assert not path.exists()
+    np.save(path, np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match=r"expected a \.npy file, found .*objects"):
+        map_array(path)
+
+
+def test_a_truncated_array_is_an_error_at_every_length(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    write_array(path, np.arange(4))
+    content = path.read_bytes()
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        with pytest.raises(DataError, match=r"a\.npy: file: expected a \.npy file"):
+            map_array(path)
+
+
+@pytest.mark.parametrize("shape", [(-1, 3), (2**70,), (2**70, 0), (5,)])
+def test_a_header_with_a_false_shape_is_an_error(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    path = tmp_path / "a.npy"
+    with path.open("wb") as file:
+        npy.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": shape})
+        file.write(bytes(32))
+    with pytest.raises(DataError, match=r"expected a \.npy file"):
+        map_array(path)
+
+
+def test_a_missing_array_a_folder_and_an_archive_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="found no such file"):
+        map_array(tmp_path / "a.npy")
+    with pytest.raises(DataError, match=r"found .*directory"):
+        map_array(tmp_path)
+    np.savez(tmp_path / "a.npz", a=np.arange(3))
+    with pytest.raises(DataError, match="magic string"):
+        map_array(tmp_path / "a.npz")
+
+
+def test_sha256_of_a_known_text(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert sha256_file(tmp_path / "a") == expected
+
+
+@given(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), min_size=1, max_size=5))
+def test_fingerprints_depend_on_content_and_not_on_key_order(value: dict[str, Any]) -> None:
+    print_ = fingerprint(value)
+    assert len(print_) == 16
+    assert fingerprint(dict(reversed(value.items()))) == print_
+    key = next(iter(value))
+    assert fingerprint({**value, key: [value[key]]}) != print_
+
+
+def test_a_fingerprint_is_the_same_in_every_process() -> None:
+    assert fingerprint({"b": 1, "a": [None, 2.5]}) == "6b997a052102649a"  # sha256sum of {"a":[null,2.5],"b":1}

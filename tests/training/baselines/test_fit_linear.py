@@ -1,0 +1,103 @@
+"""Linear ranking: the pairs, the minimum that weights are at, and what is found where it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from hlorank.config import Config
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.models.baselines.linear import Linear
+from hlorank.models.baselines.pooled_features import PooledGraph
+from hlorank.models.serialization import input_sizes
+from hlorank.training.baselines.fit_linear import draw_differences, draw_pairs, fit_linear
+
+Settings = Callable[..., Config]
+StoreOf = Callable[[Config], FeatureStore]
+
+
+@given(
+    labels=st.lists(st.integers(1, 5), min_size=2, max_size=12).filter(lambda labels: len(set(labels)) > 1),
+    seed=st.integers(0, 9),
+)
+def test_every_pair_has_a_slower_configuration(labels: list[int], seed: int) -> None:
+    runtimes = np.array(labels, dtype=np.float64)
+    faster, slower = draw_pairs(np.random.default_rng(seed), runtimes, 50)
+    assert faster.shape == slower.shape == (50,)
+    assert (runtimes[faster] < runtimes[slower]).all()
+
+
+def test_all_pairs_of_different_labels_are_drawn() -> None:
+    labels = np.array([3.0, 1, 3, 2])
+    pairs = np.stack(draw_pairs(np.random.default_rng(0), labels, 4000))
+    found, counts = np.unique(pairs, axis=1, return_counts=True)
+    assert found.T.tolist() == [[1, 0], [1, 2], [1, 3], [3, 0], [3, 2]]
+    # The first of a pair is uniform, the second uniform among those of another label.
+    shares = np.array([1 / 2 + 1 / 3, 1 / 2 + 1 / 3, 1 / 3 + 1 / 3, 1 / 2 + 1 / 3, 1 / 2 + 1 / 3]) / 4
+    np.testing.assert_allclose(counts / 4000, shares, atol=0.03)
+
+
+@pytest.mark.parametrize("collection", ["layout:synthetic:random", "tile:synthetic"])
+def test_differences_are_those_of_a_graph(collection: str, small: Settings, store_of: StoreOf) -> None:
+    config = small(collection=collection, baseline__pairs_per_graph=40)
+    store, sizes = store_of(config), input_sizes(store_of(config).spec)
+    names = store.trainable("train")
+    differences = draw_differences(store, names, config)
+    assert differences.shape[0] == 40 * len(names)
+    of_graph = 1 + sizes.opcodes + sizes.node_columns
+    np.testing.assert_array_equal(differences[:, :of_graph], 0)
+    assert differences[:, of_graph:].any(axis=1).mean() > 0.5
+    graph = store.open("train", names[0])
+    rows, labels = graph.targets()
+    x = PooledGraph(graph, sizes).rows(rows).astype(np.float64)
+    slower = labels[:, None] > labels
+    possible = (x[:, None] - x)[slower]
+    for difference in differences[:3]:
+        assert (possible == difference).all(axis=1).any()
+
+
+def test_weights_are_at_the_minimum(small: Settings, store_of: StoreOf) -> None:
+    config = small(baseline__strengths=[0.3, 0.01], baseline__pairs_per_graph=60)
+    store = store_of(config)
+    names = store.trainable("train")
+    fit = fit_linear(store, names, config)
+    differences = draw_differences(store, names, config)
+    assert [candidate.epoch for candidate in fit.candidates] == [1, 2]
+    assert fit.rows == 2 * len(differences)
+    constant = ~differences.any(axis=0)
+    for candidate, strength in zip(fit.candidates, config.baseline.strengths, strict=True):
+        linear = cast("Linear", candidate.predictor)
+        x = differences / linear.scale
+        np.testing.assert_allclose(np.mean(x**2, axis=0), ~constant)
+        np.testing.assert_array_equal(linear.weight[constant], 0)
+
+        def loss(weight: np.ndarray, x: np.ndarray = x) -> float:
+            return float(np.logaddexp(0, -(x @ weight)).mean())
+
+        def objective(weight: np.ndarray, strength: float = strength) -> float:
+            return loss(weight) + strength / 2 * float(weight @ weight)
+
+        assert candidate.train_loss == pytest.approx(loss(linear.weight))
+        assert candidate.train_loss < np.log(2)
+        slope = strength * linear.weight - (x / (1 + np.exp(x @ linear.weight))[:, None]).mean(axis=0)
+        np.testing.assert_allclose(slope, 0, atol=1e-3)
+        few = minimize(objective, linear.weight, method="L-BFGS-B", options={"maxiter": 3})
+        assert objective(linear.weight) == pytest.approx(few.fun, abs=1e-4)
+    assert fit.candidates[0].train_loss > fit.candidates[1].train_loss  # type: ignore[operator] # both have one
+
+
+def test_scores_are_those_of_each_candidate(small: Settings, store_of: StoreOf) -> None:
+    config = small()
+    store = store_of(config)
+    fit = fit_linear(store, store.trainable("train"), config)
+    graph = PooledGraph(store.open("valid", store.graphs("valid")[0]), input_sizes(store.spec))
+    rows = np.array([3, 0])
+    scores = fit.scores(graph, rows)
+    assert scores.shape == (2, len(config.baseline.strengths))
+    np.testing.assert_array_equal(scores[:, 2], fit.candidates[2].predictor.score(graph, rows))

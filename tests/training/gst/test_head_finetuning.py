@@ -1,0 +1,78 @@
+"""Whole trainings with every method that keeps a table or finetunes the head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hlorank.config import Config
+from hlorank.training.gst.head_finetuning import HeadModule
+from hlorank.training.ranking_module import RankingModule
+from hlorank.training.run import train
+
+Settings = Callable[..., Config]
+
+
+@pytest.mark.parametrize("averaging", ["none", "ema"])
+def test_finetuning_trains_the_head_alone(averaging: str, settings: Settings, tmp_path: Path) -> None:
+    """The encoder of gst_ef ends bit-equal to that of gst_e, and the head does not."""
+    weights = {}
+    for method in ("gst_e", "gst_ef"):
+        train(settings(method=method, trainer__patience=9, trainer__averaging=averaging), tmp_path / method)
+        weights[method] = load_file(tmp_path / method / "weights.safetensors")
+    changed = {name for name, value in weights["gst_e"].items() if not torch.equal(value, weights["gst_ef"][name])}
+    assert changed
+    assert all(name.startswith("0.head.") for name in changed)
+
+
+@pytest.mark.parametrize("method", ["gst_one", "gst_ed", "gst_efd"])
+def test_methods_repeat_bit_equal(method: str, settings: Settings, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        train(settings(method=method, segments__configs_per_graph=20), tmp_path / name)
+    first, second = (load_file(tmp_path / name / "weights.safetensors") for name in ("a", "b"))
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+class Interrupted(Exception):
+    """Stands for a crash."""
+
+
+@pytest.mark.parametrize(("owner", "steps"), [(RankingModule, 24), (HeadModule, 16)])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_an_interrupted_training_goes_on_with_its_table(
+    owner: type[RankingModule | HeadModule],
+    steps: int,
+    dtype: str,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes the same steps, wherever it stops; several graphs a step count in both parts alike."""
+    few = {"segments__table_dtype": dtype, "segments__configs_per_graph": 20, "segments__redraw_epochs": 2}
+    config = settings(method="gst_efd", trainer__graphs_per_step=2, **few)
+    plain, seen = owner.training_step, list[int]()
+
+    def counted(self: Any, step: Any, index: int) -> Any:
+        seen.append(index)
+        if len(seen) == steps + steps * 2 // 3:  # of the second training
+            raise Interrupted
+        return plain(self, step, index)
+
+    monkeypatch.setattr(owner, "training_step", counted)
+    train(config, tmp_path / "whole")
+    assert len(seen) == steps
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "resumed")
+    train(config, tmp_path / "resumed")
+    assert len(seen) < 3 * steps
+    whole, resumed = (tmp_path / name for name in ("whole", "resumed"))
+    assert (resumed / "weights.safetensors").read_bytes() == (whole / "weights.safetensors").read_bytes()
+    # The weights may be those of an epoch before the interruption; the losses are of every epoch.
+    losses = [pd.read_csv(folder / "history.csv")["train_loss"].tolist() for folder in (whole, resumed)]
+    assert losses[1] == losses[0]

@@ -1,0 +1,247 @@
+"""The training step of every method: what it combines, what it writes to the table, and that it is unbiased."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hlorank.config import ConfigError, PartitionConfig
+from hlorank.data.collection import Collection, read_graph
+from hlorank.featurize.feature_spec import FeaturizeOptions
+from hlorank.featurize.features import GraphFeatures
+from hlorank.featurize.featurize_graph import featurize_graph
+from hlorank.featurize.fit_spec import TrainSample, fit_spec
+from hlorank.models.cost_model import CostModel
+from hlorank.models.inputs import GraphInputs
+from hlorank.models.serialization import input_sizes
+from hlorank.partition.partition_collection import partition_graph, whole_graph
+from hlorank.partition.segments import Partition
+from hlorank.training.gst.embedding_table import HistoricalTable
+from hlorank.training.gst.methods import METHODS
+from hlorank.training.gst.segment_aggregator import Combiner
+from hlorank.training.step_data import Step
+
+MakeInputs = Callable[..., GraphInputs]
+MakeModel = Callable[..., CostModel]
+ROWS = np.array([4, 1, 9, 7, 0])
+SEGMENTS = 4
+CPU = torch.device("cpu")
+BLOCK = ["layer_norm", "sage", "gelu", "residual"]
+
+
+@pytest.fixture
+def model(make_model: MakeModel) -> CostModel:
+    return make_model()
+
+
+def step_on(graph: GraphInputs, sampled: tuple[int, ...], draws: np.ndarray | None = None) -> Step:
+    draws = np.zeros(SEGMENTS) if draws is None else draws
+    return Step(graph, 0, ROWS, torch.ones(len(ROWS)), np.array(sampled), draws)
+
+
+def fresh_total(model: CostModel, graph: GraphInputs) -> Tensor:
+    with torch.no_grad():
+        return sum((model.embed_rows(graph, j, ROWS) for j in range(SEGMENTS)), torch.zeros(()))
+
+
+def filled_table(model: CostModel, graph: GraphInputs, present: tuple[int, ...]) -> HistoricalTable:
+    """A table with the fresh embeddings of some segments, and of half of the configurations of one of them."""
+    table = HistoricalTable(model.embedding_width, 10**6, "float32")
+    warm = Combiner(model, METHODS["gst_e"], 1.0, table)
+    for j in present:
+        rows = ROWS[:2] if j == present[-1] else ROWS
+        warm(step_on(graph, (j,))._replace(rows=rows), now=0)
+    return table
+
+
+@pytest.mark.parametrize("method", ["gst_one", "gst", "gst_e", "gst_ed"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_aggregate_is_unbiased(method: str, count: int, model: CostModel, make_inputs: MakeInputs) -> None:
+    """Exactly: over all samples and both outcomes of each segment's draw, with entries of the table missing."""
+    graph = make_inputs(segments=SEGMENTS)
+    specification, keep = METHODS[method], 0.3
+    samples = list(combinations(range(SEGMENTS), count))
+    outcomes = [(0.0, keep), (0.9, 1 - keep)] if specification.drop_stale else [(0.0, 1.0)]
+    mean = torch.zeros(len(ROWS), model.embedding_width, dtype=torch.float64)
+    for sampled in samples:
+        for draw, probability in outcomes:
+            table = filled_table(model, graph, (0, 2)) if specification.others == "table" else None
+            combine = Combiner(model, specification, keep, table)
+            total = combine(step_on(graph, sampled, np.full(SEGMENTS, draw)), now=1)
+            mean += probability * total.detach() / len(samples)
+    torch.testing.assert_close(mean, fresh_total(model, graph), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["gst_one", "gst", "gst_e", "gst_ed", "gst_efd"])
+def test_all_segments_sampled_is_the_fresh_sum(method: str, model: CostModel, make_inputs: MakeInputs) -> None:
+    graph = make_inputs(segments=SEGMENTS)
+    table = HistoricalTable(model.embedding_width, 10**6, "float32") if METHODS[method].others == "table" else None
+    total = Combiner(model, METHODS[method], 0.5, table)(step_on(graph, tuple(range(SEGMENTS))), now=0)
+    torch.testing.assert_close(total.detach(), fresh_total(model, graph))
+    assert total.requires_grad
+
+
+def test_only_sampled_segments_reach_the_gradient(model: CostModel, make_inputs: MakeInputs) -> None:
+    graph = make_inputs(segments=SEGMENTS)
+    table = filled_table(model, graph, (0, 1, 2, 3, 3))
+    total = Combiner(model, METHODS["gst_e"], 1.0, table)(step_on(graph, (1,)), now=1)
+    ours = torch.autograd.grad(total.sum(), list(model.encoder.parameters()), allow_unused=True)
+    # Its entries are all there, so that it weighs 1.
+    alone = torch.autograd.grad(
+        model.embed_rows(graph, 1, ROWS).sum(), list(model.encoder.parameters()), allow_unused=True
+    )
+    for one, other in zip(ours, alone, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_fresh_embeddings_are_written_once_each(model: CostModel, make_inputs: MakeInputs) -> None:
+    graph = make_inputs(segments=SEGMENTS)
+    table = HistoricalTable(model.embedding_width, 10**6, "float32")
+    combine = Combiner(model, METHODS["gst_ed"], 0.5, table)
+    combine(step_on(graph, (2,)), now=3)
+    distinct = len(np.unique(graph.partition.local_codes[ROWS, 2]))
+    assert len(table) == distinct
+    assert (combine.cost.looked_up, combine.cost.found) == (SEGMENTS * len(ROWS), 0)
+    combine(step_on(graph, (1,)), now=8)
+    assert combine.cost.found == len(ROWS)
+    assert combine.cost.used == distinct
+    assert combine.cost.staleness == 5 * distinct
+
+
+@pytest.mark.parametrize(("squeeze_excite", "attention"), [(True, False), (False, True), (True, True)])
+def test_what_layers_mix_costs_rows(
+    squeeze_excite: bool, attention: bool, make_model: MakeModel, make_inputs: MakeInputs
+) -> None:
+    model = make_model(block=[*BLOCK, *["squeeze_excite"] * squeeze_excite, *["configuration_attention"] * attention])
+    graph = make_inputs(segments=SEGMENTS)
+    combine = Combiner(model, METHODS["gst_one"], 0.5, None)
+    combine(step_on(graph, (2,)), now=0)
+    segment, layers = graph.segments[2], 2 * (1 + squeeze_excite + attention)
+    # Attention over configurations computes each of them, squeeze-and-excitation each node from there on.
+    configurations = len(ROWS) if attention else len(np.unique(graph.partition.local_codes[ROWS, 2]))
+    assert configurations < len(ROWS) or attention
+    varied = [segment.reached(1)] + [segment.nodes] * (layers - 1)
+    if not squeeze_excite:
+        varied = [segment.reached(1)] * 2 + [segment.reached(2)] * 2
+    assert combine.cost.rows == sum(v * configurations + segment.nodes - v for v in varied)
+    assert combine.cost.plain_rows == layers * segment.nodes * len(ROWS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_table_keeps_nothing_that_depends_on_other_configurations(method: str, make_model: MakeModel) -> None:
+    model = make_model(block=[*BLOCK, "configuration_attention"])
+    if METHODS[method].others == "table":
+        table = HistoricalTable(model.embedding_width, 10**6, "float32")
+        message = r"model.block: with configuration_attention .* set method to one of full, gst_one, gst$"
+        with pytest.raises(ConfigError, match=message):
+            Combiner(model, METHODS[method], 0.5, table)
+    else:
+        Combiner(model, METHODS[method], 0.5, None)
+
+
+def trained_on(model: CostModel, graph: GraphInputs, method: str) -> tuple[Tensor, list[Tensor]]:
+    """Scores and gradients of a step in which every segment has a gradient."""
+    segments = len(graph.segments)
+    step = Step(graph, 0, ROWS, torch.ones(len(ROWS)), np.arange(segments), np.zeros(segments))
+    scores = model.score(Combiner(model, METHODS[method], 0.5, None)(step, now=0), segments)
+    return scores.detach(), list(torch.autograd.grad(scores.square().mean(), list(model.parameters())))
+
+
+def distance(features: GraphFeatures, cut: Partition, model: CostModel) -> float:
+    """Between a training on segments and one on the whole graph: the largest relative error of scores and gradients.
+
+    The whole graph is trained on in float64: its own float32 sums are less exact than those of segments.
+    """
+    ours = trained_on(model, GraphInputs(features, cut, CPU), "gst")
+    exact = replace(features, node_feat=features.node_feat.astype(np.float64))
+    theirs = trained_on(copy.deepcopy(model).double(), GraphInputs(exact, whole_graph(exact), CPU), "full")
+    largest = max(gradient.norm() for gradient in theirs[1])
+    gradients = zip(ours[1], theirs[1], strict=True)
+    errors = [(one - other).norm() / max(other.norm(), 0.1 * largest) for one, other in gradients]
+    return float(max((ours[0] - theirs[0]).norm() / theirs[0].norm(), *errors))
+
+
+def cut_graph(features: GraphFeatures, max_nodes: int, halo: int, algorithm: str = "topological") -> Partition:
+    return partition_graph(features, PartitionConfig(algorithm, max_nodes, halo, 1))
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    nodes=st.integers(16, 60),
+    max_nodes=st.integers(4, 30),
+    algorithm=st.sampled_from(["topological", "metis"]),
+    seed=st.integers(0, 10**6),
+    layers=st.integers(1, 3),
+    beyond=st.integers(0, 1),
+    attention=st.booleans(),
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+)
+def test_a_halo_of_as_many_hops_as_layers_equals_training_on_the_whole_graph(
+    nodes: int,
+    max_nodes: int,
+    algorithm: str,
+    seed: int,
+    layers: int,
+    beyond: int,
+    attention: bool,
+    dtype: torch.dtype,
+    make_model: MakeModel,
+    make_features: Callable[..., GraphFeatures],
+) -> None:
+    double = dtype == torch.float64
+    features = make_features(nodes=nodes, seed=seed, dtype=np.float64 if double else np.float32)
+    model = make_model(blocks=layers, block=[*BLOCK, *["configuration_attention"] * attention], pooling=["sum"]).to(
+        dtype
+    )
+    partition = cut_graph(features, max_nodes, layers + beyond, algorithm)
+    assert partition.segments > 1 or nodes <= max_nodes
+    assert distance(features, partition, model) < (1e-9 if double else 1e-4)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_halo_of_fewer_hops_does_not(
+    layers: int, make_model: MakeModel, make_features: Callable[..., GraphFeatures]
+) -> None:
+    """On a chain, whose ends no other path joins."""
+    features = make_features(nodes=24)
+    features = replace(features, edge_index=np.array([(u, u - 1) for u in range(1, 24)]))
+    model = make_model(blocks=layers, pooling=["sum"])
+    assert distance(features, cut_graph(features, 12, layers), model) < 1e-9
+    assert distance(features, cut_graph(features, 12, layers - 1), model) > 1e-4
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_a_halo_equals_training_on_the_whole_unet_3d(
+    shared_data: Path, dtype: torch.dtype, tolerance: float, make_model: MakeModel
+) -> None:
+    measured = read_graph(shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz", "layout")
+    options = FeaturizeOptions("standard", 100, 8, None)
+    spec = fit_spec(Collection.parse("layout:xla:default"), options, [TrainSample.of("unet_3d", measured, options)])
+    features = featurize_graph(measured, spec)
+    features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())
+    config = replace(make_model().config, blocks=3, opcode_width=8, pooling=["sum"])
+    torch.manual_seed(0)
+    model = CostModel(config, input_sizes(spec), "sum").to(dtype)
+    assert distance(features, cut_graph(features, 500, halo=3), model) < tolerance
+    assert distance(features, cut_graph(features, 500, halo=2), model) > 10 * tolerance
+
+
+def test_missing_and_dropped_segments_cost_nothing(model: CostModel, make_inputs: MakeInputs) -> None:
+    graph = make_inputs(segments=SEGMENTS)
+    combine = Combiner(model, METHODS["gst_one"], 0.5, None)
+    combine(step_on(graph, (2,)), now=0)
+    segment = graph.segments[2]
+    assert combine.cost.plain_rows == 2 * segment.nodes * len(ROWS)
+    assert 0 < combine.cost.rows < combine.cost.plain_rows

@@ -1,0 +1,221 @@
+"""Steps depend on seed, epoch and index; what is not worth training on is left out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hlorank.config import Config, ConfigError
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.featurize.features import GraphFeatures
+from hlorank.models.graph_loader import GraphOpener
+from hlorank.training.step_data import Ranking, Step, StepData, working_set
+
+Settings = Callable[..., Config]
+OpenGraphs = Callable[..., GraphOpener]
+
+
+def steps(graphs: GraphOpener, config: Config, epoch: int = 0) -> list[Step]:
+    data: Any = StepData(graphs, config)
+    data.trainer = SimpleNamespace(current_epoch=epoch)
+    return list(data.train_dataloader())
+
+
+def plain(step: Step) -> tuple[str, list[int], list[float], list[int]]:
+    return step.graph.features.name, step.rows.tolist(), step.labels.tolist(), step.with_gradient.tolist()
+
+
+def test_steps_depend_on_seed_epoch_and_index_only(settings: Settings, open_graphs: OpenGraphs) -> None:
+    config = settings()
+    graphs = open_graphs(config)
+    first = [plain(step) for step in steps(graphs, config, epoch=5)]
+    np.random.default_rng().random(3)
+    assert [plain(step) for step in steps(graphs, config, epoch=5)] == first
+    data: Any = StepData(graphs, config)
+    data.trainer = SimpleNamespace(current_epoch=5)
+    dataset = data.train_dataloader().dataset
+    assert [plain(dataset[i]) for i in (3, 1)] == [first[3], first[1]]  # whatever was drawn before
+    assert [plain(step) for step in steps(graphs, config, epoch=6)] != first
+    other = replace(config, seed=1)
+    assert [plain(step) for step in steps(graphs, other, epoch=5)] != first
+
+
+def test_held_out_graphs_are_ranked_and_not_trained_on(settings: Settings, open_graphs: OpenGraphs) -> None:
+    config = settings()
+    graphs = open_graphs(config)
+    names = graphs.store.trainable("train")
+    data: Any = StepData(graphs, config, names[1:2])
+    assert data.valid == names[1:2]
+    assert data.train == [names[0], *names[2:]]
+    data.trainer = SimpleNamespace(current_epoch=0)
+    trained = {step.graph.features.name: step.number for step in data.train_dataloader()}
+    assert trained == {name: number for number, name in enumerate(data.train)}
+    (ranking,) = data.val_dataloader()
+    assert ranking.graph.features.name == data.graph("valid", 0).features.name == names[1]
+    assert data.graph("train", 1).features.name == names[2]
+    assert len(ranking.rows) == len(ranking.labels) > 1
+
+
+def test_what_a_step_holds(settings: Settings, open_graphs: OpenGraphs) -> None:
+    config = settings(segments__sampled=2, trainer__steps_per_epoch=9)
+    seen: set[tuple[int, ...]] = set()
+    for step in steps(open_graphs(config), config):
+        assert len(step.rows) == len(set(step.rows.tolist())) == 8
+        rows, labels = step.graph.features.targets()
+        expected = dict(zip(rows.tolist(), labels.tolist(), strict=True))
+        assert step.labels.tolist() == [expected[row] for row in step.rows.tolist()]
+        assert len(step.with_gradient) == 2
+        assert 0 <= step.with_gradient[0] < step.with_gradient[1] < len(step.graph.segments)
+        seen.add(tuple(step.with_gradient.tolist()))
+    assert len(seen) > 1
+
+
+def test_no_more_than_there_is(settings: Settings, open_graphs: OpenGraphs) -> None:
+    config = settings(segments__sampled=99, trainer__configs_per_step=999)
+    for step in steps(open_graphs(config), config):
+        assert step.with_gradient.tolist() == list(range(len(step.graph.segments)))
+        assert sorted(step.rows.tolist()) == list(range(step.graph.features.distinct))
+
+
+@pytest.mark.parametrize(("steps_per_epoch", "graphs_per_step"), [(3, 1), (4, 1), (2, 3)])
+def test_every_graph_once_a_round(
+    steps_per_epoch: int, graphs_per_step: int, settings: Settings, open_graphs: OpenGraphs
+) -> None:
+    config = settings(trainer__steps_per_epoch=steps_per_epoch, trainer__graphs_per_step=graphs_per_step)
+    graphs = open_graphs(config)
+    names = [step.graph.features.name for epoch in range(6) for step in steps(graphs, config, epoch)]
+    assert len(names) == 6 * steps_per_epoch * graphs_per_step
+    rounds = [tuple(names[i : i + 3]) for i in range(0, len(names), 3)]
+    assert {frozenset(names) for names in rounds} == {frozenset(graphs.store.graphs("train"))}
+    assert len(set(rounds)) > 1  # each in an order of its own
+
+
+def test_opened_graphs_are_kept(settings: Settings, open_graphs: OpenGraphs) -> None:
+    config = settings(trainer__steps_per_epoch=6)
+    drawn = steps(open_graphs(config), config)
+    assert len({id(step.graph) for step in drawn}) == 3
+
+
+def test_validation_ranks_the_same_configurations_each_epoch(settings: Settings, open_graphs: OpenGraphs) -> None:
+    config = settings(trainer__validation_configs=10)
+    data = StepData(open_graphs(config), config)
+    assert data.valid == ["synthetic_valid_000", "synthetic_valid_001"]
+    first, second = (list(data.val_dataloader()) for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        assert isinstance(one, Ranking)
+        assert one.rows.tolist() == other.rows.tolist() == sorted(set(one.rows.tolist()))
+        assert len(one.rows) == 10
+        rows, labels = one.graph.features.targets()
+        np.testing.assert_array_equal(one.labels, labels[np.searchsorted(rows, one.rows)])
+    (everything, _) = StepData(open_graphs(config), settings(trainer__validation_configs=10**6)).val_dataloader()
+    assert everything.rows.tolist() == list(range(everything.graph.features.distinct))
+
+
+def test_tiles_train_on_every_row(settings: Settings, open_graphs: OpenGraphs) -> None:
+    config = settings(collection="tile:synthetic", method="full", trainer__configs_per_step=999)
+    for step in steps(open_graphs(config, whole=True), config):
+        features = step.graph.features
+        assert len(step.rows) == len(features.row_of)
+        assert sorted(step.labels.tolist()) == sorted((features.runtime / vars(features)["normalizer"]).tolist())
+        assert step.with_gradient.tolist() == [0]
+
+
+def test_graphs_without_two_runtimes_are_not_validated(
+    settings: Settings, open_graphs: OpenGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their Kendall tau is NaN, which would end the training."""
+    plain_open = FeatureStore.open
+
+    def constant(self: FeatureStore, split: Any, name: str) -> GraphFeatures:
+        features = plain_open(self, split, name)
+        return replace(features, runtime=np.full_like(features.runtime, 7)) if name.endswith("valid_000") else features
+
+    monkeypatch.setattr(FeatureStore, "open", constant)
+    config = settings()
+    data = StepData(open_graphs(config), config)
+    assert data.valid == ["synthetic_valid_001"]
+    assert len(list(data.val_dataloader())) == 1
+
+
+def test_skipped_graphs_are_told(
+    settings: Settings, open_graphs: OpenGraphs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(FeatureStore, "skipped", lambda self, split: {"twin": f"all identical in {split}"})
+    config = settings()
+    with caplog.at_level(logging.WARNING):
+        StepData(open_graphs(config), config)
+    assert "training skips the graph twin: all identical in train" in caplog.text
+
+
+def test_graphs_of_few_segments_are_told_once(
+    settings: Settings, open_graphs: OpenGraphs, caplog: pytest.LogCaptureFixture
+) -> None:
+    graphs = open_graphs(settings())
+    names = graphs.store.graphs("train")
+    counts = [len(graphs.open("train", name).segments) for name in names]
+    smallest, largest = min(counts), max(counts)
+    for sampled, fewer in ((smallest, 0), (smallest + 1, counts.count(smallest)), (largest + 1, 3)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            config = settings(segments__sampled=sampled, trainer__steps_per_epoch=6)
+            assert len(steps(graphs, config)) == 6
+        expected = f"segments.sampled={sampled}: {fewer} of 3 training graphs have fewer segments"
+        assert [record.getMessage().startswith(expected) for record in caplog.records] == [True] * (fewer > 0)
+    caplog.clear()
+    config = settings(method="full", segments__sampled=99)
+    steps(open_graphs(config, whole=True), config)
+    assert not caplog.records  # whole graphs sample nothing
+
+
+@pytest.mark.parametrize("most", [2, 20, 10**6, None])
+def test_a_working_set_fills_at_most_its_table_entries(
+    most: int | None, settings: Settings, open_graphs: OpenGraphs
+) -> None:
+    config = settings(segments__configs_per_graph="null" if most is None else most)
+    graphs = open_graphs(config)
+    data = StepData(graphs, config)
+    entries = data.table_entries()
+    assert list(entries) == data.train
+    for number, name in enumerate(data.train):
+        graph = data.graph("train", number)
+        local = graph.partition.local_codes
+        found = [
+            sum(len(np.unique(local[working_set(graph, number, config, epoch)[0], j])) for j in range(local.shape[1]))
+            for epoch in (0, 10, 20)
+        ]
+        assert max(found) <= entries[name] <= local.shape[1] * (most or graph.features.distinct)
+        if most in (10**6, None):
+            assert set(found) == {entries[name]}
+    assert StepData(open_graphs(config, whole=True), config).table_entries() == {}
+
+
+def test_unknown_samplers_are_named(settings: Settings, open_graphs: OpenGraphs) -> None:
+    config = settings(trainer__sampling="slow")
+    with pytest.raises(ConfigError, match=r"trainer.sampling"):
+        StepData(open_graphs(config), config)
+
+
+def test_the_files_of_few_graphs_are_open_at_once(
+    settings: Settings, open_graphs: OpenGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hlorank.training.step_data._OPEN_GRAPHS", 1)
+    config = settings()
+    graphs = open_graphs(config)
+    data: Any = StepData(graphs, config)
+    data.trainer = SimpleNamespace(current_epoch=0)
+
+    def files() -> int:
+        root = str(graphs.store.root)
+        links = (Path("/proc/self/fd") / link.name for link in Path("/proc/self/fd").iterdir())
+        return sum(str(link.readlink()).startswith(root) for link in links if link.is_symlink())
+
+    before = files()
+    numbers = [files() - before for _ in data.train_dataloader()]
+    assert 0 < max(numbers) <= 2 * min(numbers)  # the graph of the step, and the one before it
