@@ -68,7 +68,7 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
     from lightning.pytorch.callbacks import Callback
 
     from hlorank.models.cost_model import CostModel
-    from hlorank.models.graph_loader import GraphOpener
+    from hlorank.models.graph_loader import GraphLoader
     from hlorank.models.serialization import input_sizes
     from hlorank.training.averaging import StepAveraging
     from hlorank.training.callbacks import peak_memory_bytes
@@ -96,7 +96,7 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
     collection, paths, settings = Collection.parse(config.collection), config.paths, config.trainer
     whole = method_named(config.method).whole_graph or collection.kind == "tile"
     segments = None if whole else Path(paths.segments) / collection.path
-    graphs = GraphOpener(Path(paths.features) / collection.path, segments, torch.device("cpu"))
+    graphs = GraphLoader(Path(paths.features) / collection.path, segments, torch.device("cpu"))
     torch.manual_seed(config.seed)
     model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
     module, clock = RankingModule(model, config), Clock()
@@ -131,14 +131,14 @@ def score_cost(config: Config, folder: Path) -> dict[str, Any]:
     """Scores all configurations of valid, with one thread and with two."""
     import torch
 
-    from hlorank.models.graph_loader import GraphOpener
+    from hlorank.models.graph_loader import GraphLoader
     from hlorank.models.scorer import load_scorer
     from hlorank.training.callbacks import peak_memory_bytes
 
     collection, paths = Collection.parse(config.collection), config.paths
     scorer = load_scorer(folder, config.evaluate.memory_bytes)
     segments = None if scorer.cut is None else Path(paths.segments) / collection.path
-    graphs = GraphOpener(Path(paths.features) / collection.path, segments, torch.device("cpu"))
+    graphs = GraphLoader(Path(paths.features) / collection.path, segments, torch.device("cpu"))
     names = graphs.store.graphs("valid")
 
     def timed(threads: int, clock: Callable[[], float]) -> float:

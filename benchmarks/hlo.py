@@ -1,6 +1,6 @@
 """Speed and memory of reading HLO protobufs on one core.
 
-Speed stands against a plain form that follows the rules one node at a time. Memory is the peak of a process of its own
+Speed stands against a dense form that follows the rules one node at a time. Memory is the peak of a process of its own
 above what it has before reading: for one module of growing size, and for files with more and more modules.
 """
 

@@ -37,7 +37,7 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import Progress
 
-from hlorank.config import Config, load, to_plain
+from hlorank.config import Config, load
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
@@ -45,7 +45,7 @@ from hlorank.fetch import local, synthetic
 from hlorank.files import fingerprint, shared_dir
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partition_collection import partition_collection
@@ -234,7 +234,7 @@ def train(config: Config, finetuned: str | None, progress: Progress) -> dict[str
     """
     collection, memory = Collection.parse(config.collection), config.evaluate.memory_bytes
     segments = None if method_named(config.method).whole_graph else Path(config.paths.segments) / collection.path
-    graphs = GraphOpener(Path(config.paths.features) / collection.path, segments, torch.device("cpu"))
+    graphs = GraphLoader(Path(config.paths.features) / collection.path, segments, torch.device("cpu"))
     data = StepData(graphs, config)
     trained = [data.graph("train", number) for number in range(len(data.train))]  # they stay open
     torch.manual_seed(config.seed)
@@ -281,7 +281,7 @@ def measure(name: str, work: Path, record: Record, quick: bool) -> None:
     for seed, method in product(range(1 if quick else 3), workload.trainings):
         finetuned = TRAININGS[method]
         config = settings(workload, work, method, seed, quick)
-        plain = to_plain(config)
+        plain = config.model_dump(mode="json")
         identity = [plain[part] for part in ("partition", "model", "segments", "loss", "trainer")]
         key = {"workload": name, "seed": seed, "settings": fingerprint([data, *identity])}
         if all(record.holds(key | {"method": one}) for one in (method, finetuned) if one):

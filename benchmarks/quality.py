@@ -30,7 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from hydra import compose, initialize_config_dir
 from rows import append_row, read_rows  # type: ignore[import-not-found] # beside this script
 
-from hlorank.config import Config, load, to_plain
+from hlorank.config import Config, load
 from hlorank.data.collection import Collection
 from hlorank.files import fingerprint
 
@@ -64,7 +64,7 @@ ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "without attention over configurations": ("model.block=[layer_norm,sage,gelu,residual]",),
         "without message passing": ("model.block=[layer_norm,linear,configuration_attention,gelu,residual]",),
         "without one block (three)": ("model.blocks=3",),
-        "without sum over all nodes": ("model.pooling=[mean,max,unit_configurable_sum]",),
+        "without sum over all nodes": ("model.pooling=[mean,max,l2_configurable_sum]",),
         "without sum over configurable nodes": ("model.pooling=[mean,max,sum]",),
         "without logistic loss (ListMLE)": ("loss=listmle",),
         "without sizes of layouts": ("model.layout_sizes=false",),
@@ -72,7 +72,7 @@ ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "without pruning": ("featurize.prune_hops=null",),
     },
     "best_tile": {
-        "without attention over configurations": ("model.readout=[gelu,linear,gelu]",),
+        "without attention over configurations": ("model.post_layers=[gelu,linear,gelu]",),
         "without attention over channels": ("model.block=[instance_norm,sage,residual,gelu,dropout]",),
         "without message passing": ("model.block=[instance_norm,linear,channel_attention,residual,gelu,dropout]",),
         "without late joining (early)": ("model.join=early",),
@@ -176,12 +176,20 @@ def featurize(config: Config) -> str:
 
 def data_key(config: Config) -> str:
     """A name for what is made of the data: features and segments of other settings lie elsewhere."""
-    return fingerprint([to_plain(config.data), to_plain(config.featurize), to_plain(config.partition)])[:12]
+    return fingerprint(
+        [
+            config.data.model_dump(mode="json"),
+            config.featurize.model_dump(mode="json"),
+            config.partition.model_dump(mode="json"),
+        ]
+    )[:12]
 
 
 def training_key(config: Config, data: str) -> str:
     """What tells a training apart: its data, by fingerprint, and its configuration."""
-    return fingerprint([data, {part: value for part, value in to_plain(config).items() if part not in _IGNORED}])
+    return fingerprint(
+        [data, {part: value for part, value in config.model_dump(mode="json").items() if part not in _IGNORED}]
+    )
 
 
 def train_model(config: Config, folder: Path) -> tuple[int, float]:

@@ -26,12 +26,12 @@ from pathlib import Path
 import numpy as np, torch
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import load_model
-from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.graph_loader import GraphLoader
 
 root, collection, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 torch.set_num_threads(1)
 (model,), _ = load_model(root / "models" / collection / "gst", torch.device("cpu"))
-graphs = GraphOpener(root / "features" / collection, root / "segments" / collection, torch.device("cpu"))
+graphs = GraphLoader(root / "features" / collection, root / "segments" / collection, torch.device("cpu"))
 graph = graphs.open("train", graphs.store.graphs("train")[0])
 start = time.perf_counter()
 scores = score_configurations(model, graph, np.arange(count), 2**28)

@@ -1,7 +1,7 @@
 """Time of a training step: gst_e, which looks the other segments up, against gst, which computes them.
 
 Both methods take the same steps on the same synthetic graph in turn: one segment with gradient, the table of gst_e
-warm (it holds every other segment), forward and backward. The paper's claim is about the plain form, where every node
+warm (it holds every other segment), forward and backward. The paper's claim is about the dense form, where every node
 of a segment is computed under every configuration; the ratio with config-sparse propagation and deduplication follows.
 """
 
@@ -34,9 +34,9 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partition_collection import partition_graph, whole_graph
-from hlorank.training.gst.embedding_table import HistoricalTable
+from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.gst.methods import method_named
-from hlorank.training.gst.segment_aggregator import Combiner, StepCost
+from hlorank.training.gst.segment_aggregator import SegmentAggregator, StepCost
 from hlorank.training.losses import pairwise_hinge
 from hlorank.training.step_data import Step
 
@@ -69,7 +69,9 @@ class Workload:
         known = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(MODEL)))
         config = ModelConfig(**{**known, "width": width, "opcode_init": False})
         place = torch.device(device)
-        cut = partition_graph(features, PartitionConfig("topological", MAX_NODES, halo=0, workers=1))
+        cut = partition_graph(
+            features, PartitionConfig(algorithm="topological", max_nodes=MAX_NODES, halo=0, workers=1)
+        )
         return cls(
             GraphInputs(features, cut, place),
             GraphInputs(features, whole_graph(features), place),
@@ -93,10 +95,10 @@ class Training:
     def __init__(self, workload: Workload, method: str, configurations: int) -> None:
         specification, self.model = method_named(method), workload.model
         self.graph = workload.whole if specification.whole_graph else workload.graph
-        self.table: HistoricalTable | None = None
+        self.table: EmbeddingTable | None = None
         if specification.others == "table":
-            self.table = HistoricalTable(self.model.embedding_width, TABLE_BYTES, "float32")
-        self.combine = Combiner(self.model, specification, KEEP_PROBABILITY, self.table)
+            self.table = EmbeddingTable(self.model.embedding_width, TABLE_BYTES, "float32")
+        self.combine = SegmentAggregator(self.model, specification, KEEP_PROBABILITY, self.table)
         rows, labels = self.graph.targets
         self.rows = rows[:configurations]
         self.labels = torch.from_numpy(labels[:configurations]).to(self.graph.device)

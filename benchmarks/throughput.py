@@ -94,7 +94,7 @@ class PublicForm(nn.Module):
         for block, operands, users in zip(self.model.blocks, self.operands, self.users, strict=True):
             z = block.get_submodule("layers.0.module")(x)
             x = x + gelu(operands(z, batch.edge_index) + users(z, flipped))
-        x = self.model.readout.get_submodule("layers.0.module")(x)
+        x = self.model.post_layers.get_submodule("layers.0.module")(x)
         return torch.cat([global_mean_pool(x, batch.batch), global_max_pool(x, batch.batch)], dim=-1)
 
     def embed(self, graph: GraphInputs, j: int, rows: NDArray[np.int64]) -> Tensor:

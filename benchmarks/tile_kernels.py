@@ -1,8 +1,8 @@
 """Tile kernels from the dataset's raw protobuf, each ranked by a model trained on the others.
 
-Converts the 15 kernels of alexnet_train_batch_32 (752 configurations) with the origin `pb`, then for each kernel
+Converts the 15 kernels of alexnet_train_batch_32 (752 configurations) with the origin `hlo`, then for each kernel
 featurizes and trains on the other 14 and evaluates on it. Nothing is chosen by the kernel left out: without a valid
-split the epoch with the smallest training loss is kept. The plain form is a pick at random, whose slowdown is its
+split the epoch with the smallest training loss is kept. The dense form is a pick at random, whose slowdown is its
 expectation. Kernels whose tiles the features cannot tell apart cannot be ranked and stand outside the means, which are
 also given over kernels of more than 5 configurations, as slowdown@5 is 0 for the others.
 """
@@ -26,12 +26,12 @@ import numpy as np
 from hydra import compose, initialize_config_dir
 from numpy.typing import NDArray
 
-from hlorank.config import Config, PbConfig, load
+from hlorank.config import Config, HloConfig, load
 from hlorank.data.collection import Collection, graph_files
 from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
-from hlorank.fetch import hlo as pb
+from hlorank.fetch import hlo
 from hlorank.files import shared_dir
 from hlorank.training.run import train
 
@@ -121,7 +121,9 @@ def main() -> None:
         root = Path(folder)
         (root / "pb").mkdir()
         (root / "pb" / "alexnet_train_batch_32.pb").symlink_to(record.resolve())
-        pb.fetch(COLLECTION, PbConfig(str(root / "pb"), "train", extra=False), root / "all" / COLLECTION.path)
+        hlo.fetch(
+            COLLECTION, HloConfig(root=str(root / "pb"), split="train", extra=False), root / "all" / COLLECTION.path
+        )
         files = graph_files(root / "all", COLLECTION, "train")
         seeds = (0,) if arguments.quick else (0, 1, 2)
         print(f"{'kernel':18} configs distinct      tau  slowdown@1 (random)  slowdown@5 (random)")

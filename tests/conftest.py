@@ -145,7 +145,7 @@ def make_model() -> MakeModel:
         stem=[],
         blocks=2,
         block=["layer_norm", "sage", "gelu", "residual"],
-        readout=["layer_norm"],
+        post_layers=["layer_norm"],
         pooling=["mean", "max"],
         head="mlp",
         directions="separate",
@@ -164,7 +164,7 @@ def make_model() -> MakeModel:
     def make(kind: str = "layout", aggregation: str = "sum", **changes: Any) -> CostModel:
         torch.manual_seed(0)
         sizes = InputSizes("tile" if kind == "tile" else "layout", 4, 6, 5 if kind == "tile" else 0)
-        return CostModel(replace(config, **changes), sizes, aggregation).double()
+        return CostModel(config.model_copy(update=changes), sizes, aggregation).double()
 
     return make
 
@@ -254,7 +254,16 @@ def linear_model(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactor
             data=store.fingerprint,
             steps=3,
             features=store.spec,
-            settings=BaselineConfig(3, 0.1, 4, 1, 0.0, 100, 50, [1.0]),
+            settings=BaselineConfig(
+                iterations=3,
+                learning_rate=0.1,
+                leaves=4,
+                min_leaf=1,
+                l2=0.0,
+                rows_per_graph=100,
+                pairs_per_graph=50,
+                strengths=[1.0],
+            ),
         )
         folder = tmp_path_factory.mktemp("model")
         weight = np.random.default_rng(0).normal(size=columns)

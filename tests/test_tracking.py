@@ -194,5 +194,5 @@ def test_processes_that_start_at_once_share_one_new_store(tmp_path: Path) -> Non
     ]
     errors = [process.communicate()[1].decode() for process in started]
     assert [process.returncode for process in started] == [0, 0, 0], errors
-    config = TrackingConfig(f"sqlite:///{tmp_path}/mlflow.db", "new", "")
+    config = TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db", experiment="new", artifacts="")
     assert sorted(run.info.run_name for run in runs(config)) == ["0", "1", "2"]

@@ -29,7 +29,7 @@ def tracking(
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     mlflow.set_tracking_uri(uri)
-    return TrackingConfig(uri, "hlorank", str(tmp_path / "artifacts"))
+    return TrackingConfig(uri=uri, experiment="hlorank", artifacts=str(tmp_path / "artifacts"))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def log(tracking: TrackingConfig) -> Log:
     def logged(collection: str, tau: float | None, method: str = "gst", seed: int = 0, **other: str) -> str:
         tags = {"collection": collection, "method": method, "data": other.get("data", f"data of {collection}")}
         tags |= {"features": other["features"]} if "features" in other else {}
-        config = TrackingConfig(tracking.uri, other.get("experiment", "hlorank"), tracking.artifacts)
+        config = tracking.model_copy(update={"experiment": other.get("experiment", "hlorank")})
         with open_run(config, "name", tags) as (run_id, _):
             mlflow.log_params({"seed": seed})
             if tau is not None:

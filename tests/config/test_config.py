@@ -10,9 +10,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from hlorank.config import Config, ConfigError, DataConfig, LocalConfig, TrainerConfig, load, to_plain
+from hlorank.config import Config, ConfigError, DataConfig, LocalConfig, TrainerConfig, load
 
-CONF = Path(__file__).parents[1] / "conf"
+CONF = Path(__file__).parents[2] / "conf"
 OPTIONS = sorted((path.parent.name, path.stem) for path in CONF.glob("*/*.yaml"))
 
 GLOBAL = {"experiment", "hparams_search"}  # groups whose options set values of all groups
@@ -58,7 +58,7 @@ def test_every_option_of_every_group_loads_unchanged(group: str, option: str) ->
     own = values(own, "" if group in GLOBAL else group)
     assert own or searched
     assert {key: leaves[key] for key in own} == own
-    loaded = values(to_plain(load(raw)))
+    loaded = values(load(raw).model_dump(mode="json"))
     assert {key: loaded[key] for key in leaves} == leaves
 
 
@@ -130,7 +130,7 @@ def test_interpolations_are_resolved() -> None:
 
 def test_a_plain_configuration_holds_json_types_only() -> None:
     local = LocalConfig(root="x", split_file=None, folds=3, fold=1)
-    plain = to_plain(DataConfig(origin="local", local=local))
+    plain = DataConfig(origin="local", local=local).model_dump(mode="json")
     assert plain["local"] == {"root": "x", "split_file": None, "folds": 3, "fold": 1}
     assert type(plain["local"]) is dict
     assert plain["synthetic"] is None

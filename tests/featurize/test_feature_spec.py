@@ -96,7 +96,18 @@ def test_opcode_index(spec: FeatureSpec) -> None:
     ],
 )
 def test_bad_options_are_refused(key: str, value: Any, remedy: str) -> None:
-    config = FeaturizeConfig("standard", 100.0, 16, None, False, False, False, 0, False, 1)
+    config = FeaturizeConfig(
+        scaling="standard",
+        log_range=100.0,
+        opcode_width=16,
+        prune_hops=None,
+        prune_paths=False,
+        virtual_nodes=False,
+        dims_128=False,
+        walk_steps=0,
+        protobuf=False,
+        workers=1,
+    )
     FeaturizeOptions.from_config(config)
     with pytest.raises(ConfigError, match=rf"featurize.{key}={value}: .*{remedy}"):
-        FeaturizeOptions.from_config(replace(config, **{key: value}))
+        FeaturizeOptions.from_config(config.model_copy(update={key: value}))

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +32,18 @@ MakeGraph = Callable[..., MeasuredGraph]
 
 LAYOUT = Collection("layout", "cpu", "random")
 TILE = Collection("tile", "cpu")
-CONFIG = FeaturizeConfig("standard", 100.0, 8, None, False, False, False, 0, False, 1)
+CONFIG = FeaturizeConfig(
+    scaling="standard",
+    log_range=100.0,
+    opcode_width=8,
+    prune_hops=None,
+    prune_paths=False,
+    virtual_nodes=False,
+    dims_128=False,
+    walk_steps=0,
+    protobuf=False,
+    workers=1,
+)
 
 
 @pytest.fixture
@@ -97,7 +107,7 @@ def test_only_train_is_fitted(tmp_path: Path, raw: Path, layout_graph: MakeGraph
 
 def test_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path, raw: Path) -> None:
     for workers in (1, 3):
-        featurize_collection(raw, LAYOUT, replace(CONFIG, workers=workers), tmp_path / str(workers))
+        featurize_collection(raw, LAYOUT, CONFIG.model_copy(update={"workers": workers}), tmp_path / str(workers))
     assert digests(tmp_path / "1") == digests(tmp_path / "3")
 
 
@@ -125,7 +135,7 @@ def test_another_option_makes_all_graphs_anew(tmp_path: Path, raw: Path) -> None
     output = tmp_path / "out"
     featurize_collection(raw, LAYOUT, CONFIG, output)
     before = changed_at(output)
-    featurize_collection(raw, LAYOUT, replace(CONFIG, prune_hops=1), output)
+    featurize_collection(raw, LAYOUT, CONFIG.model_copy(update={"prune_hops": 1}), output)
     after = changed_at(output)
     assert all(after[key] != before[key] for key in before)
     assert FeatureStore(output).open("train", "b").nodes < 40
@@ -144,7 +154,7 @@ def test_the_split_half_tau_of_a_sidecar_is_kept(tmp_path: Path, raw: Path) -> N
 
 
 def test_pruning_leaves_tiles_alone(tmp_path: Path, raw: Path) -> None:
-    featurize_collection(raw, TILE, replace(CONFIG, prune_hops=0), tmp_path / "out")
+    featurize_collection(raw, TILE, CONFIG.model_copy(update={"prune_hops": 0}), tmp_path / "out")
     assert FeatureStore(tmp_path / "out").open("train", "b").nodes == 6
 
 
@@ -188,7 +198,7 @@ def test_all_bad_files_are_named(tmp_path: Path, raw: Path, workers: int) -> Non
         path = raw / LAYOUT.path / name
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError) as caught:
-        featurize_collection(raw, LAYOUT, replace(CONFIG, workers=workers), tmp_path / "out")
+        featurize_collection(raw, LAYOUT, CONFIG.model_copy(update={"workers": workers}), tmp_path / "out")
     assert all(name in str(caught.value) for name in bad)
     assert "a.4x4" not in str(caught.value)
 
@@ -207,7 +217,7 @@ def test_an_empty_train_split_is_an_error(tmp_path: Path, raw: Path) -> None:
 
 def test_workers_below_1_are_refused(tmp_path: Path, raw: Path) -> None:
     with pytest.raises(ConfigError, match=r"featurize\.workers=0: set it to at least 1"):
-        featurize_collection(raw, LAYOUT, replace(CONFIG, workers=0), tmp_path / "out")
+        featurize_collection(raw, LAYOUT, CONFIG.model_copy(update={"workers": 0}), tmp_path / "out")
 
 
 def test_a_graph_that_is_not_there(tmp_path: Path, raw: Path) -> None:
@@ -253,7 +263,7 @@ def test_metrics(tmp_path: Path, raw: Path) -> None:
 
 
 def test_metrics_tell_how_far_graphs_shrink(tmp_path: Path, raw: Path) -> None:
-    config = replace(CONFIG, prune_hops=0, prune_paths=True, virtual_nodes=True)
+    config = CONFIG.model_copy(update={"prune_hops": 0, "prune_paths": True, "virtual_nodes": True})
     featurize_collection(raw, LAYOUT, config, tmp_path / "out")
     store, metrics = FeatureStore(tmp_path / "out"), read_json(tmp_path / "out/metrics.json")
     reduced = [reduction(read_graph(path, "layout"), store.spec.options) for path in graph_files(raw, LAYOUT, "train")]
@@ -304,11 +314,11 @@ def chain(nodes: int, size: int) -> Program:
 
 
 def test_extra_features_of_the_protobuf(tmp_path: Path, raw: Path) -> None:
-    config, output = replace(CONFIG, protobuf=True), tmp_path / "out"
+    config, output = CONFIG.model_copy(update={"protobuf": True}), tmp_path / "out"
     files = sorted((raw / LAYOUT.path).rglob("*.npz"))
     for path in files[1:]:
         write_extra(path, chain(40, 3))
-    with pytest.raises(DataError, match=f"extra features of {files[0].name}.*data.pb.extra=true"):
+    with pytest.raises(DataError, match=f"extra features of {files[0].name}.*data.hlo.extra=true"):
         featurize_collection(raw, LAYOUT, config, output)
     write_extra(files[0], chain(40, 3))
     featurize_collection(raw, LAYOUT, config, output)
@@ -335,5 +345,5 @@ def test_extra_features_missing_outside_train_are_named(tmp_path: Path, raw: Pat
     for path in (raw / LAYOUT.path / "train").glob("*.npz"):
         write_extra(path, chain(40, 3))
     with pytest.raises(DataError, match=r"c.extra.npz") as caught:
-        featurize_collection(raw, LAYOUT, replace(CONFIG, protobuf=True), tmp_path / "out")
+        featurize_collection(raw, LAYOUT, CONFIG.model_copy(update={"protobuf": True}), tmp_path / "out")
     assert "..d.extra.npz" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Sizes of the dimensions that layouts put in order: exact, and against a plain form."""
+"""Sizes of the dimensions that layouts put in order: exact, and against a dense form."""
 
 from __future__ import annotations
 

@@ -46,7 +46,9 @@ def write_tree(root: Path, **graphs: list[str]) -> Path:
 
 
 def config(root: Path | str, split_file: Path | None = None, folds: int = 3, fold: int = 0) -> LocalConfig:
-    return LocalConfig(str(root), None if split_file is None else str(split_file), folds, fold)
+    return LocalConfig(
+        root=str(root), split_file=None if split_file is None else str(split_file), folds=folds, fold=fold
+    )
 
 
 def tree(output: Path) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from hlorank.hlo.hlo_pb2 import (
 
 @pytest.fixture(scope="session")
 def benchmark_module() -> dict[str, Any]:
-    """The globals of benchmarks/hlo.py, which holds the plain form and the generator of modules."""
+    """The globals of benchmarks/hlo.py, which holds the dense form and the generator of modules."""
     return runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "hlo.py"))
 
 

@@ -17,7 +17,7 @@ from torch.nn.functional import gelu, leaky_relu, normalize, relu
 
 from hlorank.config import load
 from hlorank.models.block import Block
-from hlorank.models.compression.colouring import State
+from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.cost_model import CostModel
 from hlorank.models.edges import Edges
 from hlorank.models.inputs import GraphInputs, Segment
@@ -138,14 +138,14 @@ def states() -> Tensor:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_blocks_equal_their_equations(name: str, segment: Segment) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = replace(load(compose("config", overrides=[f"experiment={name}"])).model, width=WIDTH)
+        config = load(compose("config", overrides=[f"experiment={name}"])).model.model_copy(update={"width": WIDTH})
     torch.manual_seed(0)
     block = Block(config.block, config, "model.block").double().eval()
     for key, parameter in block.named_parameters():
         if key.endswith("bias"):
             torch.nn.init.normal_(parameter)
     x = states()
-    result = block(State.of(x), segment, config_sparse=True).dense()
+    result = block(NodeStates.of(x), segment, config_sparse=True).dense()
     torch.testing.assert_close(result, PUBLISHED[name](block.layers, x), rtol=1e-6, atol=1e-7)
     assert (result - x).abs().max() > 0.1
 
@@ -156,14 +156,14 @@ def test_a_residual_adds_what_came_into_the_block(make_model: Callable[..., Cost
     block = Block(names, config, "model.block").double()
     _, linear = block.layers
     expected = linear.get_submodule("module")(relu(x) + 2 * x) + x
-    torch.testing.assert_close(block(State.of(x), segment, config_sparse=False).dense(), expected)
+    torch.testing.assert_close(block(NodeStates.of(x), segment, config_sparse=False).dense(), expected)
 
 
 def test_a_block_counts_what_mixes(make_model: Callable[..., CostModel], segment: Segment) -> None:
     config = make_model(width=WIDTH).config
     block = Block(["linear", "sage", "residual", "squeeze_excite", "gelu"], config, "model.block").double()
     assert list(block.mixing_layers()) == [("sage", Mixing.NEIGHBOURS), ("squeeze_excite", Mixing.SEGMENT)]
-    block(State.of(states()), segment, config_sparse=True)
+    block(NodeStates.of(states()), segment, config_sparse=True)
     assert block.computed_rows == 2 * 4 * 3  # two layers, four nodes, three configurations
-    block(State.of(states()[:, :1]), segment, config_sparse=True)
+    block(NodeStates.of(states()[:, :1]), segment, config_sparse=True)
     assert block.computed_rows == 2 * 4 * 3 + 2 * 4

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hlorank.config import ConfigError
 from hlorank.featurize.features import LayoutFeatures
-from hlorank.models.compression.colouring import State
+from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.cost_model import CostModel
 from hlorank.models.encoder import Encoder
 from hlorank.models.inputs import ConfigurationBatch, GraphInputs, LayoutBatch, Segment, TileBatch
@@ -22,7 +22,7 @@ MakeModel = Callable[..., CostModel]
 MakeInputs = Callable[..., GraphInputs]
 
 
-def first_states(encoder: Encoder, segment: Segment, batch: ConfigurationBatch) -> State:
+def first_states(encoder: Encoder, segment: Segment, batch: ConfigurationBatch) -> NodeStates:
     """Where the configuration joins early."""
     return encoder.join(encoder.nodes(segment, len(batch), apart=False), segment, batch)
 

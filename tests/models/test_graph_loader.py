@@ -11,32 +11,32 @@ import torch
 
 from hlorank.featurize.feature_store import graph_folder
 from hlorank.files import DataError, write_array
-from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.graph_loader import GraphLoader
 
 CPU = torch.device("cpu")
 COLLECTION = Path("layout/synthetic/random")
 
 
 @pytest.fixture
-def graphs(tiny_collections: Path, tmp_path: Path) -> GraphOpener:
+def graphs(tiny_collections: Path, tmp_path: Path) -> GraphLoader:
     """The tiny layout collection, with segments of its own that a test may damage."""
     shutil.copytree(tiny_collections / "segments" / COLLECTION, tmp_path / "segments")
-    return GraphOpener(tiny_collections / "features" / COLLECTION, tmp_path / "segments", CPU)
+    return GraphLoader(tiny_collections / "features" / COLLECTION, tmp_path / "segments", CPU)
 
 
-def test_a_cut_is_the_opened_graphs(graphs: GraphOpener) -> None:
+def test_a_cut_is_the_opened_graphs(graphs: GraphLoader) -> None:
     (name, *_) = graphs.store.graphs("train")
     cut, opened = graphs.cut("train", name), graphs.open("train", name)
     assert cut is not None
     assert cut.segments == len(opened.segments) > 1
     np.testing.assert_array_equal(cut.segment_of, opened.partition.segment_of)
-    assert GraphOpener(graphs.store.root, None, CPU).cut("train", name) is None
+    assert GraphLoader(graphs.store.root, None, CPU).cut("train", name) is None
 
 
 @pytest.mark.parametrize(("key", "rows"), [("segment_of", "nodes"), ("local_codes", "distinct configurations")])
 @pytest.mark.parametrize("change", [-1, 1])
 def test_segments_that_miss_a_row_are_named(
-    key: str, rows: str, change: int, graphs: GraphOpener, tmp_path: Path
+    key: str, rows: str, change: int, graphs: GraphLoader, tmp_path: Path
 ) -> None:
     (name, *_) = graphs.store.graphs("train")
     path = graph_folder(tmp_path / "segments", "train", name) / f"{key}.npy"

@@ -13,7 +13,7 @@ import torch
 from hlorank.config import Config
 from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.models import scoring
-from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scorer import load_scorer
 from hlorank.models.scoring import embed_configurations, score_configurations
 from hlorank.models.serialization import load_model
@@ -23,9 +23,9 @@ Settings = Callable[..., Config]
 CPU, MEMORY = torch.device("cpu"), 2**30
 
 
-def opened(config: Config) -> GraphOpener:
+def opened(config: Config) -> GraphLoader:
     path = Path("layout/synthetic/random")
-    return GraphOpener(Path(config.paths.features) / path, Path(config.paths.segments) / path, CPU)
+    return GraphLoader(Path(config.paths.features) / path, Path(config.paths.segments) / path, CPU)
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

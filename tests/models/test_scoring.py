@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -172,7 +171,7 @@ def test_averaging_over_orders_makes_scores_depend_less_on_the_order(
     single = np.stack([scored(order) for order in orders])
     np.testing.assert_array_equal(mean_over_orders(score_configurations, model, graph, 2**30), single[0])
     for count in (2, 4):
-        model.config = replace(model.config, permutations=count)
+        model.config = model.config.model_copy(update={"permutations": count})
         found = mean_over_orders(score_configurations, model, graph, 2**30)
         np.testing.assert_allclose(found, single[:count].mean(axis=0), rtol=1e-12)
     spread = single.std(axis=0).mean()

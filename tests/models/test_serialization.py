@@ -20,20 +20,20 @@ from hlorank.config import PartitionConfig
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import DataError, sha256_file
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import SPEC, WEIGHTS, ModelSpec, input_sizes, load_model, save_model, sealed
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def graphs(tiny_collections: Path) -> GraphOpener:
+def graphs(tiny_collections: Path) -> GraphLoader:
     path = Path("layout/synthetic/random")
-    return GraphOpener(tiny_collections / "features" / path, tiny_collections / "segments" / path, CPU)
+    return GraphLoader(tiny_collections / "features" / path, tiny_collections / "segments" / path, CPU)
 
 
 @pytest.fixture
-def spec(graphs: GraphOpener, make_model: Callable[..., CostModel]) -> ModelSpec:
+def spec(graphs: GraphLoader, make_model: Callable[..., CostModel]) -> ModelSpec:
     return ModelSpec(
         version=__version__,
         collection="layout:synthetic:random",
@@ -42,7 +42,7 @@ def spec(graphs: GraphOpener, make_model: Callable[..., CostModel]) -> ModelSpec
         aggregation="sum",
         whole_graph=False,
         partition=graphs.partition,
-        cut=PartitionConfig("topological", 4, halo=1, workers=1),
+        cut=PartitionConfig(algorithm="topological", max_nodes=4, halo=1, workers=1),
         data=graphs.fingerprint,
         steps=12,
         features=graphs.store.spec,
@@ -70,7 +70,7 @@ def write_sealed(folder: Path, value: dict[str, Any]) -> None:
     (folder / SPEC).write_text(json.dumps(sealed(value)))
 
 
-def test_a_loaded_model_gives_the_same_scores(saved: Saved, graphs: GraphOpener) -> None:
+def test_a_loaded_model_gives_the_same_scores(saved: Saved, graphs: GraphLoader) -> None:
     folder, model, spec = saved
     (loaded,), loaded_spec = load_model(folder, CPU)
     assert loaded_spec.to_json() == spec.to_json()
@@ -142,7 +142,7 @@ def test_damaged_weights(damage: Callable[[Path], object], message: str, saved: 
         load_model(folder, CPU)
 
 
-def test_weights_of_another_model(saved: Saved, graphs: GraphOpener) -> None:
+def test_weights_of_another_model(saved: Saved, graphs: GraphLoader) -> None:
     folder, *_ = saved
     value = content(folder)
     value["model"]["blocks"] = 3
@@ -260,12 +260,12 @@ def test_input_sizes(tiny_collections: Path) -> None:
     assert (input_sizes(layout.spec).kind, input_sizes(layout.spec).tile_columns) == ("layout", 0)
 
 
-def test_graphs_open_whole_or_cut(tiny_collections: Path, graphs: GraphOpener) -> None:
+def test_graphs_open_whole_or_cut(tiny_collections: Path, graphs: GraphLoader) -> None:
     (name, *_) = graphs.store.graphs("valid")
-    whole = GraphOpener(graphs.store.root, None, CPU)
+    whole = GraphLoader(graphs.store.root, None, CPU)
     assert len(graphs.open("valid", name).segments) > 1
     assert len(whole.open("valid", name).segments) == 1
     assert whole.partition == ""
     assert len({whole.fingerprint, graphs.fingerprint, whole.store.fingerprint}) == 3
     with pytest.raises(DataError, match="run the stage partition"):
-        GraphOpener(tiny_collections / "features/tile/synthetic", graphs.store.root, CPU)
+        GraphLoader(tiny_collections / "features/tile/synthetic", graphs.store.root, CPU)

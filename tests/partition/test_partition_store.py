@@ -32,7 +32,18 @@ from hlorank.partition.partition_store import PartitionStore
 
 LAYOUT = Collection.parse("layout:synthetic:random")
 TILE = Collection.parse("tile:synthetic")
-FEATURIZE = FeaturizeConfig("standard", 100.0, 2, None, False, False, False, 0, False, 1)
+FEATURIZE = FeaturizeConfig(
+    scaling="standard",
+    log_range=100.0,
+    opcode_width=2,
+    prune_hops=None,
+    prune_paths=False,
+    virtual_nodes=False,
+    dims_128=False,
+    walk_steps=0,
+    protobuf=False,
+    workers=1,
+)
 PARTITION = PartitionConfig(algorithm="metis", max_nodes=10, halo=0, workers=1)
 
 KILLED = """
@@ -102,7 +113,7 @@ def marked(root: Path) -> set[Path]:
 
 @pytest.mark.parametrize("halo", [0, 2])
 def test_a_store_gives_what_was_cut(features: Path, tmp_path: Path, halo: int) -> None:
-    config = replace(PARTITION, halo=halo)
+    config = PARTITION.model_copy(update={"halo": halo})
     partition_collection(features, config, tmp_path)
     store, feature_store = PartitionStore(tmp_path), FeatureStore(features)
     store.check(feature_store)
@@ -124,7 +135,7 @@ def test_another_halo_is_another_partition(features: Path, tmp_path: Path, caplo
     without = PartitionStore(tmp_path).spec.fingerprint
     mark(tmp_path)
     with caplog.at_level("INFO", "hlorank.partition.partition_collection"):
-        partition_collection(features, replace(PARTITION, halo=1), tmp_path)
+        partition_collection(features, PARTITION.model_copy(update={"halo": 1}), tmp_path)
     assert marked(tmp_path) == set()
     assert PartitionStore(tmp_path).spec.fingerprint != without
     metrics = json.loads((tmp_path / "metrics.json").read_text())
@@ -153,7 +164,7 @@ def test_metrics_and_table_agree(features: Path, tmp_path: Path) -> None:
 
 def test_workers_do_not_change_a_byte(features: Path, tmp_path: Path) -> None:
     partition_collection(features, PARTITION, tmp_path / "one")
-    partition_collection(features, replace(PARTITION, workers=2), tmp_path / "two")
+    partition_collection(features, PARTITION.model_copy(update={"workers": 2}), tmp_path / "two")
     assert content(tmp_path / "one") == content(tmp_path / "two")
 
 
@@ -178,7 +189,9 @@ def test_unchanged_graphs_are_kept_and_others_removed(tmp_path: Path) -> None:
     (raw / "valid" / "graph_1.bf16.npz").unlink()
     changed = replace(measured_graph(9), name="graph_2.bf16")
     write_graph(raw / "test" / "graph_2.bf16.npz", changed)
-    featurize_collection(tmp_path / "raw", LAYOUT, replace(FEATURIZE, scaling="minmax"), tmp_path / "features")
+    featurize_collection(
+        tmp_path / "raw", LAYOUT, FEATURIZE.model_copy(update={"scaling": "minmax"}), tmp_path / "features"
+    )
     with pytest.raises(DataError, match=r"spec.json: features: .* re-run the stage partition"):
         PartitionStore(output).check(FeatureStore(tmp_path / "features"))
 
@@ -189,7 +202,7 @@ def test_unchanged_graphs_are_kept_and_others_removed(tmp_path: Path) -> None:
     PartitionStore(output).check(FeatureStore(tmp_path / "features"))
 
     mark(output)
-    partition_collection(tmp_path / "features", replace(PARTITION, max_nodes=9), output)
+    partition_collection(tmp_path / "features", PARTITION.model_copy(update={"max_nodes": 9}), output)
     assert marked(output) == set()
 
 

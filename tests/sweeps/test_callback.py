@@ -20,7 +20,7 @@ from mlflow.tracking import MlflowClient
 from omegaconf import OmegaConf
 
 import hlorank
-from hlorank.config import Config, ConfigError, to_plain
+from hlorank.config import Config, ConfigError
 from hlorank.files import fingerprint
 from hlorank.stages.hydra_main import stage
 from hlorank.sweeps import callback
@@ -57,7 +57,7 @@ def train(config: Config) -> float:
         if (trial := current_trial(config)) is not None:
             for epoch in range(1, 4):
                 trial.report(tau * epoch / 3, epoch)
-                trial.give_up_if_poor()
+                trial.raise_if_pruned()
         mlflow.log_metrics({BEST_TAU: tau, TRAIN_SECONDS: 1.0})
         return tau
 
@@ -68,7 +68,7 @@ def call(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
     shutil.copytree(CONF, tmp_path / "conf")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    subtrees = {name: to_plain(getattr(config, name)) for name in ("paths", "tracking")}
+    subtrees = {name: getattr(config, name).model_dump(mode="json") for name in ("paths", "tracking")}
     fixed = [f"{key}={value}" for key, value in flatten(subtrees).items()]
     fixed += [f"sweep.storage={config.sweep.storage}", "hydra.job.name=train", "hydra.sweep.dir=sweep"]
     fixed += ["hydra/job_logging=none", "hydra/hydra_logging=none"]

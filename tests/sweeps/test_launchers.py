@@ -19,7 +19,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 import hlorank
-from hlorank.config import Config, to_plain
+from hlorank.config import Config
 from hlorank.sweeps.trial import open_study
 from hlorank.tracking import flatten
 
@@ -39,7 +39,7 @@ LAUNCHERS = {
 def start(config: Config, tmp_path: Path) -> Start:
     """Starts the stage train in a project folder of its own, with a training of seconds."""
     shutil.copytree(ROOT / "conf", tmp_path / "conf")
-    subtrees = {name: to_plain(getattr(config, name)) for name in ("paths", "trainer", "tracking")}
+    subtrees = {name: getattr(config, name).model_dump(mode="json") for name in ("paths", "trainer", "tracking")}
     fixed = [f"{name}={value}" for name, value in flatten(subtrees).items() if value is not None]
     fixed += [f"collection={config.collection}", f"sweep.storage={config.sweep.storage}", "model.width=8"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_TR", "HYDRA"))}

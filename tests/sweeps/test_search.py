@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,9 @@ def test_the_same_seed_tries_the_same(sampler: str, config: SweepConfig) -> None
     tried = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         launcher = Launcher()
-        search(open_study(replace(config, name=name), "p", create=True), sampler=sampler, seed=seed).run(launcher)
+        search(open_study(config.model_copy(update={"name": name}), "p", create=True), sampler=sampler, seed=seed).run(
+            launcher
+        )
         tried.append(launcher.jobs)
     assert tried[0] == tried[1] != tried[2]
     assert [job[0] for job in tried[0]] == ["y=1"] * 6
@@ -71,7 +72,7 @@ def test_the_same_seed_tries_the_same(sampler: str, config: SweepConfig) -> None
 @pytest.mark.parametrize("dies", [1, 3])
 def test_an_interrupted_search_tries_what_it_would_have(dies: int, config: SweepConfig) -> None:
     whole, first, second = Launcher(), Launcher(dies), Launcher()
-    search(open_study(replace(config, name="whole"), "p", create=True), trials=6, batch=2).run(whole)
+    search(open_study(config.model_copy(update={"name": "whole"}), "p", create=True), trials=6, batch=2).run(whole)
     with pytest.raises(KeyboardInterrupt):
         search(open_study(config, "p", create=True), trials=6, batch=2).run(first)
     search(open_study(config, "p", create=True), trials=6, batch=2).run(second)
@@ -162,11 +163,11 @@ def test_mistakes_are_named(settings: dict[str, Any], message: str, config: Swee
 
 def test_a_store_that_can_not_be_opened(config: SweepConfig) -> None:
     with pytest.raises(ConfigError, match=r"^sweep\.storage=nonsense: "):
-        open_study(replace(config, storage="nonsense"), "p", create=True)
+        open_study(config.model_copy(update={"storage": "nonsense"}), "p", create=True)
 
 
 def test_a_search_without_a_name_is_that_of_its_run(config: SweepConfig) -> None:
-    assert open_study(replace(config, name=None), "parent", create=True).study_name == "parent"
+    assert open_study(config.model_copy(update={"name": None}), "parent", create=True).study_name == "parent"
 
 
 def run_trial(config: SweepConfig, taus: list[float]) -> TrialState:
@@ -177,7 +178,7 @@ def run_trial(config: SweepConfig, taus: list[float]) -> TrialState:
     try:
         for step, tau in enumerate(taus, start=1):
             trial.report(tau, step)
-            trial.give_up_if_poor()
+            trial.raise_if_pruned()
     except Pruned:
         return study.trials[number].state
     study.tell(number, max(taus))
@@ -185,16 +186,16 @@ def run_trial(config: SweepConfig, taus: list[float]) -> TrialState:
 
 
 def test_poor_trials_are_given_up(config: SweepConfig) -> None:
-    config = replace(config, prune=True)
+    config = config.model_copy(update={"prune": True})
     assert run_trial(config, [0.5, 0.6, 0.7]) is TrialState.COMPLETE
     assert run_trial(config, [0.6, 0.7, 0.8]) is TrialState.COMPLETE
     assert run_trial(config, [0.1, 0.2, 0.3]) is TrialState.PRUNED
     study = open_study(config, "p", create=False)
     assert study.trials[2].intermediate_values == {1: 0.1}
-    assert run_trial(replace(config, prune=False), [0.1, 0.2, 0.3]) is TrialState.COMPLETE
-    assert run_trial(replace(config, prune_after_epochs=3), [0.1, 0.2, 0.3]) is TrialState.PRUNED
+    assert run_trial(config.model_copy(update={"prune": False}), [0.1, 0.2, 0.3]) is TrialState.COMPLETE
+    assert run_trial(config.model_copy(update={"prune_after_epochs": 3}), [0.1, 0.2, 0.3]) is TrialState.PRUNED
     assert sorted(study.trials[4].intermediate_values) == [1, 2, 3]
-    assert run_trial(replace(config, prune_after_trials=9), [0.1, 0.1]) is TrialState.COMPLETE
+    assert run_trial(config.model_copy(update={"prune_after_trials": 9}), [0.1, 0.1]) is TrialState.COMPLETE
 
 
 def test_a_resumed_training_may_report_an_epoch_again(config: SweepConfig) -> None:

@@ -13,20 +13,20 @@ import torch
 from hlorank.config import Config
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.graph_loader import GraphLoader
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
 
 @pytest.fixture
-def open_graphs() -> Callable[..., GraphOpener]:
+def open_graphs() -> Callable[..., GraphLoader]:
     """Opens the collection of a configuration, whole or cut into segments."""
 
-    def make(config: Config, whole: bool = False) -> GraphOpener:
+    def make(config: Config, whole: bool = False) -> GraphLoader:
         path = Collection.parse(config.collection).path
         segments = None if whole else Path(config.paths.segments) / path
-        return GraphOpener(Path(config.paths.features) / path, segments, torch.device("cpu"))
+        return GraphLoader(Path(config.paths.features) / path, segments, torch.device("cpu"))
 
     return make
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,9 +32,9 @@ def test_members_differ_in_their_seed_and_share_the_time(settings: Settings) -> 
     assert seeds == [member.config.seed for member in make_members(config, GRAPHS)]
     for member in members:
         assert member.config.trainer.cpu_seconds == 15
-        assert replace(member.config, seed=7, trainer=config.trainer) == config
+        assert member.config.model_copy(update={"seed": 7, "trainer": config.trainer}) == config
         assert member.held_out == ()
-    assert not set(seeds) & {m.config.seed for m in make_members(replace(config, seed=8), GRAPHS)}
+    assert not set(seeds) & {m.config.seed for m in make_members(config.model_copy(update={"seed": 8}), GRAPHS)}
 
 
 def test_folds_hold_out_every_graph_once_and_families_together(settings: Settings) -> None:

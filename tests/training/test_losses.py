@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 from itertools import permutations
+from typing import Any
 
 import pytest
 import torch
@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hlorank.config import ConfigError, LossConfig
+from hlorank.config import ConfigError, LossTerm
 from hlorank.training.losses import (
     Loss,
     listmle,
-    log_differences,
     log_mape,
     log_mse,
     make_loss,
     pairwise_hinge,
-    pairwise_logistic,
+    pairwise_l1,
+    ranknet,
 )
 
 
@@ -57,14 +57,14 @@ def test_hinge_by_hand() -> None:
 def test_logistic_by_hand() -> None:
     # 20 over 10: a difference of 1; 30 over 10: -1; 30 over 20: -2.
     expected = [math.log(1 + math.exp(-1)), math.log(1 + math.e), math.log(1 + math.exp(2))]
-    assert float(pairwise_logistic(vector(1, 2, 0), vector(10, 20, 30))) == pytest.approx(sum(expected) / 3)
+    assert float(ranknet(vector(1, 2, 0), vector(10, 20, 30))) == pytest.approx(sum(expected) / 3)
     # Without an order in the scores either may be slower.
-    assert float(pairwise_logistic(vector(5, 5), vector(10, 20))) == pytest.approx(math.log(2))
-    assert float(pairwise_logistic(vector(1e4, -1e4), vector(1, 2))) == pytest.approx(2e4)  # no overflow
-    assert float(pairwise_logistic(vector(-1e4, 1e4), vector(1, 2))) == 0.0
+    assert float(ranknet(vector(5, 5), vector(10, 20))) == pytest.approx(math.log(2))
+    assert float(ranknet(vector(1e4, -1e4), vector(1, 2))) == pytest.approx(2e4)  # no overflow
+    assert float(ranknet(vector(-1e4, 1e4), vector(1, 2))) == 0.0
 
 
-@pytest.mark.parametrize("loss", [partial(pairwise_hinge, margin=0.5), pairwise_logistic])
+@pytest.mark.parametrize("loss", [partial(pairwise_hinge, margin=0.5), ranknet])
 def test_ties_form_no_ordered_pairs(loss: Loss) -> None:
     assert float(loss(vector(1, -2, 3), vector(5, 5, 5))) == 0.0
     assert float(loss(vector(7), vector(5))) == 0.0
@@ -96,23 +96,23 @@ def test_log_mse_by_hand() -> None:
     assert log_mse(torch.tensor([0.0, 4.0]), vector(1, 2)).dtype == torch.float32
 
 
-def test_log_differences_by_hand() -> None:
+def test_pairwise_l1_by_hand() -> None:
     # Differences of scores 2, 1, -1 against those of log runtime 1, 3, 2: errors 1, 2, 3.
     labels = vector(1, math.e, math.exp(3))
-    assert float(log_differences(vector(0, 2, 1), labels)) == pytest.approx(2.0)
-    assert float(log_differences(vector(0, 3), vector(7, 7))) == pytest.approx(3.0)  # equal runtimes, unequal scores
-    assert float(log_differences(vector(4), vector(7))) == 0.0
+    assert float(pairwise_l1(vector(0, 2, 1), labels)) == pytest.approx(2.0)
+    assert float(pairwise_l1(vector(0, 3), vector(7, 7))) == pytest.approx(3.0)  # equal runtimes, unequal scores
+    assert float(pairwise_l1(vector(4), vector(7))) == 0.0
 
 
 @given(scored)
 @settings(deadline=None, max_examples=40)
-def test_log_differences_are_the_mean_over_all_pairs(drawn: list[tuple[float, int]]) -> None:
+def test_pairwise_l1_are_the_mean_over_all_pairs(drawn: list[tuple[float, int]]) -> None:
     errors = [
         abs((score - other) - (math.log(label) - math.log(second)))
         for i, (score, label) in enumerate(drawn)
         for other, second in drawn[:i]
     ]
-    loss = log_differences(vector(*(score for score, _ in drawn)), vector(*(float(label) for _, label in drawn)))
+    loss = pairwise_l1(vector(*(score for score, _ in drawn)), vector(*(float(label) for _, label in drawn)))
     assert float(loss) == pytest.approx(sum(errors) / max(1, len(errors)), abs=1e-12)
 
 
@@ -130,7 +130,7 @@ def test_log_mape_by_hand() -> None:
     assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("loss", [log_differences, log_mse, log_mape])
+@pytest.mark.parametrize("loss", [pairwise_l1, log_mse, log_mape])
 @given(drawn=scored, shift=st.floats(-5, 5), unit=st.floats(0.1, 100))
 @settings(deadline=None, max_examples=30)
 def test_log_losses_ignore_shifts_of_scores_and_units_of_runtime(
@@ -146,14 +146,21 @@ def test_log_losses_ignore_shifts_of_scores_and_units_of_runtime(
 
 LOSSES: dict[str, Loss] = {
     "hinge": partial(pairwise_hinge, margin=0.3),
-    "logistic": pairwise_logistic,
+    "ranknet": ranknet,
     "listmle": listmle,
-    "differences": log_differences,
+    "pairwise_l1": pairwise_l1,
     "mse": log_mse,
     "mape": log_mape,
 }
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-NO_WEIGHTS = LossConfig(**dict.fromkeys(LOSSES, 0.0), margin=0.3)
+
+
+def terms(**weights: float) -> dict[str, LossTerm]:
+    """The section `loss` with these weights."""
+    return {name: LossTerm(weight=weight, **MARGIN if name == "hinge" else {}) for name, weight in weights.items()}
+
+
+MARGIN: Any = {"margin": 0.3}
 
 
 @every_loss
@@ -192,24 +199,24 @@ def test_a_step_against_the_gradient_lowers_the_loss(loss: Loss) -> None:
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_by_name(name: str) -> None:
     scores, labels = vector(0.3, -1, 2), vector(3, 2, 1)
-    assert make_loss(replace(NO_WEIGHTS, **{name: 1.0}))(scores, labels) == LOSSES[name](scores, labels)
+    assert make_loss(terms(**{name: 1.0}))(scores, labels) == LOSSES[name](scores, labels)
 
 
 def test_losses_are_summed_by_weight() -> None:
     scores, labels = vector(0.3, -1, 2), vector(3, 2, 1)
-    loss = make_loss(replace(NO_WEIGHTS, listmle=2.0, mse=0.02))
+    loss = make_loss(terms(listmle=2.0, mse=0.02))
     torch.testing.assert_close(loss(scores, labels), 2 * listmle(scores, labels) + 0.02 * log_mse(scores, labels))
 
 
 @pytest.mark.parametrize(
-    ("weights", "message"),
+    ("section", "key"),
     [
-        ({}, "loss: all weights are 0; set one of hinge, logistic, listmle, differences, mse, mape above"),
-        ({"mse": 1.0, "hinge": -0.5}, "loss.hinge=-0.5: set it to 0, or to a finite weight above"),
-        ({"listmle": math.inf}, "loss.listmle=inf"),
-        ({"mape": math.nan}, "loss.mape=nan"),
+        ({"mse": LossTerm(weight=0)}, "loss"),
+        ({"hinge": LossTerm(weight=1)}, r"loss\.hinge\.margin"),
+        ({"mse": LossTerm.model_validate({"weight": 1, "margin": 1})}, r"loss\.mse\.margin"),
+        ({"msle": LossTerm(weight=1)}, "loss=msle"),
     ],
 )
-def test_wrong_weights_are_named(weights: dict[str, float], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make_loss(replace(NO_WEIGHTS, **weights))
+def test_wrong_terms_are_named(section: dict[str, LossTerm], key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{key}: "):
+        make_loss(section)

@@ -102,7 +102,7 @@ def test_an_epoch_logs_what_its_steps_cost(settings: Settings) -> None:
     module.on_train_epoch_end()
     assert logged == {
         "train/rows": 30,
-        "train/rows_of_plain_form": 0.25,
+        "train/rows_of_dense_form": 0.25,
         "table/hit_rate": 0.75,
         "table/staleness_steps": 2.5,
         "table/bytes": 3 * (4 * width + ENTRY_OVERHEAD),

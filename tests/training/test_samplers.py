@@ -53,7 +53,7 @@ def test_fast_draws_fast_ones_more_often() -> None:
     """One draw by Gumbel top-k follows the softmax of the logits, which fall linearly with the rank."""
     labels = np.array([50.0, 10.0, 40.0, 20.0, 30.0])
     weights = np.exp(-FAST_SLOPE * np.array([4, 0, 3, 1, 2]) / 4)
-    np.testing.assert_allclose(first_draws("fast", labels, 6000), weights / weights.sum(), atol=0.02)
+    np.testing.assert_allclose(first_draws("gumbel_top_k", labels, 6000), weights / weights.sum(), atol=0.02)
     many = np.random.default_rng(1).permutation(np.arange(1.0, 1001.0))
     mean = np.mean([many[fast(np.random.default_rng(seed), many, 50)].mean() for seed in range(20)])
     assert mean < 350 < many[uniform(np.random.default_rng(0), many, 500)].mean()

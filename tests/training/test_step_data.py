@@ -15,14 +15,14 @@ import pytest
 from hlorank.config import Config, ConfigError
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
-from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.graph_loader import GraphLoader
 from hlorank.training.step_data import Ranking, Step, StepData, working_set
 
 Settings = Callable[..., Config]
-OpenGraphs = Callable[..., GraphOpener]
+OpenGraphs = Callable[..., GraphLoader]
 
 
-def steps(graphs: GraphOpener, config: Config, epoch: int = 0) -> list[Step]:
+def steps(graphs: GraphLoader, config: Config, epoch: int = 0) -> list[Step]:
     data: Any = StepData(graphs, config)
     data.trainer = SimpleNamespace(current_epoch=epoch)
     return list(data.train_dataloader())
@@ -43,7 +43,7 @@ def test_steps_depend_on_seed_epoch_and_index_only(settings: Settings, open_grap
     dataset = data.train_dataloader().dataset
     assert [plain(dataset[i]) for i in (3, 1)] == [first[3], first[1]]  # whatever was drawn before
     assert [plain(step) for step in steps(graphs, config, epoch=6)] != first
-    other = replace(config, seed=1)
+    other = config.model_copy(update={"seed": 1})
     assert [plain(step) for step in steps(graphs, other, epoch=5)] != first
 
 

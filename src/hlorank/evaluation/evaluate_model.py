@@ -16,7 +16,7 @@ from hlorank.data.collection import Collection, Split
 from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError, read_json
-from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scorer import load_scorer
 from hlorank.models.serialization import SPEC
 from hlorank.tracking import FEATURES, open_run
@@ -52,7 +52,7 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
     scorer = load_scorer(model_folder, config.evaluate.memory_bytes)
     spec, paths = scorer.spec, config.paths
     segments = None if scorer.cut is None else Path(paths.segments) / collection.path
-    graphs = GraphOpener(Path(paths.features) / collection.path, segments, torch.device("cpu"))
+    graphs = GraphLoader(Path(paths.features) / collection.path, segments, torch.device("cpu"))
     if spec.data != graphs.fingerprint:
         expected = f"data {spec.data}, which the model was trained on"
         raise DataError("data", expected, f"{graphs.fingerprint}; re-run the stage train", file=model_folder / SPEC)

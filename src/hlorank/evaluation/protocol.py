@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from hlorank.config import ConfigError, EvaluateConfig
+from hlorank.config import EvaluateConfig
 from hlorank.data.collection import SPLITS, Collection, Kind, Split
 from hlorank.evaluation.graph_report import (
     PREDICTION_COLUMNS,
@@ -98,14 +98,6 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     return flat
 
 
-def _splits(config: EvaluateConfig) -> list[Split]:
-    if unknown := set(config.splits) - set(SPLITS):
-        raise ConfigError(f"configuration: evaluate.splits: expected some of {SPLITS}, found {sorted(unknown)}")
-    if config.index_file is not None and "valid" not in config.splits:
-        raise ConfigError("configuration: evaluate.index_file lists graphs of valid: add valid to evaluate.splits")
-    return [split for split in SPLITS if split in config.splits]
-
-
 def evaluate_collection(
     features: Features, collection: Collection, score: Score, config: EvaluateConfig, output: Path
 ) -> dict[str, float]:
@@ -126,10 +118,9 @@ def evaluate_collection(
         What metrics.json holds, by path, such as `valid/kendall_tau` or `valid/indexed/opa`; unknown values left out.
 
     Raises:
-        ConfigError: an unknown split, or an index file without the split valid.
         DataError: scores of another shape or not finite, or a wrong index file.
     """
-    splits, kind = _splits(config), collection.kind
+    splits, kind = [split for split in SPLITS if split in config.splits], collection.kind
     indices: dict[str, NDArray[np.int64]] = {}
     if config.index_file is not None:
         counts = {name: len(features.open("valid", name).row_of) for name in features.graphs("valid")}

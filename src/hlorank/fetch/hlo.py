@@ -1,4 +1,4 @@
-"""Origin `pb`: HLO protobufs, the dataset's own or a compiler's dumps, converted to npz files."""
+"""Origin `hlo`: HLO protobufs, the dataset's own or a compiler's dumps, converted to npz files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from hlorank.config import ConfigError, PbConfig
+from hlorank.config import HloConfig
 from hlorank.data.collection import SPLITS, Collection, Split
 from hlorank.fetch.tree import remove_stale
 from hlorank.files import DataError, resolve_path
@@ -21,7 +21,7 @@ from hlorank.hlo.reader import proto_files
 _log = logging.getLogger(__name__)
 
 
-def fetch(collection: Collection, config: PbConfig, output: Path) -> None:
+def fetch(collection: Collection, config: HloConfig, output: Path) -> None:
     """Converts protobufs into `<output>/<split>/<graph>.npz`.
 
     `config.root` holds either the dataset's tree, `layout/<source>/<search>/<split>/*.pb` or
@@ -29,11 +29,8 @@ def fetch(collection: Collection, config: PbConfig, output: Path) -> None:
     removes files that have no protobuf any more. Dumps with nothing to configure are left out with a notice.
 
     Raises:
-        ConfigError: `config.split` is no split.
         DataError: no protobufs, two of one name, one that breaks its contract, or nothing to configure in any.
     """
-    if config.split not in SPLITS:
-        raise ConfigError(f"data.pb.split = {config.split}: expected one of {', '.join(SPLITS)}")
     sources = _find(resolve_path(config.root), collection, config.split)
     for files in sources.values():
         check_names(files)
@@ -46,7 +43,7 @@ def fetch(collection: Collection, config: PbConfig, output: Path) -> None:
         except NothingToConfigureError as error:  # as most of what a compiler dumps beside the user's own program
             _log.warning("left out: %s", error)
     if not written:
-        raise DataError("data.pb.root", "a program to configure", f"none in {len(jobs)} protobufs", file=config.root)
+        raise DataError("data.hlo.root", "a program to configure", f"none in {len(jobs)} protobufs", file=config.root)
     remove_stale(output, written)
     _log.info("%s: %d files converted from %d protobufs", collection, len(written), len(jobs))
 
@@ -60,4 +57,4 @@ def _find(root: Path, collection: Collection, split: Split) -> Mapping[Split, li
     if flat := proto_files(root):
         return {split: flat}
     expected = f"*.pb files, there or in {collection.path}/<{'|'.join(SPLITS)}>, also below pb/"
-    raise DataError("data.pb.root", expected, "none" if root.is_dir() else "no such folder", file=root)
+    raise DataError("data.hlo.root", expected, "none" if root.is_dir() else "no such folder", file=root)

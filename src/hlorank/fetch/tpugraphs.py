@@ -251,11 +251,6 @@ def fetch(collection: Collection, config: TpuGraphsConfig, downloads: Path, outp
     """
     if str(collection) not in COLLECTIONS:
         raise ConfigError(f"collection {collection}: origin tpugraphs has {', '.join(COLLECTIONS)}")
-    if not config.splits or not set(config.splits) <= set(SPLITS):
-        raise ConfigError(f"data.tpugraphs.splits {config.splits}: expected some of {', '.join(SPLITS)}")
-    if config.retries < 0 or config.timeout_seconds <= 0:
-        found = f"retries {config.retries}, timeout_seconds {config.timeout_seconds}"
-        raise ConfigError(f"data.tpugraphs: {found}: expected retries >= 0 and timeout_seconds > 0")
     downloads, output = downloads.resolve(), output.resolve()
     is_url = re.match(r"https?://", config.base_url) is not None
     folder = resolve_path(config.base_url).resolve()

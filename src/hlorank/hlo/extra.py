@@ -119,7 +119,7 @@ def existing_extra(graph: Path) -> Path:
     path = extra_path(graph)
     if not path.is_file():
         expected = (
-            f"the extra features of {graph.name}: fetch with data.pb.extra=true or `hlorank convert --extra`,"
+            f"the extra features of {graph.name}: fetch with data.hlo.extra=true or `hlorank convert --extra`,"
             " or set featurize.protobuf=false"
         )
         raise DataError("file", expected, "no such file", file=path)

@@ -8,7 +8,7 @@ from typing import cast
 from torch import nn
 
 from hlorank.config import ModelConfig
-from hlorank.models.compression.colouring import State
+from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
 from hlorank.models.layers.registry import RESIDUAL, make_layer
@@ -43,7 +43,7 @@ class Block(nn.Module):
             if (mixing := cast("Layer", layer).mixing) is not Mixing.ROW:
                 yield name, mixing
 
-    def forward(self, state: State, segment: Segment, config_sparse: bool) -> State:
+    def forward(self, state: NodeStates, segment: Segment, config_sparse: bool) -> NodeStates:
         """The states after the block.
 
         Args:
@@ -58,9 +58,9 @@ class Block(nn.Module):
                 state = state.plus(before)
                 continue
             layer = cast("Layer", next(layers))
-            # Where nothing is shared the plain form has less to do.
+            # Where nothing is shared the dense form has less to do.
             sparse = config_sparse and layer.mixing is not Mixing.SEGMENT and not state.is_plain
-            state = layer.spread(state, segment) if sparse else State.of(layer(state.dense(), segment))
+            state = layer.spread(state, segment) if sparse else NodeStates.of(layer(state.dense(), segment))
             if layer.mixing is not Mixing.ROW:
                 self.computed_rows += len(state.rows)
         return state

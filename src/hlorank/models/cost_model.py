@@ -15,44 +15,27 @@ from torch.nn.functional import normalize
 
 from hlorank.config import ConfigError, ModelConfig
 from hlorank.models.block import Block
-from hlorank.models.compression.colouring import State
+from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.encoder import Encoder
 from hlorank.models.inputs import ConfigurationBatch, GraphInputs, InputSizes, Segment
 from hlorank.models.layers.layer import Mixing
 
-POOLINGS: Mapping[str, Callable[[State, int], Tensor]] = MappingProxyType(
+POOLINGS: Mapping[str, Callable[[NodeStates, int], Tensor]] = MappingProxyType(
     {
         "mean": lambda state, _: state.sum() / len(state.rows.every),
         "sum": lambda state, _: state.sum(),
         "max": lambda state, _: state.max(),
-        "unit_sum": lambda state, _: normalize(state.sum(), dim=-1),
-        "unit_configurable_sum": lambda state, configurable: normalize(state.first(configurable).sum(), dim=-1),
+        "l2_sum": lambda state, _: normalize(state.sum(), dim=-1),
+        "l2_configurable_sum": lambda state, configurable: normalize(state.first(configurable).sum(), dim=-1),
     }
 )
 """Of the states of nodes, of which so many are configurable, those first; to (configurations, width)."""
-AGGREGATIONS = ("mean", "sum")
 _HEADS: Mapping[str, Callable[[int, int], nn.Module]] = MappingProxyType(
     {
         "mlp": lambda inputs, width: nn.Sequential(nn.Linear(inputs, width), nn.GELU(), nn.Linear(width, 1)),
         "linear": lambda inputs, _: nn.Linear(inputs, 1),
     }
 )
-_CHOICES = {"head": tuple(_HEADS), "join": ("early", "late", "every"), "directions": ("separate", "shared")}
-
-
-def _check(config: ModelConfig) -> None:
-    unknown = set(config.pooling) - set(POOLINGS)
-    if unknown or not config.pooling:
-        raise ConfigError(f"model.pooling: expected some of {sorted(POOLINGS)}, found {list(config.pooling)}")
-    for key, choices in _CHOICES.items():
-        if (found := getattr(config, key)) not in choices:
-            raise ConfigError(f"model.{key}: expected one of {', '.join(choices)}, found {found!r}")
-    for key in ("dropout", "drop_edge"):
-        if not 0 <= (rate := getattr(config, key)) < 1:
-            raise ConfigError(f"model.{key}={rate}: set it to at least 0 and below 1")
-    for key, least in {"width": 1, "blocks": 0, "permutations": 1}.items():
-        if (number := getattr(config, key)) < least:
-            raise ConfigError(f"model.{key}={number}: set it to at least {least}")
 
 
 class CostModel(nn.Module):
@@ -61,14 +44,14 @@ class CostModel(nn.Module):
     The score of a configuration depends on the others of a call only where a layer mixes configurations.
 
     Args:
-        config: the encoder, the stem, the blocks, the readout, the pooling and the head.
+        config: the encoder, the stem, the blocks, the post_layers, the pooling and the head.
         sizes: what the inputs look like.
         aggregation: mean or sum over a graph's segments.
 
     Attributes:
         mixing: how far its layers mix.
         config_sparse: nodes under configurations that nothing sets apart share one state, up to the first layer that
-            mixes over the segment; False computes the plain form, every node under every configuration, with equal
+            mixes over the segment; False computes the dense form, every node under every configuration, with equal
             results.
         deduplicate: each distinct local configuration of a segment is computed once, unless a layer mixes
             configurations; False computes every row.
@@ -79,9 +62,6 @@ class CostModel(nn.Module):
 
     def __init__(self, config: ModelConfig, sizes: InputSizes, aggregation: str) -> None:
         super().__init__()
-        if aggregation not in AGGREGATIONS:
-            raise ConfigError(f"segments.aggregation: expected one of {', '.join(AGGREGATIONS)}, found {aggregation!r}")
-        _check(config)
         self.config = config
         self.sizes = sizes
         self.aggregation = aggregation
@@ -90,13 +70,13 @@ class CostModel(nn.Module):
         self.encoder = Encoder(config, sizes)
         self.stem = Block(config.stem, config, "model.stem")
         self.blocks = nn.ModuleList(Block(config.block, config, "model.block") for _ in range(config.blocks))
-        self.readout = Block(config.readout, config, "model.readout")
+        self.post_layers = Block(config.post_layers, config, "model.post_layers")
         self.mixing = frozenset([self.encoder.mixing, *(mixing for _, mixing in self._mixing_layers)])
         self.head = _HEADS[config.head](self.embedding_width, config.width)
 
     @property
     def _every_block(self) -> Iterable[Block]:
-        return [self.stem, *cast("Iterable[Block]", self.blocks), self.readout]
+        return [self.stem, *cast("Iterable[Block]", self.blocks), self.post_layers]
 
     @property
     def _mixing_layers(self) -> list[tuple[str, Mixing]]:
@@ -109,7 +89,7 @@ class CostModel(nn.Module):
 
     @property
     def plain_layers(self) -> int:
-        """How many layers mix states: the plain form computes that many states of each node and configuration."""
+        """How many layers mix states: the dense form computes that many states of each node and configuration."""
         return len(self._mixing_layers)
 
     def layers_that_mix(self, mixing: Mixing) -> str:
@@ -171,7 +151,7 @@ class CostModel(nn.Module):
             state = block(state, segment, self.config_sparse)
         if late:
             state = self.encoder.join(state.repeated(len(batch)), segment, batch)
-        state = self.readout(state, segment, self.config_sparse)
+        state = self.post_layers(state, segment, self.config_sparse)
         configurable = segment.reached(0)
         if segment.pooled is not None:
             pooled = segment.pooled.cpu().numpy()
@@ -192,8 +172,8 @@ class CostModel(nn.Module):
         segment = graph.segments[j]
         if not self.deduplicates:
             return self.embed(segment, graph.configurations(rows, segment))
-        distinct, standing_for = graph.distinct(rows, j)
-        return self.embed(segment, graph.configurations(distinct, segment))[standing_for]
+        distinct, inverse = graph.distinct(rows, j)
+        return self.embed(segment, graph.configurations(distinct, segment))[inverse]
 
     def aggregate(self, total: Tensor, segments: int) -> Tensor:
         """A: the embedding of a graph from the sum over its segments; arguments as for `score`, same shape."""

@@ -14,7 +14,7 @@ from torch.nn.functional import embedding
 from hlorank.config import ConfigError, ModelConfig
 from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
 from hlorank.models.adjacency import Adjacency, propagate
-from hlorank.models.compression.colouring import Rows, State
+from hlorank.models.compression.colouring import Colouring, NodeStates
 from hlorank.models.inputs import ConfigurationBatch, InputSizes, LayoutBatch, Segment
 from hlorank.models.layers.layer import Mixing
 
@@ -95,7 +95,7 @@ class Encoder(nn.Module):
         mapped: Tensor = self.node_layout_map(self._layout(values))
         return mapped
 
-    def nodes(self, segment: Segment, configurations: int, apart: bool) -> State:
+    def nodes(self, segment: Segment, configurations: int, apart: bool) -> NodeStates:
         """The states before a configuration joins, once for nodes that look alike.
 
         Args:
@@ -115,10 +115,10 @@ class Encoder(nn.Module):
             keys = 2 * keys + fixed
         else:
             values = values + layouts
-        rows = Rows.distinct(np.empty((0, configurations), dtype=np.int64), keys)
-        return State(embedding(torch.from_numpy(look[rows.node]).to(values.device), values), rows, None)
+        rows = Colouring.distinct(np.empty((0, configurations), dtype=np.int64), keys)
+        return NodeStates(embedding(torch.from_numpy(look[rows.node]).to(values.device), values), rows, None)
 
-    def join(self, state: State, segment: Segment, batch: ConfigurationBatch) -> State:
+    def join(self, state: NodeStates, segment: Segment, batch: ConfigurationBatch) -> NodeStates:
         """Adds the configuration to the states of the nodes that it configures.
 
         Args:
@@ -127,7 +127,7 @@ class Encoder(nn.Module):
             batch: the configurations.
         """
         if not isinstance(batch, LayoutBatch):
-            return State.of(state.dense() + self.configuration(batch.feat))
+            return NodeStates.of(state.dense() + self.configuration(batch.feat))
         # Each distinct row of the codebook is embedded once a step; the states only gather, or add zero.
         configured = self.configured(batch.codebook, batch.sizes)
         codes, none, before = batch.codes.T.cpu().numpy(), len(configured), state.rows
@@ -135,7 +135,7 @@ class Encoder(nn.Module):
         code_of = np.full((max(before.reached, len(codes)), len(batch)), none)
         code_of[: len(codes)] = codes
         keys, free = before.every * (none + 1), len(code_of)
-        rows = Rows.distinct(keys[:free] + code_of, keys[free:, 0] + none)
+        rows = Colouring.distinct(keys[:free] + code_of, keys[free:, 0] + none)
         code = np.full(len(rows), none)
         varied = rows.node < free
         code[varied] = code_of[rows.node[varied], rows.configuration[varied]]
@@ -151,4 +151,4 @@ class Encoder(nn.Module):
         starts = np.arange(0, index.size + 1, index.shape[1])
         values = torch.cat(table)
         joined = propagate(values, Adjacency(index.ravel(), starts, None, len(values), values.device))
-        return State(joined, rows, 0 if state.hops is None else state.hops)
+        return NodeStates(joined, rows, 0 if state.hops is None else state.hops)

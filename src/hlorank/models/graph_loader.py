@@ -15,7 +15,7 @@ from hlorank.partition.partition_store import PartitionStore
 from hlorank.partition.segments import Partition
 
 
-class GraphOpener:
+class GraphLoader:
     """The graphs of one collection, whole or cut into the segments of its partition.
 
     Args:

@@ -68,14 +68,14 @@ def sum_segments(model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], 
         for j, segment in enumerate(graph.segments):
             varied = max([1, segment.reached(0), *model.varied_rows(segment)])
             chunk = max(1, memory_bytes // (varied * model.config.width * parameter.element_size() * _LIVE_STATES))
-            distinct, standing_for = graph.distinct(rows, j)
+            distinct, inverse = graph.distinct(rows, j)
             embedded = total.new_empty(len(distinct), model.embedding_width)
             for number, start in enumerate(range(0, len(distinct), chunk), start=1):
                 some = distinct[start : start + chunk]
                 embedded[start : start + chunk] = model.embed(segment, graph.configurations(some, segment))
                 if number % _CHUNKS_PER_RELEASE == 0:
                     _release_memory()
-            total += embedded[standing_for]
+            total += embedded[inverse]
     model.train(was_training)
     return total
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_type_hints
 
 import torch
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from safetensors.torch import load_file, save
 from torch import nn
 
 from hlorank import __version__
-from hlorank.config import ConfigError, ModelConfig, PartitionConfig, to_plain
+from hlorank.config import ConfigError, ModelConfig, PartitionConfig, Section, parse
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import DataError, read_json, sha256_file, write_atomic, write_json
 from hlorank.models.cost_model import CostModel
@@ -51,7 +49,10 @@ class Spec:
         """Plain JSON."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
         plain["features"] = self.features.to_json()
-        return {name: to_plain(value) if is_dataclass(value) else value for name, value in plain.items()}
+        return {
+            name: value.model_dump(mode="json") if isinstance(value, Section) else value
+            for name, value in plain.items()
+        }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
@@ -71,8 +72,8 @@ class Spec:
                 parts[key] = FeatureSpec.from_json(value[key])
             elif plain is dict:
                 try:
-                    parts[key] = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), value[key]))
-                except OmegaConfBaseException as error:
+                    parts[key] = parse(kind, value[key])
+                except ConfigError as error:
                     raise DataError(key, f"the values of a {kind.__name__}", error) from None
         return cls(**parts)
 

@@ -35,7 +35,7 @@ class PartitionSpec:
     @property
     def options(self) -> PartitionConfig:
         """The options again; a single worker."""
-        return PartitionConfig(self.algorithm, self.max_nodes, self.halo, workers=1)
+        return PartitionConfig(algorithm=self.algorithm, max_nodes=self.max_nodes, halo=self.halo, workers=1)
 
     @property
     def fingerprint(self) -> str:

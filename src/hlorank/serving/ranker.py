@@ -37,8 +37,8 @@ Configurations = LayoutConfigurations | TileConfigurations | NDArray[Any]
 class Ranker:
     """Scores and ranks configurations, by whatever model a folder holds.
 
-    Configurations come as `hlorank.data.graph` holds them, or as a plain array of whole or real numbers. The nodes that an
-    array of layouts configures are all that are a convolution, a dot or a reshape, in their order.
+    Configurations come as `hlorank.data.graph` holds them, or as a plain array of whole or real numbers. The nodes that
+    an array of layouts configures are all that are a convolution, a dot or a reshape, in their order.
 
     Args:
         folder: what the stage train wrote.

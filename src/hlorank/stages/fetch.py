@@ -21,10 +21,10 @@ def main(config: Config) -> None:
         from hlorank.fetch import local
 
         local.fetch(collection, data.local, output)
-    elif data.origin == "pb" and data.pb:
-        from hlorank.fetch import hlo as pb
+    elif data.origin == "hlo" and data.hlo:
+        from hlorank.fetch import hlo
 
-        pb.fetch(collection, data.pb, output)
+        hlo.fetch(collection, data.hlo, output)
     elif data.origin == "synthetic" and data.synthetic:
         from hlorank.fetch import synthetic
 

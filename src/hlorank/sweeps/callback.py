@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LAUNCHER = "hydra_plugins.hlorank_search.sturdy_launcher.SturdyLauncher"
+_LAUNCHER = "hydra_plugins.hlorank_search.fault_tolerant_launcher.FaultTolerantLauncher"
 _open: list[Sweep] = []
 
 

@@ -77,7 +77,7 @@ class SearchTrial:
         if step not in self._reported:
             self._trial.report(tau, step)
 
-    def give_up_if_poor(self) -> None:
+    def raise_if_pruned(self) -> None:
         """Ends the trial, if its best validation is below the median of earlier trials.
 
         Raises:

@@ -8,9 +8,6 @@ import torch
 from lightning.pytorch.callbacks import WeightAveraging
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
-from hlorank.config import ConfigError, TrainerConfig
-
-AVERAGES = ("none", "ema", "swa")
 SWA_START = 0.5  # share of a training
 
 
@@ -45,15 +42,3 @@ class StepAveraging(WeightAveraging):
             assert self._average_model is not None
             self._average_model.n_averaged.zero_()  # these weights replace the average
         return True
-
-
-def check_averaging(config: TrainerConfig) -> None:
-    """Makes sure that there is such an average.
-
-    Raises:
-        ConfigError: there is none of that name, or the decay is out of range.
-    """
-    if config.averaging not in AVERAGES:
-        raise ConfigError(f"trainer.averaging: expected one of {', '.join(AVERAGES)}, found {config.averaging!r}")
-    if not 0 < config.averaging_decay < 1:
-        raise ConfigError(f"trainer.averaging_decay={config.averaging_decay}: set it above 0 and below 1")

@@ -138,7 +138,7 @@ class TrialReport(Callback):
         epoch = trainer.current_epoch + 1
         self._trial.report(float(tau), self._before + epoch)
         if epoch != trainer.max_epochs:
-            self._trial.give_up_if_poor()
+            self._trial.raise_if_pruned()
 
 
 class Patience(EarlyStopping):

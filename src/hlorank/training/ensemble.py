@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -44,9 +44,11 @@ def make_members(config: Config, names: Sequence[str]) -> list[Member]:
         fold_of = _folds(config, names)
         held_out = [tuple(name for name in names if fold_of[name] == fold) for fold in range(folds)]
     budget = config.trainer.cpu_seconds
-    trainer = replace(config.trainer, cpu_seconds=None if budget is None else budget / count)
+    trainer = config.trainer.model_copy(update={"cpu_seconds": None if budget is None else budget / count})
     return [
-        Member(replace(config, seed=_seed(config.seed, number), trainer=trainer), held_out[number % folds])
+        Member(
+            config.model_copy(update={"seed": _seed(config.seed, number), "trainer": trainer}), held_out[number % folds]
+        )
         for number in range(count)
     ]
 

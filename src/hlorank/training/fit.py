@@ -94,7 +94,7 @@ def fit(
         max_epochs=epochs,
         accelerator=device.type,
         devices=1,
-        precision=settings.precision,  # type: ignore[arg-type] # Lightning checks the name
+        precision=settings.precision,
         accumulate_grad_batches=settings.graphs_per_step,
         gradient_clip_val=settings.gradient_clip,
         reload_dataloaders_every_n_epochs=1,  # an epoch's steps are drawn from its number

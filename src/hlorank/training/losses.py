@@ -6,15 +6,17 @@ No loss compares configurations of different graphs, and none depends on the ord
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from hlorank.config import ConfigError, LossConfig
+from hlorank.config import ConfigError, LossTerm, find
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -40,7 +42,7 @@ def pairwise_hinge(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
     return _over_ordered_pairs(lambda difference: (margin - difference).clamp(min=0), scores, labels)
 
 
-def pairwise_logistic(scores: Tensor, labels: Tensor) -> Tensor:
+def ranknet(scores: Tensor, labels: Tensor) -> Tensor:
     """RankNet: the mean over pairs with labels_i > labels_j of log(1 + exp(-(scores_i - scores_j))).
 
     It is the negative log likelihood of the order of each pair, where i is slower with the probability
@@ -83,7 +85,7 @@ def _residual(scores: Tensor, labels: Tensor) -> Tensor:
     return (scores - scores.mean()) - (target - target.mean()).to(scores.dtype)
 
 
-def log_differences(scores: Tensor, labels: Tensor) -> Tensor:
+def pairwise_l1(scores: Tensor, labels: Tensor) -> Tensor:
     """The mean over all pairs of |(scores_i - scores_j) - (log labels_i - log labels_j)|.
 
     The absolute error of the differences of all pairs, which leaves out a constant of the graph. Pairs of equal labels
@@ -134,29 +136,42 @@ def log_mape(scores: Tensor, labels: Tensor) -> Tensor:
     return (residual.clamp(max=1).expm1().abs() + math.e * (residual - 1).clamp(min=0)).mean()
 
 
-def make_loss(config: LossConfig) -> Loss:
-    """The weighted sum of losses that the configuration asks for.
-
-    Raises:
-        ConfigError: a weight is negative or not finite, or none is above 0.
-    """
-    losses: dict[str, Loss] = {
-        "hinge": partial(pairwise_hinge, margin=config.margin),
-        "logistic": pairwise_logistic,
+LOSSES: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+    {
+        "hinge": pairwise_hinge,
+        "ranknet": ranknet,
         "listmle": listmle,
-        "differences": log_differences,
+        "pairwise_l1": pairwise_l1,
         "mse": log_mse,
         "mape": log_mape,
     }
-    weights: dict[str, float] = {name: getattr(config, name) for name in losses}
-    for name, weight in weights.items():
-        if not 0 <= weight < math.inf:
-            raise ConfigError(f"loss.{name}={weight}: set it to 0, or to a finite weight above")
-    parts = [(weight, losses[name]) for name, weight in weights.items() if weight > 0]
+)
+"""Training losses by name: scores, labels and the arguments of the loss to a scalar."""
+
+
+def make_loss(terms: Mapping[str, LossTerm]) -> Loss:
+    """Return the weighted sum of losses.
+
+    Args:
+        terms: the weight and the arguments of each loss, by name.
+
+    Raises:
+        ConfigError: there is no such loss, a loss has no such argument, or no weight is above 0.
+    """
+    parts = [(term.weight, _with_arguments(name, term)) for name, term in terms.items() if term.weight > 0]
     if not parts:
-        raise ConfigError(f"loss: all weights are 0; set one of {', '.join(losses)} above, such as with loss=listmle")
+        raise ConfigError(f"loss: expected a weight above 0 for one of {', '.join(LOSSES)}, such as with loss=listmle")
 
     def weighted(scores: Tensor, labels: Tensor) -> Tensor:
         return torch.stack([weight * loss(scores, labels) for weight, loss in parts]).sum()
 
     return weighted
+
+
+def _with_arguments(name: str, term: LossTerm) -> Loss:
+    loss = find(LOSSES, "loss", name)
+    _, _, *expected = inspect.signature(loss).parameters  # the first are scores and labels
+    for argument in sorted({*term.arguments} ^ {*expected}):
+        has = f"expected the arguments {', '.join(expected) or 'none'}, and weight"
+        raise ConfigError(f"loss.{name}.{argument}: {has}")
+    return partial(loss, **term.arguments)

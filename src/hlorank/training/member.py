@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import ModelSpec, input_sizes
 from hlorank.training.callbacks import EpochHistory, Origin, TrialReport
 from hlorank.training.ensemble import Member
@@ -57,7 +57,7 @@ class MemberTraining:
         ConfigError: what is chosen does not go together.
     """
 
-    def __init__(self, member: Member, graphs: GraphOpener, spec: ModelSpec) -> None:
+    def __init__(self, member: Member, graphs: GraphLoader, spec: ModelSpec) -> None:
         self._config = config = member.config
         self._device = graphs.device
         self._whole_graph = spec.whole_graph

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from filelock import FileLock, Timeout
 
-from hlorank.config import Config, to_plain
+from hlorank.config import Config
 from hlorank.files import write_json, write_text
 from hlorank.models.serialization import Spec
 from hlorank.sweeps.jobs import adopt, current_job, finished_training
@@ -58,7 +58,7 @@ def training_run(
         if resumed:
             adopt(config.tracking, run_id)
         else:
-            mlflow.log_params(flatten(to_plain(config)))
+            mlflow.log_params(flatten(config.model_dump(mode="json")))
         yield run_id
 
 

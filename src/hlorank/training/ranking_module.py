@@ -16,9 +16,9 @@ from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
 from hlorank.models.scoring import score_configurations
 from hlorank.training.cpu_budget import CpuBudget
-from hlorank.training.gst.embedding_table import HistoricalTable
+from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.gst.methods import method_named
-from hlorank.training.gst.segment_aggregator import Combiner, StepCost
+from hlorank.training.gst.segment_aggregator import SegmentAggregator, StepCost
 from hlorank.training.losses import make_loss
 from hlorank.training.step_data import Ranking, Step
 
@@ -44,10 +44,10 @@ class RankingModule(lightning.LightningModule):
         self.loss = make_loss(config.loss)
         self.budget = CpuBudget(config.trainer.cpu_seconds)
         method, segments = method_named(config.method), config.segments
-        self.table: HistoricalTable | None = None
+        self.table: EmbeddingTable | None = None
         if method.others == "table":
-            self.table = HistoricalTable(model.embedding_width, segments.table_bytes, segments.table_dtype)
-        self.combine = Combiner(model, method, segments.keep_probability, self.table)
+            self.table = EmbeddingTable(model.embedding_width, segments.table_bytes, segments.table_dtype)
+        self.combine = SegmentAggregator(model, method, segments.keep_probability, self.table)
 
     def on_train_start(self) -> None:
         """Brings the table of a checkpoint to where the model computes: it is read before it is written."""
@@ -69,10 +69,10 @@ class RankingModule(lightning.LightningModule):
         return loss
 
     def on_train_epoch_end(self) -> None:
-        """Logs what the epoch's steps cost, against the plain form, and what the table gave."""
+        """Logs what the epoch's steps cost, against the dense form, and what the table gave."""
         cost, self.combine.cost = self.combine.cost, StepCost()
         self.log("train/rows", float(cost.rows))
-        self.log("train/rows_of_plain_form", cost.rows / max(1, cost.plain_rows))
+        self.log("train/rows_of_dense_form", cost.rows / max(1, cost.plain_rows))
         if self.table is not None:
             self.log("table/hit_rate", cost.found / max(1, cost.looked_up))
             self.log("table/staleness_steps", cost.staleness / max(1, cost.used))

@@ -37,7 +37,7 @@ def quantile(rng: np.random.Generator, labels: Labels, count: int) -> Indices:
     return order[rng.integers(bounds[:-1], bounds[1:])]
 
 
-SAMPLERS: Mapping[str, Sampler] = MappingProxyType({"uniform": uniform, "fast": fast, "quantile": quantile})
+SAMPLERS: Mapping[str, Sampler] = MappingProxyType({"uniform": uniform, "gumbel_top_k": fast, "stratified": quantile})
 
 
 def sampler_named(name: str) -> Sampler:

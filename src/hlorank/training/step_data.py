@@ -18,7 +18,7 @@ from hlorank.config import Config
 from hlorank.data.collection import Split
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
-from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.inputs import GraphInputs
 from hlorank.training.samplers import Sampler, sampler_named
 
@@ -33,7 +33,7 @@ class Step(NamedTuple):
 
     Attributes:
         graph: the graph.
-        number: the graph's number, for the keys of the historical table.
+        number: the graph's number, for the keys of the embedding table.
         rows: (configurations,) int64, distinct configurations.
         labels: (configurations,) float64 tensor, their runtimes.
         with_gradient: (S,) int64, the segments that get gradients, increasing.
@@ -152,7 +152,7 @@ class StepData(lightning.LightningDataModule):
         valid: names of the graphs that are ranked in validation.
     """
 
-    def __init__(self, graphs: GraphOpener, config: Config, held_out: Collection[str] = ()) -> None:
+    def __init__(self, graphs: GraphLoader, config: Config, held_out: Collection[str] = ()) -> None:
         super().__init__()
         self.config = config
         self.sampler = sampler_named(config.trainer.sampling)
@@ -176,7 +176,7 @@ class StepData(lightning.LightningDataModule):
         return self._open(self._splits[split], (self.train if split == "train" else self.valid)[number])
 
     def table_entries(self) -> dict[str, int]:
-        """How many entries of the historical table each training graph that is cut has in a working set, at most."""
+        """How many entries of the embedding table each training graph that is cut has in a working set, at most."""
         most = self.config.segments.configs_per_graph
         entries = {}
         for name in self.train:

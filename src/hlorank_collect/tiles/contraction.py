@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, WindowDimension
 from hlorank_collect.tiles.elements import Elements, Indices
 from hlorank_collect.tiles.index import Index, within
-from hlorank_collect.tiles.kernel import Body, LeftOutError
+from hlorank_collect.tiles.kernel import Body, UnsupportedKernelError
 
 Term = tuple[list[str], Callable[[], str]]
 """The C conditions under which there is a value, and what writes it."""
@@ -38,7 +38,7 @@ def contraction(body: Body, one: HloInstructionProto) -> Contraction:
     """What a dot, convolution, reduction or windowed reduction combines.
 
     Raises:
-        LeftOutError: it can't be written.
+        UnsupportedKernelError: it can't be written.
     """
     makers = {"dot": _dot, "convolution": _convolution, "reduce": _reduce, "reduce-window": _reduce_window}
     return makers[one.opcode](body, one)
@@ -91,7 +91,7 @@ def _window(elements: Elements, part: Index, place: Index, one: WindowDimension,
 
 def _convolution(body: Body, one: HloInstructionProto) -> Contraction:
     if one.batch_group_count > 1:
-        raise LeftOutError("batch groups of a convolution")
+        raise UnsupportedKernelError("batch groups of a convolution")
     image, kernel = body.operands(one)
     numbers, windows = one.convolution_dimension_numbers, one.window.dimensions
     depth = kernel.shape.dimensions[numbers.kernel_input_feature_dimension]
@@ -122,11 +122,11 @@ def _convolution(body: Body, one: HloInstructionProto) -> Contraction:
 def _combination(body: Body, one: HloInstructionProto) -> str:
     """The opcode of a reduction's computation."""
     if len(one.operand_ids) != 2:
-        raise LeftOutError("reduction of several arrays")
+        raise UnsupportedKernelError("reduction of several arrays")
     region = body.regions[one.called_computation_ids[0]]
     (root,) = (inner for inner in region.instructions if inner.id == region.root_id)
     if len(region.instructions) != 3 or root.opcode not in COMBINATIONS:
-        raise LeftOutError("reduction by more than one operation")
+        raise UnsupportedKernelError("reduction by more than one operation")
     return root.opcode
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, LiteralProto, ShapeProto
 from hlorank_collect.tiles.index import Index, linear, within
-from hlorank_collect.tiles.kernel import Body, LeftOutError, dtype_of
+from hlorank_collect.tiles.kernel import Body, UnsupportedKernelError, dtype_of
 
 Indices = tuple[Index, ...]
 Branch = tuple[Sequence[str], Callable[[], str]]
@@ -129,11 +129,11 @@ class Elements:
         """Writes what computes an element, and returns its C expression.
 
         Raises:
-            LeftOutError: an instruction that can't be written.
+            UnsupportedKernelError: an instruction that can't be written.
         """
         if instruction.id in self.given:
             if self.places.setdefault(instruction.id, index) != index:
-                raise LeftOutError("contraction read at several places")
+                raise UnsupportedKernelError("contraction read at several places")
             return self.given[instruction.id]
         key = (instruction.id, index)
         for scope in self._scopes:
@@ -204,7 +204,7 @@ class Elements:
     def _elementwise(self, one: HloInstructionProto, index: Indices) -> str:
         text = template(one.opcode, one.shape)
         if text is None:
-            raise LeftOutError(f"{one.opcode} of {dtype_of(one.shape).name}")
+            raise UnsupportedKernelError(f"{one.opcode} of {dtype_of(one.shape).name}")
         operands = self._body.operands(one)
         # The bounds of clamp and the predicate of select may be scalars.
         values = [self.value(operand, index if operand.shape.dimensions else ()) for operand in operands]
@@ -266,7 +266,7 @@ class Elements:
     ) -> str:
         """The element at the same place of memory, for minor-to-major orders of both."""
         if one.shape.element_type != operand.shape.element_type:
-            raise LeftOutError("bitcast to another type")
+            raise UnsupportedKernelError("bitcast to another type")
         place = self._place(index, one.shape.dimensions, order)
         parts = [Index()] * len(operand_order)
         sizes = operand.shape.dimensions

@@ -40,14 +40,14 @@ _APPLIED = {"fusion", "reduce", "reduce-window", "scatter", "select-and-scatter"
 _TUPLE = 13
 
 
-class LeftOutError(Exception):
+class UnsupportedKernelError(Exception):
     """A kernel that is not measured; the message is the reason, the same for all kernels of its sort."""
 
 
 def dtype_of(shape: ShapeProto) -> np.dtype[np.generic]:
-    """The numpy type of a shape's elements; LeftOutError where kernels of it can't be written."""
+    """The numpy type of a shape's elements; UnsupportedKernelError where kernels of it can't be written."""
     if shape.element_type not in ELEMENT_TYPES:
-        raise LeftOutError("several outputs" if shape.element_type == _TUPLE else "element type")
+        raise UnsupportedKernelError("several outputs" if shape.element_type == _TUPLE else "element type")
     return ELEMENT_TYPES[shape.element_type]
 
 
@@ -165,11 +165,11 @@ def harvest(program: str, module: HloModuleProto) -> Harvest:
                 continue
             try:
                 if one.opcode == "custom-call":
-                    raise LeftOutError("custom call")
+                    raise UnsupportedKernelError("custom call")
                 dtype_of(one.shape)
                 alone = _alone(one, by_id, computations)
                 found.add(Kernel.of(program, alone, dissolve(alone)))
-            except LeftOutError as error:
+            except UnsupportedKernelError as error:
                 found.left_out[str(error)] += 1
     return found
 
@@ -250,7 +250,7 @@ def dissolve(module: HloModuleProto) -> Body:
     """The kernel of a module as one computation.
 
     Raises:
-        LeftOutError: a fusion within the fusion, or a type of elements that can't be written.
+        UnsupportedKernelError: a fusion within the fusion, or a type of elements that can't be written.
     """
     computations = {computation.id: computation for computation in module.computations}
     entry = computations[module.entry_computation_id]
@@ -269,6 +269,6 @@ def dissolve(module: HloModuleProto) -> Body:
         body = Body(_operands_first(entry.instructions, root.id), root.id, computations)
     for one in body.instructions.values():
         if one.opcode == "fusion":
-            raise LeftOutError("fusion in a fusion")
+            raise UnsupportedKernelError("fusion in a fusion")
         dtype_of(one.shape)
     return body

@@ -16,7 +16,7 @@ from hlorank.hlo.hlo_pb2 import ModuleTuningData, TileSizeConfig
 from hlorank.hlo.reader import Record, featurize
 from hlorank_collect.layouts import record
 from hlorank_collect.tiles import native
-from hlorank_collect.tiles.kernel import Kernel, LeftOutError
+from hlorank_collect.tiles.kernel import Kernel, UnsupportedKernelError
 from hlorank_collect.tiles.nest import Nest, Tile
 from hlorank_collect.tiles.reference import evaluate, inputs
 from hlorank_collect.tiles.tile_sizes import default_tile, draw_tiles
@@ -37,7 +37,7 @@ _SECONDS_PER_TILE = 0.25  # of measuring; rounds that do not fit are left
 _GCC_SECONDS = 120.0
 
 
-class TooFastError(LeftOutError):
+class TooFastError(UnsupportedKernelError):
     """A kernel that is too fast to be measured well."""
 
 
@@ -62,7 +62,7 @@ def _compiled(kernel: Kernel, nest: Nest, tiles: Sequence[Tile], values: Sequenc
     try:
         return native.Tiles(nest, kernel.body, tiles, values, folder, _GCC_SECONDS)
     except subprocess.TimeoutExpired as error:
-        raise LeftOutError(f"gcc takes more than {error.timeout:g} s") from error
+        raise UnsupportedKernelError(f"gcc takes more than {error.timeout:g} s") from error
 
 
 def measure_tiles(kernel: Kernel, nest: Nest, task: TileTask, heartbeat: Callable[[int], None]) -> MeasuredTiles:
@@ -75,7 +75,8 @@ def measure_tiles(kernel: Kernel, nest: Nest, task: TileTask, heartbeat: Callabl
         heartbeat: called with the number of rounds done, after each.
 
     Raises:
-        LeftOutError: the kernel is too fast or too slow, has too few tiles, or the default tile or XLA fails on it.
+        UnsupportedKernelError: the kernel is too fast or too slow, has too few tiles, or the default tile or XLA fails
+            on it.
         hlorank.config.ConfigError: there is no gcc.
     """
     start = time.monotonic()
@@ -83,7 +84,7 @@ def measure_tiles(kernel: Kernel, nest: Nest, task: TileTask, heartbeat: Callabl
     values = inputs(kernel.body, rng)
     tiles = draw_tiles(nest, task.configurations, rng)
     if 2 * len(tiles) < task.configurations:
-        raise LeftOutError(f"fewer than {task.configurations // 2} tiles")
+        raise UnsupportedKernelError(f"fewer than {task.configurations // 2} tiles")
     with tempfile.TemporaryDirectory(prefix="hlorank-tiles-") as folder:
         alone = _compiled(kernel, nest, [default_tile(nest)], values, Path(folder))
         # One reading may hold the time of another process.
@@ -91,18 +92,18 @@ def measure_tiles(kernel: Kernel, nest: Nest, task: TileTask, heartbeat: Callabl
         if default < FASTEST:
             raise TooFastError(f"the default tile takes less than {FASTEST / 1e3:g} us")
         if default > SLOWEST:
-            raise LeftOutError(f"the default tile takes more than {SLOWEST / 1e6:g} ms")
+            raise UnsupportedKernelError(f"the default tile takes more than {SLOWEST / 1e6:g} ms")
     try:
         expected = evaluate(kernel.body, values)
     except RuntimeError as error:
-        raise LeftOutError("XLA refuses it") from error
+        raise UnsupportedKernelError("XLA refuses it") from error
     if has_nan([expected]):
-        raise LeftOutError("NaN in its result")
+        raise UnsupportedKernelError("NaN in its result")
     with tempfile.TemporaryDirectory(prefix="hlorank-tiles-") as folder:
         compiled = _compiled(kernel, nest, tiles, values, Path(folder))
         right = [number for number in range(len(tiles)) if difference([expected], [compiled.run(number)]) is None]
         if 0 not in right:
-            raise LeftOutError("the default tile computes something else than XLA")
+            raise UnsupportedKernelError("the default tile computes something else than XLA")
         ready = time.monotonic()
         times = measure(
             lambda number: compiled.time(right[number], enough=_ENOUGH),

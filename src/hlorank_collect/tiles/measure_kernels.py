@@ -19,7 +19,7 @@ from hlorank_collect import xla
 from hlorank_collect.layouts import measure_program as child
 from hlorank_collect.layouts.compiled_layouts import SkippedError, reason
 from hlorank_collect.task import Progress, Report
-from hlorank_collect.tiles.kernel import KINDS, Harvest, Kernel, Kind, LeftOutError, harvest
+from hlorank_collect.tiles.kernel import KINDS, Harvest, Kernel, Kind, UnsupportedKernelError, harvest
 from hlorank_collect.tiles.measure_kernel import MeasuredTiles, TooFastError, measure_tiles, write_kernel
 from hlorank_collect.tiles.nest import Nest
 from hlorank_collect.tiles.tile_task import TileTask
@@ -104,7 +104,7 @@ class _Kernels:
         for kernel in found.kernels:
             try:
                 work, measure = _PLATFORMS[task.platform].prepare(kernel)
-            except LeftOutError as error:
+            except UnsupportedKernelError as error:
                 self.left_out[str(error)] += 1
                 continue
             self._waiting[kernel.body.kind].append((work, kernel, measure))
@@ -118,7 +118,7 @@ class _Kernels:
             _, kernel, measure = self._waiting[kind].pop()
             try:
                 self.measured[kernel.name] = self._about(kernel, measure)
-            except LeftOutError as error:
+            except UnsupportedKernelError as error:
                 self.left_out[str(error)] += 1
                 too_fast += isinstance(error, TooFastError)
             else:
@@ -130,9 +130,9 @@ class _Kernels:
         if about := self._before.get(kernel.fingerprint):
             if about["name"] == kernel.name:
                 return about
-            raise LeftOutError("measured in another program")
+            raise UnsupportedKernelError("measured in another program")
         if kernel.name in self._task.left_out:
-            raise LeftOutError(self._task.left_out[kernel.name])
+            raise UnsupportedKernelError(self._task.left_out[kernel.name])
 
         def report(rounds: int) -> None:
             share = (len(self.measured) + rounds / self._task.rounds) / self._task.kernels

@@ -104,7 +104,7 @@ class Tiles:
 
     Raises:
         ConfigError: there is no gcc.
-        LeftOutError: the kernel can't be written.
+        UnsupportedKernelError: the kernel can't be written.
         subprocess.SubprocessError: gcc fails or takes longer than `timeout` seconds.
     """
 

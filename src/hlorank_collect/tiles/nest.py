@@ -12,7 +12,7 @@ from hlorank.hlo.hlo_pb2 import HloInstructionProto
 from hlorank_collect.tiles.contraction import COMBINATIONS, Contraction, contraction
 from hlorank_collect.tiles.elements import Elements, Indices, c_type, literal_values, template
 from hlorank_collect.tiles.index import Index, linear, strides
-from hlorank_collect.tiles.kernel import CONTRACTIONS, Body, LeftOutError
+from hlorank_collect.tiles.kernel import CONTRACTIONS, Body, UnsupportedKernelError
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Nest:
         reduced: sizes of the reduced dimensions, empty for a kernel without a contraction.
 
     Raises:
-        LeftOutError: the kernel can't be written.
+        UnsupportedKernelError: the kernel can't be written.
     """
 
     def __init__(self, body: Body) -> None:
@@ -57,7 +57,7 @@ class Nest:
         self._result = Elements(body, {f"i{dim}": size for dim, size in enumerate(self.output)})
         contractions = [one for one in body.instructions.values() if one.opcode in CONTRACTIONS]
         if len(contractions) > 1:
-            raise LeftOutError("several contractions")
+            raise UnsupportedKernelError("several contractions")
         self._result.given = {one.id: "sum" for one in contractions}
         self._value = self._result.value(root, index)
         self._conditions: list[tuple[str, set[str]]] = []
@@ -73,7 +73,7 @@ class Nest:
         place = self._result.places[one.id]
         direct = not any(part.names & self._result.sources.keys() for part in place)
         if not direct or math.prod(one.shape.dimensions) != math.prod(self.output):
-            raise LeftOutError("contraction that is not followed point by point")
+            raise UnsupportedKernelError("contraction that is not followed point by point")
         found = contraction(body, one)
         self._sum_shape, self._sum_type = one.shape, c_type(one.shape)
         self._first = Elements(body, {})
@@ -83,7 +83,7 @@ class Nest:
         conditions, write = found.term(self._term, place, self._indices("r", found.reduced))
         self._conditions = [(text, set(re.findall(r"\b[ir]\d+\b", text))) for text in conditions]
         if not all(names for _, names in self._conditions):
-            raise LeftOutError("window outside its array")
+            raise UnsupportedKernelError("window outside its array")
         self._product = write()
         return found
 

@@ -8,7 +8,7 @@ import pytest
 
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.program import flatten
-from hlorank_collect.tiles.kernel import Kernel, LeftOutError, dissolve
+from hlorank_collect.tiles.kernel import Kernel, UnsupportedKernelError, dissolve
 from hlorank_collect.tiles.nest import Nest
 
 from .conftest import HarvestOf
@@ -74,7 +74,7 @@ def test_what_cannot_be_written_has_a_reason(harvest_of: HarvestOf) -> None:
     assert found.left_out["custom call"] == 1
     assert harvest_of(lambda x: x * 2, np.zeros((32, 32), jnp.bfloat16)).left_out["element type"] >= 1
     kernel = next(one for one in found.kernels if "sort" in str(one.module))
-    with pytest.raises(LeftOutError, match="sort of float32"):
+    with pytest.raises(UnsupportedKernelError, match="sort of float32"):
         Nest(kernel.body)
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hlorank_collect.tiles.kernel import Body, Kernel, LeftOutError
+from hlorank_collect.tiles.kernel import Body, Kernel, UnsupportedKernelError
 from hlorank_collect.tiles.native import Tiles
 from hlorank_collect.tiles.nest import Nest, Tile
 from hlorank_collect.tiles.reference import evaluate, inputs
@@ -160,5 +160,5 @@ def test_a_result_that_reads_a_sum_again_is_left_out(harvest_of: HarvestOf, dot:
     again.shape.layout.minor_to_major[:] = [2, 1, 0]
     instructions = {**body.instructions, 900: turned}
     Nest(Body(instructions, 900, body.regions))  # one sum for each point
-    with pytest.raises(LeftOutError, match="point by point"):
+    with pytest.raises(UnsupportedKernelError, match="point by point"):
         Nest(Body({**instructions, 901: again}, 901, body.regions))

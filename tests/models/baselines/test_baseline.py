@@ -19,10 +19,10 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError, read_json, sha256_file, write_json
 from hlorank.models.baselines.baseline import BASELINES, Baseline, BaselineSpec, load_baseline, save_baseline
-from hlorank.models.baselines.chance import Chance
 from hlorank.models.baselines.linear import Linear
 from hlorank.models.baselines.pooled_features import changed_column, pooled_columns
 from hlorank.models.baselines.predictor import Predictor
+from hlorank.models.baselines.random_ranker import RandomRanker
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.serialization import SPEC, WEIGHTS, input_sizes, load_model, sealed
 
@@ -68,7 +68,7 @@ def predictors(store: FeatureStore) -> dict[str, Predictor]:
     return {
         "gradient_boosting": stump,
         "linear_ranking": Linear(rng.normal(size=columns), np.full(columns, 2.0)),
-        "random": Chance(np.array([7])),
+        "random": RandomRanker(np.array([7])),
         "default_configuration": Linear.of_column(changed, columns),
     }
 

@@ -97,7 +97,7 @@ def test_the_order_of_configurations_is_that_of_the_rows(make_features: MakeFeat
 
 
 def test_sizes_play_no_role(make_features: MakeFeatures) -> None:
-    """Rows of the codebook that differ in sizes only, each at nodes of its own, change no bit."""
+    """Colouring of the codebook that differ in sizes only, each at nodes of its own, change no bit."""
     graph = make_features(dtype=np.float32)
     layouts = graph.configurations
     assert isinstance(layouts, LayoutFeatures)

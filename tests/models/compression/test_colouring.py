@@ -1,4 +1,4 @@
-"""Rows of states: two nodes under configurations share one exactly where all that has reached them is the same."""
+"""Colouring of states: two nodes under configurations share one exactly where all that has reached them is the same."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hlorank.models.compression.colouring import Rows, State
+from hlorank.models.compression.colouring import Colouring, NodeStates
 from hlorank.models.edges import Neighbourhood, Norm
 from hlorank.models.inputs import GraphInputs
 
 MakeInputs = Callable[..., GraphInputs]
-FirstState = Callable[..., State]
+FirstState = Callable[..., NodeStates]
 
 
 def test_rows_are_ordered_by_where_they_first_stand() -> None:
-    rows = Rows.distinct(np.array([[7, 3, 7], [3, 9, 9]]), np.array([5, 7, 5]))
+    rows = Colouring.distinct(np.array([[7, 3, 7], [3, 9, 9]]), np.array([5, 7, 5]))
     assert rows.every.tolist() == [[0, 1, 0], [1, 2, 2], [3, 3, 3], [0, 0, 0], [3, 3, 3]]
     assert (len(rows), rows.reached) == (4, 2)
     assert (rows.node.tolist(), rows.configuration.tolist()) == ([0, 0, 1, 2], [0, 1, 1, 0])
-    plain = Rows.plain(2, 3)
+    plain = Colouring.plain(2, 3)
     assert plain.every.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert (plain.node.tolist(), plain.configuration.tolist()) == ([0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2])
 
 
-def histories(rows: Rows, edges: Neighbourhood) -> dict[tuple[int, int], object]:
+def histories(rows: Colouring, edges: Neighbourhood) -> dict[tuple[int, int], object]:
     """What each node under each configuration receives in a layer, from rows before it."""
     return {
         (node, c): frozenset(
@@ -90,15 +90,15 @@ def test_what_differs_has_a_row_of_its_own(
 
 
 @pytest.fixture(params=["shared", "apart", "plain", "one configuration"])
-def state(request: pytest.FixtureRequest, make_inputs: MakeInputs, first_state: FirstState) -> State:
+def state(request: pytest.FixtureRequest, make_inputs: MakeInputs, first_state: FirstState) -> NodeStates:
     (segment,) = make_inputs(nodes=30).segments
     if request.param == "plain":
-        return State.of(torch.randn(30, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+        return NodeStates.of(torch.randn(30, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
     return first_state(segment, 1 if request.param == "one configuration" else 3, 4, request.param == "apart")
 
 
-def assert_same(state: State, ours: Callable[[State], Tensor], plain: Callable[[Tensor], Tensor]) -> None:
-    """Values and gradients of a function of a state and of its plain form."""
+def assert_same(state: NodeStates, ours: Callable[[NodeStates], Tensor], plain: Callable[[Tensor], Tensor]) -> None:
+    """Values and gradients of a function of a state and of its dense form."""
     values = state.values.requires_grad_()
     results = ours(state), plain(values[torch.from_numpy(state.rows.every)])
     torch.testing.assert_close(*results)
@@ -107,13 +107,13 @@ def assert_same(state: State, ours: Callable[[State], Tensor], plain: Callable[[
     torch.testing.assert_close(*gradients)
 
 
-def test_poolings_equal_the_plain_form(state: State) -> None:
-    assert_same(state, State.dense, lambda x: x)
-    assert_same(state, State.sum, lambda x: x.sum(dim=0))
-    assert_same(state, State.max, lambda x: x.max(dim=0).values)
+def test_poolings_equal_the_plain_form(state: NodeStates) -> None:
+    assert_same(state, NodeStates.dense, lambda x: x)
+    assert_same(state, NodeStates.sum, lambda x: x.sum(dim=0))
+    assert_same(state, NodeStates.max, lambda x: x.max(dim=0).values)
 
 
-def test_some_nodes(state: State) -> None:
+def test_some_nodes(state: NodeStates) -> None:
     kept = np.random.default_rng(0).random(30) < 0.4
     some = state.only(kept)
     assert some.rows.reached == kept[: state.rows.reached].sum()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,6 +36,6 @@ def make_layer(make_model: Callable[..., CostModel]) -> Callable[..., Layer]:
 
     def make(name: str, **changes: Any) -> Layer:
         torch.manual_seed(0)
-        return names.make_layer(name, replace(config, **changes), "model.block").double()
+        return names.make_layer(name, config.model_copy(update=changes), "model.block").double()
 
     return make

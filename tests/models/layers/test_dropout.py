@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from hlorank.models.compression.colouring import State
+from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.inputs import GraphInputs, Segment
 from hlorank.models.layers.dropout import Dropout
 
@@ -21,7 +21,7 @@ def test_one_mask_serves_all_configurations(make_layer: Callable[..., Dropout], 
 
 
 def test_spreading_equals_the_plain_form(
-    make_layer: Callable[..., Dropout], make_inputs: Callable[..., GraphInputs], first_state: Callable[..., State]
+    make_layer: Callable[..., Dropout], make_inputs: Callable[..., GraphInputs], first_state: Callable[..., NodeStates]
 ) -> None:
     layer = make_layer("dropout", dropout=0.5)
     for segment in make_inputs(segments=3, nodes=60).segments:

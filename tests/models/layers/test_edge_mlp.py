@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from hlorank.models.compression.colouring import State
+from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.edge_mlp import EdgeMlp
 
@@ -37,7 +37,7 @@ def test_equals_the_equation_and_other_nodes_get_zero(
 
 
 def test_other_nodes_get_no_more_rows(
-    make_layer: Callable[..., EdgeMlp], segment: Segment, first_state: Callable[..., State]
+    make_layer: Callable[..., EdgeMlp], segment: Segment, first_state: Callable[..., NodeStates]
 ) -> None:
     """They keep those that a residual connection needs."""
     state, free = first_state(segment, 5, 6, apart=False), segment.reached(0)

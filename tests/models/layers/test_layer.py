@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from hlorank.models.compression.colouring import State
+from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.edges import Edges
 from hlorank.models.inputs import GraphInputs, Segment
 from hlorank.models.layers.layer import Layer, Mixing
@@ -105,7 +105,7 @@ def test_spreading_equals_the_plain_form(
     nodes: int,
     make_layer: MakeLayer,
     make_inputs: MakeInputs,
-    first_state: Callable[..., State],
+    first_state: Callable[..., NodeStates],
 ) -> None:
     layer = make_layer(name, directions=directions)
     for segment in make_inputs(segments=segments, nodes=nodes).segments:
@@ -136,7 +136,7 @@ def test_both_kinds_of_segments_are_among_those_of_one_node(make_inputs: MakeInp
 @pytest.mark.parametrize("name", ["sage", "gcn", "graph_conv", "gin", "gatv2", "edge_mlp"])
 @every_direction
 def test_configurations_spread_before_they_join(
-    name: str, directions: str, make_layer: MakeLayer, segment: Segment, first_state: Callable[..., State]
+    name: str, directions: str, make_layer: MakeLayer, segment: Segment, first_state: Callable[..., NodeStates]
 ) -> None:
     """Before they do, no configuration has reached a node."""
     layer = make_layer(name, directions=directions)

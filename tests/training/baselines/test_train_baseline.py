@@ -23,7 +23,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import DataError
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import BASELINES, load_baseline
-from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.graph_loader import GraphLoader
 from hlorank.tracking import FINGERPRINT, PARENT_VARIABLE
 from hlorank.training.baselines.train_baseline import RECIPES, train_baseline
 from hlorank.training.mlflow_run import alone
@@ -60,7 +60,7 @@ def test_outputs(
     assert (spec.version, spec.collection, spec.method) == (hlorank.__version__, collection, method)
     assert spec.settings == config.baseline
     features = Path(config.paths.features) / Collection.parse(collection).path
-    assert spec.data == GraphOpener(features, None, torch.device("cpu")).fingerprint
+    assert spec.data == GraphLoader(features, None, torch.device("cpu")).fingerprint
     rows = history(tmp_path / "model")
     counts = {"gradient_boosting": 12, "linear_ranking": len(config.baseline.strengths)}
     assert [int(row["epoch"]) for row in rows] == list(range(1, 1 + counts.get(method, 1)))

@@ -1,4 +1,4 @@
-"""The historical table: what it keeps, what makes place, and what a checkpoint holds."""
+"""The embedding table: what it keeps, what makes place, and what a checkpoint holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hlorank.config import ConfigError
 from hlorank.files import DataError
-from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD, HistoricalTable, entry_keys
+from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD, EmbeddingTable, entry_keys
 
 ENTRY = 2 * 4 + ENTRY_OVERHEAD
 
@@ -31,7 +31,7 @@ def test_keys_are_different() -> None:
 
 
 def test_reads_what_was_written_last() -> None:
-    table = HistoricalTable(2, 10 * ENTRY, "float32")
+    table = EmbeddingTable(2, 10 * ENTRY, "float32")
     table.write([7, 3], rows(1, 2), step=1)
     table.write([3, 5], rows(4, 5), step=6)
     assert table.present([3, 4, 5, 7]).tolist() == [True, False, True, True]
@@ -42,7 +42,7 @@ def test_reads_what_was_written_last() -> None:
 
 
 def test_the_least_recently_used_make_place() -> None:
-    table = HistoricalTable(2, 3 * ENTRY + 5, "float32")
+    table = EmbeddingTable(2, 3 * ENTRY + 5, "float32")
     assert table.capacity == 3
     table.write([1, 2, 3], rows(1, 2, 3), step=0)
     table.read([1])
@@ -57,7 +57,7 @@ def test_the_least_recently_used_make_place() -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 8)), max_size=60), st.integers(1, 6))
 def test_equals_a_plain_list_of_uses(operations: list[tuple[bool, int]], capacity: int) -> None:
-    table, plain = HistoricalTable(2, capacity * ENTRY, "float32"), list[tuple[int, int]]()
+    table, plain = EmbeddingTable(2, capacity * ENTRY, "float32"), list[tuple[int, int]]()
     for step, (write, key) in enumerate(operations):
         known = dict(plain)
         if write or key in known:
@@ -72,13 +72,13 @@ def test_equals_a_plain_list_of_uses(operations: list[tuple[bool, int]], capacit
 
 
 def test_no_gradient_goes_through_the_table() -> None:
-    table = HistoricalTable(2, 10 * ENTRY, "float32")
+    table = EmbeddingTable(2, 10 * ENTRY, "float32")
     table.write([1], rows(1.0).requires_grad_(), step=0)
     assert not table.read([1])[0].requires_grad
 
 
 def test_half_precision_takes_half_the_bytes() -> None:
-    table = HistoricalTable(100, 10**6, "float16")
+    table = EmbeddingTable(100, 10**6, "float16")
     assert table.entry_bytes == 200 + ENTRY_OVERHEAD
     table.write([1], torch.full((1, 100), 1 / 3), step=0)
     embeddings, _ = table.read([1])
@@ -87,21 +87,21 @@ def test_half_precision_takes_half_the_bytes() -> None:
 
 
 def test_a_checkpoint_keeps_entries_and_their_order() -> None:
-    table = HistoricalTable(2, 3 * ENTRY, "float32")
+    table = EmbeddingTable(2, 3 * ENTRY, "float32")
     table.write([1, 2, 3], rows(1, 2, 3), step=4)
     table.read([1])
-    again = HistoricalTable(2, 3 * ENTRY, "float32")
+    again = EmbeddingTable(2, 3 * ENTRY, "float32")
     again.load_state_dict(table.state_dict())
     for one in (table, again):
         one.write([9], rows(9), step=5)
         assert one.present([1, 2, 3, 9]).tolist() == [True, False, True, True]
         assert one.read([3, 1, 9])[1].tolist() == [4, 4, 5]
     with pytest.raises(DataError, match="width 3"):
-        HistoricalTable(3, 3 * ENTRY, "float32").load_state_dict(table.state_dict())
+        EmbeddingTable(3, 3 * ENTRY, "float32").load_state_dict(table.state_dict())
 
 
 def test_the_table_moves_with_the_model() -> None:
-    table = HistoricalTable(2, 3 * ENTRY, "float32")
+    table = EmbeddingTable(2, 3 * ENTRY, "float32")
     table.write([1], rows(1.0), step=0)
     table.to(torch.device("meta"))
     assert table.read([1])[0].device.type == "meta"
@@ -109,21 +109,21 @@ def test_the_table_moves_with_the_model() -> None:
 
 def test_a_budget_holds_the_graph_that_needs_most() -> None:
     needed = {"small": 3, "large": 7, "middle": 5}
-    HistoricalTable(2, 7 * ENTRY, "float32").check_budget(needed)
+    EmbeddingTable(2, 7 * ENTRY, "float32").check_budget(needed)
     with pytest.raises(ConfigError) as caught:
-        HistoricalTable(2, 7 * ENTRY - 1, "float32").check_budget(needed)
+        EmbeddingTable(2, 7 * ENTRY - 1, "float32").check_budget(needed)
     message = (
         f"segments.table_bytes={7 * ENTRY - 1}: the working set of the graph large has 7 entries, which take "
         f"{7 * ENTRY} bytes; set it to at least that, lower segments.configs_per_graph"
     )
     assert str(caught.value) == f"{message}, or set segments.table_dtype to float16"
     with pytest.raises(ConfigError) as caught:
-        HistoricalTable(4, 7 * ENTRY - 1, "float16").check_budget(needed)
+        EmbeddingTable(4, 7 * ENTRY - 1, "float16").check_budget(needed)
     assert str(caught.value) == message  # the dtype cannot help
 
 
 def test_bad_settings() -> None:
     with pytest.raises(ConfigError, match="table_dtype: expected one of float32, float16, found 'int8'"):
-        HistoricalTable(2, 1000, "int8")
+        EmbeddingTable(2, 1000, "int8")
     with pytest.raises(ConfigError, match=f"table_bytes=100: one entry takes {ENTRY}"):
-        HistoricalTable(2, 100, "float32")
+        EmbeddingTable(2, 100, "float32")

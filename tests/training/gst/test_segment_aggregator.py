@@ -26,9 +26,9 @@ from hlorank.models.inputs import GraphInputs
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partition_collection import partition_graph, whole_graph
 from hlorank.partition.segments import Partition
-from hlorank.training.gst.embedding_table import HistoricalTable
+from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.gst.methods import METHODS
-from hlorank.training.gst.segment_aggregator import Combiner
+from hlorank.training.gst.segment_aggregator import SegmentAggregator
 from hlorank.training.step_data import Step
 
 MakeInputs = Callable[..., GraphInputs]
@@ -54,10 +54,10 @@ def fresh_total(model: CostModel, graph: GraphInputs) -> Tensor:
         return sum((model.embed_rows(graph, j, ROWS) for j in range(SEGMENTS)), torch.zeros(()))
 
 
-def filled_table(model: CostModel, graph: GraphInputs, present: tuple[int, ...]) -> HistoricalTable:
+def filled_table(model: CostModel, graph: GraphInputs, present: tuple[int, ...]) -> EmbeddingTable:
     """A table with the fresh embeddings of some segments, and of half of the configurations of one of them."""
-    table = HistoricalTable(model.embedding_width, 10**6, "float32")
-    warm = Combiner(model, METHODS["gst_e"], 1.0, table)
+    table = EmbeddingTable(model.embedding_width, 10**6, "float32")
+    warm = SegmentAggregator(model, METHODS["gst_e"], 1.0, table)
     for j in present:
         rows = ROWS[:2] if j == present[-1] else ROWS
         warm(step_on(graph, (j,))._replace(rows=rows), now=0)
@@ -76,7 +76,7 @@ def test_the_aggregate_is_unbiased(method: str, count: int, model: CostModel, ma
     for sampled in samples:
         for draw, probability in outcomes:
             table = filled_table(model, graph, (0, 2)) if specification.others == "table" else None
-            combine = Combiner(model, specification, keep, table)
+            combine = SegmentAggregator(model, specification, keep, table)
             total = combine(step_on(graph, sampled, np.full(SEGMENTS, draw)), now=1)
             mean += probability * total.detach() / len(samples)
     torch.testing.assert_close(mean, fresh_total(model, graph), rtol=1e-5, atol=1e-6)
@@ -85,8 +85,8 @@ def test_the_aggregate_is_unbiased(method: str, count: int, model: CostModel, ma
 @pytest.mark.parametrize("method", ["gst_one", "gst", "gst_e", "gst_ed", "gst_efd"])
 def test_all_segments_sampled_is_the_fresh_sum(method: str, model: CostModel, make_inputs: MakeInputs) -> None:
     graph = make_inputs(segments=SEGMENTS)
-    table = HistoricalTable(model.embedding_width, 10**6, "float32") if METHODS[method].others == "table" else None
-    total = Combiner(model, METHODS[method], 0.5, table)(step_on(graph, tuple(range(SEGMENTS))), now=0)
+    table = EmbeddingTable(model.embedding_width, 10**6, "float32") if METHODS[method].others == "table" else None
+    total = SegmentAggregator(model, METHODS[method], 0.5, table)(step_on(graph, tuple(range(SEGMENTS))), now=0)
     torch.testing.assert_close(total.detach(), fresh_total(model, graph))
     assert total.requires_grad
 
@@ -94,7 +94,7 @@ def test_all_segments_sampled_is_the_fresh_sum(method: str, model: CostModel, ma
 def test_only_sampled_segments_reach_the_gradient(model: CostModel, make_inputs: MakeInputs) -> None:
     graph = make_inputs(segments=SEGMENTS)
     table = filled_table(model, graph, (0, 1, 2, 3, 3))
-    total = Combiner(model, METHODS["gst_e"], 1.0, table)(step_on(graph, (1,)), now=1)
+    total = SegmentAggregator(model, METHODS["gst_e"], 1.0, table)(step_on(graph, (1,)), now=1)
     ours = torch.autograd.grad(total.sum(), list(model.encoder.parameters()), allow_unused=True)
     # Its entries are all there, so that it weighs 1.
     alone = torch.autograd.grad(
@@ -108,8 +108,8 @@ def test_only_sampled_segments_reach_the_gradient(model: CostModel, make_inputs:
 
 def test_fresh_embeddings_are_written_once_each(model: CostModel, make_inputs: MakeInputs) -> None:
     graph = make_inputs(segments=SEGMENTS)
-    table = HistoricalTable(model.embedding_width, 10**6, "float32")
-    combine = Combiner(model, METHODS["gst_ed"], 0.5, table)
+    table = EmbeddingTable(model.embedding_width, 10**6, "float32")
+    combine = SegmentAggregator(model, METHODS["gst_ed"], 0.5, table)
     combine(step_on(graph, (2,)), now=3)
     distinct = len(np.unique(graph.partition.local_codes[ROWS, 2]))
     assert len(table) == distinct
@@ -126,7 +126,7 @@ def test_what_layers_mix_costs_rows(
 ) -> None:
     model = make_model(block=[*BLOCK, *["squeeze_excite"] * squeeze_excite, *["configuration_attention"] * attention])
     graph = make_inputs(segments=SEGMENTS)
-    combine = Combiner(model, METHODS["gst_one"], 0.5, None)
+    combine = SegmentAggregator(model, METHODS["gst_one"], 0.5, None)
     combine(step_on(graph, (2,)), now=0)
     segment, layers = graph.segments[2], 2 * (1 + squeeze_excite + attention)
     # Attention over configurations computes each of them, squeeze-and-excitation each node from there on.
@@ -143,19 +143,19 @@ def test_what_layers_mix_costs_rows(
 def test_a_table_keeps_nothing_that_depends_on_other_configurations(method: str, make_model: MakeModel) -> None:
     model = make_model(block=[*BLOCK, "configuration_attention"])
     if METHODS[method].others == "table":
-        table = HistoricalTable(model.embedding_width, 10**6, "float32")
+        table = EmbeddingTable(model.embedding_width, 10**6, "float32")
         message = r"model.block: with configuration_attention .* set method to one of full, gst_one, gst$"
         with pytest.raises(ConfigError, match=message):
-            Combiner(model, METHODS[method], 0.5, table)
+            SegmentAggregator(model, METHODS[method], 0.5, table)
     else:
-        Combiner(model, METHODS[method], 0.5, None)
+        SegmentAggregator(model, METHODS[method], 0.5, None)
 
 
 def trained_on(model: CostModel, graph: GraphInputs, method: str) -> tuple[Tensor, list[Tensor]]:
     """Scores and gradients of a step in which every segment has a gradient."""
     segments = len(graph.segments)
     step = Step(graph, 0, ROWS, torch.ones(len(ROWS)), np.arange(segments), np.zeros(segments))
-    scores = model.score(Combiner(model, METHODS[method], 0.5, None)(step, now=0), segments)
+    scores = model.score(SegmentAggregator(model, METHODS[method], 0.5, None)(step, now=0), segments)
     return scores.detach(), list(torch.autograd.grad(scores.square().mean(), list(model.parameters())))
 
 
@@ -174,7 +174,7 @@ def distance(features: GraphFeatures, cut: Partition, model: CostModel) -> float
 
 
 def cut_graph(features: GraphFeatures, max_nodes: int, halo: int, algorithm: str = "topological") -> Partition:
-    return partition_graph(features, PartitionConfig(algorithm, max_nodes, halo, 1))
+    return partition_graph(features, PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo, workers=1))
 
 
 @settings(deadline=None, max_examples=25)
@@ -231,7 +231,7 @@ def test_a_halo_equals_training_on_the_whole_unet_3d(
     spec = fit_spec(Collection.parse("layout:xla:default"), options, [TrainSample.of("unet_3d", measured, options)])
     features = featurize_graph(measured, spec)
     features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())
-    config = replace(make_model().config, blocks=3, opcode_width=8, pooling=["sum"])
+    config = make_model().config.model_copy(update={"blocks": 3, "opcode_width": 8, "pooling": ["sum"]})
     torch.manual_seed(0)
     model = CostModel(config, input_sizes(spec), "sum").to(dtype)
     assert distance(features, cut_graph(features, 500, halo=3), model) < tolerance
@@ -240,7 +240,7 @@ def test_a_halo_equals_training_on_the_whole_unet_3d(
 
 def test_missing_and_dropped_segments_cost_nothing(model: CostModel, make_inputs: MakeInputs) -> None:
     graph = make_inputs(segments=SEGMENTS)
-    combine = Combiner(model, METHODS["gst_one"], 0.5, None)
+    combine = SegmentAggregator(model, METHODS["gst_one"], 0.5, None)
     combine(step_on(graph, (2,)), now=0)
     segment = graph.segments[2]
     assert combine.cost.plain_rows == 2 * segment.nodes * len(ROWS)

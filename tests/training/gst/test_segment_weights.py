@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from hlorank.config import Config
-from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.graph_loader import GraphLoader
 from hlorank.training.gst.segment_weights import segment_weights
 from hlorank.training.step_data import StepData
 
 Settings = Callable[..., Config]
-OpenGraphs = Callable[..., GraphOpener]
+OpenGraphs = Callable[..., GraphLoader]
 
 
 def sampled(count: int, *chosen: int) -> np.ndarray:

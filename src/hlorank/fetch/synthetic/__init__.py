@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hlorank.config import ConfigError, SyntheticConfig, to_plain
+from hlorank.config import ConfigError, SyntheticConfig
 from hlorank.data.collection import SPLITS, Collection, Split, write_graph
 from hlorank.data.graph import MeasuredGraph
-from hlorank.fetch.synthetic.graphs import MIN_NODES
 from hlorank.fetch.synthetic.layouts import layout_graph
 from hlorank.fetch.synthetic.runtime import layout_runtime
 from hlorank.fetch.synthetic.tiles import MAX_NODES as MAX_KERNEL_NODES
@@ -52,7 +51,7 @@ def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None
         ConfigError: a source other than `synthetic`, as generated data is always labelled so; or settings out of
             range.
     """
-    _check(collection, config)
+    _check(collection)
     settings = _settings(collection, config)
     settings_file = output / _SETTINGS_FILE
     try:
@@ -104,24 +103,13 @@ def _log_uniform(rng: np.random.Generator, low: int, high: int) -> int:
 
 def _settings(collection: Collection, config: SyntheticConfig) -> dict[str, object]:
     """What the content of each graph depends on: everything but how many there are."""
-    plain = {key: value for key, value in to_plain(config).items() if key not in SPLITS}
+    plain = {key: value for key, value in config.model_dump(mode="json").items() if key not in SPLITS}
     return {"collection": str(collection), "generator": _GENERATOR, **plain}
 
 
-def _check(collection: Collection, config: SyntheticConfig) -> None:
+def _check(collection: Collection) -> None:
     if collection.source != "synthetic":
         raise ConfigError(
             f"collection {collection}: generated data has the source synthetic; choose layout:synthetic:<search> or "
             "tile:synthetic, or another origin (data=tpugraphs, data=local)"
         )
-    limits: tuple[tuple[str, float, float], ...] = (
-        *((split, 0, math.inf) for split in SPLITS),
-        ("min_nodes", MIN_NODES, config.max_nodes),
-        ("configurations", 1, math.inf),
-        ("repeated", 0, 1),
-        ("noise", 0, math.inf),
-    )
-    for name, low, high in limits:
-        value = getattr(config, name)
-        if not low <= value <= high:
-            raise ConfigError(f"data.synthetic.{name}: {value}; choose a value from {low:g} to {high:g}")

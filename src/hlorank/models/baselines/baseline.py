@@ -14,10 +14,10 @@ from safetensors.numpy import load_file, save
 from hlorank.config import BaselineConfig
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
-from hlorank.models.baselines.chance import Chance
 from hlorank.models.baselines.linear import Linear
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
 from hlorank.models.baselines.predictor import Predictor
+from hlorank.models.baselines.random_ranker import RandomRanker
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.inputs import InputSizes
 from hlorank.models.serialization import SPEC, Spec, input_sizes, read_folder, save_folder
@@ -25,7 +25,7 @@ from hlorank.models.serialization import SPEC, Spec, input_sizes, read_folder, s
 GRADIENT_BOOSTING, LINEAR_RANKING = "gradient_boosting", "linear_ranking"
 RANDOM, DEFAULT_CONFIGURATION = "random", "default_configuration"
 BASELINES: Mapping[str, type[Predictor]] = MappingProxyType(
-    {GRADIENT_BOOSTING: Trees, LINEAR_RANKING: Linear, RANDOM: Chance, DEFAULT_CONFIGURATION: Linear}
+    {GRADIENT_BOOSTING: Trees, LINEAR_RANKING: Linear, RANDOM: RandomRanker, DEFAULT_CONFIGURATION: Linear}
 )
 """Methods whose models are no cost models of `models.cost_model`, and what they are instead."""
 

@@ -38,11 +38,11 @@ class Received(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Colouring:
     """Which states of a segment differ, so that each distinct one has one row.
 
     Nodes under configurations share a row where all that has reached them is the same: how they look, the
-    configurations near them, and their neighbours. Rows are ordered by where they first stand in `every`.
+    configurations near them, and their neighbours. Colouring are ordered by where they first stand in `every`.
 
     Attributes:
         every: (nodes, configurations) int64, the row of each node under each configuration.
@@ -55,13 +55,13 @@ class Rows:
     first: NDArray[np.int64]
 
     @classmethod
-    def plain(cls, nodes: int, configurations: int) -> Rows:
+    def plain(cls, nodes: int, configurations: int) -> Colouring:
         """Every node has a row for every configuration."""
         every = np.arange(nodes * configurations)
         return cls(every.reshape(nodes, configurations), nodes, every)
 
     @classmethod
-    def distinct(cls, reached: NDArray[Any], unreached: NDArray[Any]) -> Rows:
+    def distinct(cls, reached: NDArray[Any], unreached: NDArray[Any]) -> Colouring:
         """A row for each distinct key.
 
         Args:
@@ -89,23 +89,23 @@ class Rows:
         """(rows,) the first configuration that this node has it under."""
         return np.asarray(self.first % self.every.shape[1])
 
-    def previous(self, before: Rows, device: torch.device) -> Adjacency:
+    def previous(self, before: Colouring, device: torch.device) -> Adjacency:
         """From each row to the one that it was before the configurations spread."""
         return Adjacency(before.every.ravel()[self.first], np.arange(len(self) + 1), None, len(before), device)
 
-    def spread(self, edges: Neighbourhood, reached: int) -> Rows:
+    def spread(self, edges: Neighbourhood, reached: int) -> Colouring:
         """The rows after the configurations have spread along one edge.
 
         Args:
             edges: of the segment.
             reached: how many nodes they have reached then.
         """
-        # Rows get random names. Their sums over two neighbourhoods that differ agree with a chance below 2^-50.
+        # Colouring get random names. Their sums over two neighbourhoods that differ agree with a chance below 2^-50.
         names = np.random.default_rng(0).integers(2**64, size=len(self), dtype=np.uint64)[self.every]
         keys = edges.names @ names
-        return Rows.distinct(keys[:reached], keys[reached:, 0])
+        return Colouring.distinct(keys[:reached], keys[reached:, 0])
 
-    def received(self, before: Rows, edges: Neighbourhood) -> Received:
+    def received(self, before: Colouring, edges: Neighbourhood) -> Received:
         """What each row receives in one layer of message passing, one row after the other.
 
         Args:
@@ -119,7 +119,9 @@ class Rows:
         source = before.every[edges.source[entry], self.configuration[row]]
         return Received(np.append(0, stops), row, source, edges.kind[entry], edges.weight[entry])
 
-    def messages(self, before: Rows, edges: Neighbourhood, weight_of: Sequence[int], device: torch.device) -> Adjacency:
+    def messages(
+        self, before: Colouring, edges: Neighbourhood, weight_of: Sequence[int], device: torch.device
+    ) -> Adjacency:
         """What each row sums up in one layer of message passing, of the rows before under each weight.
 
         Args:
@@ -132,15 +134,15 @@ class Rows:
         column = weights * received.source + np.asarray(weight_of)[received.kind]
         return Adjacency(column, received.starts, received.weight, weights * len(before), device)
 
-    def only(self, nodes: NDArray[np.bool_]) -> tuple[Rows, NDArray[np.int64]]:
+    def only(self, nodes: NDArray[np.bool_]) -> tuple[Colouring, NDArray[np.int64]]:
         """The rows of some nodes, of a (nodes,) mask, numbered anew, and which of the rows before they are."""
         reached = int(nodes[: self.reached].sum())
         every = self.every[nodes]
-        rows = Rows.distinct(every[:reached], every[reached:, 0])
+        rows = Colouring.distinct(every[:reached], every[reached:, 0])
         return rows, every.ravel()[rows.first]
 
 
-class State(NamedTuple):
+class NodeStates(NamedTuple):
     """Node states, each distinct one computed once.
 
     Attributes:
@@ -150,13 +152,13 @@ class State(NamedTuple):
     """
 
     values: Tensor
-    rows: Rows
+    rows: Colouring
     hops: int | None = 0
 
     @classmethod
-    def of(cls, dense: Tensor) -> State:
-        """From the plain form, in which every node has a state under every configuration."""
-        return cls(dense.flatten(0, 1), Rows.plain(*dense.shape[:2]))
+    def of(cls, dense: Tensor) -> NodeStates:
+        """From the dense form, in which every node has a state under every configuration."""
+        return cls(dense.flatten(0, 1), Colouring.plain(*dense.shape[:2]))
 
     @property
     def is_plain(self) -> bool:
@@ -167,15 +169,15 @@ class State(NamedTuple):
         """The `hops` of the state after one more layer of message passing, and how many nodes they reach."""
         return (None, 0) if self.hops is None else (self.hops + 1, segment.reached(self.hops + 1))
 
-    def repeated(self, configurations: int) -> State:
+    def repeated(self, configurations: int) -> NodeStates:
         """The states of a single configuration, for that many of them; a node has one row for them all."""
         if self.rows.every.shape[1] == configurations:
             return self
         nodes = len(self.rows.every)
-        rows = Rows.distinct(np.empty((0, configurations), dtype=np.int64), np.arange(nodes))
-        return State(self.dense()[:, 0], rows, None)
+        rows = Colouring.distinct(np.empty((0, configurations), dtype=np.int64), np.arange(nodes))
+        return NodeStates(self.dense()[:, 0], rows, None)
 
-    def plus(self, before: State) -> State:
+    def plus(self, before: NodeStates) -> NodeStates:
         """The sum with a state from which this one comes, so that nodes that share a row here shared one there."""
         if self.is_plain and before.is_plain:
             return self._replace(values=self.values + before.values)
@@ -183,22 +185,22 @@ class State(NamedTuple):
         return self._replace(values=self.values + added)
 
     def dense(self) -> Tensor:
-        """The plain form, (nodes, configurations, width)."""
+        """The dense form, (nodes, configurations, width)."""
         if self.is_plain:
             return self.values.view(*self.rows.every.shape, self.values.shape[1])
         return embedding(self._tensor(self.rows.every), self.values)
 
-    def only(self, nodes: NDArray[np.bool_]) -> State:
+    def only(self, nodes: NDArray[np.bool_]) -> NodeStates:
         """The states of some nodes, of a (nodes,) mask."""
         rows, kept = self.rows.only(nodes)
-        return State(embedding(self._tensor(kept), self.values), rows, self.hops)
+        return NodeStates(embedding(self._tensor(kept), self.values), rows, self.hops)
 
-    def first(self, count: int) -> State:
+    def first(self, count: int) -> NodeStates:
         """The states of the first nodes."""
         return self.only(np.arange(len(self.rows.every)) < count)
 
     def map_nodes(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Rows of a function of nodes that share none, (some nodes, configurations, width) to the same shape."""
+        """Colouring of a function of nodes that share none, (some nodes, configurations, width) to the same shape."""
         reached, unreached = (function(embedding(self._tensor(part.T), self.values)) for part in self._parts())
         first = self.rows.node < self.rows.reached
         place = self._tensor(self.rows.node[first]), self._tensor(self.rows.configuration[first])

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from hlorank.models.compression.colouring import State
+from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
 
@@ -34,11 +34,11 @@ class ConfigurationAttention(Layer):
         return x.shape[1] * torch.softmax(x / self.log_temperature.exp(), dim=1)
 
     def forward(self, x: Tensor, _: Segment) -> Tensor:
-        """The plain form: (nodes, configurations, width) to the same shape."""
+        """The dense form: (nodes, configurations, width) to the same shape."""
         result: Tensor = self.joined(torch.cat([x, self._weights(x) * x], dim=-1))
         return result
 
-    def spread(self, state: State, _: Segment) -> State:
+    def spread(self, state: NodeStates, _: Segment) -> NodeStates:
         """The same: configurations with equal states have equal weights, all of them 1 where no other has come."""
         weights = state.map_nodes(self._weights)
         values: Tensor = self.joined(torch.cat([state.values, weights * state.values], dim=-1))

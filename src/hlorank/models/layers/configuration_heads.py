@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from hlorank.models.compression.colouring import State
+from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.heads import head_width
 from hlorank.models.layers.layer import Layer, Mixing
@@ -40,9 +40,9 @@ class ConfigurationHeads(Layer):
         return result
 
     def forward(self, x: Tensor, _: Segment) -> Tensor:
-        """The plain form: (nodes, configurations, width) to the same shape."""
+        """The dense form: (nodes, configurations, width) to the same shape."""
         return self._attend(x)
 
-    def spread(self, state: State, _: Segment) -> State:
+    def spread(self, state: NodeStates, _: Segment) -> NodeStates:
         """The same: configurations with equal states all see what one alone would see."""
         return state._replace(values=state.map_nodes(self._attend))

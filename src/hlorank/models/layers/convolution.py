@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from hlorank.models.adjacency import propagate
-from hlorank.models.compression.colouring import State
+from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.edges import Norm
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
@@ -52,12 +52,12 @@ class Convolution(Layer):
         return self.maps[0].get_parameter("bias")
 
     def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """The plain form: (nodes, configurations, width) to the same shape."""
+        """The dense form: (nodes, configurations, width) to the same shape."""
         edges, weights = segment.edges.normed(self.norm, self.shared), self._weights
         messages = (propagate(linear(x, weights[w]), part) for w, part in zip(self.weight_of, edges.parts, strict=True))
         return sum(messages, start=self._bias)
 
-    def spread(self, state: State, segment: Segment) -> State:
+    def spread(self, state: NodeStates, segment: Segment) -> NodeStates:
         """The same, where the configurations reach one edge farther than before.
 
         A row before is multiplied by all weights at once, and a row after sums what it receives of them.
@@ -68,4 +68,4 @@ class Convolution(Layer):
         products = linear(state.values, torch.cat(list(self._weights)))
         products = products.view(len(self.maps) * len(state.rows), -1)
         messages = rows.messages(state.rows, neighbourhood, self.weight_of, products.device)
-        return State(propagate(products, messages) + self._bias, rows, hops)
+        return NodeStates(propagate(products, messages) + self._bias, rows, hops)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hlorank.models.compression.colouring import State
+from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
 
@@ -30,10 +30,10 @@ class Dropout(Layer):
         return mask
 
     def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """The plain form: (nodes, configurations, width) to the same shape."""
+        """The dense form: (nodes, configurations, width) to the same shape."""
         return x * self._mask(segment.nodes, x)[:, None]
 
-    def spread(self, state: State, segment: Segment) -> State:
+    def spread(self, state: NodeStates, segment: Segment) -> NodeStates:
         """The same, once for each distinct state."""
         if not (self.training and self.dropout.p):
             return state

@@ -17,7 +17,7 @@ class EdgeMlp(EdgeWise):
 
     y_v = W_2 sum over neighbours u of gelu(W x_v + W_u x_u + b); with separate directions W_u differs between operands
     and users. The fourth of the Kaggle competition on TpuGraphs (discussion 456462) reads edges in this way in place of
-    message passing: those from operands, with deeper MLPs, and a readout of its own.
+    message passing: those from operands, with deeper MLPs, and a post_layers of its own.
 
     Args:
         width: of states.

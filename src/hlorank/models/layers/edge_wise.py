@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hlorank.models.compression.colouring import Received, Rows, State
+from hlorank.models.compression.colouring import Colouring, NodeStates, Received
 from hlorank.models.edges import Neighbourhood, Norm
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
@@ -59,16 +59,16 @@ class EdgeWise(Layer):
         raise NotImplementedError
 
     def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """The plain form: (nodes, configurations, width) to the same shape."""
-        rows = Rows.plain(*x.shape[:2])
+        """The dense form: (nodes, configurations, width) to the same shape."""
+        rows = Colouring.plain(*x.shape[:2])
         return self._receive(x.flatten(0, 1), rows.received(rows, self.neighbourhood(segment))).view_as(x)
 
-    def spread(self, state: State, segment: Segment) -> State:
+    def spread(self, state: NodeStates, segment: Segment) -> NodeStates:
         """The same, where the configurations reach one edge farther than before."""
         neighbourhood = self.neighbourhood(segment)
         hops, reached = state.next_reach(segment)
         rows = state.rows.spread(neighbourhood, reached)
-        return State(self._receive(state.values, rows.received(state.rows, neighbourhood)), rows, hops)
+        return NodeStates(self._receive(state.values, rows.received(state.rows, neighbourhood)), rows, hops)
 
     def _receive(self, values: Tensor, received: Received) -> Tensor:
         weights = self._weights_of[received.kind]

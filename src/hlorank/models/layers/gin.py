@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hlorank.models.adjacency import Adjacency, propagate
-from hlorank.models.compression.colouring import State
+from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.edges import Norm
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
@@ -41,11 +41,11 @@ class Gin(Layer):
         return result
 
     def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """The plain form: (nodes, configurations, width) to the same shape."""
+        """The dense form: (nodes, configurations, width) to the same shape."""
         _, *directions = segment.edges.normed(Norm.SUM, self.shared).parts
         return self._combined(x, (propagate(x, part) for part in directions))
 
-    def spread(self, state: State, segment: Segment) -> State:
+    def spread(self, state: NodeStates, segment: Segment) -> NodeStates:
         """The same, where the configurations reach one edge farther than before."""
         neighbourhood = segment.edges.normed(Norm.SUM, self.shared).neighbourhood
         hops, reached = state.next_reach(segment)
@@ -59,4 +59,4 @@ class Gin(Layer):
             return propagate(state.values, Adjacency(source, starts, None, len(state.rows), state.values.device))
 
         own, *sums = (summed(kind) for kind in range(1 + len(self.epsilon)))
-        return State(self._combined(own, sums), rows, hops)
+        return NodeStates(self._combined(own, sums), rows, hops)

@@ -37,7 +37,7 @@ class Gps(Layer):
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
 
     def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """The plain form: (nodes, configurations, width) to the same shape."""
+        """The dense form: (nodes, configurations, width) to the same shape."""
         after_near, after_far, last = self.norms
         both = after_near(x + self.near(x, segment)) + after_far(x + self.far(x, segment))
         result: Tensor = last(both + self.mlp(both))

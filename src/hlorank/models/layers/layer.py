@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from hlorank.models.compression.colouring import State
+from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.inputs import Segment
 
 
@@ -30,7 +30,7 @@ class Mixing(Enum):
 class Layer(nn.Module):
     """A layer of the cost model.
 
-    `forward` is the plain form: it computes every node under every configuration. `spread` gives the configuration
+    `forward` is the dense form: it computes every node under every configuration. `spread` gives the configuration
     axis only to nodes that a configurable node can reach; a layer that mixes over the segment has no such form.
 
     Attributes:
@@ -40,10 +40,10 @@ class Layer(nn.Module):
     mixing: ClassVar[Mixing]
 
     def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """The plain form: (nodes, configurations, width) to the same shape."""
+        """The dense form: (nodes, configurations, width) to the same shape."""
         raise NotImplementedError
 
-    def spread(self, state: State, segment: Segment) -> State:
+    def spread(self, state: NodeStates, segment: Segment) -> NodeStates:
         """The same, where nodes that no configuration reaches are computed once."""
         raise NotImplementedError
 
@@ -62,10 +62,10 @@ class RowLayer(Layer):
         self.module = module
 
     def forward(self, x: Tensor, _: Segment) -> Tensor:
-        """The plain form: (nodes, configurations, width) to the same shape."""
+        """The dense form: (nodes, configurations, width) to the same shape."""
         result: Tensor = self.module(x)
         return result
 
-    def spread(self, state: State, _: Segment) -> State:
+    def spread(self, state: NodeStates, _: Segment) -> NodeStates:
         """The same, once for each distinct state."""
         return state._replace(values=self.module(state.values))

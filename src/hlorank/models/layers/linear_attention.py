@@ -37,7 +37,7 @@ class LinearAttention(Layer):
         self.output = nn.Linear(width, width)
 
     def forward(self, x: Tensor, _: Segment) -> Tensor:
-        """The plain form: (nodes, configurations, width) to the same shape."""
+        """The dense form: (nodes, configurations, width) to the same shape."""
         queries, keys, values = (part.unflatten(-1, self._split) for part in self.inputs(x).chunk(3, dim=-1))
         queries, keys = elu(queries) + 1, elu(keys) + 1
         total = torch.einsum("nchk,chk->nch", queries, keys.sum(dim=0))

@@ -25,6 +25,6 @@ class SqueezeExcite(Layer):
         self.gate = nn.Sequential(nn.Linear(width, squeezed), nn.ReLU(), nn.Linear(squeezed, width), nn.Sigmoid())
 
     def forward(self, x: Tensor, _: Segment) -> Tensor:
-        """The plain form: (nodes, configurations, width) to the same shape."""
+        """The dense form: (nodes, configurations, width) to the same shape."""
         gated: Tensor = x * self.gate(x.mean(dim=0))
         return gated

@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 from hlorank.config import Config
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.models.baselines.chance import Chance
 from hlorank.models.baselines.linear import Linear
 from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
 from hlorank.models.baselines.predictor import Predictor
+from hlorank.models.baselines.random_ranker import RandomRanker
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.candidates import Candidate, Fit
 
 
 def random_scores(store: FeatureStore, names: Sequence[str], config: Config) -> Fit:  # noqa: ARG001 - it learns nothing
     """Scores drawn from the seed."""
-    return _rule(Chance(np.array([config.seed], dtype=np.int64)))
+    return _rule(RandomRanker(np.array([config.seed], dtype=np.int64)))
 
 
 def changed_share(store: FeatureStore, names: Sequence[str], config: Config) -> Fit:  # noqa: ARG001 - it learns nothing

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hlorank import __version__
-from hlorank.config import Config, ConfigError, check_least, to_plain
+from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import fingerprint
@@ -32,7 +32,7 @@ from hlorank.models.baselines.linear import Linear
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
 from hlorank.models.baselines.predictor import Predictor
 from hlorank.models.baselines.trees import Trees
-from hlorank.models.graph_loader import GraphOpener
+from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import input_sizes
 from hlorank.tracking import TRAIN_SECONDS
 from hlorank.training.baselines.candidates import Fit
@@ -67,16 +67,6 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         DEFAULT_CONFIGURATION: Recipe(changed_share, None),
     }
 )
-_LEAST = {
-    "seed": 0,
-    "baseline.iterations": 1,
-    "baseline.leaves": 2,
-    "baseline.min_leaf": 1,
-    "baseline.rows_per_graph": 2,
-    "baseline.pairs_per_graph": 2,
-    "baseline.l2": 0,
-    "trainer.validation_configs": 2,
-}
 
 
 class Epoch(NamedTuple):
@@ -115,7 +105,7 @@ def train_baseline(config: Config, output: Path) -> float | None:
     """
     collection = Collection.parse(config.collection)
     _check(config, collection)
-    graphs = GraphOpener(Path(config.paths.features) / collection.path, None, torch.device("cpu"))
+    graphs = GraphLoader(Path(config.paths.features) / collection.path, None, torch.device("cpu"))
     store = graphs.store
     spec = BaselineSpec(
         version=__version__,
@@ -127,7 +117,7 @@ def train_baseline(config: Config, output: Path) -> float | None:
         settings=config.baseline,
     )
     identity = [
-        *(config.method, config.seed, to_plain(config.baseline), config.trainer.validation_configs),
+        *(config.method, config.seed, config.baseline.model_dump(mode="json"), config.trainer.validation_configs),
         *(str(collection), spec.data, __version__),
     ]
     key = fingerprint(identity)
@@ -163,12 +153,6 @@ def _fit(config: Config, spec: BaselineSpec, key: str, store: FeatureStore, outp
 
 
 def _check(config: Config, collection: Collection) -> None:
-    check_least(config, _LEAST)
-    if config.baseline.learning_rate <= 0:
-        raise ConfigError(f"baseline.learning_rate={config.baseline.learning_rate}: set it above 0")
-    strengths = config.baseline.strengths
-    if not strengths or min(strengths) <= 0:
-        raise ConfigError(f"baseline.strengths={strengths}: set it to numbers above 0, at least one")
     if config.method == DEFAULT_CONFIGURATION and collection.kind == "tile":
         others = ", ".join(name for name in BASELINES if name != DEFAULT_CONFIGURATION)
         raise ConfigError(

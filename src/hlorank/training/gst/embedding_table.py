@@ -1,4 +1,4 @@
-"""The historical table: embeddings of segments as they were last computed, in bounded memory."""
+"""The embedding table: embeddings of segments as they were last computed, in bounded memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def entry_keys(graph: int, segment: int | NDArray[np.int64], local: NDArray[Any]
     return keys
 
 
-class HistoricalTable:
+class EmbeddingTable:
     """Embeddings keyed by (graph, segment, segment-local configuration); the least recently used make place.
 
     Args:

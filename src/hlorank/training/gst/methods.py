@@ -18,7 +18,7 @@ class Method:
     Attributes:
         whole_graph: the graph is one segment and keeps all its edges; otherwise some segments are trained.
         others: where the embeddings of the segments without gradient come from: `fresh` = a forward pass, `table` =
-            the historical table (E), `none` = they are left out.
+            the embedding table (E), `none` = they are left out.
         drop_stale: embeddings of the table are dropped at random (D).
         finetune_head: at the end the head is trained on recomputed embeddings (F).
     """

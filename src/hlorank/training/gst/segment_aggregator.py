@@ -13,7 +13,7 @@ from hlorank.config import ConfigError
 from hlorank.models.adjacency import Adjacency
 from hlorank.models.cost_model import CostModel
 from hlorank.models.layers.layer import Mixing
-from hlorank.training.gst.embedding_table import HistoricalTable, entry_keys
+from hlorank.training.gst.embedding_table import EmbeddingTable, entry_keys
 from hlorank.training.gst.methods import METHODS, Method
 from hlorank.training.gst.segment_weights import segment_weights
 from hlorank.training.step_data import Step
@@ -25,7 +25,7 @@ class StepCost:
 
     Attributes:
         rows: node states that the layers computed, each distinct one of a segment once.
-        plain_rows: the same in the plain form, every node under every configuration.
+        plain_rows: the same in the dense form, every node under every configuration.
         looked_up: embeddings of segments that were asked of the table.
         found: those that it held.
         used: stale embeddings that entered the aggregate.
@@ -40,14 +40,14 @@ class StepCost:
     staleness: int = 0
 
 
-class Combiner:
+class SegmentAggregator:
     """Combines the segments of a graph as a method asks: some with gradient, the others fresh, stale or left out.
 
     Args:
         model: the cost model.
         method: the specification.
         keep_probability: p of stale embedding dropout, for methods that drop.
-        table: the historical table, for methods that have one.
+        table: the embedding table, for methods that have one.
 
     Attributes:
         cost: of all steps since it was last replaced.
@@ -56,14 +56,12 @@ class Combiner:
         ConfigError: embeddings depend on the configurations ranked together, and the method keeps them for others.
     """
 
-    def __init__(
-        self, model: CostModel, method: Method, keep_probability: float, table: HistoricalTable | None
-    ) -> None:
+    def __init__(self, model: CostModel, method: Method, keep_probability: float, table: EmbeddingTable | None) -> None:
         if method.others == "table" and Mixing.CONFIGURATIONS in model.mixing:
             allowed = ", ".join(name for name, other in METHODS.items() if other.others != "table")
             raise ConfigError(
                 f"model.block: with {model.layers_that_mix(Mixing.CONFIGURATIONS)} an embedding depends on the "
-                "configurations of its step, and a historical table would keep it for other steps; leave it out, or "
+                "configurations of its step, and a embedding table would keep it for other steps; leave it out, or "
                 f"set method to one of {allowed}"
             )
         self.model = model
@@ -122,7 +120,7 @@ class Combiner:
         return embedding
 
     def _stale(
-        self, table: HistoricalTable, keys: list[int], entry: NDArray[np.int64], weights: NDArray[np.float64], now: int
+        self, table: EmbeddingTable, keys: list[int], entry: NDArray[np.int64], weights: NDArray[np.float64], now: int
     ) -> Tensor:
         """The sum of stale embeddings, (configurations, width * poolings).
 

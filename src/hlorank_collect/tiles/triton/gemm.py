@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto
-from hlorank_collect.tiles.kernel import Body, Harvest, Kernel, LeftOutError, as_module
+from hlorank_collect.tiles.kernel import Body, Harvest, Kernel, UnsupportedKernelError, as_module
 
 ELEMENT_TYPES: dict[int, str] = {10: "float16", 11: "float32", 16: "bfloat16"}
 """The element types of products that are measured, by xla.PrimitiveType: those that Triton's tensor cores multiply."""
@@ -42,18 +42,18 @@ class Gemm:
         """The sizes of a dot.
 
         Raises:
-            LeftOutError: a matrix-vector product, which is no GEMM, or an element type that is not measured.
+            UnsupportedKernelError: a matrix-vector product, which is no GEMM, or an element type that is not measured.
         """
         dot = body.instructions[body.root]
         lhs, rhs = (operand.shape for operand in body.operands(dot))
         if not {lhs.element_type, rhs.element_type, dot.shape.element_type} <= set(ELEMENT_TYPES):
-            raise LeftOutError("element type")
+            raise UnsupportedKernelError("element type")
         numbers = dot.dot_dimension_numbers
         batch = math.prod(lhs.dimensions[dim] for dim in numbers.lhs_batch_dimensions)
         k = math.prod(lhs.dimensions[dim] for dim in numbers.lhs_contracting_dimensions)
         m, n = (math.prod(shape.dimensions) // max(batch * k, 1) for shape in (lhs, rhs))
         if min(m, n) < 2 or k < 2:
-            raise LeftOutError("no matrix product")
+            raise UnsupportedKernelError("no matrix product")
         wider = 4 if 11 in (lhs.element_type, rhs.element_type) else 2
         return cls(batch, len(numbers.lhs_batch_dimensions), m, n, k, wider)
 
@@ -79,7 +79,7 @@ def harvest_gemms(program: str, module: HloModuleProto) -> Harvest:
             kernel = _alone(program, one, shapes)
             try:
                 Gemm.of(kernel.body)
-            except LeftOutError as error:
+            except UnsupportedKernelError as error:
                 found.left_out[str(error)] += 1
             else:
                 found.add(kernel)

@@ -12,7 +12,7 @@ import numpy as np
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import xla
 from hlorank_collect.layouts.compiled_layouts import WrongOutputError, reason
-from hlorank_collect.tiles.kernel import Kernel, LeftOutError
+from hlorank_collect.tiles.kernel import Kernel, UnsupportedKernelError
 from hlorank_collect.tiles.measure_kernel import MeasuredTiles, TooFastError
 from hlorank_collect.tiles.tile_task import TileTask
 from hlorank_collect.tiles.triton.configuration import OPTIONS, GemmConfiguration, draw_configurations
@@ -52,7 +52,8 @@ class _Compiled:
     """The configurations of a product that compile and compute what the default one, which is the first, does.
 
     Raises:
-        LeftOutError: the default configuration fails, is too fast, or its result holds NaN; or it is the only one left.
+        UnsupportedKernelError: the default configuration fails, is too fast, or its result holds NaN; or it is the
+            only one left.
     """
 
     def __init__(
@@ -73,9 +74,9 @@ class _Compiled:
         try:
             self._expected = self._add(default)
         except Exception as error:  # whatever the compiler or the backend raises
-            raise LeftOutError(f"the default configuration fails: {reason(error)}") from error
+            raise UnsupportedKernelError(f"the default configuration fails: {reason(error)}") from error
         if has_nan(self._expected):
-            raise LeftOutError("NaN in its result")
+            raise UnsupportedKernelError("NaN in its result")
         if self.timer(0) < FASTEST:
             raise TooFastError(f"the default configuration takes less than {FASTEST / 1e3:g} us")
         for configuration in others:
@@ -85,7 +86,7 @@ class _Compiled:
             except Exception as error:  # memory that ran out included
                 self.left_out[configuration.name] = reason(error)
         if len(self.configurations) < 2:
-            raise LeftOutError(f"only its default configuration works: {next(iter(self.left_out.values()))}")
+            raise UnsupportedKernelError(f"only its default configuration works: {next(iter(self.left_out.values()))}")
 
     def _add(self, configuration: GemmConfiguration, expected: list[Any] | None = None) -> list[Any]:
         """Compiles and runs a configuration, keeps it, and returns its outputs.
@@ -112,13 +113,13 @@ def measure_gemm(kernel: Kernel, gemm: Gemm, task: TileTask, heartbeat: Callable
         heartbeat: called with the number of rounds done, before each compilation and after each round.
 
     Raises:
-        LeftOutError: the product is too fast, has too few configurations, or its default one fails.
+        UnsupportedKernelError: the product is too fast, has too few configurations, or its default one fails.
     """
     start = time.monotonic()
     rng = np.random.default_rng([task.seed, int(kernel.fingerprint[:8], 16)])
     configurations = draw_configurations(gemm, task.configurations, rng)
     if 2 * len(configurations) < task.configurations:
-        raise LeftOutError(f"fewer than {task.configurations // 2} configurations")
+        raise UnsupportedKernelError(f"fewer than {task.configurations // 2} configurations")
     values = xla.put(random_operands(kernel.body, rng), task.platform)
     compiled = _Compiled(kernel, configurations, values, task.platform, lambda: heartbeat(0))
     ready = time.monotonic()

@@ -10,7 +10,7 @@ import pytest
 
 from hlorank.hlo.program import flatten
 from hlorank_collect import xla
-from hlorank_collect.tiles.kernel import Kernel, LeftOutError
+from hlorank_collect.tiles.kernel import Kernel, UnsupportedKernelError
 from hlorank_collect.tiles.triton.gemm import Gemm, random_operands
 
 from .conftest import GemmsOf
@@ -78,7 +78,7 @@ def test_a_kernel_that_is_no_product_is_refused(gemm: Kernel) -> None:
     body = gemm.body
     body.instructions[body.root].shape.element_type = 12  # f64
     try:
-        with pytest.raises(LeftOutError, match="element type"):
+        with pytest.raises(UnsupportedKernelError, match="element type"):
             Gemm.of(body)
     finally:
         body.instructions[body.root].shape.element_type = 11

@@ -19,7 +19,7 @@ from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import xla
 from hlorank_collect.task import Progress
 from hlorank_collect.tiles import measure_kernels as child
-from hlorank_collect.tiles.kernel import Kernel, LeftOutError
+from hlorank_collect.tiles.kernel import Kernel, UnsupportedKernelError
 from hlorank_collect.tiles.measure_kernel import TooFastError
 from hlorank_collect.tiles.tile_task import TileTask
 from hlorank_collect.tiles.triton import measure_gemm as measuring
@@ -151,7 +151,7 @@ def test_a_product_that_cannot_be_measured_has_a_reason(
     sizes = Gemm.of(gemm.body)
     default = default_configuration(sizes)
     change_result(monkeypatch, lambda one, output: output * value if fails(one, default) else output)
-    with pytest.raises(LeftOutError, match=why):
+    with pytest.raises(UnsupportedKernelError, match=why):
         measuring.measure_gemm(gemm, sizes, task, lambda _: None)
 
 
@@ -160,7 +160,9 @@ def test_a_product_that_xla_gives_to_something_else_is_left_out(
     task: TileTask, gemm: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measuring, "_TRITON", b"__triton")
-    with pytest.raises(LeftOutError, match="the default configuration fails: NotTritonError: XLA compiles it without"):
+    with pytest.raises(
+        UnsupportedKernelError, match="the default configuration fails: NotTritonError: XLA compiles it without"
+    ):
         measuring.measure_gemm(gemm, Gemm.of(gemm.body), task, lambda _: None)
 
 
@@ -169,7 +171,7 @@ def test_fast_products_and_those_with_few_configurations_are_left_out(
     task: TileTask, gemm: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = dataclasses.replace(task, configurations=100)
-    with pytest.raises(LeftOutError, match="fewer than 50 configurations"):
+    with pytest.raises(UnsupportedKernelError, match="fewer than 50 configurations"):
         measuring.measure_gemm(gemm, Gemm(1, 0, 8, 8, 8, 4), many, lambda _: None)
     monkeypatch.setattr(measuring, "FASTEST", 1e15)
     with pytest.raises(TooFastError, match="takes less than"):

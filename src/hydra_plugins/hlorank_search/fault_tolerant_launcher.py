@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class SturdyLauncher(Launcher):
+class FaultTolerantLauncher(Launcher):
     """Launches jobs by another launcher, which gives them all up where the process of one dies.
 
     What has come to an end by then stays. Jobs that had begun are launched once more, one at a time, as that says which

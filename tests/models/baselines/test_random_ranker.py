@@ -1,4 +1,4 @@
-"""Chance: what its scores depend on, and what not."""
+"""RandomRanker: what its scores depend on, and what not."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
-from hlorank.models.baselines.chance import Chance
 from hlorank.models.baselines.pooled_features import PooledGraph
+from hlorank.models.baselines.random_ranker import RandomRanker
 from hlorank.models.inputs import InputSizes
 
 SIZES = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
 
 
-def chance(seed: int) -> Chance:
-    return Chance(np.array([seed], dtype=np.int64))
+def chance(seed: int) -> RandomRanker:
+    return RandomRanker(np.array([seed], dtype=np.int64))
 
 
 @pytest.fixture
@@ -61,4 +61,4 @@ def test_nothing_else_is_known(features: GraphFeatures) -> None:
 def test_something_else_is_no_seed(seed: NDArray[np.int64], message: str) -> None:
     chance(2**40).check(columns=7)
     with pytest.raises(DataError, match=message):
-        Chance(seed).check(columns=7)
+        RandomRanker(seed).check(columns=7)

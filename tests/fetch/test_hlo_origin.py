@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hlorank.config import ConfigError, PbConfig
-from hlorank.data.collection import Collection, graph_files, read_graph
+from hlorank.config import HloConfig
+from hlorank.data.collection import Collection, Split, graph_files, read_graph
 from hlorank.fetch.hlo import fetch
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData
@@ -35,8 +35,8 @@ def write(path: Path, message: HloModuleProto | ModuleTuningData) -> None:
     path.write_bytes(message.SerializeToString())
 
 
-def config(root: Path, split: str = "test", extra: bool = False) -> PbConfig:
-    return PbConfig(root=str(root), split=split, extra=extra)
+def config(root: Path, split: Split = "test", extra: bool = False) -> HloConfig:
+    return HloConfig(root=str(root), split=split, extra=extra)
 
 
 @pytest.mark.parametrize("below", [".", "pb"])
@@ -84,9 +84,7 @@ def test_a_second_fetch_removes_what_has_no_protobuf_any_more(tmp_path: Path) ->
 
 
 def test_what_cannot_be_fetched_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data.pb.split = validation: expected one of train, valid, test"):
-        fetch(LAYOUT, config(tmp_path, "validation"), tmp_path / "raw")
-    with pytest.raises(DataError, match=r"data.pb.root: expected \*\.pb files, .*layout/own/default.*, found none"):
+    with pytest.raises(DataError, match=r"data.hlo.root: expected \*\.pb files, .*layout/own/default.*, found none"):
         fetch(LAYOUT, config(tmp_path), tmp_path / "raw")
     with pytest.raises(DataError, match="found no such folder"):
         fetch(LAYOUT, config(tmp_path / "missing"), tmp_path / "raw")
@@ -94,7 +92,7 @@ def test_what_cannot_be_fetched_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.pb: runs: expected tile configurations, found layout configurations"):
         fetch(Collection.parse("tile:own"), config(tmp_path / "in"), tmp_path / "raw")
     write(tmp_path / "in" / "a.pb", module("add"))
-    with pytest.raises(DataError, match=r"data.pb.root: expected a program to configure, found none in 1 protobufs"):
+    with pytest.raises(DataError, match=r"data.hlo.root: expected a program to configure, found none in 1 protobufs"):
         fetch(LAYOUT, config(tmp_path / "in"), tmp_path / "raw")
 
 

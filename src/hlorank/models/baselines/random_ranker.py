@@ -13,7 +13,7 @@ from hlorank.models.baselines.predictor import Predictor, check_array, check_val
 
 
 @dataclass(frozen=True, eq=False)
-class Chance(Predictor):
+class RandomRanker(Predictor):
     """Uniform numbers that depend on the seed, the graph's name and the number of the distinct configuration alone.
 
     Attributes:

@@ -1,0 +1,30 @@
+"""Section `baseline`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from hlorank.config.section import Section
+
+
+class BaselineConfig(Section):
+    """The baselines on pooled features: `gradient_boosting` fits trees, `linear_ranking` weights."""
+
+    iterations: int = Field(ge=1)
+    """Trees at most; valid chooses how many of them are kept."""
+    learning_rate: float = Field(gt=0)
+    """Factor of the values of each tree."""
+    leaves: int = Field(ge=2)
+    """Leaves of a tree, at most."""
+    min_leaf: int = Field(ge=1)
+    """Training rows in a leaf, at least."""
+    l2: float = Field(ge=0)
+    """L2 regularization of the values of leaves."""
+    rows_per_graph: int = Field(ge=2)
+    """Configurations of a graph that trees are fitted to, at most."""
+    pairs_per_graph: int = Field(ge=2)
+    """Pairs of configurations of a graph that weights are fitted to."""
+    strengths: list[Annotated[float, Field(gt=0)]] = Field(min_length=1)
+    """L2 strengths of the weights that are tried; valid chooses one."""

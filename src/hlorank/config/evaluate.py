@@ -1,0 +1,27 @@
+"""Section `evaluate`."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from hlorank.config.data import Split
+from hlorank.config.section import Section
+
+
+class EvaluateConfig(Section):
+    """Stage evaluate."""
+
+    splits: list[Split] = Field(min_length=1)
+    """Splits to score: some of train, valid, test."""
+    memory_bytes: int = Field(ge=1)
+    """Bound of the activations held while scoring, in train's validation too."""
+    index_file: str | None
+    """JSON of graph -> configuration indices (the paper's 1,000-index protocol); null skips the protocol."""
+
+    @model_validator(mode="after")
+    def _check_index_file(self) -> Self:
+        if self.index_file is not None and "valid" not in self.splits:
+            raise ValueError(f"index_file={self.index_file} lists graphs of valid: add valid to splits")
+        return self

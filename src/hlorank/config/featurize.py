@@ -1,0 +1,47 @@
+"""Section `featurize`."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from hlorank.config.section import Section
+
+
+class FeaturizeConfig(Section):
+    """Stage featurize."""
+
+    scaling: Literal["standard", "minmax"]
+    """standard (mean 0, variance 1) or minmax (0 to 1), fitted on the train split."""
+    log_range: float = Field(ge=0)
+    """Columns whose values on the train split span more than this get sign(x) log(1 + |x|) first."""
+    opcode_width: int = Field(ge=1)
+    """Width of the opcode embeddings computed from co-occurrence along edges."""
+    prune_hops: int | None = Field(ge=0)
+    """Keep the nodes within this many edges of a configurable node; null and no prune_paths keep all."""
+    prune_paths: bool
+    """Also keep the nodes on short paths that connect the configurable nodes."""
+    virtual_nodes: bool
+    """Merge the nodes that are not kept into virtual nodes, instead of leaving them out."""
+    dims_128: bool
+    """Add each dimension mod 128 and div 128: the registers of a TPU are 128 wide."""
+    walk_steps: int = Field(ge=0)
+    """Add random-walk positional encodings of this many steps; 0 adds none."""
+    protobuf: bool
+    """Add what <graph>.extra.npz next to each graph holds: dot, gather and scatter dimensions, operand shapes."""
+    workers: int = Field(ge=1)
+    """Processes; the result does not depend on it."""
+
+    @property
+    def reduces(self) -> bool:
+        """Whether layout graphs lose nodes."""
+        return self.prune_hops is not None or self.prune_paths
+
+    @model_validator(mode="after")
+    def _check_virtual_nodes(self) -> Self:
+        if self.virtual_nodes and not self.reduces:
+            raise ValueError(
+                "virtual_nodes=true: expected prune_hops or prune_paths too, which say which nodes are not merged"
+            )
+        return self

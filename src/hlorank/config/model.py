@@ -1,0 +1,67 @@
+"""Section `model`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hlorank.config.section import Section, registered
+
+LayerName = Annotated[str, registered("layers")]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+Pooling = Literal["mean", "sum", "max", "l2_sum", "l2_configurable_sum"]
+
+
+class ModelConfig(Section):
+    """The cost model: an encoder, a stem, a block of layers that is repeated, layers after it, pooling, a head."""
+
+    width: int = Field(ge=1)
+    """Width of node states."""
+    stem: list[LayerName]
+    """Layers by name, between the encoder and the first block."""
+    blocks: int = Field(ge=0)
+    """Number of blocks, each with weights of its own."""
+    block: list[LayerName]
+    """Layers by name, in their order; `residual` adds the input of the block."""
+    post_layers: list[LayerName]
+    """Layers by name, between the last block and the pooling."""
+    pooling: list[Pooling] = Field(min_length=1)
+    """Concatenated poolings over a segment's nodes: mean, sum, max; l2_sum is the sum scaled to unit L2 norm, and
+    l2_configurable_sum that of the configurable nodes."""
+    head: Literal["mlp", "linear"]
+    """mlp, or linear, which with sum pooling is the sum of a number for each node."""
+    directions: Literal["separate", "shared"]
+    """separate or shared weights for the edges from operands and those from users."""
+    join: Literal["early", "late", "every"]
+    """early: the configuration joins its nodes before the stem; late: after the blocks; every: early, and before each
+    block but the first."""
+    override_layout: bool
+    """The output layout of a configuration replaces the node's own (early join)."""
+    opcode_width: int = Field(ge=1)
+    """Width of the learned opcode embedding."""
+    opcode_init: bool
+    """Start the opcode embedding from featurize's co-occurrence embeddings (then the widths must agree)."""
+    layout_width: int = Field(ge=1)
+    """Width of the embedding of one layout value, shared by nodes and configurations."""
+    layout_sizes: bool
+    """Configured layouts come with the sizes of the dimensions in the order of the layout."""
+    heads: int = Field(ge=1)
+    """Heads of layers with multi-head attention; divides the width."""
+    dropout: Rate
+    """Rate of the layers `dropout`; one mask serves all configurations of a step."""
+    drop_edge: Rate
+    """Share of the edges that a training step leaves out (DropEdge, Rong et al., arXiv 1907.10903)."""
+    permutations: int = Field(ge=1)
+    """Orders of the configurations over which a trained model averages, if it mixes configurations."""
+
+    @property
+    def shared_directions(self) -> bool:
+        """Whether edges from operands and from users have the same weights."""
+        return self.directions == "shared"
+
+    @model_validator(mode="after")
+    def _check_override_layout(self) -> Self:
+        if self.override_layout and self.join != "early":
+            raise ValueError(f"override_layout=true: expected join=early, found join={self.join}")
+        return self

@@ -1,0 +1,110 @@
+"""The whole configuration, and its validation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import Field
+
+from hlorank.config.baseline import BaselineConfig
+from hlorank.config.data import DataConfig
+from hlorank.config.evaluate import EvaluateConfig
+from hlorank.config.featurize import FeaturizeConfig
+from hlorank.config.loss import Loss
+from hlorank.config.model import ModelConfig
+from hlorank.config.partition import PartitionConfig
+from hlorank.config.section import ConfigError, Section, parse, registered
+from hlorank.config.sweep import SweepConfig
+from hlorank.config.tracking import TrackingConfig
+from hlorank.config.train import EnsembleConfig, SegmentsConfig, TrainerConfig
+
+_MISSING = "???"  # OmegaConf's mark of a value that must be given
+
+
+class PathsConfig(Section):
+    """Folders that the stages read and write."""
+
+    raw: str
+    """npz files."""
+    features: str
+    """Features."""
+    segments: str
+    """Segments."""
+    models: str
+    """Models, a folder for each method."""
+    reports: str
+    """Reports, a folder for each method."""
+    downloads: str
+    """Archives and partial downloads; outside what DVC deletes."""
+    state: str
+    """Checkpoints to resume from; outside what DVC deletes."""
+
+
+class PipelineConfig(Section):
+    """What `dvc repro` runs: the matrix of dvc.yaml, collections as paths."""
+
+    layout: list[str]
+    """Layout collections."""
+    tile: list[str]
+    """Tile collections."""
+    methods: list[str]
+    """Methods and baselines of layout collections."""
+    tile_methods: list[str]
+    """Methods of tile collections: full, as a kernel is one segment under any method, and baselines other than
+    default_configuration."""
+
+
+class Config(Section):
+    """The whole configuration, as the stages see it."""
+
+    collection: str
+    """Address of the collection: layout/<source>/<default or random>, or tile/<source>."""
+    method: Annotated[str, registered("methods")]
+    """How segments are trained, or a baseline."""
+    output: str | None
+    """Folder that a stage writes; null = the stage's folder under `paths` (in a multirun Hydra's run folder)."""
+    seed: int = Field(ge=0)
+    """Seed of initial weights, sampling, dropout and trees."""
+    paths: PathsConfig
+    pipeline: PipelineConfig
+    data: DataConfig
+    featurize: FeaturizeConfig
+    partition: PartitionConfig
+    model: ModelConfig
+    segments: SegmentsConfig
+    loss: dict[Annotated[str, registered("losses")], Loss] = Field(min_length=1)
+    """Training losses by name, each with its weight; the loss is their weighted sum."""
+    trainer: TrainerConfig
+    ensemble: EnsembleConfig
+    baseline: BaselineConfig
+    tracking: TrackingConfig
+    sweep: SweepConfig
+    evaluate: EvaluateConfig
+
+
+def load(composed: DictConfig, registries: Mapping[str, Collection[str]] | None = None) -> Config:
+    """Validate a composed configuration.
+
+    Args:
+        composed: by Hydra, from conf/ or params.yaml.
+        registries: the names that each extension point has: layers, losses, methods, partitioners, origins. Names of
+            the others are checked where they are used.
+
+    Raises:
+        ConfigError: names every wrong key, its value and what is allowed.
+    """
+    try:
+        values = OmegaConf.to_container(composed, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
+    return parse(Config, _given(values), registries=registries)
+
+
+def _given(values: Any) -> Any:
+    """Nested values without those that are missing."""
+    if not isinstance(values, dict):
+        return values
+    return {str(key): _given(value) for key, value in values.items() if value != _MISSING}

@@ -1,0 +1,81 @@
+"""Sections of the stage train: `segments`, `trainer` and `ensemble`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from hlorank.config.section import Section
+
+
+class SegmentsConfig(Section):
+    """How segments are trained; shared by all methods."""
+
+    sampled: int = Field(ge=1)
+    """Segments with gradients per graph and step; graphs of fewer segments train all of theirs."""
+    aggregation: Literal["mean", "sum"]
+    """mean or sum over a graph's segments."""
+    keep_probability: float = Field(gt=0, le=1)
+    """Probability that a stale embedding is kept, for methods with stale-embedding dropout."""
+    table_bytes: int = Field(ge=1)
+    """Bound of the embedding table, which must hold the working set of any one graph."""
+    table_dtype: Literal["float32", "float16"]
+    """float32 or float16."""
+    configs_per_graph: int | None = Field(ge=2)
+    """Working set: configurations of a graph that are trained on at a time; null is all of them."""
+    redraw_epochs: int = Field(ge=1)
+    """Epochs after which the working sets are drawn again."""
+    finetune_epochs: int = Field(ge=1)
+    """Epochs of head finetuning, for methods that have it."""
+
+
+class TrainerConfig(Section):
+    """Optimization, sampling and hardware."""
+
+    max_epochs: int = Field(ge=1)
+    """Epochs at most."""
+    steps_per_epoch: int = Field(ge=1)
+    """Optimizer steps of an epoch."""
+    graphs_per_step: int = Field(ge=1)
+    """Graphs whose gradients are added up in one step."""
+    configs_per_step: int = Field(ge=2)
+    """Configurations of a graph in a step."""
+    sampling: Literal["uniform", "gumbel_top_k", "stratified"]
+    """uniform, gumbel_top_k (towards fast configurations) or stratified (one from each of equal strata of runtimes)."""
+    learning_rate: float = Field(gt=0)
+    """Highest learning rate of AdamW."""
+    weight_decay: float = Field(ge=0)
+    """Weight decay of AdamW."""
+    warmup: float = Field(ge=0, le=1)
+    """Share of the steps over which the learning rate rises; then it falls along a cosine."""
+    gradient_clip: float = Field(gt=0)
+    """Bound of the gradient's norm."""
+    patience: int = Field(ge=1)
+    """Epochs without a better validation Kendall tau before training stops."""
+    validation_configs: int = Field(ge=2)
+    """Distinct configurations per graph ranked in validation; evaluate ranks all."""
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"]
+    """32-true, bf16-mixed, or 16-mixed on CUDA."""
+    accelerator: Literal["auto", "cpu", "cuda"]
+    """auto (CUDA if PyTorch finds a device), cpu or cuda."""
+    threads: int = Field(ge=1)
+    """Threads of PyTorch, in evaluate too."""
+    averaging: Literal["none", "ema", "swa"]
+    """Average of the weights over the steps: none, ema (exponential moving average) or swa (equal, over the second
+    half)."""
+    averaging_decay: float = Field(gt=0, lt=1)
+    """Decay of the exponential moving average, which looks back about 1 / (1 - decay) steps."""
+    cpu_seconds: float | None = Field(gt=0)
+    """Bound of the CPU time of all processors that the steps and validations of a training take, shared equally by the
+    members of an ensemble; null sets none. Results under this bound depend on the speed of the machine."""
+
+
+class EnsembleConfig(Section):
+    """Models that are trained one by one, seeds times folds of them, and rank together."""
+
+    seeds: int = Field(ge=1)
+    """Models that differ in their seed, for each fold."""
+    folds: int = Field(ge=1)
+    """Folds of train, model families together, of which each model keeps another one to choose its best epoch on;
+    1 trains on all of train and chooses on valid."""
