@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection, measured_family
 from hlorank.data.splits import family, make_folds
+from hlorank.training.random_streams import Stream, seed_sequence
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def make_members(config: Config, names: Sequence[str]) -> list[Member]:
 
 
 def _seed(seed: int, number: int) -> int:
-    return int(np.random.SeedSequence([seed, 6, number]).generate_state(1)[0]) if number else seed
+    return int(seed_sequence(seed, Stream.ENSEMBLE, number).generate_state(1)[0]) if number else seed
 
 
 def _folds(config: Config, names: Sequence[str]) -> dict[str, int]:

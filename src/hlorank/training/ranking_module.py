@@ -20,6 +20,7 @@ from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.gst.methods import method_named
 from hlorank.training.gst.segment_aggregator import SegmentAggregator, StepCost
 from hlorank.training.losses import make_loss
+from hlorank.training.random_streams import Stream, seed_sequence
 from hlorank.training.step_data import Ranking, Step
 
 VALID_TAU = "valid/kendall_tau"
@@ -56,7 +57,7 @@ class RankingModule(lightning.LightningModule):
 
     def on_train_batch_start(self, _: Step, batch_idx: int) -> None:
         """Fixes the step's dropout masks: a resumed run repeats them, whatever else draws random numbers."""
-        key = np.random.SeedSequence([self.config.seed, 3, self.current_epoch, batch_idx])
+        key = seed_sequence(self.config.seed, Stream.DROPOUT, self.current_epoch, batch_idx)
         torch.manual_seed(int(key.generate_state(1, np.uint64)[0]))
 
     def training_step(self, step: Step, index: int) -> Tensor:

@@ -20,6 +20,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.inputs import GraphInputs
+from hlorank.training.random_streams import Stream, generator
 from hlorank.training.samplers import Sampler, sampler_named
 
 log = logging.getLogger(__name__)
@@ -77,10 +78,10 @@ class _Steps(Dataset[Step]):
     def __getitem__(self, i: int) -> Step:
         rounds, place = divmod(self.epoch * len(self) + i, len(self.graphs))
         # Every graph once a round, each round in an order of its own.
-        order = np.random.default_rng([self.config.seed, 0, rounds]).permutation(len(self.graphs))
+        order = generator(self.config.seed, Stream.GRAPH_ORDER, rounds).permutation(len(self.graphs))
         number = int(order[place])
         graph = self.graphs[number]()
-        rng = np.random.default_rng([self.config.seed, 1, self.epoch, i])
+        rng = generator(self.config.seed, Stream.STEP, self.epoch, i)
         rows, labels = working_set(graph, number, self.config, self.epoch)
         drawn = self.sampler(rng, labels, min(self.config.trainer.configs_per_step, len(rows)))
         count = min(self.config.segments.sampled, len(graph.segments))
@@ -97,7 +98,7 @@ def working_set(
     count = config.segments.configs_per_graph
     if count is None or count >= len(rows):
         return rows, labels
-    rng = np.random.default_rng([config.seed, 4, number, epoch // config.segments.redraw_epochs])
+    rng = generator(config.seed, Stream.WORKING_SET, number, epoch // config.segments.redraw_epochs)
     drawn = np.sort(rng.choice(len(rows), size=count, replace=False))
     return rows[drawn], labels[drawn]
 
@@ -119,7 +120,7 @@ def validated(features: GraphFeatures, config: Config) -> tuple[NDArray[np.int64
     """The targets of a graph that validation ranks, the same in each epoch."""
     rows, labels = features.targets()
     count = min(config.trainer.validation_configs, len(rows))
-    drawn = np.sort(np.random.default_rng([config.seed, 2]).choice(len(rows), size=count, replace=False))
+    drawn = np.sort(generator(config.seed, Stream.VALIDATION).choice(len(rows), size=count, replace=False))
     return rows[drawn], labels[drawn]
 
 

@@ -20,6 +20,7 @@ from hlorank.models.baselines.linear import Linear
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.candidates import Candidate, Fit
+from hlorank.training.random_streams import Stream, generator
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ def draw_differences(store: FeatureStore, names: Sequence[str], config: Config) 
     for number, name in enumerate(names):
         graph = store.open("train", name)
         rows, labels = graph.targets()
-        faster, slower = draw_pairs(np.random.default_rng([config.seed, 6, number]), labels, pairs)
+        faster, slower = draw_pairs(generator(config.seed, Stream.LINEAR_RANKING, number), labels, pairs)
         used, place = np.unique(np.stack([faster, slower]), return_inverse=True)
         x = PooledGraph(graph, sizes).rows(rows[used]).astype(np.float64)
         differences[number * pairs : (number + 1) * pairs] = x[place[1]] - x[place[0]]

@@ -17,6 +17,7 @@ from hlorank.models.baselines.pooled_features import PooledGraph
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.candidates import Candidate, Fit
+from hlorank.training.random_streams import Stream, generator
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def draw_sample(store: FeatureStore, names: Sequence[str], config: Config) -> Sa
         graph = store.open("train", name)
         rows, labels = graph.targets()
         logs = np.log(labels)
-        rng = np.random.default_rng([config.seed, 5, number])
+        rng = generator(config.seed, Stream.TREES, number)
         drawn = np.sort(rng.choice(len(rows), size=min(most, len(rows)), replace=False))
         xs.append(PooledGraph(graph, sizes).rows(rows[drawn]))
         ys.append((logs[drawn] - logs.mean()) / logs.std())

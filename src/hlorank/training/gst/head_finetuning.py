@@ -17,6 +17,7 @@ from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
 from hlorank.models.scoring import sum_segments
 from hlorank.training.losses import make_loss
+from hlorank.training.random_streams import Stream, generator
 from hlorank.training.samplers import sampler_named
 from hlorank.training.step_data import StepData, in_order, working_set
 
@@ -51,7 +52,7 @@ class _Draws(Dataset[Aggregates]):
         return self.config.trainer.steps_per_epoch * self.config.trainer.graphs_per_step
 
     def __getitem__(self, i: int) -> Aggregates:
-        rng = np.random.default_rng([self.config.seed, 5, self.epoch, i])
+        rng = generator(self.config.seed, Stream.HEAD_FINETUNING, self.epoch, i)
         graph = self.graphs[int(rng.integers(len(self.graphs)))]
         drawn = self.sampler(rng, graph.labels, min(self.config.trainer.configs_per_step, len(graph.labels)))
         return Aggregates(graph.total[drawn], graph.segments, graph.labels[drawn])
