@@ -1,10 +1,10 @@
-"""Quality of experiments on collections, over seeds: Kendall tau and slowdown beside the noise ceiling.
+"""Quality of experiments on collections, over seeds: Kendall tau and slowdown next to the noise ceiling.
 
 An experiment is a file of conf/experiment, or the best one without one of its ingredients. Each training runs the
-stages train and evaluate in a process of one thread, with a budget of process CPU time for the training; two run side
-by side. Its row goes to benchmarks/results/quality.csv as soon as it is done, those of its graphs to
-quality_graphs.csv, and it is not computed again as long as neither its configuration nor its data change. Choose by
-the columns of valid; those of test are for the report.
+stages train and evaluate in a process of one thread, with a budget of process CPU time for the training; two run at a
+time. Its row is appended to benchmarks/results/quality.csv as soon as it is done, and it is not computed again as long
+as neither its configuration nor its data change. The figures of each graph are appended to graphs.csv in the working
+folder (`--work`), which git ignores. Choose by the columns of valid; those of test are for the report.
 
     python benchmarks/quality.py --collection layout/cpu/random tile/cpu
     python benchmarks/quality.py --collection layout/cpu/random --ablation
@@ -340,7 +340,7 @@ def main() -> None:
             known[row["fingerprint"]] = row
             append_row(arguments.results, COLUMNS, row)
             for graph in graphs:
-                append_row(arguments.results.with_stem(f"{arguments.results.stem}_graphs"), GRAPH_COLUMNS, graph)
+                append_row(work / "graphs.csv", GRAPH_COLUMNS, graph)
             tau = row.get("valid/kendall_tau")
             print(f"[{number}/{len(futures)}] {row['collection']} {row['experiment']} {row['seed']}: valid {tau}",
                   file=sys.stderr, flush=True)  # fmt: skip
