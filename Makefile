@@ -9,10 +9,10 @@ export DO_NOT_TRACK = true
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install repro test coverage test-slow lint params reference proto vega ui bench clean
+.PHONY: help install repro test coverage test-slow lower-bounds lint params reference proto vega ui bench clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(READY) ## Install hlorank and its tools into .venv (the other targets do this themselves)
 
@@ -33,6 +33,12 @@ coverage: $(READY) ## Run the same tests and show the lines that they miss (half
 
 test-slow: $(READY) ## Run what is too long for test: browser, servers, long trainings
 	python -m pytest -m slow
+
+lower-bounds: ## Run part of the tests with the lowest versions that pyproject.toml allows, in .venv-lower
+	$(PYTHON) -m venv .venv-lower
+	$(PYTHON) scripts/lower_bounds.py > .venv-lower/constraints.txt
+	.venv-lower/bin/python -m pip install --quiet -c .venv-lower/constraints.txt -e '.[dev,sweep]'
+	.venv-lower/bin/python -m pytest -n 2 tests/config tests/data tests/featurize tests/partition tests/models tests/training
 
 lint: $(READY) ## Check format, lint, types and layers
 	ruff format --check
@@ -59,5 +65,5 @@ bench: $(READY) ## Run the benchmarks in their quick form
 	for benchmark in $$(grep -l -e --quick benchmarks/*.py); do python $$benchmark --quick || exit 1; done
 
 clean: ## Remove everything that the pipeline and the tools made, .venv included
-	rm -rf $(VENV) .hlorank data/raw data/features data/segments data/downloads models reports multirun outputs
+	rm -rf $(VENV) .venv-lower .hlorank data/raw data/features data/segments data/downloads models reports multirun outputs
 	rm -rf mlflow.db* mlartifacts mlruns dvc_plots report.html .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

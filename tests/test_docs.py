@@ -18,7 +18,7 @@ from hlorank.models.baselines.baseline import BASELINES
 from hlorank.training.gst.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 
 _CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -83,7 +83,7 @@ def test_every_dependency_is_documented() -> None:
     text = (ROOT / "docs/dependencies.md").read_text(encoding="utf-8")
     rows = " ".join(line for line in text.splitlines() if line.startswith("|"))
     words = set(re.findall(r"[\w-]+", rows))
-    assert {name.partition("==")[0] for group in groups for name in group} <= words
+    assert {re.split("[<>=]", name)[0] for group in groups for name in group} <= words
 
 
 @every_page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from importlib.metadata import requires
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ REQUIRED = (
     "omegaconf",
     "pandas",
     "protobuf",
+    "pydantic",
+    "pydantic-core",
     "pymetis",
     "rich",
     "safetensors",
@@ -47,9 +49,8 @@ REQUIRED = (
 
 
 def requirements() -> list[str]:
-    """What a package needs installed, pinned as the project pins it."""
-    pins = {line.partition("==")[0]: line for line in requires("hlorank") or ()}
-    return [pins[name] for name in REQUIRED]
+    """Return what a package needs installed: the versions with which it was packaged."""
+    return [f"{name}=={version(name).partition('+')[0]}" for name in REQUIRED]
 
 
 def _example_graph(kind: Kind) -> MeasuredGraph:
