@@ -1,8 +1,8 @@
-"""How a ranking should adapt to what was measured: a Gaussian process, a finetuned head, or not at all.
+"""Comparison of ways to adapt a ranking to measurements: a Gaussian process, a finetuned head, or none.
 
 Autotuning is replayed on measured graphs of the sample that the model was not trained on: the graph's configurations
-are the candidates, and their measured runtimes answer. The figure is the slowdown of the best found so far against the
-best of all, after each batch of four, averaged over graphs. The choice was made on valid.
+are the candidates, and their measured runtimes are looked up. The figure is the slowdown of the best found so far
+against the best of all, after each batch of four, averaged over graphs. The choice was made on valid.
 
     python benchmarks/adaptation.py --model models/layout/cpu/random/gst --families densenet gru dlrm
 """

@@ -1,4 +1,4 @@
-"""What autotuning wins on programs that the model never saw: its top 1, its top 5, and as many at random.
+"""Gain of autotuning on programs that the model never saw: of its top 1, its top 5, and as many at random.
 
 For each program the candidates of the strategies are compiled and measured together with the compiler's default, in
 one process: each strategy then chooses by every other round, the default among its choices, and its speedup is
@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from rows import append_row, read_rows  # type: ignore[import-not-found] # beside this script
+from rows import append_row, read_rows  # type: ignore[import-not-found] # same folder
 
 from hlorank.files import read_json
 from hlorank.metrics import ranking

@@ -1,8 +1,8 @@
-"""What each experiment costs: parameters, configurations a second in training and in scoring, peak memory.
+"""Cost of each experiment: parameters, configurations a second in training and in scoring, peak memory.
 
 Layout experiments train on the real program unet3d and score all 1,965 configurations of unet_3d.4x4.bf16; those for
 tiles train on the bundled sample and score its kernels of valid. All are measured one after the other, each in a
-process of its own, in several rounds: what stands beside the reference, kaggle_1, is the median of the ratios within a
+process of its own, in several rounds: the ratio to the reference, kaggle_1, is the median of the ratios within a
 round, as the speed of a machine changes.
 
 - Training: steps of the optimizer as the experiment takes them, by its own method, graphs and configurations, in CPU
@@ -33,8 +33,8 @@ from typing import Any, TypeVar
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import quality  # type: ignore[import-not-found] # beside this script
-from rows import append_row, read_rows  # type: ignore[import-not-found] # beside this script
+import quality  # type: ignore[import-not-found] # same folder
+from rows import append_row, read_rows  # type: ignore[import-not-found] # same folder
 
 from hlorank.config import Config
 from hlorank.data.collection import Collection
@@ -62,7 +62,7 @@ SUMMARY = (
 
 
 def train_cost(config: Config, seconds: float) -> dict[str, Any]:
-    """Trains with Lightning's trainer as the stage train does, for some seconds of CPU time; keeps nothing."""
+    """Train with Lightning's trainer as the stage train does, for some seconds of CPU time; keeps nothing."""
     import lightning
     import torch
     from lightning.pytorch.callbacks import Callback
@@ -128,7 +128,7 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
 
 
 def score_cost(config: Config, folder: Path) -> dict[str, Any]:
-    """Scores all configurations of valid, with one thread and with two."""
+    """Score all configurations of valid, with one thread and with two."""
     import torch
 
     from hlorank.models.graph_loader import GraphLoader

@@ -1,4 +1,4 @@
-"""What methods.py measured: kept in two files, summed up over seeds, and drawn."""
+"""Results of methods.py: kept in two files, summarized over seeds, and drawn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hlorank.training.gst.methods import METHODS
 
 Point = dict[str, float]
 
-# Line and marker tell methods apart where colours (Okabe and Ito's, for all kinds of vision) do not.
+# Line and marker distinguish methods where colours (Okabe and Ito's, for all kinds of vision) do not.
 STYLES = {
     "full": ("black", "-", "s"),
     "gst_one": ("#E69F00", ":", "v"),
@@ -31,7 +31,7 @@ MARKERS = 5  # on a line
 
 
 class Record:
-    """What is measured already: figures in a JSON file, and the curves in the CSV file beside it.
+    """Finished measurements: figures in a JSON file, and the curves in the CSV file next to it.
 
     Args:
         file: the JSON file.
@@ -44,11 +44,11 @@ class Record:
         self.curves = pd.read_csv(self.curves_file) if complete else pd.DataFrame()
 
     def holds(self, key: dict[str, Any]) -> bool:
-        """Whether a run is there."""
+        """Return whether a run is finished."""
         return any(key.items() <= run.items() for run in self.runs)
 
     def add(self, key: dict[str, Any], figures: dict[str, Any], curve: list[Point]) -> None:
-        """Adds a run in the place of one with other settings; both files are complete at any time."""
+        """Add a run in the place of one with other settings; both files are complete at any time."""
         place = {name: key[name] for name in ("workload", "method", "seed")}
         added = pd.DataFrame([place | point for point in curve])
         if len(self.curves):
@@ -84,7 +84,7 @@ class Record:
 
 
 def show(summary: dict[str, dict[str, Any]]) -> None:
-    """Prints the summary: mean and standard deviation over seeds."""
+    """Print the summary: mean and standard deviation over seeds."""
 
     def cell(figures: dict[str, Any], name: str, form: str) -> str:
         if figures[name] is None:
@@ -126,7 +126,7 @@ def _draw_method(axes: Axes, curves: pd.DataFrame, method: str, x: str) -> None:
 
 
 def draw(curves_file: Path, folder: Path) -> None:
-    """Writes <folder>/methods-<workload>.svg; the same figures give the same bytes.
+    """Write <folder>/methods-<workload>.svg; the same figures give the same bytes.
 
     Args:
         curves_file: CSV with workload, method, seed, step, cpu_seconds and valid_tau.

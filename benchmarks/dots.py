@@ -1,4 +1,4 @@
-"""What quality.py measured, drawn: a panel for each collection, a row for each experiment, a dot for each seed."""
+"""Figure of the results of quality.py: a panel for each collection, a row for each experiment, a dot for each seed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 
 from hlorank.files import atomic_path
 
-# Shape and fill tell splits apart where colours (Okabe and Ito's, for all kinds of vision) do not.
+# Shape and fill distinguish splits where colours (Okabe and Ito's, for all kinds of vision) do not.
 _SPLITS = {"valid": ("#0072B2", "o", "none"), "test": ("#D55E00", "D", "#D55E00")}
 _COLUMNS = 2  # of panels side by side
 
 
 def draw(rows: Sequence[dict[str, Any]], splits: Sequence[str], path: Path) -> None:
-    """Writes an SVG of Kendall tau; the same rows give the same bytes.
+    """Write an SVG of Kendall tau; the same rows give the same bytes.
 
     Args:
         rows: with collection, experiment, and <split>/kendall_tau and <split>/noise_ceiling, empty where unknown.

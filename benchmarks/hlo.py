@@ -1,7 +1,7 @@
 """Speed and memory of reading HLO protobufs on one core.
 
-Speed stands against a dense form that follows the rules one node at a time. Memory is the peak of a process of its own
-above what it has before reading: for one module of growing size, and for files with more and more modules.
+Speed is relative to a plain version that follows the rules one node at a time. Memory is the peak of a process of its
+own above its memory before reading: for one module of growing size, and for files of a growing number of modules.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _seconds(function: Callable[[bytes], Graph], data: bytes, repeats: int) -> f
 
 
 def peak_bytes(data: bytes) -> int:
-    """What reading a file adds to the peak memory of a fresh process."""
+    """Return the bytes that reading a file adds to the peak memory of a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "generated.pb"
         path.write_bytes(data)

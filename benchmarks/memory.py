@@ -23,7 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler writes two lines a call to stderr otherwise
 
 import torch
-from step_time import FORMS, Training, Workload, synthetic  # type: ignore[import-not-found] # beside this script
+from step_time import FORMS, Training, Workload, synthetic  # type: ignore[import-not-found] # same folder
 from torch.profiler import ProfilerActivity, profile
 
 from hlorank.files import write_json
@@ -33,7 +33,7 @@ CONFIGURATIONS, REPEATS, QUICK_SEGMENTS = 8, 3, 5
 
 
 def peak_bytes(function: Callable[[], object], device: str) -> int:
-    """What a call allocates at its peak above what there was before."""
+    """Return the bytes that a call allocates at its peak, above those allocated before."""
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

@@ -8,7 +8,7 @@ gst_ef and gst_efd take the very steps of gst_e and gst_ed, so these four are tw
 afterwards. All figures are of the last weights: nothing is chosen by validation. CPU seconds are those of training:
 opening graphs, validation and testing are not in them; the embeddings that finetuning recomputes are.
 
-A finished training is kept beside the JSON file, in methods.csv, and not repeated, so that a killed run goes on.
+A finished training is kept next to the JSON file, in methods.csv, and not repeated, so that a killed run continues.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import lightning
 import torch
-from curves import Point, Record, draw, show  # type: ignore[import-not-found] # beside this script
+from curves import Point, Record, draw, show  # type: ignore[import-not-found] # same folder
 from hydra import compose, initialize_config_dir
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console
@@ -135,7 +135,7 @@ def settings(workload: Workload, work: Path, method: str, seed: int, quick: bool
 
 
 def prepare(workload: Workload, config: Config) -> str:
-    """Fetches, featurizes and partitions the collection, and returns its fingerprint; what is up to date stays."""
+    """Fetch, featurizes and partitions the collection, and return its fingerprint; what is up to date stays."""
     collection, paths = Collection.parse(config.collection), config.paths
     raw, features, segments = (Path(place) / collection.path for place in (paths.raw, paths.features, paths.segments))
     if config.data.local is not None:
@@ -154,7 +154,7 @@ def prepare(workload: Workload, config: Config) -> str:
 
 @dataclass
 class Clock(Callback):
-    """Counts the CPU seconds of training steps, and keeps a point of the curve an epoch.
+    """Count the CPU seconds of training steps, and keeps a point of the curve an epoch.
 
     Attributes:
         progress: advances by one an epoch.
@@ -169,15 +169,15 @@ class Clock(Callback):
     _end: float = 0.0
 
     def on_train_epoch_start(self, *_: Any) -> None:
-        """Starts the epoch's clock."""
+        """Start the epoch's clock."""
         self._start = time.process_time()
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Reads it: validation comes after the last step."""
+        """Read the clock: validation comes after the last step."""
         self._end = time.process_time()
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Adds the epoch; of the head's epochs only the time."""
+        """Add the epoch; of the head's epochs only the time."""
         self.seconds += self._end - self._start
         if isinstance(pl_module, RankingModule):
             tau = float(trainer.callback_metrics[VALID_TAU])
@@ -192,7 +192,7 @@ class Clock(Callback):
 
 
 def fit(module: RankingModule | HeadModule, data: lightning.LightningDataModule, clock: Clock) -> int:
-    """Trains a model, or its head, as the stage train does, without checkpoints and tracking; returns the steps."""
+    """Train a model, or its head, as the stage train does, without checkpoints and tracking; returns the steps."""
     head, config = isinstance(module, HeadModule), module.config
     trainer = lightning.Trainer(
         max_epochs=config.segments.finetune_epochs if head else config.trainer.max_epochs,
@@ -275,7 +275,7 @@ def train(config: Config, finetuned: str | None, progress: Progress) -> dict[str
 
 
 def measure(name: str, work: Path, record: Record, quick: bool) -> None:
-    """Adds what is not yet measured of a workload, seed after seed."""
+    """Add what is not yet measured of a workload, seed after seed."""
     workload = WORKLOADS[name]
     data = prepare(workload, settings(workload, work, "full", 0, quick))
     for seed, method in product(range(1 if quick else 3), workload.trainings):

@@ -1,4 +1,4 @@
-"""Where the CPU time of a training step goes, by groups of operations in torch.profiler.
+"""CPU time of a training step by groups of operations in torch.profiler.
 
 A step of gst_e with 32 configurations, one segment with gradient and the table warm, on the two graphs of
 throughput.py. The shares are of the self time in the profiler; the CPU time of a step is measured without it.
@@ -18,8 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler writes two lines a call to stderr otherwise
 
 import torch
-from step_time import Training, Workload, interleaved, spread, synthetic  # type: ignore[import-not-found] # beside this script
-from throughput import UNET  # type: ignore[import-not-found] # beside this script
+from step_time import Training, Workload, interleaved, spread, synthetic  # type: ignore[import-not-found] # same folder
+from throughput import UNET  # type: ignore[import-not-found] # same folder
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from hlorank.data.collection import read_graph
@@ -50,7 +50,7 @@ def group_of(operation: str) -> str:
 
 
 def profiled(name: str, workload: Workload, configurations: int, repeats: int) -> dict[str, Any]:
-    """Prints and returns the CPU time of a step, and the share of each group of operations in it."""
+    """Print and return the CPU time of a step, and the share of each group of operations in it."""
     training = Training(workload, "gst_e", configurations)
     segments = spread(len(workload.graph.segments), 4)
     seconds = interleaved({STEP: training}, segments, repeats)[STEP]

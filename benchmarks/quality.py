@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from hydra import compose, initialize_config_dir
-from rows import append_row, read_rows  # type: ignore[import-not-found] # beside this script
+from rows import append_row, read_rows  # type: ignore[import-not-found] # same folder
 
 from hlorank.config import Config, load
 from hlorank.data.collection import Collection
@@ -85,7 +85,7 @@ ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "without less width (256)": ("model.width=256",),
     },
 }
-"""What takes one ingredient away, or puts the plain one in its place."""
+"""Overrides that remove one ingredient, or replace it by the plain one."""
 DATA = {
     "cpu": ("data=sample",),
     "synthetic": (
@@ -95,7 +95,7 @@ DATA = {
     ),
     "xla": ("data=local", "data.local.root=$HLORANK_SHARED/data/tpugraphs/npz"),
 }
-"""Where a collection of each source comes from, and what its size asks for."""
+"""Overrides for the collections of each source: their origin, and settings that their size needs."""
 METRICS = ("kendall_tau", "opa", "slowdown_1", "slowdown_5", "noise_ceiling")
 SPLITS = ("valid", "test")
 COLUMNS = (
@@ -103,7 +103,7 @@ COLUMNS = (
     *(f"{split}/{metric}" for split in SPLITS for metric in METRICS),
 )
 GRAPH_COLUMNS = ("collection", "experiment", "seed", "fingerprint", "split", "graph", *METRICS)
-# What changes no figure, or only where things lie.
+# Sections that change no figure, or only the place of files.
 _IGNORED = ("paths", "tracking", "pipeline", "output", "sweep")
 
 
@@ -134,12 +134,12 @@ def composed(collection: str, overrides: Sequence[str], seed: int, work: Path) -
 
 
 def budget_of(cpu_seconds: float) -> tuple[str, ...]:
-    """What makes its CPU time end a training, and nothing else."""
+    """Return the overrides with which only its CPU time ends a training."""
     return f"trainer.cpu_seconds={cpu_seconds}", "trainer.max_epochs=40", "trainer.patience=40"
 
 
 def overrides_of(name: str, cpu_seconds: float) -> tuple[str, ...]:
-    """What composes an experiment or a baseline."""
+    """Return the overrides that compose an experiment or a baseline."""
     from hlorank.models.baselines.baseline import BASELINES
 
     if name in BASELINES:
@@ -149,7 +149,7 @@ def overrides_of(name: str, cpu_seconds: float) -> tuple[str, ...]:
 
 
 def fetch(config: Config) -> None:
-    """Fetches the graphs; what is up to date stays."""
+    """Fetch the graphs; what is up to date stays."""
     from hlorank.fetch import local, synthetic
 
     collection = Collection.parse(config.collection)
@@ -161,7 +161,7 @@ def fetch(config: Config) -> None:
 
 
 def featurize(config: Config) -> str:
-    """Featurizes and partitions the graphs that are fetched; what is up to date stays. Returns their fingerprint."""
+    """Featurize and partitions the graphs that are fetched; what is up to date stays. Returns their fingerprint."""
     from hlorank.featurize.feature_store import FeatureStore
     from hlorank.featurize.featurize_collection import featurize_collection
     from hlorank.partition.partition_collection import partition_collection
@@ -175,7 +175,7 @@ def featurize(config: Config) -> str:
 
 
 def data_key(config: Config) -> str:
-    """A name for what is made of the data: features and segments of other settings lie elsewhere."""
+    """Return a name for the features and segments of these settings; those of other settings have another one."""
     return fingerprint(
         [
             config.data.model_dump(mode="json"),
@@ -186,14 +186,14 @@ def data_key(config: Config) -> str:
 
 
 def training_key(config: Config, data: str) -> str:
-    """What tells a training apart: its data, by fingerprint, and its configuration."""
+    """Return the key of a training: its data, by fingerprint, and its configuration."""
     return fingerprint(
         [data, {part: value for part, value in config.model_dump(mode="json").items() if part not in _IGNORED}]
     )
 
 
 def train_model(config: Config, folder: Path) -> tuple[int, float]:
-    """Trains what the configuration names; returns how many numbers were learned, and in how much CPU time."""
+    """Train what the configuration names; returns how many numbers were learned, and in how much CPU time."""
     from safetensors.numpy import load_file
 
     from hlorank.models.baselines.baseline import BASELINES
@@ -292,7 +292,7 @@ def chosen(collection: str, arguments: argparse.Namespace) -> Iterator[tuple[str
 
 
 def waiting(arguments: argparse.Namespace, work: Path) -> list[Training]:
-    """What is asked for, with the data of each prepared."""
+    """Prepare the data of all trainings that are asked for, and return these."""
     from mlflow.tracking import MlflowClient
 
     trainings = []
@@ -348,7 +348,7 @@ def main() -> None:
     splits = SPLITS if arguments.test else ("valid",)
     print(show([*rows, *averaged(rows)], [f"{split}/{metric}" for split in splits for metric in METRICS]))
     if arguments.plot:
-        from dots import draw  # type: ignore[import-not-found] # beside this script
+        from dots import draw  # type: ignore[import-not-found] # same folder
 
         draw(rows, splits, arguments.plot)
 

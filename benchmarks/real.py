@@ -6,14 +6,14 @@ for a claim beyond the number.
 - layout/xla/default: unet3d is trained on, unet_3d.4x4.bf16 is ranked. 84 % of its 1,965 configurations are within
   0.01 % of the fastest, so that its slowdown says little.
 - tile/xla: 14 kernels of op_tuning_data.pb are trained on, the 15th is ranked, each in turn. Six of them have but two
-  or three configurations. Three of these six have configurations that no window tells apart, so that every ranking of
+  or three configurations. Three of these six have configurations with equal features, so that every ranking of
   them has a tau of 0, and no mean is above 0.8.
 
-What is ranked stands in the split test and nothing in valid, so that no epoch is chosen on it: a training keeps the one
+The ranked graphs are in the split test and none in valid, so that no epoch is chosen on them: a training keeps the one
 with the smallest training loss. Each ranking is a row of benchmarks/results/real.csv as soon as it is done, and is not
-computed again as long as neither its configuration nor its data change; but CPUs of another kind may round embeddings
-of opcodes otherwise, and what uses these is computed again there. The table is the mean over what is ranked, with mean
-and standard deviation over seeds; a training has a budget of process CPU time.
+computed again as long as neither its configuration nor its data change; but another kind of CPU may round embeddings
+of opcodes differently, and rankings that use these are computed again there. The table has means over the ranked
+graphs, with mean and standard deviation over seeds; a training has a budget of process CPU time.
 
     python benchmarks/real.py
     python benchmarks/real.py --collection tile/xla --experiment kaggle_1_tile best_tile --seeds 1
@@ -34,8 +34,8 @@ from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import quality  # type: ignore[import-not-found] # beside this script
-from rows import append_row, read_rows  # type: ignore[import-not-found] # beside this script
+import quality  # type: ignore[import-not-found] # same folder
+from rows import append_row, read_rows  # type: ignore[import-not-found] # same folder
 
 from hlorank.data.collection import Collection, graph_files
 from hlorank.files import fingerprint, shared_dir
@@ -53,13 +53,13 @@ COLUMNS = (
 
 
 class Fold(NamedTuple):
-    """What is trained on, and what is ranked."""
+    """Graphs that are trained on, and the one that is ranked."""
 
     train: list[Path]
     ranked: Path
 
     def lay_out(self, folder: Path) -> None:
-        """Writes links where the stage fetch writes the graphs of a collection."""
+        """Write links where the stage fetch writes the graphs of a collection."""
         for split, files in (("train", self.train), ("test", [self.ranked])):
             (folder / split).mkdir(parents=True, exist_ok=True)
             for file in files:
@@ -84,7 +84,7 @@ def folds_of(collection: Collection, work: Path) -> list[Fold]:
 
 
 def waiting(arguments: argparse.Namespace, work: Path) -> Iterator[Ranking]:
-    """What is asked for, with the data of each prepared."""
+    """Prepare the data of all trainings that are asked for, and return these."""
     from mlflow.tracking import MlflowClient
 
     tracking = (f"tracking.uri=sqlite:///{work}/mlflow.db", f"tracking.artifacts={work}/artifacts")

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """All rows; none where there is no file yet."""
+    """Return all rows; none where there is no file yet."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -17,7 +17,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def append_row(path: Path, columns: Sequence[str], row: Mapping[str, Any]) -> None:
-    """Adds a row, below a header if it is the first."""
+    """Add a row, below a header if it is the first."""
     new = not path.exists()
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")

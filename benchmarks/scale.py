@@ -41,7 +41,7 @@ print(json.dumps({"seconds": time.perf_counter() - start, "segments": len(graph.
 
 
 def run(name: str, command: list[str]) -> tuple[dict[str, float], str]:
-    """Runs one step; returns its seconds and peak resident bytes, and what it printed."""
+    """Run one step; returns its seconds and peak resident bytes, and what it printed."""
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert process.stdout is not None

@@ -33,7 +33,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-import quality  # type: ignore[import-not-found] # beside this script
+import quality  # type: ignore[import-not-found] # same folder
 
 from hlorank.data.collection import Collection, graph_files, read_graph, write_graph
 from hlorank.data.graph import LayoutConfigurations, MeasuredGraph, Measurements

@@ -1,4 +1,4 @@
-"""Time of a training step: gst_e, which looks the other segments up, against gst, which computes them.
+"""Time of a training step: gst_e, which reads the other segments from the table, against gst, which computes them.
 
 Both methods take the same steps on the same synthetic graph in turn: one segment with gradient, the table of gst_e
 warm (it holds every other segment), forward and backward. The paper's claim is about the dense form, where every node
@@ -60,7 +60,7 @@ class Workload:
 
     @classmethod
     def of(cls, measured: MeasuredGraph, width: int, device: str = "cpu") -> Workload:
-        """Featurizes the graph, with statistics of its own, and cuts it."""
+        """Featurize the graph, with statistics of its own, and cuts it."""
         collection = Collection.parse("layout/synthetic/random")
         options = FeaturizeOptions("standard", log_range=20.0, opcode_width=16, prune_hops=None)
         spec = fit_spec(collection, options, [TrainSample.of("benchmark", measured, options)])
@@ -79,7 +79,7 @@ class Workload:
         )
 
     def choose_form(self, fast: bool) -> None:
-        """Turns config-sparse propagation and deduplication on, or both off."""
+        """Turn config-sparse propagation and deduplication on, or both off."""
         self.model.config_sparse = self.model.deduplicate = fast
 
 

@@ -26,7 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from step_time import MARGIN, Training, Workload, interleaved, spread, synthetic  # type: ignore[import-not-found] # beside this script
+from step_time import MARGIN, Training, Workload, interleaved, spread, synthetic  # type: ignore[import-not-found] # same folder
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 from torch_geometric.data import Batch, Data
@@ -155,21 +155,21 @@ def scoring_ratio(name: str, workload: Workload, share: int, repeats: int) -> di
         [0],
         repeats,
     )
-    # Repeated configurations, which featurize merges, are scored anew there.
+    # Repeated configurations, which featurize merges, are scored again there.
     configurations = len(graph.features.row_of)
     taken["public"] *= configurations / share
     return report(f"{name}, scoring all {configurations:,}", configurations, taken)
 
 
 def report(name: str, configurations: int, taken: dict[str, float]) -> dict[str, Any]:
-    """Prints and returns the figures of one comparison."""
+    """Print and return the figures of one comparison."""
     here, public = configurations / taken["here"], configurations / taken["public"]
     print(f"{name}: {here:,.0f} configurations/s, public form {public:,.1f}: {here / public:.1f}x", flush=True)
     return {"configurations_per_second": here, "public_form": public, "ratio": here / public}
 
 
 def score_large(configurations: int) -> dict[str, float]:
-    """Scores all configurations of a graph of 20,000 nodes; for a process of its own."""
+    """Score all configurations of a graph of 20,000 nodes; for a process of its own."""
     torch.set_num_threads(1)
     workload = Workload.of(synthetic(20_000, configurations, 800), width=64)
     rows = workload.graph.targets[0]

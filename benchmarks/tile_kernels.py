@@ -2,8 +2,8 @@
 
 Converts the 15 kernels of alexnet_train_batch_32 (752 configurations) with the origin `hlo`, then for each kernel
 featurizes and trains on the other 14 and evaluates on it. Nothing is chosen by the kernel left out: without a valid
-split the epoch with the smallest training loss is kept. The dense form is a pick at random, whose slowdown is its
-expectation. Kernels whose tiles the features cannot tell apart cannot be ranked and stand outside the means, which are
+split the epoch with the smallest training loss is kept. The reference is a pick at random, whose slowdown is its
+expectation. Kernels whose tiles have equal features cannot be ranked and are left out of the means, which are
 also given over kernels of more than 5 configurations, as slowdown@5 is 0 for the others.
 """
 
@@ -64,7 +64,7 @@ def settings(root: Path, kernel: str, seed: int, quick: bool) -> Config:
 
 
 def leave_one_out(files: Sequence[Path], kernel: Path, raw: Path) -> None:
-    """Makes a tree with one kernel in the split test and the others in train."""
+    """Make a tree with one kernel in the split test and the others in train."""
     for file in files:
         target = raw / COLLECTION.path / ("test" if file == kernel else "train") / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
