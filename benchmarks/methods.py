@@ -41,7 +41,7 @@ from hlorank.config import Config, load
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
-from hlorank.fetch import local, synthetic
+from hlorank.fetch.origins import fetch
 from hlorank.files import fingerprint, shared_dir
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
@@ -138,15 +138,13 @@ def prepare(workload: Workload, config: Config) -> str:
     """Fetch, featurizes and partitions the collection, and return its fingerprint; what is up to date stays."""
     collection, paths = Collection.parse(config.collection), config.paths
     raw, features, segments = (Path(place) / collection.path for place in (paths.raw, paths.features, paths.segments))
-    if config.data.local is not None:
+    if config.data.origin == "local":
         for name in workload.graphs:
-            link = Path(config.data.local.root) / collection.path / name
+            link = Path(config.data.settings["root"]) / collection.path / name
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
             link.symlink_to((shared_dir() / "data" / "tpugraphs" / "npz" / collection.path / name).resolve())
-        local.fetch(collection, config.data.local, raw)
-    elif config.data.synthetic is not None:
-        synthetic.fetch(collection, config.data.synthetic, raw)
+    fetch(collection, config.data, raw)
     featurize_collection(Path(paths.raw), collection, config.featurize, features)
     partition_collection(features, config.partition, segments)
     return FeatureStore(features).fingerprint

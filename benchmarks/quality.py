@@ -150,14 +150,10 @@ def overrides_of(name: str, cpu_seconds: float) -> tuple[str, ...]:
 
 def fetch(config: Config) -> None:
     """Fetch the graphs; what is up to date stays."""
-    from hlorank.fetch import local, synthetic
+    from hlorank.fetch import origins
 
     collection = Collection.parse(config.collection)
-    raw = Path(config.paths.raw) / collection.path
-    if config.data.local is not None:
-        local.fetch(collection, config.data.local, raw)
-    elif config.data.synthetic is not None:
-        synthetic.fetch(collection, config.data.synthetic, raw)
+    origins.fetch(collection, config.data, Path(config.paths.raw) / collection.path)
 
 
 def featurize(config: Config) -> str:

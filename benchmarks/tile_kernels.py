@@ -26,7 +26,7 @@ import numpy as np
 from hydra import compose, initialize_config_dir
 from numpy.typing import NDArray
 
-from hlorank.config import Config, HloConfig, load
+from hlorank.config import Config, load
 from hlorank.data.collection import Collection, graph_files
 from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.featurize.feature_store import FeatureStore
@@ -122,7 +122,7 @@ def main() -> None:
         (root / "pb").mkdir()
         (root / "pb" / "alexnet_train_batch_32.pb").symlink_to(record.resolve())
         hlo.fetch(
-            COLLECTION, HloConfig(root=str(root / "pb"), split="train", extra=False), root / "all" / COLLECTION.path
+            COLLECTION, hlo.HloConfig(root=str(root / "pb"), split="train", extra=False), root / "all" / COLLECTION.path
         )
         files = graph_files(root / "all", COLLECTION, "train")
         seeds = (0,) if arguments.quick else (0, 1, 2)

@@ -67,7 +67,7 @@ def _composed(*overrides: str) -> Config:
 def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders raw, features and segments of layout:synthetic:random (3 + 2 + 1 graphs) and of tile:synthetic."""
     from hlorank.featurize.featurize_collection import featurize_collection
-    from hlorank.fetch import synthetic
+    from hlorank.fetch.origins import fetch
     from hlorank.partition.partition_collection import partition_collection
 
     root = tmp_path_factory.mktemp("collections")
@@ -79,8 +79,7 @@ def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
             *(f"data.synthetic.{name}={value}" for name, value in sizes.items()),
             *("featurize.workers=1", "partition.workers=1", "partition.max_nodes=20"),
         )
-        assert config.data.synthetic is not None
-        synthetic.fetch(collection, config.data.synthetic, root / "raw" / collection.path)
+        fetch(collection, config.data, root / "raw" / collection.path)
         featurize_collection(root / "raw", collection, config.featurize, root / "features" / collection.path)
         partition_collection(root / "features" / collection.path, config.partition, root / "segments" / collection.path)
     return root

@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 
 from hlorank.config import Config, load
 from hlorank.data.collection import SPLITS, Collection, Split, graph_files, measured_family, read_graph, sidecar_path
-from hlorank.fetch.local import fetch
+from hlorank.fetch.origins import fetch
 from hlorank.files import read_json
 
 ROOT = Path(__file__).parents[1]
@@ -51,9 +51,8 @@ def test_each_graph_is_measured_well_and_says_how(collection: Collection) -> Non
 def test_no_family_is_in_two_splits(
     collection: Collection, default: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert default.data.local is not None
     monkeypatch.chdir(ROOT)  # the folder that its paths are relative to
-    fetch(collection, default.data.local, tmp_path / collection.path)
+    fetch(collection, default.data, tmp_path / collection.path)
 
     def families(split: Split) -> set[str | None]:
         return {measured_family(path) for path in graph_files(tmp_path, collection, split)}

@@ -1,4 +1,4 @@
-"""The real conf/ composes into the schema, and mistakes are named."""
+"""conf/ fits the schema, and every mistake is reported with its key, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from hlorank.config import Config, ConfigError, DataConfig, LocalConfig, TrainerConfig, load
+from hlorank.config import Config, ConfigError, DataConfig, ModelConfig, TrainerConfig, find, load, parse
+from hlorank.stages.hydra_main import EXTENSION_POINTS, registries
 
 CONF = Path(__file__).parents[2] / "conf"
 OPTIONS = sorted((path.parent.name, path.stem) for path in CONF.glob("*/*.yaml"))
-
 GLOBAL = {"experiment", "hparams_search"}  # groups whose options set values of all groups
 
 
@@ -23,19 +23,26 @@ def composed(*overrides: str) -> DictConfig:
         return compose("config", overrides=list(overrides))
 
 
-def changed(key: str, value: Any) -> DictConfig:
-    """The default composition with one value set, also under a key that the schema lacks."""
+def changed(values: dict[str, Any]) -> DictConfig:
+    """The default composition with other values, also under keys that the schema lacks."""
     config = composed()
     with open_dict(config):
-        OmegaConf.update(config, key, value, force_add=True)
+        for key, value in values.items():
+            OmegaConf.update(config, key, value, force_add=True)
     return config
 
 
-def values(node: Any, prefix: str = "") -> dict[str, Any]:
+def mistakes(values: dict[str, Any], *extension_points: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(changed(values), registries(*extension_points))
+    return str(caught.value).splitlines()
+
+
+def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
     """The leaves of nested dicts, by dotted key."""
     if not isinstance(node, dict):
         return {prefix: node}
-    return {key: leaf for name in node for key, leaf in values(node[name], f"{prefix}.{name}".strip(".")).items()}
+    return {key: leaf for name in node for key, leaf in leaves(node[name], f"{prefix}.{name}".strip(".")).items()}
 
 
 def test_the_defaults_load() -> None:
@@ -47,91 +54,193 @@ def test_the_defaults_load() -> None:
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
-def test_every_option_of_every_group_loads_unchanged(group: str, option: str) -> None:
+def test_every_file_of_conf_loads_unchanged(group: str, option: str) -> None:
     raw = composed(f"{group}={option}")
-    leaves = values(OmegaConf.to_container(raw))
+    expected = leaves(OmegaConf.to_container(raw, resolve=True))
     own = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{option}.yaml"))
     assert isinstance(own, dict)
-    searched = "hydra" in own  # Hydra keeps its own settings apart
+    searched = "hydra" in own  # Hydra's own settings are not in the composition
     for key in ("defaults", "hydra"):
         own.pop(key, None)
-    own = values(own, "" if group in GLOBAL else group)
-    assert own or searched
-    assert {key: leaves[key] for key in own} == own
-    loaded = values(load(raw).model_dump(mode="json"))
-    assert {key: loaded[key] for key in leaves} == leaves
+    keys = leaves(own, "" if group in GLOBAL else group).keys()
+    assert keys or searched
+    assert keys <= expected.keys()
+    loaded = leaves(load(raw, registries(*EXTENSION_POINTS)).model_dump(mode="json"))
+    assert {key: loaded[key] for key in expected} == expected
+    assert loaded.keys() == expected.keys()
 
 
-@pytest.mark.parametrize("option", [option for group, option in OPTIONS if group == "data"])
-def test_only_the_chosen_origin_is_present(option: str) -> None:
-    data = load(composed(f"data={option}")).data
-    assert data.origin == ("local" if option == "sample" else option)
-    assert [key for key, value in vars(data).items() if key != "origin" and value is not None] == [data.origin]
-
-
-def test_values_can_be_overridden_by_type() -> None:
-    config = load(composed("data=local", "data.local.split_file=folds.json", "trainer.learning_rate=1", "output=out"))
-    assert config.data.local == LocalConfig(root="data/own", split_file="folds.json", folds=5, fold=0)
+def test_values_are_converted_to_the_types_of_their_fields() -> None:
+    config = load(composed("trainer.learning_rate=1", "output=out", "tracking.experiment=2024"))
     assert type(config.trainer.learning_rate) is float
-    assert config.output == "out"
+    assert (config.output, config.tracking.experiment) == ("out", "2024")
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "reason"),
+    ("key", "value", "message"),
     [
-        ("trainer.max_epoch", 3, "not in 'TrainerConfig'"),
-        ("colection", "tile/xla", "not in 'Config'"),
-        ("data.locl.root", "x", "not in 'DataConfig'"),
-        ("data.local.fod", 1, "not in 'LocalConfig'"),
-        ("trainer.max_epochs", "many", "'many'"),
-        ("trainer.max_epochs", 2.5, "'2.5'"),
-        ("trainer.learning_rate", "fast", "'fast'"),
-        ("model.opcode_init", "perhaps", "'perhaps'"),
-        ("trainer.max_epochs", None, "'None'"),
-        ("model.pooling", "mean", "not a ListConfig"),
-        ("featurize.workers", [1], "'[1]'"),
-        ("data.local", "x", "value: x"),
-        ("paths", None, "not Optional"),
+        ("trainer.max_epoch", 3, "trainer.max_epoch: no such key; did you mean max_epochs?"),
+        ("colection", "tile/xla", "colection: no such key; did you mean collection?"),
+        ("tracking.zzz", 1, "tracking.zzz: no such key; expected one of uri, experiment, artifacts"),
+        ("trainer.max_epochs", "many", "trainer.max_epochs=many: expected a whole number"),
+        ("trainer.max_epochs", 2.5, "trainer.max_epochs=2.5: expected a whole number"),
+        ("trainer.max_epochs", True, "trainer.max_epochs=true: expected a whole number"),
+        ("trainer.max_epochs", None, "trainer.max_epochs=null: expected a whole number"),
+        ("trainer.max_epochs", 0, "trainer.max_epochs=0: expected a number of at least 1"),
+        ("trainer.learning_rate", "fast", "trainer.learning_rate=fast: expected a number"),
+        ("trainer.learning_rate", False, "trainer.learning_rate=false: expected a number"),
+        ("trainer.learning_rate", 0, "trainer.learning_rate=0: expected a number above 0"),
+        ("trainer.learning_rate", "nan", "trainer.learning_rate=nan: expected a finite number"),
+        ("trainer.cpu_seconds", True, "trainer.cpu_seconds=true: expected a number"),
+        ("trainer.warmup", 1.5, "trainer.warmup=1.5: expected a number of at most 1"),
+        ("trainer.averaging_decay", 1, "trainer.averaging_decay=1: expected a number below 1"),
+        ("trainer.precision", "16", "trainer.precision=16: expected one of 32-true, bf16-mixed, 16-mixed"),
+        ("model.opcode_init", "perhaps", "model.opcode_init=perhaps: expected true or false"),
+        ("model.block", "sage", "model.block=sage: expected a list, such as model.block=[sage]"),
+        ("model.pooling", [], "model.pooling=[]: expected at least one entry"),
+        (
+            "model.pooling",
+            ["avg", "max"],
+            "model.pooling.0=avg: expected one of mean, sum, max, l2_sum, l2_configurable_sum",
+        ),
+        ("featurize.workers", [1], "featurize.workers=[1]: expected a whole number"),
+        ("baseline.strengths", [1.0, 0.0], "baseline.strengths.1=0.0: expected a number above 0"),
+        ("loss", {"mse": "much"}, "loss.mse=much: expected a group of keys"),
+        ("loss", {"hinge": {"margin": 0.1}}, "loss.hinge.weight: no value; conf/ sets a default for every key"),
+        ("loss.listmle", -1, "loss.listmle.weight=-1: expected a number of at least 0"),
+        ("paths", None, "paths=null: expected a group of keys"),
+        ("paths", "data", "paths=data: expected a group of keys"),
+        ("seed", "???", "seed: no value; conf/ sets a default for every key"),
+        ("output", "${nowhere}", "output: Interpolation key 'nowhere' not found"),
+        # Rules about several keys of a section:
+        ("featurize", {"virtual_nodes": True, "prune_hops": None}, "featurize.virtual_nodes=true: expected "),
+        (
+            "model",
+            {"override_layout": True, "join": "late"},
+            "model.override_layout=true: expected false with join=late",
+        ),
+        ("evaluate", {"index_file": "i.json", "splits": ["test"]}, "evaluate.splits=[test]: expected valid among them"),
     ],
 )
-def test_a_mistake_is_named(key: str, value: Any, reason: str) -> None:
-    # An unknown folder of keys is named itself.
-    named = "data.locl" if key.startswith("data.locl") else key
-    with pytest.raises(ConfigError) as caught:
-        load(changed(key, value))
-    assert str(caught.value).startswith(f"configuration: {named}: ")
-    assert reason in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_a_mistake_is_named_with_its_value_and_what_is_allowed(key: str, value: Any, message: str) -> None:
+    (line,) = mistakes({key: value})
+    assert line.startswith(message)
 
 
-def test_a_replaced_group_is_named_by_its_class() -> None:
-    with pytest.raises(ConfigError, match=r"^configuration: .*str is not a subclass of PathsConfig\. value: data$"):
-        load(changed("paths", "data"))
+def test_all_mistakes_are_reported_at_once() -> None:
+    values = {"trainer.max_epochs": 0, "trainer.precison": "32-true", "seed": "???", "model.heads": "x"}
+    values |= {"method": "gts", "partition.algorithm": "metiss", "data.local.fold": 7}
+    values |= {"model.block": ["sage", "sagee"], "model.stem": ["relu", "residual"], "loss": {"listmel": 1.0}}
+    lines = mistakes(values, *EXTENSION_POINTS)
+    assert sorted(line.partition(":")[0] for line in lines) == [
+        "data.local.fold=7",
+        "loss.listmel=listmel",
+        "method=gts",
+        "model.block.1=sagee",
+        "model.heads=x",
+        "partition.algorithm=metiss",
+        "seed",
+        "trainer.max_epochs=0",
+        "trainer.precison",
+    ]
 
 
-def test_missing_values_are_named() -> None:
+@pytest.mark.parametrize(
+    ("values", "known", "key"),
+    [
+        ({"data.origin": "sever"}, ["local", "tpugraphs"], "data.origin=sever"),
+        ({"partition.algorithm": "metiss"}, ["metis", "topological"], "partition.algorithm=metiss"),
+        ({"model.post_layers": ["nrom"]}, ["sage", "layer_norm"], "model.post_layers.0=nrom"),
+        ({"loss": {"listmel": 1.0}}, ["listmle", "hinge"], "loss.listmel=listmel"),
+        ({"method": "gts"}, ["gst", "full", "gradient_boosting"], "method=gts"),
+    ],
+)
+def test_names_of_extension_points_are_checked(values: dict[str, Any], known: list[str], key: str) -> None:
+    (line,) = mistakes(values, *EXTENSION_POINTS)
+    assert line.startswith(f"{key}: expected one of ")
+    assert set(known) <= set(line.partition("one of ")[2].split(", "))
+    load(changed(values))  # a stage that does not use the name leaves it alone
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"data.local.fod": 1}, "data.local.fod: no such key; did you mean fold?"),
+        ({"data.local.fold": 5}, "data.local.fold=5: expected a number below folds=5"),
+        ({"data.local.folds": "x"}, "data.local.folds=x: expected a whole number"),
+        ({"data.local": "x"}, "data.local=x: expected a group of keys"),
+        ({"data.locl.root": "x"}, "data.locl: no such key; did you mean local?"),
+    ],
+)
+def test_settings_of_the_origin_are_checked(values: dict[str, Any], message: str) -> None:
+    assert mistakes(values, "origins") == [message]
+
+
+def test_an_origin_needs_its_settings() -> None:
+    lines = mistakes({"data.origin": "hlo"}, "origins")
+    assert [line.partition(":")[0] for line in lines] == ["data.hlo.root", "data.hlo.split", "data.hlo.extra"]
+
+
+@pytest.mark.parametrize("option", [option for group, option in OPTIONS if group == "data"])
+def test_data_holds_the_settings_of_its_origin(option: str) -> None:
+    data = load(composed(f"data={option}")).data
+    assert data.origin == ("local" if option == "sample" else option)
+    assert data.model_dump() == {"origin": data.origin, data.origin: data.settings}
+
+
+def test_several_missing_values_are_named() -> None:
     raw = composed()
     with open_dict(raw):
         del raw.seed
         raw.trainer.warmup = "???"
         del raw.paths.raw
-    with pytest.raises(ConfigError, match=r"^configuration: no value for paths\.raw, seed, trainer\.warmup$"):
+    with pytest.raises(ConfigError) as caught:
         load(raw)
-
-
-def test_a_broken_interpolation_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"configuration: output: .*'nowhere'"):
-        load(changed("output", "${nowhere}"))
+    lines = str(caught.value).splitlines()
+    assert sorted(line.partition(":")[0] for line in lines) == ["paths.raw", "seed", "trainer.warmup"]
 
 
 def test_interpolations_are_resolved() -> None:
-    assert load(changed("output", "${paths.models}/${collection}")).output == "models/" + composed().collection
+    config = load(changed({"output": "${paths.models}/${collection}"}))
+    assert config.output == "models/" + composed().collection
 
 
-def test_a_plain_configuration_holds_json_types_only() -> None:
-    local = LocalConfig(root="x", split_file=None, folds=3, fold=1)
-    plain = DataConfig(origin="local", local=local).model_dump(mode="json")
-    assert plain["local"] == {"root": "x", "split_file": None, "folds": 3, "fold": 1}
-    assert type(plain["local"]) is dict
-    assert plain["synthetic"] is None
+def test_a_loss_is_its_weight_or_a_weight_with_arguments() -> None:
+    loss = load(changed({"loss": {"mse": 2, "hinge": {"weight": 0.5, "margin": 0.1}}})).loss
+    assert {name: (term.weight, term.arguments) for name, term in loss.items()} == {
+        "listmle": (1.0, {}),
+        "mse": (2.0, {}),
+        "hinge": (0.5, {"margin": 0.1}),
+    }
+
+
+def test_sections_are_frozen_and_dump_to_json() -> None:
+    config = load(composed("loss=hinge"))
+    with pytest.raises(ValueError, match="frozen"):
+        config.trainer.max_epochs = 3
+    plain = config.model_dump(mode="json")
+    assert plain["loss"] == {"hinge": {"weight": 1.0, "margin": 0.1}}
     assert json.loads(json.dumps(plain)) == plain
+    assert Config.model_validate(plain) == config
+
+
+def test_a_section_alone_is_parsed_below_its_prefix() -> None:
+    plain = load(composed()).model.model_dump()
+    assert parse(ModelConfig, plain, prefix="model").width == plain["width"]
+    with pytest.raises(ConfigError, match=r"^model\.width=0: expected a number of at least 1$"):
+        parse(ModelConfig, plain | {"width": 0}, prefix="model")
+    with pytest.raises(ConfigError, match=r"^width=0: "):
+        parse(ModelConfig, plain | {"width": 0})
+    with pytest.raises(ConfigError, match=r"^data=3: expected a group of keys$"):
+        parse(DataConfig, 3, prefix="data")
+
+
+def test_an_unknown_name_is_refused_where_it_is_looked_up() -> None:
+    assert find({"a": 1, "b": 2}, "key", "b") == 2
+    with pytest.raises(ConfigError, match=r"^group\.key=c: expected one of a, b$"):
+        find({"a": 1, "b": 2}, "group.key", "c")
+
+
+@pytest.mark.parametrize("point", EXTENSION_POINTS)
+def test_extension_points_have_names(point: str) -> None:
+    assert registries(point)[point]

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hlorank.config import HloConfig
 from hlorank.data.collection import Collection, Split, graph_files, read_graph
-from hlorank.fetch.hlo import fetch
+from hlorank.fetch.hlo import HloConfig, fetch
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData
 

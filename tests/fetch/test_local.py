@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hlorank.config import ConfigError, LocalConfig
+from hlorank.config import ConfigError, parse
 from hlorank.data.collection import SPLITS, Collection, write_graph
 from hlorank.data.graph import NODE_FEATURES, TILE_FEATURES, Graph, MeasuredGraph, Measurements, TileConfigurations
-from hlorank.fetch.local import fetch
+from hlorank.fetch.local import LocalConfig, fetch
 from hlorank.files import SHARED_VARIABLE, DataError, shared_dir
 from hlorank.hlo.extra import write_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
@@ -278,7 +278,7 @@ def test_a_graph_in_two_splits_cannot_be_split_anew(tmp_path: Path, output: Path
 
 def test_a_split_of_the_real_files_needs_more_families(shared_data: Path, tmp_path: Path) -> None:
     settings = config(shared_data / "tpugraphs", tmp_path / "folds.json")
-    with pytest.raises(ConfigError, match=r"data\.local\.folds = 3: 2 labelled graphs are of only 1 model families"):
+    with pytest.raises(ConfigError, match=r"data\.local\.folds=3: .* 1 model families"):
         fetch(Collection.parse("layout:xla:default"), settings, tmp_path / "raw")
     assert list(tmp_path.iterdir()) == []
 
@@ -352,3 +352,17 @@ def test_extra_features_come_with_their_graphs(tmp_path: Path, output: Path) -> 
     write_extra(tmp_path / "own" / TILE.path / "train/a_1.npz", flatten(module(3)))
     with pytest.raises(DataError, match=r"a_1.extra.npz: dot_dimensions"):
         fetch(TILE, settings, output)
+
+
+@pytest.mark.parametrize(
+    ("folds", "fold", "message"),
+    [
+        (2, 0, r"^data\.local\.folds=2: expected a number of at least 3$"),
+        (3, -1, r"^data\.local\.fold=-1: expected a number of at least 0$"),
+        (3, 3, r"^data\.local\.fold=3: expected a number below folds=3$"),
+    ],
+)
+def test_folds_out_of_range_are_refused(folds: int, fold: int, message: str) -> None:
+    settings = {"root": "x", "split_file": None, "folds": folds, "fold": fold}
+    with pytest.raises(ConfigError, match=message):
+        parse(LocalConfig, settings, prefix="data.local")

@@ -20,10 +20,11 @@ import numpy as np
 import pytest
 
 import hlorank
-from hlorank.config import ConfigError, TpuGraphsConfig
+from hlorank.config import ConfigError
 from hlorank.data.collection import SPLITS, Collection, Split, graph_files, read_graph
+from hlorank.fetch import tpugraphs
 from hlorank.fetch.download import CHUNK_BYTES, DownloadError
-from hlorank.fetch.tpugraphs import COLLECTIONS, fetch
+from hlorank.fetch.tpugraphs import COLLECTIONS, TpuGraphsConfig
 from hlorank.files import DataError
 
 if TYPE_CHECKING:
@@ -74,8 +75,13 @@ def tree(root: Path) -> dict[str, str]:
 
 def config(base_url: str | Path, splits: tuple[Split, ...] = SPLITS, *, keep: bool = False) -> TpuGraphsConfig:
     return TpuGraphsConfig(
-        base_url=str(base_url), splits=list(splits), keep_archives=keep, retries=3, timeout_seconds=10
+        base_url=str(base_url), splits=list(splits), downloads="", keep_archives=keep, retries=3, timeout_seconds=10
     )
+
+
+def fetch(collection: Collection, config: TpuGraphsConfig, downloads: Path, output: Path) -> None:
+    """Fetch with another folder for downloads."""
+    tpugraphs.fetch(collection, config.model_copy(update={"downloads": str(downloads)}), output)
 
 
 @pytest.fixture
@@ -387,14 +393,14 @@ CHILD = """
 import os, shutil, signal, sys
 from pathlib import Path
 from hlorank.data.collection import Collection
-from hlorank.config import TpuGraphsConfig
-from hlorank.fetch.tpugraphs import fetch
+from hlorank.fetch.tpugraphs import TpuGraphsConfig, fetch
 
 base_url, root = sys.argv[1], Path(sys.argv[2])
 XLA = Collection.parse("layout:xla:default")
 
 def run(downloads, output):
-    fetch(XLA, TpuGraphsConfig(base_url, ["train"], False, 3, 10.0), downloads, output)
+    settings = {"downloads": str(downloads), "keep_archives": False, "retries": 3, "timeout_seconds": 10}
+    fetch(XLA, TpuGraphsConfig(base_url=base_url, splits=["train"], **settings), output)
 """
 
 KILL_EVERYWHERE = (

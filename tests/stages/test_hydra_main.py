@@ -38,7 +38,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
             return task(config)
 
         monkeypatch.setattr(sys, "argv", ["stage", *arguments, *quiet])
-        stage(recording)()
+        stage()(recording)()
         return seen
 
     return run
@@ -67,7 +67,7 @@ def fail(error: Exception) -> Callable[[Config], None]:
 @pytest.mark.parametrize(
     ("error", "lines"),
     [
-        (ConfigError("method: expected a, found b"), ["error: method: expected a, found b"]),
+        (ConfigError("method=b: expected a\nseed: no value"), ["error: method=b: expected a", "error: seed: no value"]),
         (DataError("key", "1", 2, file="f.npz"), ["error: f.npz: key: expected 1, found 2"]),
         (
             ExceptionGroup("all", [DataError("k", "1", 2, file="a"), DataError("k", "1", 3, file="b")]),
@@ -160,6 +160,40 @@ def command(name: str, folder: Path, *arguments: str) -> subprocess.CompletedPro
         text=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("fetch", {"data.origin": "sever"}),
+        ("fetch", {"data.local.folds": "2", "data.local.fold": "-1"}),
+        ("partition", {"partition.algorithm": "metiss"}),
+        ("train", {"method": "gts", "model.block": "[sage,nrom]", "loss": "{listmle:{weight:x},listmel:1}"}),
+        ("evaluate", {"method": "gts"}),
+    ],
+)
+def test_all_wrong_keys_are_reported_before_anything_is_written(
+    name: str, wrong: dict[str, str], tmp_path: Path
+) -> None:
+    shutil.copytree(SOURCE.parent / "conf", tmp_path / "conf")
+    arguments = [f"{key}={value}" for key, value in wrong.items() if key != "loss"]
+    if "loss" in wrong:
+        arguments += ["+loss.listmel=1", "loss.listmle=x"]
+    done = command(name, tmp_path, *arguments, "trainer.max_epochs=0", "+seeed=1", "hydra.run.dir=run")
+    assert done.returncode == 2
+    named = {line.removeprefix("error: ").partition(":")[0].partition("=")[0] for line in done.stderr.splitlines()}
+    assert len(named) == len(done.stderr.splitlines())
+    nested = {"model.block": {"model.block.1"}, "loss": {"loss.listmle", "loss.listmel"}}
+    expected = {"trainer.max_epochs", "seeed"}.union(*(nested.get(key, {key}) for key in wrong))
+    assert named == expected
+    assert {path.name for path in tmp_path.iterdir()} == {"conf", "run"}
+
+
+def test_fetch_imports_no_torch() -> None:
+    code = "import sys, hlorank.stages.fetch, hlorank.fetch.origins; print('torch' in sys.modules)"
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize(

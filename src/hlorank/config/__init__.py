@@ -5,14 +5,14 @@ validates what it gets with `load`; components receive their own section.
 """
 
 from hlorank.config.baseline import BaselineConfig
-from hlorank.config.data import DataConfig, HloConfig, LocalConfig, SyntheticConfig, TpuGraphsConfig
+from hlorank.config.data import DataConfig, Split
 from hlorank.config.evaluate import EvaluateConfig
 from hlorank.config.featurize import FeaturizeConfig
 from hlorank.config.loss import LossTerm
 from hlorank.config.model import ModelConfig
 from hlorank.config.partition import PartitionConfig
 from hlorank.config.root import Config, PathsConfig, PipelineConfig, load
-from hlorank.config.section import ConfigError, Section, find, parse, registered
+from hlorank.config.section import ConfigError, Registries, Section, find, parse
 from hlorank.config.sweep import SweepConfig
 from hlorank.config.tracking import TrackingConfig
 from hlorank.config.train import EnsembleConfig, SegmentsConfig, TrainerConfig
@@ -25,22 +25,19 @@ __all__ = [
     "EnsembleConfig",
     "EvaluateConfig",
     "FeaturizeConfig",
-    "HloConfig",
-    "LocalConfig",
     "LossTerm",
     "ModelConfig",
     "PartitionConfig",
     "PathsConfig",
     "PipelineConfig",
+    "Registries",
     "Section",
     "SegmentsConfig",
+    "Split",
     "SweepConfig",
-    "SyntheticConfig",
-    "TpuGraphsConfig",
     "TrackingConfig",
     "TrainerConfig",
     "find",
     "load",
     "parse",
-    "registered",
 ]

@@ -22,6 +22,8 @@ class EvaluateConfig(Section):
 
     @model_validator(mode="after")
     def _check_index_file(self) -> Self:
-        if self.index_file is not None and "valid" not in self.splits:
-            raise ValueError(f"index_file={self.index_file} lists graphs of valid: add valid to splits")
-        return self
+        return self.require(
+            self.index_file is None or "valid" in self.splits,
+            "splits",
+            f"valid among them, of which index_file={self.index_file} lists graphs",
+        )

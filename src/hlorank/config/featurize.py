@@ -40,8 +40,8 @@ class FeaturizeConfig(Section):
 
     @model_validator(mode="after")
     def _check_virtual_nodes(self) -> Self:
-        if self.virtual_nodes and not self.reduces:
-            raise ValueError(
-                "virtual_nodes=true: expected prune_hops or prune_paths too, which say which nodes are not merged"
-            )
-        return self
+        return self.require(
+            self.reduces or not self.virtual_nodes,
+            "virtual_nodes",
+            "false, or prune_hops or prune_paths too, which choose the nodes that are not merged",
+        )

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from hlorank.config.section import Section, registered
 
-LayerName = Annotated[str, registered("layers")]
+LayerName = Annotated[str, registered("layers", "residual")]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Pooling = Literal["mean", "sum", "max", "l2_sum", "l2_configurable_sum"]
 
@@ -62,6 +62,6 @@ class ModelConfig(Section):
 
     @model_validator(mode="after")
     def _check_override_layout(self) -> Self:
-        if self.override_layout and self.join != "early":
-            raise ValueError(f"override_layout=true: expected join=early, found join={self.join}")
-        return self
+        return self.require(
+            self.join == "early" or not self.override_layout, "override_layout", f"false with join={self.join}"
+        )

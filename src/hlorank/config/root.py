@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -16,7 +15,7 @@ from hlorank.config.featurize import FeaturizeConfig
 from hlorank.config.loss import Loss
 from hlorank.config.model import ModelConfig
 from hlorank.config.partition import PartitionConfig
-from hlorank.config.section import ConfigError, Section, parse, registered
+from hlorank.config.section import ConfigError, Registries, Section, mistakes, registered, unknown_key
 from hlorank.config.sweep import SweepConfig
 from hlorank.config.tracking import TrackingConfig
 from hlorank.config.train import EnsembleConfig, SegmentsConfig, TrainerConfig
@@ -85,26 +84,41 @@ class Config(Section):
     evaluate: EvaluateConfig
 
 
-def load(composed: DictConfig, registries: Mapping[str, Collection[str]] | None = None) -> Config:
+def load(composed: DictConfig, registries: Registries | None = None) -> Config:
     """Validate a composed configuration.
 
     Args:
         composed: by Hydra, from conf/ or params.yaml.
-        registries: the names that each extension point has: layers, losses, methods, partitioners, origins. Names of
-            the others are checked where they are used.
+        registries: the extension points whose names are checked, and of origins the settings too. Names of the others
+            are checked where they are used.
 
     Raises:
-        ConfigError: names every wrong key, its value and what is allowed.
+        ConfigError: keys are wrong, or an interpolation has no value; the message has a line for each wrong key, with
+            its value and what is allowed.
     """
     try:
-        values = OmegaConf.to_container(composed, resolve=True)
+        values = _given(OmegaConf.to_container(composed, resolve=True))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
-    return parse(Config, _given(values), registries=registries)
+    wrong = [*mistakes(Config, values, registries=registries), *_mistakes_in_settings(values.get("data"), registries)]
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+    return Config.model_validate(values, context=registries)
 
 
 def _given(values: Any) -> Any:
-    """Nested values without those that are missing."""
+    """Return nested values without those that are missing."""
     if not isinstance(values, dict):
         return values
     return {str(key): _given(value) for key, value in values.items() if value != _MISSING}
+
+
+def _mistakes_in_settings(data: Any, registries: Registries | None) -> list[str]:
+    """Return a line for each wrong key in the settings of the chosen origin, and for settings of no origin."""
+    origins = (registries or {}).get("origins")
+    if origins is None or not isinstance(data, dict):
+        return []
+    wrong = [unknown_key(f"data.{name}", [*origins, "origin"]) for name in data.keys() - {*origins, "origin"}]
+    if isinstance(name := data.get("origin"), str) and name in origins:
+        wrong += mistakes(origins[name].settings, data.get(name, {}), prefix=f"data.{name}")
+    return wrong

@@ -1,17 +1,20 @@
-"""Validation of configuration sections: what every section shares, and how mistakes are reported."""
+"""Base class of all configuration sections, and the report of every mistake in one error."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar, get_args
+from typing import Any, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
+
+Registries = Mapping[str, Mapping[str, Any]]
+"""Extension points by name (origins, partitioners, layers, losses, methods), each a mapping of what it has by name."""
 
 
 class ConfigError(ValueError):
-    """A configuration with an unknown key, a wrong type, a missing value or one out of range."""
+    """A configuration with unknown keys, wrong types, missing values or values out of range; a line for each."""
 
 
 class Section(BaseModel):
@@ -29,22 +32,49 @@ class Section(BaseModel):
         protected_namespaces=(),
     )
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_boolean(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse true and false where a number is expected; Python's bool is an int."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        kinds = {kind, *get_args(kind)}
+        if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
+            raise PydanticCustomError("int_type" if int in kinds else "float_type", "a number")
+        return value
+
+    def require(self, holds: bool, key: str, expected: str) -> Self:
+        """Return this section where a rule that spans several keys holds; for the model validators of sections.
+
+        Args:
+            holds: the rule is kept.
+            key: the field of this section to report.
+            expected: the values of it that are allowed.
+
+        Raises:
+            PydanticCustomError: the rule is broken; `parse` reports the key, its value and what is allowed.
+        """
+        if not holds:
+            found = {"key": key, "value": getattr(self, key), "expected": expected}
+            raise PydanticCustomError("broken_rule", "{expected}", found)
+        return self
+
 
 SectionType = TypeVar("SectionType", bound=Section)
 
 
-def registered(mapping: str) -> AfterValidator:
+def registered(extension_point: str, *further: str) -> AfterValidator:
     """Return a validator for names that an extension point defines.
 
     Args:
-        mapping: name of the extension point. The validation context holds the names that it has; without a context
-            every name passes, and the component that looks the name up refuses it.
+        extension_point: its name in the registries, which are the validation context. Without them every name passes,
+            and the component that looks the name up refuses it.
+        further: other names that are allowed.
     """
 
     def check(name: str, info: ValidationInfo) -> str:
-        names = (info.context or {}).get(mapping)
-        if names is not None and name not in names:
-            raise PydanticCustomError("unknown_name", "{expected}", {"expected": f"one of {', '.join(names)}"})
+        names = (info.context or {}).get(extension_point)
+        if names is not None and name not in (*names, *further):
+            raise PydanticCustomError("unknown_name", "{names}", {"names": ", ".join([*names, *further])})
         return name
 
     return AfterValidator(check)
@@ -55,8 +85,8 @@ def find(mapping: Mapping[str, Any], key: str, name: str) -> Any:
 
     Args:
         mapping: the entries by name.
-        key: of the configuration that holds the name.
-        name: of the entry.
+        key: key of the configuration that holds the name.
+        name: name of the entry.
 
     Raises:
         ConfigError: `mapping` has no entry of that name.
@@ -67,11 +97,7 @@ def find(mapping: Mapping[str, Any], key: str, name: str) -> Any:
 
 
 def parse(
-    section: type[SectionType],
-    values: object,
-    *,
-    prefix: str = "",
-    registries: Mapping[str, Collection[str]] | None = None,
+    section: type[SectionType], values: object, *, prefix: str = "", registries: Registries | None = None
 ) -> SectionType:
     """Validate plain values as a section.
 
@@ -79,77 +105,83 @@ def parse(
         section: the class to make.
         values: nested dicts and lists of plain values.
         prefix: dotted key of the section within the configuration.
-        registries: the names that each extension point has.
+        registries: the extension points whose names are checked.
 
     Raises:
-        ConfigError: names every wrong key, its value and what is allowed, one line each.
+        ConfigError: `values` has wrong keys; the message has a line for each, with its value and what is allowed.
     """
     try:
         return section.model_validate(values, context=registries)
+    except ValidationError:
+        raise ConfigError("\n".join(mistakes(section, values, prefix=prefix, registries=registries))) from None
+
+
+def mistakes(
+    section: type[Section], values: object, *, prefix: str = "", registries: Registries | None = None
+) -> list[str]:
+    """Return a line for each wrong key of a section, with its value and what is allowed; arguments as of `parse`."""
+    try:
+        section.model_validate(values, context=registries)
     except ValidationError as error:
-        raise ConfigError("\n".join(_problems(section, error, prefix))) from None
+        return [_line(section, problem, prefix) for problem in error.errors(include_url=False)]
+    return []
 
 
-def _problems(section: type[Section], error: ValidationError, prefix: str) -> Iterator[str]:
-    for problem in error.errors(include_url=False):
-        location = [part for part in problem["loc"] if part != "[key]"]
-        key = ".".join(map(str, [prefix, *location] if prefix else location))
-        expected = _expected(section, problem, key)
-        if problem["type"] in ("missing", "extra_forbidden"):
-            yield f"{key}: {expected}"
-        elif not location and problem["type"] == "value_error":
-            yield f"{prefix}: {expected}" if prefix else expected
-        else:
-            yield f"{key}={_shown(problem['input'])}: {expected}"
+def _line(section: type[Section], problem: ErrorDetails, prefix: str) -> str:
+    location, kind, context = problem["loc"], problem["type"], problem.get("ctx", {})
+    key = ".".join([*filter(None, [prefix]), *(str(part) for part in location if part != "[key]")])
+    match kind:
+        case "missing":
+            return f"{key}: no value; conf/ sets a default for every key"
+        case "extra_forbidden":
+            return unknown_key(key, _fields(section, location[:-1]))
+        case "broken_rule":
+            key = f"{key}.{context['key']}".lstrip(".")
+            return f"{key}={_shown(context['value'])}: expected {context['expected']}"
+    return f"{key}={_shown(problem['input'])}: {_expected(problem, key)}"
+
+
+def unknown_key(key: str, names: Collection[str]) -> str:
+    """Return the line about a key that does not exist: the name that it resembles, or else all names of its section."""
+    if near := get_close_matches(key.rpartition(".")[2], names, n=1):
+        return f"{key}: no such key; did you mean {near[0]}?"
+    return f"{key}: no such key; expected one of {', '.join(names)}"
 
 
 def _shown(value: object) -> str:
-    """A value as it is written on the command line."""
+    """Return a value as it is written on the command line."""
     match value:
         case None:
             return "null"
         case bool():
             return str(value).lower()
+        case list():
+            return f"[{','.join(map(_shown, value))}]"
     return str(value)
 
 
-def _expected(section: type[Section], problem: ErrorDetails, key: str) -> str:
-    """What is allowed where a problem is."""
+def _expected(problem: ErrorDetails, key: str) -> str:
+    """Return what is allowed for the value of a key."""
     context, kind = problem.get("ctx", {}), problem["type"]
     match kind:
-        case "extra_forbidden":
-            return _unknown_key(section, problem["loc"])
-        case "missing":
-            return "no value; conf/ sets a default for every key"
         case "literal_error":
             return f"expected one of {context['expected'].replace(' or ', ', ')}".replace("'", "")
         case "unknown_name":
-            return f"expected {context['expected']}"
+            return f"expected one of {context['names']}"
         case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
             bound = {"greater_than": "above", "greater_than_equal": "of at least", "less_than": "below"}
-            limit = next(iter(context.values()))
-            return f"expected a number {bound.get(kind, 'of at most')} {limit}"
+            return f"expected a number {bound.get(kind, 'of at most')} {next(iter(context.values()))}"
         case "list_type":
-            return f"expected a list, such as {key}=[{problem['input']}]"
+            return f"expected a list, such as {key}=[{_shown(problem['input'])}]"
         case "too_short":
             return "expected at least one entry"
-        case "value_error":
-            return str(context["error"])
     types = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text"}
     types |= {"finite": "a finite number", "model": "a group of keys", "dict": "a group of keys"}
     return f"expected {types[start]}" if (start := kind.partition("_")[0]) in types else problem["msg"]
 
 
-def _unknown_key(section: type[Section], location: Sequence[int | str]) -> str:
-    """The keys that there are where an unknown one was found, or the one that it resembles."""
-    names = list(_fields(section, location[:-1]))
-    if near := get_close_matches(str(location[-1]), names, n=1):
-        return f"no such key; did you mean {near[0]}?"
-    return f"no such key; expected one of {', '.join(names)}"
-
-
 def _fields(section: type[BaseModel], location: Sequence[int | str]) -> Collection[str]:
-    """The fields of the section at a location."""
+    """Return the names of the fields of the section at a location."""
     if not location:
         return section.model_fields
     field = section.model_fields.get(str(location[0]))

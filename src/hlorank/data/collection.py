@@ -15,6 +15,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hlorank.config import ConfigError
+from hlorank.config import Split as Split  # of a collection, wherever one is used
 from hlorank.data.graph import (
     LAYOUT_VALUES,
     Graph,
@@ -27,7 +28,6 @@ from hlorank.data.npz import CHUNK_BYTES, NpzFile
 from hlorank.files import DataError, read_json, write_atomic
 
 Kind = Literal["layout", "tile"]
-Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 SEARCHES = ("default", "random")
 EXTRA_SUFFIX = ".extra.npz"

@@ -66,8 +66,8 @@ def make_folds(families: Mapping[str, str], folds: int) -> dict[str, int]:
     names = sorted(families)
     if (count := len(set(families.values()))) < folds:
         raise ConfigError(
-            f"data.local.folds = {folds}: {len(names)} labelled graphs are of only {count} model families,"
-            " which stay together; choose fewer folds, or data.local.split_file=null to keep the splits of the tree"
+            f"data.local.folds={folds}: expected at most {count}, as the {len(names)} labelled graphs are of {count} "
+            "model families, which stay together; or set data.local.split_file=null to keep the splits of the tree"
         )
     held_out = (rows for _, rows in GroupKFold(n_splits=folds).split(names, groups=[families[n] for n in names]))
     return {names[row]: fold for fold, rows in enumerate(held_out) for row in rows}
@@ -91,13 +91,9 @@ def split_graphs(
         fold: the fold used as valid, 0..folds-1.
 
     Raises:
-        ConfigError: `folds` or `fold` out of range, or fewer families than folds.
+        ConfigError: there are fewer families than folds.
         DataError: the file does not fit `folds`, the graphs or their families.
     """
-    if folds < MIN_FOLDS:
-        raise ConfigError(f"data.local.folds = {folds}: expected at least {MIN_FOLDS} (train, valid, test)")
-    if not 0 <= fold < folds:
-        raise ConfigError(f"data.local.fold = {fold}: expected 0..{folds - 1}, as data.local.folds = {folds}")
     document = _read_split_file(split_file, folds)
     collections, address = document.setdefault("collections", {}), str(collection)
     fold_of: Mapping[str, int]

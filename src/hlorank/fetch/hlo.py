@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from hlorank.config import HloConfig
+from hlorank.config import Section
 from hlorank.data.collection import SPLITS, Collection, Split
 from hlorank.fetch.tree import remove_stale
 from hlorank.files import DataError, resolve_path
@@ -19,6 +19,18 @@ from hlorank.hlo.convert import check_names, convert
 from hlorank.hlo.reader import proto_files
 
 _log = logging.getLogger(__name__)
+
+
+class HloConfig(Section):
+    """Settings of the origin `hlo`."""
+
+    root: str
+    """The folder that holds layout/ or tile/, or the files themselves; a leading $HLORANK_SHARED is the folder of
+    shared data."""
+    split: Split
+    """The split that the protobufs of a flat folder go to."""
+    extra: bool
+    """Also write the features beyond the 140, to <graph>.extra.npz."""
 
 
 def fetch(collection: Collection, config: HloConfig, output: Path) -> None:

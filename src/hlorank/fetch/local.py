@@ -9,11 +9,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
+from pydantic import Field, model_validator
 from rich.console import Console
 from rich.progress import track
 
-from hlorank.config import ConfigError, LocalConfig
+from hlorank.config import ConfigError, Section
 from hlorank.data.collection import (
     SPLITS,
     Collection,
@@ -24,12 +26,29 @@ from hlorank.data.collection import (
     sidecar_path,
     split_half_tau,
 )
-from hlorank.data.splits import family, split_graphs
+from hlorank.data.splits import MIN_FOLDS, family, split_graphs
 from hlorank.fetch.tree import remove_stale
 from hlorank.files import DataError, atomic_path, resolve_path
 from hlorank.hlo.extra import extra_path, read_extra
 
 _log = logging.getLogger(__name__)
+
+
+class LocalConfig(Section):
+    """Settings of the origin `local`."""
+
+    root: str
+    """The folder that holds layout/ or tile/; a leading $HLORANK_SHARED is the folder of shared data."""
+    split_file: str | None
+    """JSON file of the fold of each model family or graph, written where missing; null keeps the tree's splits."""
+    folds: int = Field(ge=MIN_FOLDS)
+    """Folds in the split file; model families stay together."""
+    fold: int = Field(ge=0)
+    """The fold used as valid; the next one is test, the others are train."""
+
+    @model_validator(mode="after")
+    def _check_fold(self) -> Self:
+        return self.require(self.fold < self.folds, "fold", f"a number below folds={self.folds}")
 
 
 def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:

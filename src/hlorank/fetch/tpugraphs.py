@@ -19,10 +19,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from filelock import FileLock
+from pydantic import Field
 from rich.console import Console
 from rich.progress import track
 
-from hlorank.config import ConfigError, TpuGraphsConfig
+from hlorank.config import ConfigError, Section, Split
 from hlorank.data.collection import SPLITS, Collection
 from hlorank.fetch.archive import extract
 from hlorank.fetch.download import Digest, Ledger, download, require_space
@@ -41,6 +42,23 @@ LICENSE = "LICENSE"
 MANIFEST = "MANIFEST.json"
 """In the collection's folder: the files of each split that stands there complete, and what they came from."""
 _TREES = ("npz", "npz_all/npz", "npz_all", ".")
+
+
+class TpuGraphsConfig(Section):
+    """Settings of the origin `tpugraphs`."""
+
+    base_url: str
+    """http(s) address of the archives, or a folder that holds archives or the unpacked (Kaggle) tree."""
+    splits: list[Split] = Field(min_length=1)
+    """Some of train, valid, test."""
+    downloads: str
+    """Folder of archives and partial downloads; outside what DVC deletes."""
+    keep_archives: bool
+    """Keep the archives after they are unpacked."""
+    retries: int = Field(ge=0)
+    """Consecutive failures without a byte gained after which a download stops."""
+    timeout_seconds: float = Field(gt=0)
+    """Time limit for a connection, and for each piece of the response."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +248,7 @@ class _Fetch:
             self.unpacked.publish(split, staged, _Content(None, _hash_sound(staged, source)))
 
 
-def fetch(collection: Collection, config: TpuGraphsConfig, downloads: Path, output: Path) -> None:
+def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None:
     """Brings splits of an official collection into `output/<split>/<graph>.npz`, with the dataset's LICENSE.
 
     A second call verifies what is there and fetches nothing; a call after a kill at any point ends in the same
@@ -251,7 +269,7 @@ def fetch(collection: Collection, config: TpuGraphsConfig, downloads: Path, outp
     """
     if str(collection) not in COLLECTIONS:
         raise ConfigError(f"collection {collection}: origin tpugraphs has {', '.join(COLLECTIONS)}")
-    downloads, output = downloads.resolve(), output.resolve()
+    downloads, output = resolve_path(config.downloads).resolve(), output.resolve()
     is_url = re.match(r"https?://", config.base_url) is not None
     folder = resolve_path(config.base_url).resolve()
     if not is_url and not folder.is_dir():

@@ -6,9 +6,9 @@ from hlorank.config import Config
 from hlorank.stages.hydra_main import collection_folder, output_folder, stage
 
 
-@stage
+@stage("methods")
 def main(config: Config) -> None:
-    """Scores every configuration of `collection` with the model of `method`, and writes a report on it."""
+    """Score every configuration of `collection` with the model of `method`, and write a report."""
     from mlflow.tracking import MlflowClient
 
     from hlorank.evaluation.evaluate_model import evaluate

@@ -7,9 +7,9 @@ from hlorank.data.collection import Collection
 from hlorank.stages.hydra_main import output_folder, stage
 
 
-@stage
+@stage()
 def main(config: Config) -> None:
-    """Turns the raw graphs of `collection` into features, opcode embeddings and configuration codes."""
+    """Turn the raw graphs of `collection` into features, opcode embeddings and configuration codes."""
     from hlorank.featurize.featurize_collection import featurize_collection
 
     collection = Collection.parse(config.collection)

@@ -1,13 +1,15 @@
-"""What all stages share: composition, validation, and where their output goes."""
+"""Command of a stage: composition by Hydra, validation, errors in single lines, and the folder of its output."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
+from pkgutil import resolve_name
+from types import MappingProxyType
 from typing import Any
 
 import hydra
@@ -15,62 +17,94 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from hlorank.config import Config, ConfigError, load
+from hlorank.config import Config, ConfigError, Registries, load
 from hlorank.data.collection import Collection
 from hlorank.files import DataError
 from hlorank.sweeps.callback import sweep_report
 
+Task = Callable[[Config], Any]
 
-def stage(task: Callable[[Config], Any]) -> Callable[[], None]:
-    """Makes a command of a function of the validated configuration.
+EXTENSION_POINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "origins": ("hlorank.fetch.origins:ORIGINS",),
+        "partitioners": ("hlorank.partition.partitioners:ALGORITHMS",),
+        "layers": ("hlorank.models.layers.registry:LAYERS",),
+        "losses": ("hlorank.training.losses:LOSSES",),
+        "methods": ("hlorank.training.gst.methods:METHODS", "hlorank.models.baselines.baseline:BASELINES"),
+    }
+)
+"""The mappings of names that the configuration may use. Imported on demand: some need PyTorch, which fetch does not."""
 
-    The configuration is composed from conf/ in the current folder, or taken from params.yaml with
-    `--config-dir . --config-name params`. Bad data or a bad configuration ends the command with one line that says
-    what is wrong, and exit status 2; inside a multirun the job fails and the others go on.
+
+def registries(*extension_points: str) -> Registries:
+    """Return extension points by name, each a mapping of what it has by name."""
+    found: dict[str, dict[str, Any]] = {point: {} for point in extension_points}
+    for point in extension_points:
+        for place in EXTENSION_POINTS[point]:
+            found[point] |= resolve_name(place)
+    return found
+
+
+def stage(*extension_points: str) -> Callable[[Task], Callable[[], None]]:
+    """Return a decorator that makes a command of a function of the validated configuration.
+
+    The configuration is composed from conf/ in the current folder, or read from params.yaml with
+    `--config-dir . --config-name params`. Bad data or a bad configuration ends the command with one line for each
+    problem and exit status 2; inside a multirun the job fails and the others continue.
+
+    Args:
+        extension_points: the ones whose names the stage uses; wrong names are reported with all other mistakes.
     """
 
-    @wraps(task)  # Hydra names the job after the module that it finds behind this
-    def run(composed: DictConfig) -> Any:
-        _quieten()  # a launcher may run this in a process of its own
-        if HydraConfig.get().mode is not RunMode.RUN:
-            return task(load(composed))
-        try:
-            return task(load(composed))
-        except* (ConfigError, DataError) as group:
-            if os.environ.get("HYDRA_FULL_ERROR"):
-                raise
-            for error in group.exceptions:
-                sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(2)
+    def decorate(task: Task) -> Callable[[], None]:
+        def validated(composed: DictConfig) -> Any:
+            return task(load(composed, registries(*extension_points)))
 
-    composed_run = hydra.main(version_base="1.3", config_path=str(Path.cwd() / "conf"), config_name="config")(run)
+        @wraps(task)  # Hydra names the job after the module of the function below this
+        def run(composed: DictConfig) -> Any:
+            _quieten()  # a launcher may run this in a process of its own
+            if HydraConfig.get().mode is not RunMode.RUN:
+                return validated(composed)
+            try:
+                return validated(composed)
+            except* (ConfigError, DataError) as group:
+                if os.environ.get("HYDRA_FULL_ERROR"):
+                    raise
+                for error in group.exceptions:
+                    problems = str(error).splitlines() if isinstance(error, ConfigError) else [str(error)]
+                    sys.stderr.writelines(f"error: {problem}\n" for problem in problems)
+            raise SystemExit(2)
 
-    @wraps(task)
-    def command() -> None:
-        _quieten()
-        with sweep_report():
-            composed_run()
+        composed_run = hydra.main(version_base="1.3", config_path=str(Path.cwd() / "conf"), config_name="config")(run)
 
-    return command
+        @wraps(task)
+        def command() -> None:
+            _quieten()
+            with sweep_report():
+                composed_run()
+
+        return command
+
+    return decorate
 
 
 def _quieten() -> None:
-    """Leaves out what libraries tell of each step that is routine."""
+    """Hide what libraries log about routine steps."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # on import it sets the level itself
 
 
-def collection_folder(config: Config, place: str) -> Path:
-    """The collection's folder below a folder of `paths`."""
-    return Path(place) / Collection.parse(config.collection).path
+def collection_folder(config: Config, parent: str) -> Path:
+    """Return the collection's folder below a folder of `paths`."""
+    return Path(parent) / Collection.parse(config.collection).path
 
 
-def output_folder(config: Config, place: str, *parts: str) -> Path:
-    """Where a stage writes: `output`, or in a multirun the job's own folder, or the collection's place.
+def output_folder(config: Config, parent: str, *parts: str) -> Path:
+    """Return the folder that a stage writes: `output`, in a multirun the job's own folder, else the collection's.
 
     Args:
         config: the whole configuration.
-        place: the stage's folder under `paths`.
+        parent: the stage's folder under `paths`.
         parts: folders below the collection's, such as the method.
     """
     if config.output is not None:
@@ -78,4 +112,4 @@ def output_folder(config: Config, place: str, *parts: str) -> Path:
     hydra_config = HydraConfig.get()
     if hydra_config.mode is RunMode.MULTIRUN:
         return Path(hydra_config.runtime.output_dir)
-    return collection_folder(config, place).joinpath(*parts)
+    return collection_folder(config, parent).joinpath(*parts)

@@ -1,4 +1,4 @@
-"""Writes params.yaml: the composition of conf/ with everything resolved, as `dvc exp run` writes it."""
+"""Writer of params.yaml: the composition of conf/ with everything resolved, as `dvc exp run` writes it."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from dvc.utils.hydra import compose_and_dump
 
 
 def write_params(output: Path, conf: Path = Path("conf")) -> None:
-    """Composes conf/config.yaml and dumps it, resolved."""
+    """Write the composition of conf/config.yaml, resolved."""
     compose_and_dump(output, str(conf.resolve()), None, "config", False, [])
 
 

@@ -4,9 +4,9 @@ from hlorank.config import Config
 from hlorank.stages.hydra_main import collection_folder, output_folder, stage
 
 
-@stage
+@stage("partitioners")
 def main(config: Config) -> None:
-    """Cuts the graphs of `collection` into segments."""
+    """Cut the graphs of `collection` into segments."""
     from hlorank.partition.partition_collection import partition_collection
 
     features = collection_folder(config, config.paths.features)

@@ -4,9 +4,9 @@ from hlorank.config import Config
 from hlorank.stages.hydra_main import output_folder, stage
 
 
-@stage
+@stage("layers", "losses", "methods")
 def main(config: Config) -> float | None:
-    """Trains `method` on `collection`; sweeps minimize or maximize the returned validation Kendall tau."""
+    """Train `method` on `collection` and return the validation Kendall tau, the objective of sweeps."""
     from hlorank.models.baselines.baseline import BASELINES
     from hlorank.training.baselines.train_baseline import train_baseline
     from hlorank.training.run import train

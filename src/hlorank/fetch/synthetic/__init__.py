@@ -10,12 +10,15 @@ import logging
 import math
 import sys
 from pathlib import Path
+from typing import Self
 
 import numpy as np
+from pydantic import Field, NonNegativeInt, model_validator
 
-from hlorank.config import ConfigError, SyntheticConfig
+from hlorank.config import ConfigError, Section
 from hlorank.data.collection import SPLITS, Collection, Split, write_graph
 from hlorank.data.graph import MeasuredGraph
+from hlorank.fetch.synthetic.graphs import MIN_NODES
 from hlorank.fetch.synthetic.layouts import layout_graph
 from hlorank.fetch.synthetic.runtime import layout_runtime
 from hlorank.fetch.synthetic.tiles import MAX_NODES as MAX_KERNEL_NODES
@@ -24,7 +27,7 @@ from hlorank.fetch.synthetic.tiles import tile_kernel, tile_runtime
 from hlorank.fetch.tree import remove_stale
 from hlorank.files import DataError, fingerprint, read_json, write_json
 
-__all__ = ["draw_graph", "fetch", "layout_graph", "layout_runtime", "tile_kernel", "tile_runtime"]
+__all__ = ["SyntheticConfig", "draw_graph", "fetch", "layout_graph", "layout_runtime", "tile_kernel", "tile_runtime"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,37 @@ _GENERATOR = 2
 _SETTINGS_FILE = "synthetic.json"
 # Real kernels have some hundreds of configurations where graphs have thousands.
 _TILE_SHARE = 8
+
+
+class SyntheticConfig(Section):
+    """Settings of the origin `synthetic`."""
+
+    seed: int
+    """Seed of the generator."""
+    train: NonNegativeInt
+    """Graphs in the train split."""
+    valid: NonNegativeInt
+    """Graphs in the valid split."""
+    test: NonNegativeInt
+    """Graphs in the test split; their labels are known."""
+    min_nodes: int = Field(ge=MIN_NODES)
+    """Nodes of the smallest layout graph; kernels of tile collections have 2 to 60."""
+    max_nodes: int
+    """Nodes of the largest layout graph."""
+    configurable_nodes: int | None = Field(ge=1)
+    """Configurable nodes per layout graph; null places as many as real graphs of that size have."""
+    configurations: int = Field(ge=1)
+    """Configurations per graph, repeated ones included; kernels get an eighth."""
+    repeated: float = Field(ge=0, le=1)
+    """Share of the configurations that repeat another one."""
+    noise: float = Field(ge=0)
+    """Standard deviation of the multiplicative log-normal noise of a measurement."""
+
+    @model_validator(mode="after")
+    def _check_nodes(self) -> Self:
+        return self.require(
+            self.min_nodes <= self.max_nodes, "max_nodes", f"a number of at least min_nodes={self.min_nodes}"
+        )
 
 
 def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None:

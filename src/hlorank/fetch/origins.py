@@ -1,0 +1,53 @@
+"""ORIGINS: where collections come from, by the names that `data.origin` has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from hlorank.config import DataConfig, Section, find, parse
+from hlorank.data.collection import Collection
+from hlorank.fetch import hlo, local, synthetic, tpugraphs
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A place that collections come from.
+
+    Attributes:
+        settings: the section that `data.<name>` holds.
+        fetch: writes a collection with these settings into a folder, as `<split>/<graph>.npz` of the official tree. A
+            second call ends in the same files, also after a kill of the first one.
+    """
+
+    settings: type[Section]
+    fetch: Callable[[Collection, Any, Path], None]
+
+
+ORIGINS: Mapping[str, Origin] = MappingProxyType(
+    {
+        "tpugraphs": Origin(tpugraphs.TpuGraphsConfig, tpugraphs.fetch),
+        "local": Origin(local.LocalConfig, local.fetch),
+        "hlo": Origin(hlo.HloConfig, hlo.fetch),
+        "synthetic": Origin(synthetic.SyntheticConfig, synthetic.fetch),
+    }
+)
+
+
+def fetch(collection: Collection, data: DataConfig, output: Path) -> None:
+    """Write a collection into a folder, from the configured origin.
+
+    Args:
+        collection: its address.
+        data: name and settings of the origin.
+        output: the collection's folder, such as data/raw/layout/xla/default.
+
+    Raises:
+        ConfigError: there is no such origin, its settings are wrong, or it does not have this collection.
+        DataError: the origin's data break their contract.
+    """
+    origin = find(ORIGINS, "data.origin", data.origin)
+    origin.fetch(collection, parse(origin.settings, data.settings, prefix=f"data.{data.origin}"), output)

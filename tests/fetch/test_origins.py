@@ -1,0 +1,56 @@
+"""ORIGINS: each can be chosen, and a new one is a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hlorank.config import ConfigError, DataConfig, Section
+from hlorank.data.collection import Collection
+from hlorank.fetch import origins
+from hlorank.fetch.origins import ORIGINS, Origin, fetch
+
+CONF = Path(__file__).parents[2] / "conf"
+COLLECTION = Collection.parse("tile:own")
+
+
+class NoteConfig(Section):
+    text: str
+    times: int
+
+
+def fetch_note(collection: Collection, config: NoteConfig, output: Path) -> None:
+    output.mkdir(parents=True)
+    (output / "note").write_text(f"{collection} {config.text * config.times}")
+
+
+@pytest.fixture
+def note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(origins, "ORIGINS", {**ORIGINS, "note": Origin(NoteConfig, fetch_note)})
+
+
+def test_every_origin_has_defaults_in_conf() -> None:
+    assert {path.stem for path in (CONF / "data").glob("*.yaml")} == {*ORIGINS, "sample"}
+
+
+@pytest.mark.usefixtures("note")
+def test_the_chosen_origin_fetches_with_its_settings(tmp_path: Path) -> None:
+    data = DataConfig.model_validate({"origin": "note", "note": {"text": "ab", "times": 2}})
+    fetch(COLLECTION, data, tmp_path / "raw")
+    assert (tmp_path / "raw" / "note").read_text() == "tile:own abab"
+
+
+@pytest.mark.usefixtures("note")
+@pytest.mark.parametrize(
+    ("data", "key"),
+    [
+        ({"origin": "server"}, r"data\.origin=server: .*\bnote\b"),
+        ({"origin": "note"}, r"data\.note\.text: "),
+        ({"origin": "note", "note": {"text": "a", "times": "x"}}, r"data\.note\.times=x: "),
+    ],
+)
+def test_a_wrong_origin_or_setting_is_named(data: dict[str, object], key: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}"):
+        fetch(COLLECTION, DataConfig.model_validate(data), tmp_path / "raw")
+    assert not list(tmp_path.iterdir())
