@@ -18,6 +18,18 @@ from numpy.typing import NDArray
 
 SHARED_VARIABLE = "HLORANK_SHARED"
 
+# Files that one package writes and others read.
+SPEC = "spec.json"
+"""How a folder of features, segments or a model was made; written last, so that its folder is complete."""
+METRICS = "metrics.json"
+"""Figures of a stage's output, which DVC shows."""
+WEIGHTS = "weights.safetensors"
+"""Weights of a model."""
+HISTORY = "history.csv"
+"""Learning curve of a training, a row for each epoch."""
+RUN = "run.json"
+"""MLflow run of a training."""
+
 
 class DataError(ValueError):
     """Data that breaks its contract: names the file, the key, what was expected and what was found."""

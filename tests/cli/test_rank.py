@@ -20,11 +20,11 @@ from hlorank.cli.main import main
 from hlorank.data.collection import Collection, read_graph, write_graph
 from hlorank.data.graph import LayoutConfigurations, Measurements
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.files import read_json, write_json
+from hlorank.files import SPEC, WEIGHTS, read_json, write_json
 from hlorank.hlo.extra import write_extra
 from hlorank.hlo.reader import featurize, read_records
 from hlorank.metrics import kendall_tau, noise_ceiling, ordered_pair_accuracy, top_k_slowdown
-from hlorank.models.serialization import SPEC, WEIGHTS, sealed
+from hlorank.models.serialization import sealed
 from hlorank.serving.ranker import Ranker
 
 LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"

@@ -18,10 +18,10 @@ from safetensors.torch import load_file, save_file
 from hlorank import __version__
 from hlorank.config import PartitionConfig
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.files import DataError, sha256_file
+from hlorank.files import SPEC, WEIGHTS, DataError, sha256_file
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
-from hlorank.models.serialization import SPEC, WEIGHTS, ModelSpec, input_sizes, load_model, save_model, sealed
+from hlorank.models.serialization import ModelSpec, input_sizes, load_model, save_model, sealed
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from hlorank.files import read_json, write_json
-from hlorank.models.serialization import SPEC
+from hlorank.files import SPEC, read_json, write_json
 
 MakeRun = Callable[..., Path]
 

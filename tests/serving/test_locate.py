@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import hlorank
-from hlorank.files import SHARED_VARIABLE, DataError, sha256_file
-from hlorank.models.serialization import SPEC, WEIGHTS
+from hlorank.files import SHARED_VARIABLE, SPEC, WEIGHTS, DataError, sha256_file
 from hlorank.serving.locate import model_folder
 
 MakeModel = Callable[..., Path]

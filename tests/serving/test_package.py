@@ -18,8 +18,7 @@ import torch
 import hlorank
 from hlorank.config import Config
 from hlorank.data.collection import Collection, graph_files
-from hlorank.files import read_json, sha256_file
-from hlorank.models.serialization import SPEC, WEIGHTS
+from hlorank.files import SPEC, WEIGHTS, read_json, sha256_file
 from hlorank.serving.package import REQUIRED, example, log_package, requirements
 from hlorank.serving.ranker import Ranker
 from hlorank.serving.request import Limits, read_graph, request

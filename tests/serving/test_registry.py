@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from hlorank.files import DataError, read_json, write_json
-from hlorank.models.serialization import SPEC, WEIGHTS
+from hlorank.files import SPEC, WEIGHTS, DataError, read_json, write_json
 from hlorank.serving.locate import model_folder
 from hlorank.serving.registry import MEASURES, Registration, register
 

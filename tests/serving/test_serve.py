@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from hlorank.data.collection import Collection, graph_files
-from hlorank.models.serialization import WEIGHTS
+from hlorank.files import WEIGHTS
 from hlorank.serving.request import request
 from tests.servers import command, running
 

@@ -15,10 +15,9 @@ from hlorank.config import Config
 from hlorank.data.collection import Collection, Split
 from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
 from hlorank.featurize.features import GraphFeatures
-from hlorank.files import DataError, read_json
+from hlorank.files import RUN, SPEC, DataError, read_json
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scorer import load_scorer
-from hlorank.models.serialization import SPEC
 from hlorank.tracking import FEATURES, open_run
 
 MODEL = "model"
@@ -63,7 +62,7 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
         return scorer.score(graph, graphs.cut(split, name))
 
     metrics = evaluate_collection(graphs.store, collection, score, config.evaluate, output)
-    run_id = read_json(model_folder / "run.json")["run_id"]
+    run_id = read_json(model_folder / RUN)["run_id"]
     tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "run": "evaluated elsewhere"}
     with open_run(config.tracking, f"{spec.method} evaluation {collection}", tags, run_id):
         mlflow.set_tags({FEATURES: graphs.store.fingerprint, MODEL: read_json(model_folder / SPEC)["spec_sha256"]})

@@ -29,10 +29,10 @@ from hlorank.evaluation.graph_report import (
 from hlorank.evaluation.indices import read_indices
 from hlorank.evaluation.submission import open_submission
 from hlorank.featurize.features import GraphFeatures
-from hlorank.files import DataError, atomic_path, resolve_path, write_json
+from hlorank.files import METRICS, DataError, atomic_path, resolve_path, write_json
 from hlorank.metrics import ranking
 
-METRICS, PER_GRAPH, PREDICTIONS, SUBMISSION = "metrics.json", "per_graph.csv", "predictions.csv", "submission.csv"
+PER_GRAPH, PREDICTIONS, SUBMISSION = "per_graph.csv", "predictions.csv", "submission.csv"
 
 Score = Callable[[Split, str, GraphFeatures], NDArray[np.float64]]
 """Scores the distinct configurations of a graph: (distinct,) numbers, larger = slower."""

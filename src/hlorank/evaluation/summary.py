@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hlorank.data.collection import SPLITS, Collection
-from hlorank.files import read_json
+from hlorank.files import METRICS, read_json
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _WIDTH = 10_000  # the table takes what it needs: a narrow terminal breaks its l
 
 
 def _reports(folder: Path) -> Iterator[tuple[Collection, str, dict[str, Any]]]:
-    for file in sorted(folder.rglob("metrics.json")):
+    for file in sorted(folder.rglob(METRICS)):
         *address, method = file.relative_to(folder).parent.parts or ("",)
         try:
             collection = Collection.parse("/".join(address))

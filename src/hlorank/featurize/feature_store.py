@@ -24,9 +24,9 @@ from hlorank.data.collection import SPLITS, Split
 from hlorank.data.graph import Graph
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.files import DataError, atomic_folder, map_array, read_json, write_json
+from hlorank.files import SPEC, DataError, atomic_folder, map_array, read_json, write_json
 
-SPEC_FILE, INDEX_FILE, GRAPH_FILE = "spec.json", "graphs.json", "graph.json"
+INDEX_FILE, GRAPH_FILE = "graphs.json", "graph.json"
 
 _GRAPH_ARRAYS = ("node_feat", "opcode", "node_layout", "edge_index", "node_splits", "row_of", "runtime")
 _CONFIGURATION_ARRAYS = {"row_of", "runtime", "normalizer", "codebook", "sizes", "codes", "feat"}
@@ -159,9 +159,9 @@ class FeatureStore:
             expected = "what the stage featurize writes; run it again"
             raise DataError("graphs", expected, repr(error), file=root / INDEX_FILE) from None
         try:
-            self.spec = FeatureSpec.from_json(read_json(root / SPEC_FILE))
+            self.spec = FeatureSpec.from_json(read_json(root / SPEC))
         except DataError as error:
-            raise error.in_file(root / SPEC_FILE) from None
+            raise error.in_file(root / SPEC) from None
 
     def entries(self, split: Split) -> dict[str, GraphEntry]:
         """What is known of each graph of a split, by name, sorted."""

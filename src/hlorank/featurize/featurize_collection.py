@@ -24,7 +24,6 @@ from hlorank.data.graph import LAYOUT_VALUES, TILE_FEATURES, MeasuredGraph
 from hlorank.featurize.feature_spec import FeatureSpec, FeaturizeOptions
 from hlorank.featurize.feature_store import (
     INDEX_FILE,
-    SPEC_FILE,
     GraphEntry,
     graph_folder,
     remove_other_graphs,
@@ -33,10 +32,8 @@ from hlorank.featurize.feature_store import (
 )
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
-from hlorank.files import DataError, fingerprint, sha256_file, write_json
+from hlorank.files import METRICS, SPEC, DataError, fingerprint, sha256_file, write_json
 from hlorank.hlo.extra import Extra, existing_extra, read_extra
-
-METRICS_FILE = "metrics.json"
 
 _LOGGER = logging.getLogger(__name__)
 _FLOAT32_BYTES = 4
@@ -77,7 +74,7 @@ def featurize_collection(raw: Path, collection: Collection, config: FeaturizeCon
             for _ in workers.map(check, [path for _, path in tasks], "featurize: check"):
                 pass
             raise
-        write_json(output / SPEC_FILE, spec.to_json())
+        write_json(output / SPEC, spec.to_json())
         store = partial(_store_graph, spec=spec, output=output)
         results = list(workers.map(store, tasks, "featurize: graphs"))
     entries: dict[Split, dict[str, GraphEntry]] = {split: {} for split in SPLITS}
@@ -88,7 +85,7 @@ def featurize_collection(raw: Path, collection: Collection, config: FeaturizeCon
         if entry.skipped is not None:
             _LOGGER.warning("%s: training skips the graph %s: %s", collection, name, entry.skipped)
     sources = {f"{split}/{path.stem}": source for (split, path), (source, _) in zip(tasks, results, strict=True)}
-    write_json(output / METRICS_FILE, _metrics(collection.kind, entries))
+    write_json(output / METRICS, _metrics(collection.kind, entries))
     write_json(
         output / INDEX_FILE,
         {

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hlorank.config import PartitionConfig
 from hlorank.featurize.features import GraphFeatures
-from hlorank.files import read_json
+from hlorank.files import SPEC, read_json
 from hlorank.models.baselines.baseline import BASELINES, load_baseline
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.scoring import (
@@ -21,7 +21,7 @@ from hlorank.models.scoring import (
     mean_over_orders,
     score_configurations,
 )
-from hlorank.models.serialization import SPEC, Spec, load_model
+from hlorank.models.serialization import Spec, load_model
 from hlorank.partition.partition_collection import whole_graph
 from hlorank.partition.segments import Partition
 

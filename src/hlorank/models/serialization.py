@@ -16,11 +16,10 @@ from torch import nn
 from hlorank import __version__
 from hlorank.config import ConfigError, ModelConfig, PartitionConfig, Section, parse
 from hlorank.featurize.feature_spec import FeatureSpec
-from hlorank.files import DataError, read_json, sha256_file, write_atomic, write_json
+from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file, write_atomic, write_json
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import InputSizes
 
-WEIGHTS, SPEC = "weights.safetensors", "spec.json"
 _WEIGHTS_DIGEST, _SPEC_DIGEST = "weights_sha256", "spec_sha256"
 
 

@@ -20,14 +20,15 @@ from hlorank.config import ConfigError, PartitionConfig
 from hlorank.data.collection import SPLITS, Split
 from hlorank.featurize.feature_store import FeatureStore, graph_folder, remove_other_graphs
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.files import METRICS, SPEC
 from hlorank.partition.halo import halo_rows
 from hlorank.partition.local_configurations import local_codes
-from hlorank.partition.partition_store import SPEC, PartitionSpec, is_stored, open_partition, write_partition
+from hlorank.partition.partition_store import PartitionSpec, is_stored, open_partition, write_partition
 from hlorank.partition.partitioners import chosen_algorithm
 from hlorank.partition.segments import Partition
 from hlorank.partition.statistics import SegmentRow, segment_rows, summary, to_csv
 
-METRICS, SEGMENTS = "metrics.json", "segments.csv"
+SEGMENTS = "segments.csv"
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -9,10 +9,9 @@ from hlorank import files as io
 from hlorank.config import PartitionConfig
 from hlorank.data.collection import Split
 from hlorank.featurize.feature_store import FeatureStore, graph_folder
-from hlorank.files import DataError
+from hlorank.files import SPEC, DataError
 from hlorank.partition.segments import Partition
 
-SPEC = "spec.json"
 _SEGMENT_OF, _LOCAL_CODES, _HALO, _MADE_FROM = "segment_of.npy", "local_codes.npy", "halo.npy", "made_from.json"
 
 

@@ -10,11 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hlorank.files import DataError, resolve_path
+from hlorank.files import SPEC, DataError, resolve_path
 from hlorank.tracking import existing_store
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-_SPEC = "spec.json"  # as in hlorank.models.serialization, which imports torch
 _EXPECTED = "a model folder, an MLflow run id, runs:/<run id>/model or models:/<name>@<alias or /version>"
 
 
@@ -35,10 +34,10 @@ def model_folder(reference: str | Path) -> Path:
     text = str(reference)
     folder = resolve_path(text)
     if folder.is_dir():
-        if not (folder / _SPEC).is_file():
-            below = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{_SPEC}")))
+        if not (folder / SPEC).is_file():
+            below = ", ".join(sorted(path.parent.name for path in folder.glob(f"*/{SPEC}")))
             found = f"one that holds the models {below}" if below else "none in it"
-            raise DataError("model", f"a folder that the stage train wrote, with {_SPEC}", found, file=folder)
+            raise DataError("model", f"a folder that the stage train wrote, with {SPEC}", found, file=folder)
         return folder
     if folder.exists():
         raise DataError("model", "a folder", "a file; give the folder that holds it", file=folder)
@@ -63,10 +62,10 @@ def _download(uri: str, reference: str) -> Path:
     except (MlflowException, OSError) as error:
         found = f"{str(error).strip().splitlines()[0]} (tracking store {store})"
         raise DataError("model", "a run or a registered model of the MLflow store", found, file=reference) from None
-    if (downloaded / _SPEC).is_file():
+    if (downloaded / SPEC).is_file():
         return downloaded
-    folders = [path.parent for path in sorted(downloaded.rglob(_SPEC))]
+    folders = [path.parent for path in sorted(downloaded.rglob(SPEC))]
     if len(folders) != 1:
         found = ", ".join(str(folder.relative_to(downloaded)) for folder in folders) or "none"
-        raise DataError("model", f"one folder with {_SPEC} in it", found, file=reference)
+        raise DataError("model", f"one folder with {SPEC} in it", found, file=reference)
     return folders[0]

@@ -22,9 +22,10 @@ from hlorank.data.graph import (
     Measurements,
     TileConfigurations,
 )
+from hlorank.files import SPEC, WEIGHTS
 from hlorank.hlo.extra import EXTRA_SHAPES, extra_path
 from hlorank.hlo.opcodes import OPCODES
-from hlorank.models.serialization import SPEC, WEIGHTS, Spec
+from hlorank.models.serialization import Spec
 from hlorank.serving.request import COLUMNS, TOP, request
 
 REQUIRED = (

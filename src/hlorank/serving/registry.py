@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 
 from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate_model import MODEL
-from hlorank.files import DataError, read_json
+from hlorank.files import RUN, SPEC, DataError, read_json
 from hlorank.models.scorer import load_scorer
-from hlorank.models.serialization import SPEC, Spec
+from hlorank.models.serialization import Spec
 from hlorank.serving.locate import model_folder
 from hlorank.serving.package import log_package
 from hlorank.serving.ranker import MEMORY_BYTES
 from hlorank.tracking import BEST_TAU, FEATURES, existing_store
 
-RUN = "run.json"  # as in hlorank.training.mlflow_run, which needs what only training does
 CHAMPION = "champion"
 MEASURES = {"evaluate": "evaluate/valid/kendall_tau", "training": BEST_TAU}
 """Metrics of a run that say how good its model is on valid: of the stage evaluate over all configurations, and of the

@@ -11,14 +11,13 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from hlorank.config import Config
-from hlorank.files import write_json, write_text
+from hlorank.files import HISTORY, RUN, write_json, write_text
 from hlorank.models.serialization import Spec
 from hlorank.sweeps.jobs import adopt, current_job, finished_training
 from hlorank.tracking import BEST_TAU, FEATURES, FINGERPRINT, TRAIN_SECONDS, flatten, open_run, tracking_uri
 
 log = logging.getLogger(__name__)
 
-HISTORY, RUN = "history.csv", "run.json"
 
 _COLUMNS = ["member", "epoch", "train_loss", "valid_kendall_tau", "step_seconds"]
 

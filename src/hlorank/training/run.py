@@ -16,7 +16,7 @@ import torch
 from hlorank import __version__
 from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection
-from hlorank.files import fingerprint, read_json, write_json
+from hlorank.files import RUN, fingerprint, read_json, write_json
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import ModelSpec, save_model
 from hlorank.sweeps.trial import current_trial
@@ -26,7 +26,7 @@ from hlorank.training.ensemble import make_members
 from hlorank.training.fit import MemberLogger
 from hlorank.training.gst.methods import method_named
 from hlorank.training.member import MemberTraining, Result, count_parameters
-from hlorank.training.mlflow_run import RUN, alone, keep_record, take_finished, training_run
+from hlorank.training.mlflow_run import alone, keep_record, take_finished, training_run
 from hlorank.training.ranking_module import VALID_TAU
 
 log = logging.getLogger(__name__)

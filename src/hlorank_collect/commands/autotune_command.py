@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hlorank.config import ConfigError
-from hlorank.files import DataError, read_json
+from hlorank.files import SPEC, DataError, read_json
 from hlorank_collect.commands.programs import (
     add_machine_arguments,
     add_program_arguments,
@@ -116,7 +116,7 @@ def _model(arguments: argparse.Namespace) -> str | None:
         raise ConfigError(f"--model is missing: {remedy}, or --random to do without")
     try:
         folder = model_folder(arguments.model)
-        address = read_json(folder / "spec.json").get("collection", "")
+        address = read_json(folder / SPEC).get("collection", "")
     except DataError as error:
         raise ConfigError(f"--model {error}; {remedy}") from None
     if not str(address).startswith("layout:"):

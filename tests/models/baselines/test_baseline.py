@@ -17,14 +17,14 @@ from hlorank import __version__
 from hlorank.config import BaselineConfig
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
-from hlorank.files import DataError, read_json, sha256_file, write_json
+from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file, write_json
 from hlorank.models.baselines.baseline import BASELINES, Baseline, BaselineSpec, load_baseline, save_baseline
 from hlorank.models.baselines.linear import Linear
 from hlorank.models.baselines.pooled_features import changed_column, pooled_columns
 from hlorank.models.baselines.predictor import Predictor
 from hlorank.models.baselines.random_ranker import RandomRanker
 from hlorank.models.baselines.trees import Trees
-from hlorank.models.serialization import SPEC, WEIGHTS, input_sizes, load_model, sealed
+from hlorank.models.serialization import input_sizes, load_model, sealed
 
 SETTINGS = BaselineConfig(
     iterations=3,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import PREDICTION_COLUMNS
-from hlorank.evaluation.protocol import METRICS, PER_GRAPH, PREDICTIONS
-from hlorank.files import DataError, read_json
+from hlorank.evaluation.protocol import PER_GRAPH, PREDICTIONS
+from hlorank.files import HISTORY, METRICS, RUN, SPEC, DataError, read_json
 from hlorank.sweeps.jobs import rows
 from hlorank.tracking import TRAIN_SECONDS, URI_VARIABLE
 
@@ -25,14 +25,13 @@ if TYPE_CHECKING:
 
 LOCAL_STORE = "sqlite:///mlflow.db"
 # As in hlorank.models.serialization and hlorank.training.mlflow_run, which import torch and pandas.
-_SPEC, _HISTORY, _RUN = "spec.json", "history.csv", "run.json"
-_FILES = {"model": (_SPEC, _HISTORY, _RUN), "report": (METRICS, PER_GRAPH, PREDICTIONS)}
+_FILES = {"model": (SPEC, HISTORY, RUN), "report": (METRICS, PER_GRAPH, PREDICTIONS)}
 _ROOTS = ("models", "reports")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _PEAK = "train/peak_memory_bytes"  # below the name of a member of an ensemble
 _TEXT = {"split", "graph", "protocol", "note"}  # columns that hold no number
 _COLUMNS = {
-    _HISTORY: {"member", "epoch", "train_loss", "valid_kendall_tau", "step_seconds"},
+    HISTORY: {"member", "epoch", "train_loss", "valid_kendall_tau", "step_seconds"},
     PER_GRAPH: {*_TEXT, "nodes", "configurations", "distinct", "kendall_tau", "noise_ceiling", "seconds"},
     PREDICTIONS: set(PREDICTION_COLUMNS),
 }
@@ -119,7 +118,7 @@ def find_runs(names: Sequence[str]) -> list[Run]:
 def _pairs(root: Path) -> list[tuple[Path, Path]]:
     """The model folders and report folders at and below a folder, each with its partner, there or not."""
     # Both kinds of data have files of one of these names; two of them are enough to tell.
-    models = (file.parent for file in root.rglob(_RUN) if file.with_name(_SPEC).is_file())
+    models = (file.parent for file in root.rglob(RUN) if file.with_name(SPEC).is_file())
     reports = (file.parent for file in root.rglob(PER_GRAPH) if file.with_name(METRICS).is_file())
     return sorted({_pair(folder) for folder in (*models, *reports)})
 
@@ -146,7 +145,7 @@ def read_run(model: Path, report: Path, uri: str | None = None, place: str | Non
     Raises:
         DataError: a file is damaged, or nothing says which collection this is.
     """
-    spec, run = (read_json(file) if file.is_file() else {} for file in (model / _SPEC, model / _RUN))
+    spec, run = (read_json(file) if file.is_file() else {} for file in (model / SPEC, model / RUN))
     folder = model if spec else report
     if place is None:
         place = str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
@@ -156,7 +155,7 @@ def read_run(model: Path, report: Path, uri: str | None = None, place: str | Non
         collection, method = _address(folder)
     store = uri or os.environ.get(URI_VARIABLE) or run.get("tracking_uri", LOCAL_STORE)
     tracked = _tracked(run["run_id"], store) if run else None
-    tables = (_table(file) for file in (model / _HISTORY, report / PER_GRAPH, report / PREDICTIONS))
+    tables = (_table(file) for file in (model / HISTORY, report / PER_GRAPH, report / PREDICTIONS))
     history, per_graph, predictions = tables
     return Run(place, collection, method, spec, history, per_graph, predictions, tracked)
 
@@ -253,4 +252,4 @@ def _downloaded(client: MlflowClient, uri: str, run_id: str) -> Run | None:
                 # Where below its destination a download lies depends on the kind of store.
                 path = client.download_artifacts(run_id, f"{root}/{name}", downloads)
                 shutil.move(path, Path(folder, root, name))
-        return read_run(model, report, uri, run_id) if (model / _SPEC).is_file() else None
+        return read_run(model, report, uri, run_id) if (model / SPEC).is_file() else None

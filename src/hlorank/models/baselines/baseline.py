@@ -13,14 +13,14 @@ from safetensors.numpy import load_file, save
 
 from hlorank.config import BaselineConfig
 from hlorank.featurize.features import GraphFeatures
-from hlorank.files import DataError
+from hlorank.files import SPEC, DataError
 from hlorank.models.baselines.linear import Linear
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
 from hlorank.models.baselines.predictor import Predictor
 from hlorank.models.baselines.random_ranker import RandomRanker
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.inputs import InputSizes
-from hlorank.models.serialization import SPEC, Spec, input_sizes, read_folder, save_folder
+from hlorank.models.serialization import Spec, input_sizes, read_folder, save_folder
 
 GRADIENT_BOOSTING, LINEAR_RANKING = "gradient_boosting", "linear_ranking"
 RANDOM, DEFAULT_CONFIGURATION = "random", "default_configuration"
