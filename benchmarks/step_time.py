@@ -79,8 +79,8 @@ class Workload:
         )
 
     def choose_form(self, fast: bool) -> None:
-        """Turn config-sparse propagation and deduplication on, or both off."""
-        self.model.config_sparse = self.model.deduplicate = fast
+        """Turn compression and deduplication on, or both off."""
+        self.model.compress = self.model.deduplicate = fast
 
 
 class Training:

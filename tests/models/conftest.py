@@ -1,4 +1,4 @@
-"""First states of nodes."""
+"""States of nodes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import numpy as np
 import pytest
 import torch
 
-from hlorank.models.compression.colouring import Colouring, NodeStates
+from hlorank.models.compression.colouring import Colouring
 from hlorank.models.inputs import Segment
+from hlorank.models.node_states import NodeStates
 
 
 @pytest.fixture(scope="session")
-def first_state() -> Callable[..., NodeStates]:
-    """Makes random first states, in which some configurations agree at a node, and some nodes unless they are apart."""
+def make_states() -> Callable[..., NodeStates]:
+    """Makes random initial states: some configurations share a colour at a node, and some nodes, if these may."""
 
-    def make(segment: Segment, configurations: int, width: int, apart: bool) -> NodeStates:
+    def make(segment: Segment, configurations: int, width: int, share: bool) -> NodeStates:
         rng = np.random.default_rng(segment.nodes)
-        reached = segment.reached(0)
-        keys = np.where(apart, np.arange(segment.nodes), rng.integers(5, size=segment.nodes)) * 10
-        rows = Colouring.distinct(
-            keys[:reached, None] + rng.integers(1, 3, size=(reached, configurations)), keys[reached:]
+        prefix = segment.k_hop_prefix(0)
+        keys = np.where(share, rng.integers(5, size=segment.nodes), np.arange(segment.nodes)) * 10
+        colouring = Colouring.of_keys(
+            keys[:prefix, None] + rng.integers(1, 3, size=(prefix, configurations)), keys[prefix:]
         )
         generator = torch.Generator().manual_seed(0)
-        return NodeStates(torch.randn(len(rows), width, dtype=torch.float64, generator=generator), rows)
+        return NodeStates(torch.randn(len(colouring), width, dtype=torch.float64, generator=generator), colouring)
 
     return make

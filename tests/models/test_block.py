@@ -17,11 +17,10 @@ from torch.nn.functional import gelu, leaky_relu, normalize, relu
 
 from hlorank.config import load
 from hlorank.models.block import Block
-from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.cost_model import CostModel
 from hlorank.models.edges import Edges
 from hlorank.models.inputs import GraphInputs, Segment
-from hlorank.models.layers.layer import Mixing
+from hlorank.models.node_states import NodeStates
 
 CONF = Path(__file__).parents[2] / "conf"
 WIDTH = 8
@@ -145,25 +144,25 @@ def test_published_blocks_equal_their_equations(name: str, segment: Segment) -> 
         if key.endswith("bias"):
             torch.nn.init.normal_(parameter)
     x = states()
-    result = block(NodeStates.of(x), segment, config_sparse=True).dense()
+    result = block(NodeStates.of_dense(x), segment, compress=True).dense()
     torch.testing.assert_close(result, PUBLISHED[name](block.layers, x), rtol=1e-6, atol=1e-7)
     assert (result - x).abs().max() > 0.1
 
 
-def test_a_residual_adds_what_came_into_the_block(make_model: Callable[..., CostModel], segment: Segment) -> None:
+def test_a_residual_adds_the_input_of_the_block(make_model: Callable[..., CostModel], segment: Segment) -> None:
     config, x = make_model(width=WIDTH).config, states()
     names = ["relu", "residual", "residual", "linear", "residual"]
     block = Block(names, config, "model.block").double()
     _, linear = block.layers
     expected = linear.get_submodule("module")(relu(x) + 2 * x) + x
-    torch.testing.assert_close(block(NodeStates.of(x), segment, config_sparse=False).dense(), expected)
+    torch.testing.assert_close(block(NodeStates.of_dense(x), segment, compress=False).dense(), expected)
 
 
-def test_a_block_counts_what_mixes(make_model: Callable[..., CostModel], segment: Segment) -> None:
+def test_a_block_counts_the_states_of_layers_that_mix(make_model: Callable[..., CostModel], segment: Segment) -> None:
     config = make_model(width=WIDTH).config
     block = Block(["linear", "sage", "residual", "squeeze_excite", "gelu"], config, "model.block").double()
-    assert list(block.mixing_layers()) == [("sage", Mixing.NEIGHBOURS), ("squeeze_excite", Mixing.SEGMENT)]
-    block(NodeStates.of(states()), segment, config_sparse=True)
+    assert [name for name, _ in block.named_layers()] == ["linear", "sage", "squeeze_excite", "gelu"]
+    block(NodeStates.of_dense(states()), segment, compress=True)
     assert block.computed_rows == 2 * 4 * 3  # two layers, four nodes, three configurations
-    block(NodeStates.of(states()[:, :1]), segment, config_sparse=True)
+    block(NodeStates.of_dense(states()[:, :1]), segment, compress=True)
     assert block.computed_rows == 2 * 4 * 3 + 2 * 4

@@ -34,7 +34,7 @@ def test_sums_have_ones(edges: Edges) -> None:
     assert_array_equal(both, OPERANDS + OPERANDS.T)
 
 
-def test_means_divide_by_the_neighbours_of_a_kind(edges: Edges) -> None:
+def test_means_divide_by_the_neighbours_of_an_edge_type(edges: Edges) -> None:
     own, operands, users = matrices(edges, Norm.MEAN, shared=False)
     assert_array_equal(own, np.eye(4))
     assert_allclose(operands, OPERANDS / np.array([[1], [1], [3], [1]]))
@@ -70,22 +70,22 @@ def test_degrees_of_the_whole_graph_count_where_they_are_given(shared: bool) -> 
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_neighbourhood_lists_the_same(norm: Norm, shared: bool, edges: Edges) -> None:
     parts = matrices(edges, norm, shared)
-    starts, source, kind, weight, names = edges.normed(norm, shared).neighbourhood
+    starts, source, edge_type, weight, hashes = edges.normed(norm, shared).neighbourhood
     assert_array_equal(np.diff(starts), [3, 4, 4, 1])  # the node itself, and its neighbours
     node = np.repeat(np.arange(4), np.diff(starts))
-    assert_array_equal(source[kind == 0], np.arange(4))
+    assert_array_equal(source[edge_type == 0], np.arange(4))
     for place, part in enumerate(parts):
         listed = np.zeros((4, 4))
-        np.add.at(listed, (node[kind == place], source[kind == place]), weight[kind == place])
+        np.add.at(listed, (node[edge_type == place], source[edge_type == place]), weight[edge_type == place])
         assert_allclose(listed, part)
-    # Entries have the same name where kind and weight agree.
-    roles = list(zip(kind.tolist(), weight.tolist(), strict=True))
-    assert len(set(zip(roles, names.data.tolist(), strict=True))) == len(set(roles)) == len(set(names.data.tolist()))
-    assert_array_equal(names.indices, source)
-    assert_array_equal(names.indptr, starts)
+    # Entries have equal hashes exactly if edge type and weight agree.
+    pairs = list(zip(edge_type.tolist(), weight.tolist(), strict=True))
+    assert len(set(zip(pairs, hashes.data.tolist(), strict=True))) == len(set(pairs)) == len(set(hashes.data.tolist()))
+    assert_array_equal(hashes.indices, source)
+    assert_array_equal(hashes.indptr, starts)
 
 
-def test_only_some_edges_count_as_if_there_were_no_others(edges: Edges) -> None:
+def test_degrees_of_some_edges_count_these_only(edges: Edges) -> None:
     assert len(edges) == 4
     fewer = edges.only(np.array([True, False, True, False]))
     assert len(fewer) == 2

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from hlorank.config import ConfigError
 from hlorank.featurize.features import LayoutFeatures
-from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.cost_model import CostModel
 from hlorank.models.encoder import Encoder
 from hlorank.models.inputs import ConfigurationBatch, GraphInputs, LayoutBatch, Segment, TileBatch
+from hlorank.models.node_states import NodeStates
 
 MakeModel = Callable[..., CostModel]
 MakeInputs = Callable[..., GraphInputs]
@@ -24,10 +24,10 @@ MakeInputs = Callable[..., GraphInputs]
 
 def first_states(encoder: Encoder, segment: Segment, batch: ConfigurationBatch) -> NodeStates:
     """Where the configuration joins early."""
-    return encoder.join(encoder.nodes(segment, len(batch), apart=False), segment, batch)
+    return encoder.join(encoder.nodes(segment, len(batch), share=True), segment, batch)
 
 
-def plain_nodes(encoder: Encoder, graph: GraphInputs) -> Tensor:
+def reference_nodes(encoder: Encoder, graph: GraphInputs) -> Tensor:
     """(nodes, width) states without configurations, node by node."""
     states = []
     for feat, opcode, layout in zip(
@@ -44,7 +44,7 @@ def test_layouts_join_at_their_configurable_nodes(make_model: MakeModel, make_in
     encoder, graph, rows = make_model().encoder, make_inputs(), np.array([4, 0, 9])
     (segment,) = graph.segments
     states = first_states(encoder, segment, graph.configurations(rows, segment)).dense()
-    expected = plain_nodes(encoder, graph)[:, None].repeat(1, 3, 1)
+    expected = reference_nodes(encoder, graph)[:, None].repeat(1, 3, 1)
     layouts = graph.features.configurations
     assert isinstance(layouts, LayoutFeatures)
     for column, node in enumerate(layouts.node_ids):
@@ -70,7 +70,7 @@ def test_a_configuration_overrides_its_nodes_layout(make_model: MakeModel, make_
         replace(graph.features, configurations=replace(layouts, codebook=codebook)), graph.partition, graph.device
     )
     states = first_states(encoder, segment, changed.configurations(rows, segment)).dense()
-    expected = plain_nodes(encoder, graph)[:, None].repeat(1, 12, 1)
+    expected = reference_nodes(encoder, graph)[:, None].repeat(1, 12, 1)
 
     def layout(values: np.ndarray) -> Tensor:
         embedded = encoder.layout_value.weight[torch.from_numpy(values.astype(int) + 1)]
@@ -84,11 +84,6 @@ def test_a_configuration_overrides_its_nodes_layout(make_model: MakeModel, make_
             if code != 1:
                 expected[node, c] += layout(codebook[code, :6]) - layout(graph.features.node_layout[node])
     torch.testing.assert_close(states, expected[segment.node_ids], rtol=1e-12, atol=1e-12)
-
-
-def test_layouts_override_before_they_are_passed_on(make_model: MakeModel) -> None:
-    with pytest.raises(ConfigError, match=r"model.override_layout=true: with model.join=late .* model.join to early"):
-        make_model(override_layout=True, join="late")
 
 
 def test_without_sizes_a_model_is_what_it_was(make_model: MakeModel, make_inputs: MakeInputs) -> None:
@@ -125,7 +120,7 @@ def test_tiles_join_at_every_node(make_model: MakeModel, make_inputs: MakeInputs
     (segment,) = graph.segments
     batch = graph.configurations(np.arange(12), segment)
     assert isinstance(batch, TileBatch)
-    expected = plain_nodes(encoder, graph)[:, None] + encoder.configuration(batch.feat)[None]
+    expected = reference_nodes(encoder, graph)[:, None] + encoder.configuration(batch.feat)[None]
     torch.testing.assert_close(first_states(encoder, segment, batch).dense(), expected, rtol=1e-12, atol=1e-12)
 
 
@@ -160,9 +155,9 @@ def test_opcodes_start_from_given_embeddings(make_model: MakeModel) -> None:
 def test_no_configurable_node(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     encoder, graph = make_model().encoder, make_inputs()
     (segment,) = graph.segments
-    bare = replace(segment, within=[0])
+    bare = replace(segment, hop_prefixes=[0])
     nothing = torch.zeros(0, 18, dtype=torch.int64)
     states = first_states(
         encoder, bare, LayoutBatch(nothing, nothing.float(), torch.zeros(2, 0, dtype=torch.int64))
     ).dense()
-    torch.testing.assert_close(states, plain_nodes(encoder, graph)[segment.node_ids, None].expand(-1, 2, -1))
+    torch.testing.assert_close(states, reference_nodes(encoder, graph)[segment.node_ids, None].expand(-1, 2, -1))

@@ -54,7 +54,7 @@ def test_segments_of_a_known_graph(known: GraphInputs) -> None:
     first, second = known.segments
     # Configurable nodes first, then the others by their distance from them.
     assert (first.node_ids.tolist(), second.node_ids.tolist()) == ([2, 5, 0], [3, 1, 4])
-    assert (list(first.within), list(second.within)) == ([2, 3], [1, 3])
+    assert (list(first.hop_prefixes), list(second.hop_prefixes)) == ([2, 3], [1, 3])
     np.testing.assert_array_equal(first.node_feat, known.features.node_feat[[2, 5, 0]])
     np.testing.assert_array_equal(second.opcode, known.features.opcode[[3, 1, 4]])
     np.testing.assert_array_equal(second.node_layout, known.features.node_layout[[3, 1, 4]])
@@ -72,7 +72,9 @@ def test_a_neighbourhood_lists_what_each_node_receives(known: GraphInputs) -> No
     second = known.segments[1]
     edges = second.edges.normed(Norm.MEAN, shared=False).neighbourhood
     received = [
-        sorted(zip(*(values[start:stop].tolist() for values in (edges.kind, edges.source, edges.weight)), strict=True))
+        sorted(
+            zip(*(values[start:stop].tolist() for values in (edges.edge_type, edges.source, edges.weight)), strict=True)
+        )
         for start, stop in itertools.pairwise(edges.starts)
     ]
     # Node 4, the last, has the operands 3 and 1, which have no other user here.
@@ -81,27 +83,27 @@ def test_a_neighbourhood_lists_what_each_node_receives(known: GraphInputs) -> No
         [(0, 1, 1.0), (2, 0, 0.5), (2, 2, 0.5)],
         [(0, 2, 1.0), (1, 0, 0.5), (1, 1, 0.5)],
     ]
-    names = edges.names.toarray()
-    np.testing.assert_array_equal(names > 0, np.ones((3, 3)))
-    # Equal names stand for equal kinds and weights.
-    assert names[0, 0] == names[1, 1] == names[2, 2]
-    assert names[1, 0] == names[1, 2] != names[0, 2]
-    assert names[2, 0] == names[2, 1] != names[1, 0]
-    assert [second.reached(k) for k in range(4)] == [1, 3, 3, 3]
+    hashes = edges.hashes.toarray()
+    np.testing.assert_array_equal(hashes > 0, np.ones((3, 3)))
+    # Equal edge types and weights have equal hashes.
+    assert hashes[0, 0] == hashes[1, 1] == hashes[2, 2]
+    assert hashes[1, 0] == hashes[1, 2] != hashes[0, 2]
+    assert hashes[2, 0] == hashes[2, 1] != hashes[1, 0]
+    assert [second.k_hop_prefix(k) for k in range(4)] == [1, 3, 3, 3]
 
 
-def test_looks_are_equal_features(known: GraphInputs) -> None:
+def test_initial_colours_are_equal_features(known: GraphInputs) -> None:
     features = known.features
     feat = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 3.0], [1.0, 2.0], [1.0, 2.0]])
     opcode, layout = np.array([7, 7, 8, 7, 7, 7], dtype=np.uint8), np.zeros((6, 6), dtype=np.int8)
     layout[5, 5] = 1
     alike = GraphInputs(replace(features, node_feat=feat, opcode=opcode, node_layout=layout), known.partition, CPU)
-    looks = [[segment.node_ids[first][look].tolist() for first, look in [segment.looks]] for segment in alike.segments]
+    equals = [segment.node_ids[segment.colour_node][segment.initial_colour].tolist() for segment in alike.segments]
     assert [segment.node_ids.tolist() for segment in alike.segments] == [[2, 5, 0], [3, 1, 4]]
-    assert looks == [[[2, 5, 0]], [[3, 1, 1]]]
+    assert equals == [[2, 5, 0], [3, 1, 1]]
 
 
-def test_a_segment_sees_its_own_configuration(known: GraphInputs) -> None:
+def test_a_segment_gets_its_own_part_of_a_configuration(known: GraphInputs) -> None:
     first, second = known.segments
     batch = known.configurations(np.array([1, 0, 1]), first)
     assert isinstance(batch, LayoutBatch)
@@ -126,19 +128,19 @@ def test_a_halo_is_computed_and_not_pooled(known: GraphInputs) -> None:
     halo = halo_rows(known.features, segment_of, 1)
     graph = GraphInputs(known.features, Partition(segment_of, local_codes(layouts, segment_of, halo), halo), CPU)
     first, second = graph.segments
-    # Nodes 1 and 4 of the other segment lie beside 0 and 5, and 0 and 5 beside 1 and 4.
+    # Nodes 1 and 4 of the other segment are next to 0 and 5, and 0 and 5 next to 1 and 4.
     assert (first.node_ids.tolist(), second.node_ids.tolist()) == ([2, 5, 0, 4, 1], [3, 5, 1, 4, 0])
     assert first.pooled is not None
     assert second.pooled is not None
     assert first.pooled.tolist() == [True, True, True, False, False]
     assert second.pooled.tolist() == [True, False, True, True, False]
-    assert (list(first.within), list(second.within)) == ([2, 4, 5], [2, 4, 5])
+    assert (list(first.hop_prefixes), list(second.hop_prefixes)) == ([2, 4, 5], [2, 4, 5])
     assert (first.config_columns.tolist(), second.config_columns.tolist()) == ([0, 2], [1, 2])
     operands, users = directed(first)
     # Edges among all rows are kept: 1 <- 0, 2 <- 0, 4 <- 1, 5 <- 2, 5 <- 4 in the first segment.
     assert sorted(pairs(operands)) == [(0, 2), (1, 0), (1, 3), (3, 4), (4, 2)]
     assert sorted(pairs(users)) == [(0, 1), (2, 0), (2, 4), (3, 1), (4, 3)]
-    # Node 4 has the operands 1 and 3 in the graph, of which 3 is not here; node 1 the users 3 and 4.
+    # Node 4 has the operands 1 and 3 in the graph, of which 3 is outside; node 1 the users 3 and 4.
     assert operands.matrix.data.tolist() == [1, 0.5, 0.5, 0.5, 1]
     assert users.matrix.data.tolist() == [1, 0.5, 0.5, 1, 0.5]
     assert known.segments[0].pooled is None
@@ -164,4 +166,4 @@ def test_tiles(make_inputs: Callable[..., GraphInputs]) -> None:
     assert isinstance(graph.features.configurations, TileFeatures)
     np.testing.assert_array_equal(batch.feat, graph.features.configurations.feat[[3, 3, 0]])
     assert batch.feat.dtype == torch.float32
-    assert graph.segments[0].reached(0) == 24, "every node of a kernel depends on its tile"
+    assert graph.segments[0].k_hop_prefix(0) == 24, "every node of a kernel depends on its tile"

@@ -24,6 +24,7 @@ from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import ModelSpec, input_sizes, load_model, save_model, sealed
 
 CPU = torch.device("cpu")
+BLOCK = ["layer_norm", "sage", "gelu", "dropout", "residual"]
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def spec(graphs: GraphLoader, make_model: Callable[..., CostModel]) -> ModelSpec
         version=__version__,
         collection="layout:synthetic:random",
         method="gst",
-        model=replace(make_model().config, block=["layer_norm", "sage", "gelu", "dropout", "residual"], dropout=0.1),
+        model=make_model().config.model_copy(update={"block": BLOCK, "dropout": 0.1}),
         aggregation="sum",
         whole_graph=False,
         partition=graphs.partition,

@@ -1,1 +1,1 @@
-"""Cost models: encoders, layers, pooling, heads."""
+"""Cost models and baselines: encoder, layers, pooling, heads, and scoring in bounded memory."""

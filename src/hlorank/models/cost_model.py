@@ -15,21 +15,21 @@ from torch.nn.functional import normalize
 
 from hlorank.config import ConfigError, ModelConfig
 from hlorank.models.block import Block
-from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.encoder import Encoder
 from hlorank.models.inputs import ConfigurationBatch, GraphInputs, InputSizes, Segment
-from hlorank.models.layers.layer import Mixing
+from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.node_states import NodeStates
 
 POOLINGS: Mapping[str, Callable[[NodeStates, int], Tensor]] = MappingProxyType(
     {
-        "mean": lambda state, _: state.sum() / len(state.rows.every),
-        "sum": lambda state, _: state.sum(),
-        "max": lambda state, _: state.max(),
-        "l2_sum": lambda state, _: normalize(state.sum(), dim=-1),
-        "l2_configurable_sum": lambda state, configurable: normalize(state.first(configurable).sum(), dim=-1),
+        "mean": lambda states, _: states.sum() / len(states.colouring.colour_of),
+        "sum": lambda states, _: states.sum(),
+        "max": lambda states, _: states.max(),
+        "l2_sum": lambda states, _: normalize(states.sum(), dim=-1),
+        "l2_configurable_sum": lambda states, configurable: normalize(states.first(configurable).sum(), dim=-1),
     }
 )
-"""Of the states of nodes, of which so many are configurable, those first; to (configurations, width)."""
+"""Functions of node states and the number of configurable nodes, the first ones, to (configurations, width)."""
 _HEADS: Mapping[str, Callable[[int, int], nn.Module]] = MappingProxyType(
     {
         "mlp": lambda inputs, width: nn.Sequential(nn.Linear(inputs, width), nn.GELU(), nn.Linear(width, 1)),
@@ -39,25 +39,24 @@ _HEADS: Mapping[str, Callable[[int, int], nn.Module]] = MappingProxyType(
 
 
 class CostModel(nn.Module):
-    """Scores configurations of a graph from embeddings of its segments; a larger score means slower.
+    """A ranker of configurations from embeddings of a graph's segments; a larger score means slower.
 
-    The score of a configuration depends on the others of a call only where a layer mixes configurations.
+    The score of a configuration depends on the other configurations of a call only if a layer mixes configurations.
 
     Args:
-        config: the encoder, the stem, the blocks, the post_layers, the pooling and the head.
-        sizes: what the inputs look like.
+        config: of the encoder, the layers, the pooling and the head.
+        sizes: of the inputs.
         aggregation: mean or sum over a graph's segments.
 
     Attributes:
-        mixing: how far its layers mix.
-        config_sparse: nodes under configurations that nothing sets apart share one state, up to the first layer that
-            mixes over the segment; False computes the dense form, every node under every configuration, with equal
-            results.
-        deduplicate: each distinct local configuration of a segment is computed once, unless a layer mixes
-            configurations; False computes every row.
+        mixing: how far its layers mix states.
+        compress: compute each colour once, up to the first layer that is dense only; False computes the dense form,
+            every node under every configuration, with equal results.
+        deduplicate: compute each distinct local configuration of a segment once, unless a layer mixes configurations;
+            False computes every row.
 
     Raises:
-        ConfigError: there is no layer, pooling, head or aggregation of a name, or a number is out of range.
+        ConfigError: `config` names an unknown layer, or does not fit one of its layers.
     """
 
     def __init__(self, config: ModelConfig, sizes: InputSizes, aggregation: str) -> None:
@@ -65,36 +64,35 @@ class CostModel(nn.Module):
         self.config = config
         self.sizes = sizes
         self.aggregation = aggregation
-        self.config_sparse = True
+        self.compress = True
         self.deduplicate = True
         self.encoder = Encoder(config, sizes)
         self.stem = Block(config.stem, config, "model.stem")
         self.blocks = nn.ModuleList(Block(config.block, config, "model.block") for _ in range(config.blocks))
         self.post_layers = Block(config.post_layers, config, "model.post_layers")
-        self.mixing = frozenset([self.encoder.mixing, *(mixing for _, mixing in self._mixing_layers)])
+        self.mixing = frozenset([self.encoder.mixing, *(layer.mixing for _, layer in self._layers)])
         self.head = _HEADS[config.head](self.embedding_width, config.width)
 
     @property
-    def _every_block(self) -> Iterable[Block]:
+    def _all_blocks(self) -> Iterable[Block]:
         return [self.stem, *cast("Iterable[Block]", self.blocks), self.post_layers]
 
     @property
-    def _mixing_layers(self) -> list[tuple[str, Mixing]]:
-        return [layer for block in self._every_block for layer in block.mixing_layers()]
+    def _layers(self) -> list[tuple[str, Layer]]:
+        return [layer for block in self._all_blocks for layer in block.named_layers()]
 
     @property
     def computed_rows(self) -> int:
-        """Node states that the layers which mix states have computed so far."""
-        return sum(block.computed_rows for block in self._every_block)
+        """Number of node states that the layers which mix states have computed so far."""
+        return sum(block.computed_rows for block in self._all_blocks)
 
-    @property
-    def plain_layers(self) -> int:
-        """How many layers mix states: the dense form computes that many states of each node and configuration."""
-        return len(self._mixing_layers)
+    def dense_rows(self, segment: Segment, configurations: int) -> int:
+        """Return the number of node states that these layers compute in the dense form."""
+        return sum(layer.mixing is not Mixing.ROW for _, layer in self._layers) * segment.nodes * configurations
 
     def layers_that_mix(self, mixing: Mixing) -> str:
-        """The names of the layers that mix so far, for messages."""
-        return ", ".join(dict.fromkeys(name for name, how in self._mixing_layers if how is mixing))
+        """Return the names of the layers of this mixing, for messages."""
+        return ", ".join(dict.fromkeys(name for name, layer in self._layers if layer.mixing is mixing))
 
     @property
     def deduplicates(self) -> bool:
@@ -103,24 +101,21 @@ class CostModel(nn.Module):
 
     @property
     def embedding_width(self) -> int:
-        """Numbers in the embedding of a segment."""
+        """Length of the embedding of a segment."""
         return self.config.width * len(self.config.pooling)
 
-    def varied_rows(self, segment: Segment) -> list[int]:
-        """How many nodes depend on the configuration after each layer that mixes states, at most."""
-        rows, sparse = [], self.config_sparse
-        hops = 0
-        for _, mixing in self._mixing_layers:
-            hops += mixing is Mixing.NEIGHBOURS
-            sparse = sparse and mixing is not Mixing.SEGMENT
-            rows.append(segment.reached(hops) if sparse else segment.nodes)
-        return rows
+    def max_varied_nodes(self, segment: Segment) -> int:
+        """Return an upper bound of the number of nodes that have a state for each configuration in some layer."""
+        layers = [layer for _, layer in self._layers]
+        if not self.compress or any(layer.dense_only for layer in layers):
+            return segment.nodes
+        return segment.k_hop_prefix(sum(layer.mixing is Mixing.NEIGHBOURS for layer in layers))
 
     def check_halo(self, halo: bool) -> None:
-        """Makes sure that the model can embed segments with a halo, if there are any.
+        """Check that the model can embed segments with a halo, if there are any.
 
         Raises:
-            ConfigError: a layer mixes over the segment.
+            ConfigError: there is a halo, and a layer mixes over the segment.
         """
         if halo and Mixing.SEGMENT in self.mixing:
             raise ConfigError(
@@ -129,7 +124,7 @@ class CostModel(nn.Module):
             )
 
     def embed(self, segment: Segment, batch: ConfigurationBatch) -> Tensor:
-        """F: the embedding of one segment under some configurations, (configurations, width * poolings).
+        """Compute F, the embedding of one segment under some configurations: (configurations, width * poolings).
 
         Raises:
             ConfigError: the segment has a halo, and a layer mixes over the segment.
@@ -138,28 +133,28 @@ class CostModel(nn.Module):
         if self.training and self.config.drop_edge > 0:
             kept = torch.rand(len(segment.edges)).numpy() >= self.config.drop_edge
             segment = replace(segment, edges=segment.edges.only(kept))
-        # A dropout mask, or the other configurations that attention compares, set nodes apart that look alike.
-        apart = (self.training and self.config.dropout > 0) or Mixing.CONFIGURATIONS in self.mixing
+        # Nodes with equal features differ by dropout masks; layers that mix configurations run node by node.
+        share = not (self.training and self.config.dropout > 0) and Mixing.CONFIGURATIONS not in self.mixing
         late = self.config.join == "late"
-        state = self.encoder.nodes(segment, 1 if late else len(batch), apart)
+        states = self.encoder.nodes(segment, 1 if late else len(batch), share)
         if not late:
-            state = self.encoder.join(state, segment, batch)
-        state = self.stem(state, segment, self.config_sparse)
+            states = self.encoder.join(states, segment, batch)
+        states = self.stem(states, segment, self.compress)
         for place, block in enumerate(cast("Iterable[Block]", self.blocks)):
             if self.config.join == "every" and place > 0:
-                state = self.encoder.join(state, segment, batch)
-            state = block(state, segment, self.config_sparse)
+                states = self.encoder.join(states, segment, batch)
+            states = block(states, segment, self.compress)
         if late:
-            state = self.encoder.join(state.repeated(len(batch)), segment, batch)
-        state = self.post_layers(state, segment, self.config_sparse)
-        configurable = segment.reached(0)
+            states = self.encoder.join(states.repeat(len(batch)), segment, batch)
+        states = self.post_layers(states, segment, self.compress)
+        configurable = segment.k_hop_prefix(0)
         if segment.pooled is not None:
             pooled = segment.pooled.cpu().numpy()
-            state, configurable = state.only(pooled), int(pooled[:configurable].sum())
-        return torch.cat([POOLINGS[name](state, configurable) for name in self.config.pooling], dim=-1)
+            states, configurable = states.restrict(pooled), int(pooled[:configurable].sum())
+        return torch.cat([POOLINGS[name](states, configurable) for name in self.config.pooling], dim=-1)
 
     def embed_rows(self, graph: GraphInputs, j: int, rows: NDArray[np.int64]) -> Tensor:
-        """F for distinct configurations of a graph.
+        """Compute F for distinct configurations of a graph.
 
         Args:
             graph: the graph.
@@ -176,11 +171,11 @@ class CostModel(nn.Module):
         return self.embed(segment, graph.configurations(distinct, segment))[inverse]
 
     def aggregate(self, total: Tensor, segments: int) -> Tensor:
-        """A: the embedding of a graph from the sum over its segments; arguments as for `score`, same shape."""
+        """Compute A, the embedding of a graph, from the sum over its segments; arguments as for `score`, same shape."""
         return total / segments if self.aggregation == "mean" else total
 
     def score(self, total: Tensor, segments: int) -> Tensor:
-        """A and H: summed segment embeddings to scores.
+        """Compute scores by A and H from summed segment embeddings.
 
         Args:
             total: (configurations, width * poolings), the sum over the graph's segments.

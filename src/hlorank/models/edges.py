@@ -1,4 +1,4 @@
-"""The edges of a segment, weighted as layers ask for it."""
+"""The edges of a segment, with the weights that layers use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +13,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 
 from hlorank.models.adjacency import Adjacency
+from hlorank.models.compression.colouring import Neighbourhood
 
 
 class Norm(Enum):
-    """How much what a node v receives of a neighbour u weighs.
+    """The weight of what a node v receives from a neighbour u.
 
     Attributes:
         MEAN: 1 / the number of neighbours of v; v itself weighs 1.
@@ -30,44 +30,26 @@ class Norm(Enum):
     SUM = "sum"
 
 
-class Neighbourhood(NamedTuple):
-    """The edges of a segment as a list of what each node receives, one node after the other.
-
-    Attributes:
-        starts: (nodes + 1,) where each node's entries start.
-        source: (entries,) the node received from.
-        kind: (entries,) 0 the node itself; then 1 an operand and 2 a user, or 1 either.
-        weight: (entries,) float64.
-        names: nodes x nodes, uint64, the entries with a random number for each pair of kind and weight.
-    """
-
-    starts: NDArray[np.int32]
-    source: NDArray[np.int32]
-    kind: NDArray[np.int32]
-    weight: NDArray[np.float64]
-    names: csr_array
-
-
 @dataclass(frozen=True, eq=False)
 class NormedEdges:
     """Edges with weights.
 
     Attributes:
-        parts: matrices nodes x nodes, one for each kind; the first is diagonal.
+        parts: matrices nodes x nodes, one for each edge type; that of the node itself comes first and is diagonal.
     """
 
     parts: Sequence[Adjacency]
 
     @cached_property
     def neighbourhood(self) -> Neighbourhood:
-        """What each node receives, of all kinds."""
+        """The edges of all types, grouped by the node that receives."""
         joined = csr_array(hstack([part.matrix for part in self.parts], format="csr"))
         nodes = joined.shape[0]
-        kind, source = np.divmod(joined.indices, nodes)
-        _, role = np.unique(np.stack([kind, joined.data]), axis=1, return_inverse=True)
-        names = np.random.default_rng(1).integers(2**64, size=len(source), dtype=np.uint64)[role]
-        named = csr_array((names, source, joined.indptr), shape=(nodes, nodes))
-        return Neighbourhood(joined.indptr, source, kind, joined.data, named)
+        edge_type, source = np.divmod(joined.indices, nodes)
+        _, pair = np.unique(np.stack([edge_type, joined.data]), axis=1, return_inverse=True)
+        hashes = np.random.default_rng(1).integers(2**64, size=len(source), dtype=np.uint64)[pair]
+        hashed = csr_array((hashes, source, joined.indptr), shape=(nodes, nodes))
+        return Neighbourhood(joined.indptr, source, edge_type, joined.data, hashed)
 
 
 class Edges:
@@ -75,10 +57,10 @@ class Edges:
 
     Args:
         ends: (edges, 2) int64, a node that consumes and the operand that it consumes.
-        nodes: how many there are.
-        degrees: of each node, (nodes,) int64, how many operands and how many users it has where that is more than the
-            edges show: those of the whole graph, of which a halo shows a part; None counts the edges.
-        device: where states are.
+        nodes: number of nodes.
+        degrees: (nodes,) int64, the number of operands of each node, and the same of users, in the whole graph where
+            the segment has a halo and so a part of their edges; None counts `ends`.
+        device: of the states.
     """
 
     def __init__(
@@ -98,15 +80,15 @@ class Edges:
         return len(self.ends)
 
     def only(self, kept: NDArray[np.bool_]) -> Edges:
-        """Some of the edges, of a (edges,) mask; only these count."""
+        """Return some of the edges, of a (edges,) mask; degrees count only these."""
         return Edges(self.ends[kept], self.nodes, None, self.device)
 
     def normed(self, norm: Norm, shared: bool) -> NormedEdges:
-        """The edges with their weights.
+        """Return the edges with their weights.
 
         Args:
-            norm: says what they weigh.
-            shared: edges of either direction are of one kind, and count together.
+            norm: of the weights.
+            shared: edges of both directions are of one type, and count together.
         """
         if (norm, shared) not in self._normed:
             self._normed[norm, shared] = self._weighted(norm, shared)
@@ -118,8 +100,8 @@ class Edges:
         operands, users = counts if self._whole is None else self._whole
         every = operands + users
         own = np.ones(self.nodes) if norm is not Norm.SYMMETRIC else 1 / (1 + every)
-        here = np.arange(self.nodes)
-        parts = [Adjacency.of_edges(here, here, own, self.nodes, self.device)]
+        nodes = np.arange(self.nodes)
+        parts = [Adjacency.of_edges(nodes, nodes, own, self.nodes, self.device)]
         both = np.concatenate([user, operand]), np.concatenate([operand, user])
         directed = [(*both, every)] if shared else [(user, operand, operands), (operand, user, users)]
         for node, neighbour, degree in directed:

@@ -1,4 +1,4 @@
-"""From features and configurations to the first state of each node."""
+"""The encoder: features and configurations to the first state of each node."""
 
 from __future__ import annotations
 
@@ -14,39 +14,31 @@ from torch.nn.functional import embedding
 from hlorank.config import ConfigError, ModelConfig
 from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
 from hlorank.models.adjacency import Adjacency, propagate
-from hlorank.models.compression.colouring import Colouring, NodeStates
+from hlorank.models.compression.colouring import Colouring
 from hlorank.models.inputs import ConfigurationBatch, InputSizes, LayoutBatch, Segment
 from hlorank.models.layers.layer import Mixing
+from hlorank.models.node_states import NodeStates
 
-_SIZE_SCALE = 4  # sizes of 1 to 16,000 become 0.25 to 3.5, as far apart as the embeddings of layout values start
+_SIZE_SCALE = 4  # sizes of 1 to 16,000 become 0.25 to 3.5, about as different as initial embeddings of layout values
 
 
 class Encoder(nn.Module):
-    """Embeds nodes, and joins the configuration to them.
+    """Embedding of nodes and configurations.
 
     A node's state is the sum of linear maps of its numeric features, its opcode embedding and its own layout; a
-    configurable node adds a function of its configuration, and in a tile collection every node does. One embedding
-    of layout values serves the nodes' own layouts and the configurations. With `model.layout_sizes` the function of
-    a layout configuration also reads the sizes of the dimensions in the order of its layouts, so that nothing has to
-    learn to look up a dimension by its number. With `model.override_layout` the output layout of a configuration, if
-    it has one, is also read as the node's own layout is, in its place.
+    configurable node adds a function of its configuration, and in a tile collection every node does. The nodes' own
+    layouts and the configurations share one embedding of layout values. With `model.layout_sizes` the function of a
+    layout configuration also reads the sizes of the dimensions in the order of its layouts. With
+    `model.override_layout` the output layout of a configuration, if it has one, replaces the node's own.
 
     Attributes:
-        mixing: nodes are embedded one by one.
-
-    Raises:
-        ConfigError: layouts override those of nodes after these have been read.
+        mixing: nodes are embedded independently.
     """
 
     mixing: ClassVar[Mixing] = Mixing.ROW
 
     def __init__(self, config: ModelConfig, sizes: InputSizes) -> None:
         super().__init__()
-        if config.override_layout and config.join != "early":
-            raise ConfigError(
-                f"model.override_layout=true: with model.join={config.join} the node's own layout has been passed on "
-                "before; set it to false, or model.join to early"
-            )
         width = config.width
         self.numeric = nn.Linear(sizes.node_columns, width)
         self.opcode = nn.Embedding(sizes.opcodes, config.opcode_width)
@@ -64,10 +56,13 @@ class Encoder(nn.Module):
         self.configuration = nn.Sequential(first, nn.GELU(), nn.Linear(width, width))
 
     def start_opcodes(self, embedding: NDArray[np.float32]) -> None:
-        """Starts the learned opcode embedding from a given one, (opcodes, opcode width).
+        """Initialize the learned opcode embedding.
+
+        Args:
+            embedding: (opcodes, opcode width).
 
         Raises:
-            ConfigError: its width is not `model.opcode_width`.
+            ConfigError: the width of `embedding` is not `model.opcode_width`.
         """
         if embedding.shape != tuple(self.opcode.weight.shape):
             raise ConfigError(
@@ -83,7 +78,7 @@ class Encoder(nn.Module):
         return embedded.flatten(-2)
 
     def configured(self, layouts: Tensor, sizes: Tensor) -> Tensor:
-        """What configured nodes add: (rows, 18) layout values and sizes, as in `LayoutBatch`, to (rows, width)."""
+        """Embed layout configurations: (rows, 18) layout values and sizes, as in `LayoutBatch`, to (rows, width)."""
         columns = self._layout(layouts)
         if self._reads_sizes:
             columns = torch.cat([columns, torch.log2(1 + sizes.to(columns.dtype)) / _SIZE_SCALE], dim=1)
@@ -91,64 +86,64 @@ class Encoder(nn.Module):
         return added
 
     def _own_layout(self, values: Tensor) -> Tensor:
-        """(rows, 6) layout values of nodes' outputs to (rows, width)."""
+        """Embed output layouts: (rows, 6) layout values to (rows, width)."""
         mapped: Tensor = self.node_layout_map(self._layout(values))
         return mapped
 
-    def nodes(self, segment: Segment, configurations: int, apart: bool) -> NodeStates:
-        """The states before a configuration joins, once for nodes that look alike.
+    def nodes(self, segment: Segment, configurations: int, share: bool) -> NodeStates:
+        """Embed the nodes without a configuration.
 
         Args:
             segment: the nodes.
-            configurations: how many will join.
-            apart: nodes share no state, even where they look alike.
+            configurations: number of configurations that will join.
+            share: nodes with equal features share a colour.
         """
-        first, look = segment.looks
+        first, colour = segment.colour_node, segment.initial_colour
         values: Tensor = self.numeric(segment.node_feat[first]) + self.opcode_map(self.opcode(segment.opcode[first]))
         layouts = self._own_layout(segment.node_layout[first])
-        keys = np.arange(segment.nodes) if apart else look
+        keys = colour if share else np.arange(segment.nodes)
         if self._overrides:
-            # Configurable nodes come first; they get a layout when the configuration joins.
+            # Configurable nodes, the first ones, get a layout when the configuration joins.
             values = torch.cat([values, values + layouts])
-            fixed = np.arange(segment.nodes) >= segment.reached(0)
-            look = look + len(first) * fixed
+            fixed = np.arange(segment.nodes) >= segment.k_hop_prefix(0)
+            colour = colour + len(first) * fixed
             keys = 2 * keys + fixed
         else:
             values = values + layouts
-        rows = Colouring.distinct(np.empty((0, configurations), dtype=np.int64), keys)
-        return NodeStates(embedding(torch.from_numpy(look[rows.node]).to(values.device), values), rows, None)
+        colouring = Colouring.of_keys(np.empty((0, configurations), dtype=np.int64), keys)
+        index = torch.from_numpy(colour[colouring.node]).to(values.device)
+        return NodeStates(embedding(index, values), colouring, None)
 
-    def join(self, state: NodeStates, segment: Segment, batch: ConfigurationBatch) -> NodeStates:
-        """Adds the configuration to the states of the nodes that it configures.
+    def join(self, states: NodeStates, segment: Segment, batch: ConfigurationBatch) -> NodeStates:
+        """Add the configuration to the states of the nodes that it configures.
 
         Args:
-            state: the states before.
+            states: the states before.
             segment: the nodes.
             batch: the configurations.
         """
         if not isinstance(batch, LayoutBatch):
-            return NodeStates.of(state.dense() + self.configuration(batch.feat))
-        # Each distinct row of the codebook is embedded once a step; the states only gather, or add zero.
+            return NodeStates.of_dense(states.dense() + self.configuration(batch.feat))
+        # Each distinct row of the codebook is embedded once; every state then gathers one row of a table, or zeros.
         configured = self.configured(batch.codebook, batch.sizes)
-        codes, none, before = batch.codes.T.cpu().numpy(), len(configured), state.rows
-        table = [state.values, configured, configured.new_zeros(1, configured.shape[1])]
-        code_of = np.full((max(before.reached, len(codes)), len(batch)), none)
+        codes, none, before = batch.codes.T.cpu().numpy(), len(configured), states.colouring
+        table = [states.values, configured, configured.new_zeros(1, configured.shape[1])]
+        code_of = np.full((max(before.prefix, len(codes)), len(batch)), none)
         code_of[: len(codes)] = codes
-        keys, free = before.every * (none + 1), len(code_of)
-        rows = Colouring.distinct(keys[:free] + code_of, keys[free:, 0] + none)
-        code = np.full(len(rows), none)
-        varied = rows.node < free
-        code[varied] = code_of[rows.node[varied], rows.configuration[varied]]
-        columns = [before.every.ravel()[rows.first], len(before) + code]
+        keys, prefix = before.colour_of * (none + 1), len(code_of)
+        colouring = Colouring.of_keys(keys[:prefix] + code_of, keys[prefix:, 0] + none)
+        code = np.full(len(colouring), none)
+        varied = colouring.node < prefix
+        code[varied] = code_of[colouring.node[varied], colouring.configuration[varied]]
+        columns = [colouring.roots(before), len(before) + code]
         if self._overrides:
-            first, look = segment.looks
             given = (batch.codebook[:, :LAYOUT_DIMS] >= 0).any(dim=1)
             table[1] = configured + given[:, None] * self._own_layout(batch.codebook[:, :LAYOUT_DIMS])
-            table.append(self._own_layout(segment.node_layout[first]))
-            keeps = np.append(~given.cpu().numpy(), False)[code] & (rows.node < len(codes))
-            columns.append(len(before) + none + np.where(keeps, 1 + look[rows.node], 0))
+            table.append(self._own_layout(segment.node_layout[segment.colour_node]))
+            keeps = np.append(~given.cpu().numpy(), False)[code] & (colouring.node < len(codes))
+            columns.append(len(before) + none + np.where(keeps, 1 + segment.initial_colour[colouring.node], 0))
         index = np.stack(columns, axis=1)
         starts = np.arange(0, index.size + 1, index.shape[1])
         values = torch.cat(table)
         joined = propagate(values, Adjacency(index.ravel(), starts, None, len(values), values.device))
-        return NodeStates(joined, rows, 0 if state.hops is None else state.hops)
+        return NodeStates(joined, colouring, 0 if states.hops is None else states.hops)

@@ -1,4 +1,4 @@
-"""Opens the graphs of a featurized collection, cut into segments, as model inputs."""
+"""The graphs of a featurized collection, cut into segments, as model inputs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class GraphLoader:
     Args:
         features: the collection's folder under data/features.
         segments: its folder under data/segments; None leaves every graph whole.
-        device: where the tensors go.
+        device: of the tensors.
 
     Attributes:
         store: the featurized graphs.
         partition: fingerprint of the partition, empty for whole graphs.
-        options: how they were cut; None for whole graphs.
+        options: with which graphs were cut; None for whole graphs.
 
     Raises:
-        DataError: features or segments are missing, or the segments were cut from other features.
+        DataError: features or segments are missing, or the segments belong to other features.
     """
 
     def __init__(self, features: Path, segments: Path | None, device: torch.device) -> None:
@@ -47,20 +47,20 @@ class GraphLoader:
         return fingerprint([self.store.fingerprint, self.partition])
 
     def open(self, split: Split, name: str) -> GraphInputs:
-        """One graph.
+        """Open one graph.
 
         Raises:
-            DataError: there is no such graph, a file of it is damaged, or its segments are those of another graph.
+            DataError: `split` has no graph `name`, a file of it is damaged, or its segments are another graph's.
         """
         features = self.store.open(split, name)
         cut = self.cut(split, name)
         return GraphInputs(features, whole_graph(features) if cut is None else cut, self.device)
 
     def cut(self, split: Split, name: str) -> Partition | None:
-        """The segments of one graph of the store, of which nothing else is read; None for whole graphs.
+        """Open the segments of one graph, and nothing else of it; None for whole graphs.
 
         Raises:
-            DataError: a file is damaged, or a node has no segment or a configuration no local ones.
+            DataError: a file is damaged, or the number of nodes or distinct configurations is not the graph's.
         """
         if self._partitions is None:
             return None

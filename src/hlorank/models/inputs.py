@@ -1,11 +1,11 @@
-"""A graph's features as the tensors that a cost model reads, segment by segment."""
+"""A graph's features as the inputs of a cost model, segment by segment."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -21,13 +21,13 @@ from hlorank.partition.segments import Partition
 
 @dataclass(frozen=True)
 class InputSizes:
-    """What a cost model must know of its inputs before it sees any.
+    """Sizes of the inputs that a cost model is built for.
 
     Attributes:
         kind: layout or tile.
-        node_columns: numeric columns of a node.
-        opcodes: rows of the opcode vocabulary, unknown included.
-        tile_columns: numeric columns of a tile configuration, 0 for layouts.
+        node_columns: number of numeric columns of a node.
+        opcodes: number of opcodes, unknown included.
+        tile_columns: number of numeric columns of a tile configuration, 0 for layouts.
     """
 
     kind: Literal["layout", "tile"]
@@ -40,40 +40,43 @@ class InputSizes:
 class Segment:
     """The nodes of one segment and its halo, and the edges between them.
 
-    Nodes are ordered by their distance, in edges of either direction, from the nearest configurable node, so that
-    what a configuration can change after k layers of message passing is a prefix of the nodes. The configurable
-    nodes come first; in a tile kernel every node is configurable.
+    Nodes are ordered by their distance, in edges of either direction, from the nearest configurable node. So the
+    nodes that a configuration can change after k layers of message passing are the first ones, the k-hop prefix, and
+    the configurable nodes come before all others. In a tile kernel every node is configurable.
 
     Attributes:
-        node_ids: (nodes,) int64, the graph's nodes that these are.
+        node_ids: (nodes,) int64, numbers of these nodes in the graph.
         node_feat: (nodes, node columns) float32.
         opcode: (nodes,) int64.
         node_layout: (nodes, 6) int64, minor_to_major, -1 padded.
-        looks: which nodes have equal features: (looks,) int64, a node of each; (nodes,) int64, the look of each node.
+        initial_colour: (nodes,) int64, equal for nodes with equal features.
+        colour_node: (initial colours,) int64, one node of each initial colour.
         edges: between the nodes.
-        within: `within[k]` nodes lie at most k edges from a configurable node; the last entry is the largest.
+        hop_prefixes: `hop_prefixes[k]` nodes are at most k edges away from a configurable node; the last entry is
+            for all larger k.
         config_columns: (configurable nodes,) int64, their columns in the graph's configuration codes; none for tiles.
-        pooled: (nodes,) bool, the segment's own nodes, which enter its embedding; None where there is no halo.
+        pooled: (nodes,) bool, the segment's own nodes, which are pooled; None without a halo.
     """
 
     node_ids: NDArray[np.int64]
     node_feat: Tensor
     opcode: Tensor
     node_layout: Tensor
-    looks: tuple[NDArray[np.int64], NDArray[np.int64]]
+    initial_colour: NDArray[np.int64]
+    colour_node: NDArray[np.int64]
     edges: Edges
-    within: Sequence[int]
+    hop_prefixes: Sequence[int]
     config_columns: NDArray[np.int64]
     pooled: Tensor | None
 
     @property
     def nodes(self) -> int:
-        """The number of nodes that are computed."""
+        """The number of nodes, halo included."""
         return len(self.opcode)
 
-    def reached(self, hops: int) -> int:
-        """How many nodes lie at most `hops` edges from a configurable node."""
-        return self.within[min(hops, len(self.within) - 1)]
+    def k_hop_prefix(self, k: int) -> int:
+        """Return the number of nodes at most `k` edges away from a configurable node."""
+        return self.hop_prefixes[min(k, len(self.hop_prefixes) - 1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +85,7 @@ class LayoutBatch:
 
     Attributes:
         codebook: (U, 18) int64, layout values -1..5; the rows that these configurations use.
-        sizes: (U, 18) float32, the sizes of the dimensions that stand there; see `LayoutFeatures`.
+        sizes: (U, 18) float32, the sizes of these dimensions; see `LayoutFeatures`.
         codes: (configurations, k) int64, one row of the codebook for each configurable node of the segment.
     """
 
@@ -114,7 +117,7 @@ ConfigurationBatch = LayoutBatch | TileBatch
 class GraphInputs:
     """One graph, cut into segments, with access to its configurations.
 
-    The nodes lie in memory as tensors; configurations stay in their memory map, and a step reads only its rows.
+    Nodes are in memory as tensors; configurations stay in their memory map, from which a step reads its rows.
     """
 
     def __init__(self, features: GraphFeatures, partition: Partition, device: torch.device) -> None:
@@ -125,20 +128,25 @@ class GraphInputs:
 
     @cached_property
     def targets(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """What training ranks; see `GraphFeatures.targets`."""
+        """The configurations that training ranks, and their labels; see `GraphFeatures.targets`."""
         return self.features.targets()
 
     def distinct(self, rows: NDArray[np.int64], j: int) -> tuple[NDArray[np.int64], Tensor]:
-        """Of some configurations, one for each distinct local configuration of a segment.
+        """Return one configuration for each distinct local configuration of a segment.
+
+        Args:
+            rows: (configurations,) int64, indices of distinct configurations.
+            j: the segment.
 
         Returns:
-            (d,) int64, rows that stand for the others, and (rows,) int64, which of them stands for each row.
+            (d,) int64, some of the `rows`, and (configurations,) int64, the inverse: for each of `rows` the index of
+            the one that equals it in the segment.
         """
         _, first, inverse = np.unique(self.partition.local_codes[rows, j], return_index=True, return_inverse=True)
         return rows[first], torch.from_numpy(inverse).to(self.device)
 
     def configurations(self, rows: NDArray[np.int64], segment: Segment) -> ConfigurationBatch:
-        """Some distinct configurations as one segment sees them.
+        """Return some distinct configurations, restricted to the nodes of one segment.
 
         Args:
             rows: (configurations,) int64, indices of distinct configurations.
@@ -148,7 +156,7 @@ class GraphInputs:
         if isinstance(configurations, TileFeatures):
             return TileBatch(torch.tensor(configurations.feat[rows], device=self.device))
         codes = configurations.codes[rows][:, segment.config_columns]
-        # A codebook may be long; what is not used here need not be embedded.
+        # A codebook may be long; rows that are not used here need not be embedded.
         number, used = pd.factorize(codes.ravel(), sort=True)
         return LayoutBatch(
             torch.tensor(configurations.codebook[used], dtype=torch.int64, device=self.device),
@@ -160,13 +168,13 @@ class GraphInputs:
 def _segments(features: GraphFeatures, partition: Partition, device: torch.device) -> list[Segment]:
     edges = np.asarray(features.edge_index)
     edges = edges[np.argsort(edges[:, 0], kind="stable")]
-    starts = np.searchsorted(edges[:, 0], np.arange(features.nodes + 1))  # of each node's operands
+    starts = np.searchsorted(edges[:, 0], np.arange(features.nodes + 1))  # of the operands of each node
     degrees = np.diff(starts), np.bincount(edges[:, 1], minlength=features.nodes)
     column = np.full(features.nodes, -1)  # of the configurable nodes, in the configuration codes
     if isinstance(features.configurations, LayoutFeatures):
         column[features.configurations.node_ids] = np.arange(len(features.configurations.node_ids))
 
-    place = np.full(features.nodes, -1)  # of a node in the segment at hand
+    place = np.full(features.nodes, -1)  # of each node in the current segment
     segments = []
     for j in range(partition.segments):
         own, halo = partition.own(j), partition.halo_of(j)
@@ -180,21 +188,28 @@ def _segments(features: GraphFeatures, partition: Partition, device: torch.devic
         else:
             distance = np.zeros(len(nodes), dtype=np.int64)
 
-        order = np.lexsort((nodes, distance, distance < 0))  # what is not reached comes last
+        order = np.lexsort((nodes, distance, distance < 0))  # nodes without a path to a configurable one come last
         nodes, columns = nodes[order], column[nodes[order]]
         near = distance[distance >= 0]
-        # The halo is there to give what the whole graph gives, so that its degrees count; a cut takes edges away.
+        # A segment with a halo gives the result of the whole graph, and so needs its degrees.
         whole = (degrees[0][nodes], degrees[1][nodes]) if len(halo) else None
-        columns_of_nodes = (features.node_feat, features.opcode[:, None], features.node_layout)
+        node_columns = (features.node_feat, features.opcode[:, None], features.node_layout)
+        _, colour_node, initial_colour = np.unique(
+            np.concatenate([part[nodes] for part in node_columns], axis=1),
+            axis=0,
+            return_index=True,
+            return_inverse=True,
+        )
         segments.append(
             Segment(
                 node_ids=nodes,
                 node_feat=torch.tensor(features.node_feat[nodes], device=device),
                 opcode=torch.tensor(features.opcode[nodes], dtype=torch.int64, device=device),
                 node_layout=torch.tensor(features.node_layout[nodes], dtype=torch.int64, device=device),
-                looks=_looks(np.concatenate([part[nodes] for part in columns_of_nodes], axis=1)),
+                initial_colour=initial_colour,
+                colour_node=colour_node,
                 edges=Edges(np.argsort(order)[inner], len(nodes), whole, device),
-                within=np.cumsum(np.bincount(near, minlength=1)).tolist(),
+                hop_prefixes=np.cumsum(np.bincount(near, minlength=1)).tolist(),
                 config_columns=columns[columns >= 0],
                 pooled=torch.tensor(order < len(own), device=device) if len(halo) else None,
             )
@@ -202,13 +217,8 @@ def _segments(features: GraphFeatures, partition: Partition, device: torch.devic
     return segments
 
 
-def _looks(columns: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    _, first, look = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-    return first, look
-
-
 def _ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The whole numbers of each range, one range after the other."""
+    """Return the whole numbers of all ranges, concatenated."""
     counts = stops - starts
     before = np.cumsum(counts) - counts
     return np.repeat(starts - before, counts) + np.arange(counts.sum())

@@ -1,4 +1,4 @@
-"""Whatever model a folder holds, as one thing that scores graphs."""
+"""One interface to score graphs with a model folder of any kind."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Scorer:
     """A trained model or ensemble, on the CPU.
 
     Attributes:
-        spec: what it is.
-        cut: how graphs are cut into segments for it; None where it takes them whole.
-        score: (distinct,) scores of a graph's distinct configurations, larger = slower. Is given the graph and its
-            segments, None for a whole graph.
-        embed: (distinct, width), what the model knows of each, that of the members side by side; arguments as for
-            `score`.
+        spec: its specification.
+        cut: options to cut graphs into segments for it; None for a model of whole graphs.
+        score: function of a graph and its segments, None for a whole graph, to (distinct,) scores of its distinct
+            configurations, larger = slower.
+        embed: function of the same to (distinct, width), the embedding of each distinct configuration; embeddings of
+            the members of an ensemble are concatenated.
     """
 
     spec: Spec
@@ -46,7 +46,7 @@ class Scorer:
 
 
 def load_scorer(folder: Path, memory_bytes: int) -> Scorer:
-    """Reads what the stage train wrote.
+    """Read a model folder of the stage train.
 
     Args:
         folder: the model folder.

@@ -15,23 +15,23 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.layers.layer import Mixing
 
-# Tensors of (reached nodes, configurations, width) that live at once in a layer without gradients.
+# Tensors of (varied nodes, configurations, width) that exist at once in a layer without gradients.
 _LIVE_STATES = 8
-# Tensors of (configurations, embedding width) that live at once while segments are summed, in a quarter of the memory.
+# Tensors of (configurations, embedding width) that exist at once while segments are summed, in a quarter of the memory.
 _LIVE_EMBEDDINGS = 3 * 4
-# More often costs time, as pages come back; more seldom costs memory.
+# More frequent releases cost time, as pages are allocated again; less frequent ones cost memory.
 _CHUNKS_PER_RELEASE = 16
-# Configurations that a model with attention over configurations sees at once, at most; TGraph takes as many.
+# The maximum number of configurations that a layer which mixes configurations compares; the same as in TGraph.
 RANKED_TOGETHER = 128
-# Scores closer to each other than this share of them differ by the rounding of float32, and say nothing.
-_ALIKE = 1e-6
+# Scores whose relative difference is below this differ by the rounding of float32 only.
+_ROUNDING = 1e-6
 
 
 def _release_memory() -> None:
-    """Gives freed memory back to the system.
+    """Return freed memory to the operating system.
 
-    Tensors differ a little in size from chunk to chunk, and glibc keeps the pieces in between: over many chunks they
-    grow to several times the bound. Other C libraries do without.
+    Sizes of tensors differ a little from chunk to chunk, and glibc keeps freed memory in fragments, which over many
+    chunks grow to several times the bound. Other C libraries need no such call.
     """
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
@@ -39,19 +39,20 @@ def _release_memory() -> None:
 
 @torch.no_grad()
 def sum_segments(model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], memory_bytes: int) -> Tensor:
-    """Sums fresh embeddings of all segments under some distinct configurations.
+    """Compute the sum of the embeddings of all segments under some distinct configurations.
 
     Segments are computed one after the other, each for as many distinct local configurations at once as fit.
 
-    Where a layer mixes configurations, their scores depend on what they are ranked with, and nothing is shared. Then
-    the rows are dealt out to as few groups of at most `RANKED_TOGETHER` as possible, row i to group i modulo their
-    number, and each group is computed as a whole: the result depends on `rows` and their order, not on the memory.
+    If a layer mixes configurations, scores depend on the configurations that are ranked together, and no work is
+    shared. The rows are then divided into as few groups of at most `RANKED_TOGETHER` as possible, row i into group i
+    modulo their number, and each group is computed at once: the result depends on `rows` and their order, not on the
+    memory.
 
     Args:
-        model: the cost model; it is put into evaluation mode while it computes.
+        model: the cost model; in evaluation mode meanwhile.
         graph: the graph, cut into the segments that the model was trained on.
         rows: (configurations,) int64, indices of distinct configurations.
-        memory_bytes: bound of the activations; at least one configuration is computed at once, or one group.
+        memory_bytes: bound of the activations; at least one configuration, or one group, is computed at once.
 
     Returns:
         (configurations, width * poolings).
@@ -66,7 +67,7 @@ def sum_segments(model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], 
             total[group::groups] += model.embed_rows(graph, j, rows[group::groups])
     else:
         for j, segment in enumerate(graph.segments):
-            varied = max([1, segment.reached(0), *model.varied_rows(segment)])
+            varied = max(1, model.max_varied_nodes(segment))
             chunk = max(1, memory_bytes // (varied * model.config.width * parameter.element_size() * _LIVE_STATES))
             distinct, inverse = graph.distinct(rows, j)
             embedded = total.new_empty(len(distinct), model.embedding_width)
@@ -81,7 +82,7 @@ def sum_segments(model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], 
 
 
 def _parts(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
-    """Which of so many rows are scored at once: a group of those ranked together, or as many embeddings as fit."""
+    """Yield the parts of `count` rows that are scored at once: groups ranked together, or as many as fit."""
     if Mixing.CONFIGURATIONS in model.mixing:
         groups = -(-count // RANKED_TOGETHER)
         yield from (slice(group, None, groups) for group in range(groups))
@@ -95,9 +96,9 @@ def _parts(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
 def score_configurations(
     model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], memory_bytes: int
 ) -> NDArray[np.float64]:
-    """Scores distinct configurations; the arguments are those of `sum_segments`.
+    """Score distinct configurations; the arguments are those of `sum_segments`.
 
-    The embeddings of no more rows than fit lie in memory at once.
+    Memory holds the embeddings of no more rows at once than fit.
 
     Returns:
         (configurations,) float64, larger = slower.
@@ -113,7 +114,7 @@ def score_configurations(
 def embed_configurations(
     model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], memory_bytes: int
 ) -> NDArray[np.float64]:
-    """The embeddings that distinct configurations are scored by; the arguments are those of `sum_segments`.
+    """Compute the embeddings from which configurations are scored; the arguments are those of `sum_segments`.
 
     Returns:
         (configurations, width * poolings) float64.
@@ -129,10 +130,10 @@ def mean_over_orders(
     graph: GraphInputs,
     memory_bytes: int,
 ) -> NDArray[np.float64]:
-    """What a trained model says of all distinct configurations of a graph, averaged over `model.permutations` orders.
+    """Average a result over `model.permutations` orders of all distinct configurations of a graph.
 
-    Where a layer mixes configurations, their order decides which are ranked together. The first order is that of the
-    graph; the others are drawn, the same ones on every call. Without such a layer no order plays a role, and one is
+    If a layer mixes configurations, their order determines which are ranked together. The first order is that of the
+    graph; the others are drawn, the same ones on every call. Without such a layer the order is irrelevant, and one is
     computed.
 
     Args:
@@ -156,14 +157,14 @@ def mean_over_orders(
 
 
 def mean_of_members(scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The scores of an ensemble.
+    """Compute the scores of an ensemble.
 
-    Members score on scales of their own, as a ranking loss fixes none. So the scores of each are brought to mean 0 and
-    standard deviation 1 over the graph's configurations, and averaged; a member that scores all the same has no say.
-    The result depends on what is ranked together, if only by a constant and a factor for each member.
+    A ranking loss leaves the scale of scores open, so each member's scores are standardized over the graph's
+    configurations to mean 0 and standard deviation 1, and then averaged; a member whose scores are all equal counts
+    as 0. The result depends on the configurations that are ranked together by a constant and a factor per member.
 
     Args:
-        scores: (configurations,) for each member; those of a model alone stay as they are.
+        scores: (configurations,) for each member; the scores of a single member stay unchanged.
 
     Returns:
         (configurations,) float64, larger = slower.
@@ -175,7 +176,7 @@ def mean_of_members(scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64
 
 
 def _standardised(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    if np.ptp(scores) <= _ALIKE * np.abs(scores).max():
+    if np.ptp(scores) <= _ROUNDING * np.abs(scores).max():
         return np.zeros_like(scores)
     standardised: NDArray[np.float64] = (scores - scores.mean()) / scores.std()
     return standardised

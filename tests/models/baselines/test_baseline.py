@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +160,8 @@ def test_weights_of_something_else(changes: dict[str, Any], message: str, saved:
         ({"steps": "3"}, "steps: expected"),
         ({"features": []}, "features: expected"),
         ({"method": "gst"}, "method: expected one of gradient_boosting, linear_ranking, .*, found gst"),
-        ({"settings": {**asdict(SETTINGS), "colour": 1}}, "settings: expected the values of a BaselineConfig.*colour"),
-        ({"settings": {**asdict(SETTINGS), "leaves": "many"}}, "settings: expected .*many"),
+        ({"settings": {**SETTINGS.model_dump(), "colour": 1}}, "settings: expected the values of a BaselineConfig.*colour"),
+        ({"settings": {**SETTINGS.model_dump(), "leaves": "many"}}, "settings: expected .*many"),
         ({"settings": {"leaves": 3}}, "settings: expected"),
     ],
 )

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.inputs import GraphInputs, Segment
 from hlorank.models.layers.dropout import Dropout
+from hlorank.models.node_states import NodeStates
 
 
 def test_one_mask_serves_all_configurations(make_layer: Callable[..., Dropout], segment: Segment) -> None:
@@ -20,17 +20,17 @@ def test_one_mask_serves_all_configurations(make_layer: Callable[..., Dropout], 
     assert torch.equal(layer.eval()(x, segment), x)
 
 
-def test_spreading_equals_the_plain_form(
-    make_layer: Callable[..., Dropout], make_inputs: Callable[..., GraphInputs], first_state: Callable[..., NodeStates]
+def test_the_compressed_form_equals_the_dense_form(
+    make_layer: Callable[..., Dropout], make_inputs: Callable[..., GraphInputs], make_states: Callable[..., NodeStates]
 ) -> None:
     layer = make_layer("dropout", dropout=0.5)
     for segment in make_inputs(segments=3, nodes=60).segments:
-        state = first_state(segment, 4, 6, apart=True)
+        state = make_states(segment, 4, 6, share=False)
         torch.manual_seed(1)
-        spread = layer.spread(state, segment).dense()
+        compressed = layer.forward_compressed(state, segment).dense()
         torch.manual_seed(1)
-        plain = layer(state.dense(), segment)
-        torch.testing.assert_close(spread, plain)
-        assert (plain == 0).any()
-        assert torch.equal(layer.eval().spread(state, segment).values, state.values)
+        dense = layer(state.dense(), segment)
+        torch.testing.assert_close(compressed, dense)
+        assert (dense == 0).any()
+        assert torch.equal(layer.eval().forward_compressed(state, segment).values, state.values)
         layer.train()

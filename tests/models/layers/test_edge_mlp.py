@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.edge_mlp import EdgeMlp
+from hlorank.models.node_states import NodeStates
 
 X = torch.randn(24, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
@@ -23,8 +23,8 @@ def test_equals_the_equation_and_other_nodes_get_zero(
     layer = make_layer("edge_mlp", directions=directions)
     operands, users = layer.sources.weight.chunk(2) if directions == "separate" else 2 * (layer.sources.weight,)
     result = layer(X, segment)
-    assert 0 < segment.reached(0) < 24
-    for v in range(segment.reached(0)):
+    assert 0 < segment.k_hop_prefix(0) < 24
+    for v in range(segment.k_hop_prefix(0)):
         for c in range(3):
             summed = torch.zeros(6, dtype=torch.float64)
             for (source, target), weight in zip(edge_indices, (operands, users), strict=True):
@@ -33,14 +33,14 @@ def test_equals_the_equation_and_other_nodes_get_zero(
                     read = torch.cat([layer.target.weight, weight], dim=1) @ torch.cat([X[v, c], X[u, c]])
                     summed = summed + gelu(read + layer.target.bias)
             torch.testing.assert_close(result[v, c], layer.output.weight @ summed, rtol=1e-10, atol=1e-12)
-    assert not result[segment.reached(0) :].any()
+    assert not result[segment.k_hop_prefix(0) :].any()
 
 
 def test_other_nodes_get_no_more_rows(
-    make_layer: Callable[..., EdgeMlp], segment: Segment, first_state: Callable[..., NodeStates]
+    make_layer: Callable[..., EdgeMlp], segment: Segment, make_states: Callable[..., NodeStates]
 ) -> None:
     """They keep those that a residual connection needs."""
-    state, free = first_state(segment, 5, 6, apart=False), segment.reached(0)
-    after = make_layer("edge_mlp").spread(state, segment)
-    assert len(set(after.rows.every[free:].flat)) == len(set(state.rows.every[free:].flat))
-    assert (after.rows.every[free:] == after.rows.every[free:, :1]).all()
+    state, free = make_states(segment, 5, 6, share=True), segment.k_hop_prefix(0)
+    after = make_layer("edge_mlp").forward_compressed(state, segment)
+    assert len(set(after.colouring.colour_of[free:].flat)) == len(set(state.colouring.colour_of[free:].flat))
+    assert (after.colouring.colour_of[free:] == after.colouring.colour_of[free:, :1]).all()

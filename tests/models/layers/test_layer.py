@@ -1,4 +1,4 @@
-"""Every layer mixes as far as it declares, keeps the order of what it gets, and its two forms are equal."""
+"""Every layer mixes as far as it declares, keeps the order of nodes and configurations, and has two equal forms."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.edges import Edges
 from hlorank.models.inputs import GraphInputs, Segment
 from hlorank.models.layers.layer import Layer, Mixing
 from hlorank.models.layers.registry import LAYERS
+from hlorank.models.node_states import NodeStates
 
 WIDTH, CONFIGURATIONS = 64, 3
 
@@ -97,7 +97,7 @@ def test_gradients_are_right_and_reach_every_parameter(
 @pytest.mark.parametrize("configurations", [1, 4])
 @every_layer
 @every_direction
-def test_spreading_equals_the_plain_form(
+def test_the_compressed_form_equals_the_dense_form(
     name: str,
     directions: str,
     configurations: int,
@@ -105,42 +105,38 @@ def test_spreading_equals_the_plain_form(
     nodes: int,
     make_layer: MakeLayer,
     make_inputs: MakeInputs,
-    first_state: Callable[..., NodeStates],
+    make_states: Callable[..., NodeStates],
 ) -> None:
     layer = make_layer(name, directions=directions)
     for segment in make_inputs(segments=segments, nodes=nodes).segments:
-        state = first_state(segment, configurations, 6, apart=layer.mixing is Mixing.CONFIGURATIONS)
+        state = make_states(segment, configurations, 6, share=layer.mixing is not Mixing.CONFIGURATIONS)
         x, hops = state.dense(), layer.mixing is Mixing.NEIGHBOURS
-        if layer.mixing is Mixing.SEGMENT:
-            assert layer(x, segment).isfinite().all()
-            with pytest.raises(NotImplementedError):
-                layer.spread(state, segment)
-            continue
         for k in range(3):
-            state, x = layer.spread(state, segment), layer(x, segment)
+            state, x = layer.forward_compressed(state, segment), layer(x, segment)
             torch.testing.assert_close(state.dense(), x, rtol=1e-10, atol=1e-12)
-            assert (state.hops, state.rows.reached) == (hops * (k + 1), segment.reached(hops * (k + 1)))
+            assert layer.dense_only is (layer.mixing is Mixing.SEGMENT)
+            prefix = segment.nodes if layer.dense_only else segment.k_hop_prefix(hops * (k + 1))
+            assert (state.hops, state.colouring.prefix) == (hops * (k + 1), prefix)
         parameters, towards = list(layer.parameters()), states(*x.shape)
         if parameters:
-            plain = torch.autograd.grad((x * towards).sum(), parameters, allow_unused=True)
-            sparse = torch.autograd.grad((state.dense() * towards).sum(), parameters, allow_unused=True)
-            torch.testing.assert_close(sparse, plain, rtol=1e-9, atol=1e-11)
+            dense = torch.autograd.grad((x * towards).sum(), parameters, allow_unused=True)
+            compressed = torch.autograd.grad((state.dense() * towards).sum(), parameters, allow_unused=True)
+            torch.testing.assert_close(compressed, dense, rtol=1e-9, atol=1e-11)
 
 
 def test_both_kinds_of_segments_are_among_those_of_one_node(make_inputs: MakeInputs) -> None:
     few = [make_inputs(segments=count, nodes=24).segments for count in (12, 24)]
-    assert {segment.reached(0) for segment in few[1]} == {0, 1}
+    assert {segment.k_hop_prefix(0) for segment in few[1]} == {0, 1}
     assert {len(segment.edges) for segment in few[1]} == {0} < {len(segment.edges) for segment in few[0]}
 
 
 @pytest.mark.parametrize("name", ["sage", "gcn", "graph_conv", "gin", "gatv2", "edge_mlp"])
 @every_direction
-def test_configurations_spread_before_they_join(
-    name: str, directions: str, make_layer: MakeLayer, segment: Segment, first_state: Callable[..., NodeStates]
+def test_no_node_depends_on_configurations_before_they_join(
+    name: str, directions: str, make_layer: MakeLayer, segment: Segment, make_states: Callable[..., NodeStates]
 ) -> None:
-    """Before they do, no configuration has reached a node."""
     layer = make_layer(name, directions=directions)
-    before = first_state(replace(segment, within=[0]), 3, 6, apart=False)._replace(hops=None)
-    after = layer.spread(before, segment)
-    assert (after.hops, after.rows.reached) == (None, 0)
+    before = make_states(replace(segment, hop_prefixes=[0]), 3, 6, share=True)._replace(hops=None)
+    after = layer.forward_compressed(before, segment)
+    assert (after.hops, after.colouring.prefix) == (None, 0)
     torch.testing.assert_close(after.dense(), layer(before.dense(), segment), rtol=1e-10, atol=1e-12)

@@ -132,9 +132,9 @@ def test_what_layers_mix_costs_rows(
     # Attention over configurations computes each of them, squeeze-and-excitation each node from there on.
     configurations = len(ROWS) if attention else len(np.unique(graph.partition.local_codes[ROWS, 2]))
     assert configurations < len(ROWS) or attention
-    varied = [segment.reached(1)] + [segment.nodes] * (layers - 1)
+    varied = [segment.k_hop_prefix(1)] + [segment.nodes] * (layers - 1)
     if not squeeze_excite:
-        varied = [segment.reached(1)] * 2 + [segment.reached(2)] * 2
+        varied = [segment.k_hop_prefix(1)] * 2 + [segment.k_hop_prefix(2)] * 2
     assert combine.cost.rows == sum(v * configurations + segment.nodes - v for v in varied)
     assert combine.cost.plain_rows == layers * segment.nodes * len(ROWS)
 

@@ -1,4 +1,4 @@
-"""Channel attention of each node by itself."""
+"""Channel attention of single nodes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ class ChannelAttention(nn.Module):
         self.gate = nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width), nn.Sigmoid())
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., width) to the same shape."""
+        """Compute (..., width) to the same shape."""
         gated: Tensor = x * self.gate(x)
         return gated

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.node_states import NodeStates
 
 _FIRST_TEMPERATURE = 0.5
 
@@ -34,12 +34,12 @@ class ConfigurationAttention(Layer):
         return x.shape[1] * torch.softmax(x / self.log_temperature.exp(), dim=1)
 
     def forward(self, x: Tensor, _: Segment) -> Tensor:
-        """The dense form: (nodes, configurations, width) to the same shape."""
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
         result: Tensor = self.joined(torch.cat([x, self._weights(x) * x], dim=-1))
         return result
 
-    def spread(self, state: NodeStates, _: Segment) -> NodeStates:
-        """The same: configurations with equal states have equal weights, all of them 1 where no other has come."""
-        weights = state.map_nodes(self._weights)
-        values: Tensor = self.joined(torch.cat([state.values, weights * state.values], dim=-1))
-        return state._replace(values=values)
+    def forward_compressed(self, states: NodeStates, _: Segment) -> NodeStates:
+        """Compute the same: configurations of one colour have equal weights."""
+        weights = states.map_nodes(self._weights)
+        values: Tensor = self.joined(torch.cat([states.values, weights * states.values], dim=-1))
+        return states._replace(values=values)

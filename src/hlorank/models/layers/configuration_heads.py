@@ -5,25 +5,25 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.inputs import Segment
-from hlorank.models.layers.heads import head_width
 from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.layers.parts import head_width
+from hlorank.models.node_states import NodeStates
 
 
 class ConfigurationHeads(Layer):
-    """Cross-configuration attention by dot products: each configuration of a node looks at the others.
+    """Cross-configuration attention by dot products: each configuration of a node attends to all of them.
 
     y_c = W [o_c of each head] + b, o_c = sum over configurations c' of a_cc' v_c', a_c = softmax over c' of
     q_c . k_c' / sqrt(width of a head), for each node, where q, k and v are linear in x (Vaswani et al., NeurIPS 2017,
-    arXiv 1706.03762, equation 1). The weights a_cc' are not kept, where PyTorch has a kernel that does without.
+    arXiv 1706.03762, equation 1). PyTorch's fused kernels do not store the weights a_cc'.
 
     Args:
         width: of states.
         heads: divides the width.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: `heads` does not divide `width`.
     """
 
     mixing = Mixing.CONFIGURATIONS
@@ -40,9 +40,9 @@ class ConfigurationHeads(Layer):
         return result
 
     def forward(self, x: Tensor, _: Segment) -> Tensor:
-        """The dense form: (nodes, configurations, width) to the same shape."""
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
         return self._attend(x)
 
-    def spread(self, state: NodeStates, _: Segment) -> NodeStates:
-        """The same: configurations with equal states all see what one alone would see."""
-        return state._replace(values=state.map_nodes(self._attend))
+    def forward_compressed(self, states: NodeStates, _: Segment) -> NodeStates:
+        """Compute the same: configurations of one colour have equal results."""
+        return states._replace(values=states.map_nodes(self._attend))

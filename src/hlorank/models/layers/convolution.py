@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from hlorank.models.adjacency import propagate
-from hlorank.models.compression.colouring import NodeStates
+from hlorank.models.adjacency import Adjacency, propagate
+from hlorank.models.compression.colouring import QuotientGraph
 from hlorank.models.edges import Norm
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.node_states import NodeStates
 
 
 class Convolution(Layer):
-    """y_v = b + sum over kinds k of W_k sum over u in N_k(v) of a_vu x_u.
+    """y_v = b + sum over edge types k of W_k sum over u in N_k(v) of a_vu x_u.
 
-    The kinds are the node itself, and its operands and users, or its neighbours of either direction together. What
-    the weights a_vu are is the `norm` of a subclass.
+    The edge types k are the node itself, its operands and its users, or its neighbours of either direction together.
+    The `norm` of a subclass defines the weights a_vu.
 
     Args:
         width: of states.
@@ -28,7 +30,7 @@ class Convolution(Layer):
 
     Attributes:
         norm: of the edges.
-        own_weights: the node itself has weights of its own; otherwise it is one of its neighbours.
+        own_weights: W_k of the node itself differs from that of its neighbours, if these share one.
     """
 
     mixing = Mixing.NEIGHBOURS
@@ -52,20 +54,17 @@ class Convolution(Layer):
         return self.maps[0].get_parameter("bias")
 
     def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """The dense form: (nodes, configurations, width) to the same shape."""
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
         edges, weights = segment.edges.normed(self.norm, self.shared), self._weights
         messages = (propagate(linear(x, weights[w]), part) for w, part in zip(self.weight_of, edges.parts, strict=True))
         return sum(messages, start=self._bias)
 
-    def spread(self, state: NodeStates, segment: Segment) -> NodeStates:
-        """The same, where the configurations reach one edge farther than before.
-
-        A row before is multiplied by all weights at once, and a row after sums what it receives of them.
-        """
+    def forward_compressed(self, states: NodeStates, segment: Segment) -> NodeStates:
+        """Compute the same: products of all colours before with all weights, summed over the quotient graph."""
         neighbourhood = segment.edges.normed(self.norm, self.shared).neighbourhood
-        hops, reached = state.next_reach(segment)
-        rows = state.rows.spread(neighbourhood, reached)
-        products = linear(state.values, torch.cat(list(self._weights)))
-        products = products.view(len(self.maps) * len(state.rows), -1)
-        messages = rows.messages(state.rows, neighbourhood, self.weight_of, products.device)
-        return NodeStates(propagate(products, messages) + self._bias, rows, hops)
+        colouring, hops = states.refine(segment, neighbourhood)
+        quotient = QuotientGraph.between(states.colouring, colouring, neighbourhood)
+        products = linear(states.values, torch.cat(list(self._weights))).view(-1, states.values.shape[1])
+        product = len(self.maps) * quotient.source + np.array(self.weight_of)[quotient.edge_type]
+        sums = Adjacency(product, quotient.starts, quotient.weight, len(products), products.device)
+        return NodeStates(propagate(products, sums) + self._bias, colouring, hops)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.node_states import NodeStates
 
 
 class Dropout(Layer):
-    """Dropout whose mask configurations share, so that they stay comparable within a step.
+    """Dropout with one mask for all configurations, so that they stay comparable within a step.
 
-    Its states must stand apart from those of other nodes in training; see `Encoder.nodes`.
+    In training, nodes must not share a colour, as each has a mask of its own; see `Encoder.nodes`.
 
     Args:
-        rate: the share of numbers that become 0; the others are scaled up.
+        rate: share of the numbers that become 0; the others are scaled up.
     """
 
     mixing = Mixing.ROW
@@ -30,13 +30,13 @@ class Dropout(Layer):
         return mask
 
     def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """The dense form: (nodes, configurations, width) to the same shape."""
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
         return x * self._mask(segment.nodes, x)[:, None]
 
-    def spread(self, state: NodeStates, segment: Segment) -> NodeStates:
-        """The same, once for each distinct state."""
+    def forward_compressed(self, states: NodeStates, segment: Segment) -> NodeStates:
+        """Compute the same, once for each colour."""
         if not (self.training and self.dropout.p):
-            return state
-        mask = self._mask(segment.nodes, state.values)
-        node = torch.from_numpy(state.rows.node).to(mask.device)
-        return state._replace(values=state.values * mask[node])
+            return states
+        mask = self._mask(segment.nodes, states.values)
+        node = torch.from_numpy(states.colouring.node).to(mask.device)
+        return states._replace(values=states.values * mask[node])

@@ -7,17 +7,17 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from hlorank.models.edges import Neighbourhood
+from hlorank.models.compression.colouring import Neighbourhood
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.edge_wise import EdgeWise
 
 
 class EdgeMlp(EdgeWise):
-    """What a configurable node has to do with each neighbour, summed; 0 for the other nodes.
+    """The sum over the neighbours of a configurable node of an MLP of both ends; 0 for the other nodes.
 
     y_v = W_2 sum over neighbours u of gelu(W x_v + W_u x_u + b); with separate directions W_u differs between operands
-    and users. The fourth of the Kaggle competition on TpuGraphs (discussion 456462) reads edges in this way in place of
-    message passing: those from operands, with deeper MLPs, and a post_layers of its own.
+    and users. The fourth place of the Kaggle competition on TpuGraphs (discussion 456462) uses it in place of message
+    passing, with the edges from operands only, deeper MLPs, and its own layers before the pooling.
 
     Args:
         width: of states.
@@ -29,17 +29,17 @@ class EdgeMlp(EdgeWise):
         self.output = nn.Linear(width, width, bias=False)
 
     def neighbourhood(self, segment: Segment) -> Neighbourhood:
-        """What each node receives: from itself, and if it is configurable, from its neighbours."""
-        starts, source, kind, weight, names = super().neighbourhood(segment)
-        free = segment.reached(0)  # configurable nodes come first
-        kept = (np.arange(len(kind)) < starts[free]) | (kind == 0)
+        """Return the edges to configurable nodes, and those of each node from itself."""
+        starts, source, edge_type, weight, hashes = super().neighbourhood(segment)
+        configurable = segment.k_hop_prefix(0)
+        kept = (np.arange(len(edge_type)) < starts[configurable]) | (edge_type == 0)
         starts = np.append(0, np.cumsum(kept))[starts].astype(starts.dtype)
         source = source[kept]
-        named = csr_array((names.data[kept], source, starts), shape=names.shape)
-        return Neighbourhood(starts, source, kind[kept], weight[kept], named)
+        kept_hashes = csr_array((hashes.data[kept], source, starts), shape=hashes.shape)
+        return Neighbourhood(starts, source, edge_type[kept], weight[kept], kept_hashes)
 
-    def combine(self, target: Tensor, source: Tensor, row: Tensor, rows: int) -> Tensor:
-        """New states, (rows, width), from what they receive; see `EdgeWise`."""
+    def combine(self, target: Tensor, source: Tensor, index: Tensor, states: int) -> Tensor:
+        """Compute new states, (states, width); see `EdgeWise`."""
         hidden = gelu(target + source)
-        result: Tensor = self.output(source.new_zeros(rows, source.shape[1]).index_add(0, row, hidden))
+        result: Tensor = self.output(source.new_zeros(states, source.shape[1]).index_add(0, index, hidden))
         return result

@@ -12,23 +12,24 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hlorank.models.compression.colouring import Colouring, NodeStates, Received
-from hlorank.models.edges import Neighbourhood, Norm
+from hlorank.models.compression.colouring import Colouring, Neighbourhood, QuotientGraph
+from hlorank.models.edges import Norm
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.node_states import NodeStates
 
 
 class EdgeWise(Layer):
-    """y_v = combination over kinds k and u in N_k(v) of W x_v + b and W_k x_u.
+    """y_v = combination over edge types k and u in N_k(v) of W x_v + b and W_k x_u.
 
-    The kinds are as in `Neighbourhood`. A vector for each edge cannot be helped where the combination is not linear,
-    but all of them need not be in memory at once: they are computed in pieces of about as many edges as there are
-    states before, and once more for their gradients.
+    The edge types are those of `Neighbourhood`. A combination that is not linear needs a vector for each edge, but not
+    all of them in memory at once: they are computed in pieces of about as many edges as there are states before, and
+    once more for their gradients.
 
     Args:
         width: of states.
-        shared: edges of both directions are of one kind.
-        weights_of: which of the weights W_k each kind has; -1 for a kind that is left out.
+        shared: edges of both directions are of one type.
+        weights_of: index of the weights W_k of each edge type; -1 for a type that is left out.
     """
 
     mixing = Mixing.NEIGHBOURS
@@ -41,41 +42,42 @@ class EdgeWise(Layer):
         self.sources = nn.Linear(width, (max(weights_of) + 1) * width, bias=False)
 
     def neighbourhood(self, segment: Segment) -> Neighbourhood:
-        """What each node receives."""
+        """Return the edges along which nodes receive."""
         return segment.edges.normed(Norm.SUM, self.shared).neighbourhood
 
-    def combine(self, target: Tensor, source: Tensor, row: Tensor, rows: int) -> Tensor:
-        """New states from what they receive.
+    def combine(self, target: Tensor, source: Tensor, index: Tensor, states: int) -> Tensor:
+        """Compute new states from the edges to them.
 
         Args:
-            target: (entries, width), W x_v + b.
-            source: (entries, width), W_k x_u.
-            row: (entries,) int64, ascending, the row v that receives.
-            rows: how many there are.
+            target: (edges, width), W x_v + b.
+            source: (edges, width), W_k x_u.
+            index: (edges,) int64, ascending, the new state of v.
+            states: number of new states.
 
         Returns:
-            (rows, width).
+            (states, width).
         """
         raise NotImplementedError
 
     def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """The dense form: (nodes, configurations, width) to the same shape."""
-        rows = Colouring.plain(*x.shape[:2])
-        return self._receive(x.flatten(0, 1), rows.received(rows, self.neighbourhood(segment))).view_as(x)
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
+        dense = Colouring.identity(*x.shape[:2])
+        graph = QuotientGraph.between(dense, dense, self.neighbourhood(segment))
+        return self._receive(x.flatten(0, 1), graph).view_as(x)
 
-    def spread(self, state: NodeStates, segment: Segment) -> NodeStates:
-        """The same, where the configurations reach one edge farther than before."""
+    def forward_compressed(self, states: NodeStates, segment: Segment) -> NodeStates:
+        """Compute the same on the quotient graph."""
         neighbourhood = self.neighbourhood(segment)
-        hops, reached = state.next_reach(segment)
-        rows = state.rows.spread(neighbourhood, reached)
-        return NodeStates(self._receive(state.values, rows.received(state.rows, neighbourhood)), rows, hops)
+        colouring, hops = states.refine(segment, neighbourhood)
+        quotient = QuotientGraph.between(states.colouring, colouring, neighbourhood)
+        return NodeStates(self._receive(states.values, quotient), colouring, hops)
 
-    def _receive(self, values: Tensor, received: Received) -> Tensor:
-        weights = self._weights_of[received.kind]
+    def _receive(self, values: Tensor, quotient: QuotientGraph) -> Tensor:
+        weights = self._weights_of[quotient.edge_type]
         kept = np.flatnonzero(weights >= 0)
-        starts, row = np.searchsorted(kept, received.starts), received.row[kept]
-        source = (self._weights_of.max() + 1) * received.source[kept] + weights[kept]
-        own = received.source[received.kind == 0]
+        starts, target = np.searchsorted(kept, quotient.starts), quotient.target[kept]
+        source = (self._weights_of.max() + 1) * quotient.source[kept] + weights[kept]
+        own = quotient.source[quotient.edge_type == 0]
         targets, sources = self.target(values), self.sources(values).view(-1, values.shape[1])
 
         def tensor(index: NDArray[Any]) -> Tensor:
@@ -86,11 +88,13 @@ class EdgeWise(Layer):
         states = []
         for first, last in pairwise(bounds):
             part = slice(starts[first], starts[last])
-            index = tensor(own[row[part]]), tensor(source[part]), tensor(row[part] - first), int(last - first)
+            index = tensor(own[target[part]]), tensor(source[part]), tensor(target[part] - first), int(last - first)
             states.append(
                 checkpoint(self._piece, targets, sources, *index, use_reentrant=False, preserve_rng_state=False)
             )
         return torch.cat(states)
 
-    def _piece(self, targets: Tensor, sources: Tensor, own: Tensor, source: Tensor, row: Tensor, rows: int) -> Tensor:
-        return self.combine(targets.index_select(0, own), sources.index_select(0, source), row, rows)
+    def _piece(
+        self, targets: Tensor, sources: Tensor, own: Tensor, source: Tensor, index: Tensor, states: int
+    ) -> Tensor:
+        return self.combine(targets.index_select(0, own), sources.index_select(0, source), index, states)

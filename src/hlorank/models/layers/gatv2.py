@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
 from hlorank.models.layers.edge_wise import EdgeWise
-from hlorank.models.layers.heads import head_width
+from hlorank.models.layers.parts import head_width
 
 _SLOPE = 0.2
 
@@ -25,7 +25,7 @@ class Gatv2(EdgeWise):
         shared: edges of both directions have the same weights.
 
     Raises:
-        ConfigError: the heads do not divide the width.
+        ConfigError: `heads` does not divide `width`.
     """
 
     def __init__(self, width: int, heads: int, shared: bool) -> None:
@@ -34,11 +34,11 @@ class Gatv2(EdgeWise):
         nn.init.xavier_uniform_(self.attention)
         self.bias = nn.Parameter(torch.zeros(width))
 
-    def combine(self, target: Tensor, source: Tensor, row: Tensor, rows: int) -> Tensor:
-        """New states, (rows, width), from what they receive; see `EdgeWise`."""
+    def combine(self, target: Tensor, source: Tensor, index: Tensor, states: int) -> Tensor:
+        """Compute new states, (states, width); see `EdgeWise`."""
         from torch_geometric.utils import softmax  # takes as long to import as PyTorch
 
-        split = len(row), *self.attention.shape
+        split = len(index), *self.attention.shape
         scores = (leaky_relu(target + source, _SLOPE).view(split) * self.attention).sum(dim=-1)
-        messages = softmax(scores, row, num_nodes=rows)[..., None] * source.view(split)
-        return self.bias + source.new_zeros(rows, source.shape[1]).index_add(0, row, messages.flatten(-2))
+        messages = softmax(scores, index, num_nodes=states)[..., None] * source.view(split)
+        return self.bias + source.new_zeros(states, source.shape[1]).index_add(0, index, messages.flatten(-2))

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from hlorank.models.adjacency import Adjacency, propagate
-from hlorank.models.compression.colouring import NodeStates
+from hlorank.models.compression.colouring import QuotientGraph
 from hlorank.models.edges import Norm
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
-from hlorank.models.layers.mlp import mlp
+from hlorank.models.layers.parts import mlp
+from hlorank.models.node_states import NodeStates
 
 
 class Gin(Layer):
-    """Sums over neighbours, which tell apart what means do not.
+    """Sums over neighbours, which distinguish neighbourhoods that means do not.
 
     y_v = MLP((1 + e) x_v + sum of x_u over neighbours u), e learned (Xu et al., ICLR 2019, arXiv 1810.00826,
     equation 4.1). With separate directions the MLP reads two such sums, over operands and over users, each with its e.
@@ -41,22 +42,21 @@ class Gin(Layer):
         return result
 
     def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """The dense form: (nodes, configurations, width) to the same shape."""
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
         _, *directions = segment.edges.normed(Norm.SUM, self.shared).parts
         return self._combined(x, (propagate(x, part) for part in directions))
 
-    def spread(self, state: NodeStates, segment: Segment) -> NodeStates:
-        """The same, where the configurations reach one edge farther than before."""
+    def forward_compressed(self, states: NodeStates, segment: Segment) -> NodeStates:
+        """Compute the same on the quotient graph."""
         neighbourhood = segment.edges.normed(Norm.SUM, self.shared).neighbourhood
-        hops, reached = state.next_reach(segment)
-        rows = state.rows.spread(neighbourhood, reached)
-        received = rows.received(state.rows, neighbourhood)
+        colouring, hops = states.refine(segment, neighbourhood)
+        quotient = QuotientGraph.between(states.colouring, colouring, neighbourhood)
 
-        def summed(kind: int) -> Tensor:
-            entries = received.kind == kind
-            starts = np.searchsorted(received.row[entries], np.arange(len(rows) + 1))
-            source = received.source[entries]
-            return propagate(state.values, Adjacency(source, starts, None, len(state.rows), state.values.device))
+        def summed(edge_type: int) -> Tensor:
+            edges = quotient.edge_type == edge_type
+            starts = np.searchsorted(quotient.target[edges], np.arange(len(colouring) + 1))
+            sums = Adjacency(quotient.source[edges], starts, None, len(states.values), states.values.device)
+            return propagate(states.values, sums)
 
-        own, *sums = (summed(kind) for kind in range(1 + len(self.epsilon)))
-        return NodeStates(self._combined(own, sums), rows, hops)
+        own, *sums = (summed(edge_type) for edge_type in range(1 + len(self.epsilon)))
+        return NodeStates(self._combined(own, sums), colouring, hops)

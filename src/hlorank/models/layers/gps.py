@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from hlorank.models.inputs import Segment
 from hlorank.models.layers.layer import Layer, Mixing
 from hlorank.models.layers.linear_attention import LinearAttention
-from hlorank.models.layers.mlp import mlp
+from hlorank.models.layers.parts import mlp
 from hlorank.models.layers.sage import Sage
 
 
@@ -24,7 +24,7 @@ class Gps(Layer):
         shared: edges of both directions have the same weights.
 
     Raises:
-        ConfigError: the heads do not divide the width.
+        ConfigError: `heads` does not divide `width`.
     """
 
     mixing = Mixing.SEGMENT
@@ -37,7 +37,7 @@ class Gps(Layer):
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
 
     def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """The dense form: (nodes, configurations, width) to the same shape."""
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
         after_near, after_far, last = self.norms
         both = after_near(x + self.near(x, segment)) + after_far(x + self.far(x, segment))
         result: Tensor = last(both + self.mlp(both))

@@ -26,7 +26,7 @@ class InstanceNorm(Layer):
         self.offset = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor, _: Segment) -> Tensor:
-        """The dense form: (nodes, configurations, width) to the same shape."""
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
         # PyTorch's own wants the nodes on the last axis, which copies, and refuses a single node.
         variance, mean = torch.var_mean(x, dim=0, correction=0)
         return torch.addcmul(self.offset, x - mean, self.scale * torch.rsqrt(variance + _EPSILON))

@@ -1,4 +1,4 @@
-"""What every layer has: how far it mixes, and two forms with equal results."""
+"""The interface of layers: how far a layer mixes states, its dense form and its compressed form."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from hlorank.models.compression.colouring import NodeStates
 from hlorank.models.inputs import Segment
+from hlorank.models.node_states import NodeStates
 
 
 class Mixing(Enum):
-    """What the new state of a node under a configuration depends on, besides its own state under it.
+    """States that the new state of a node under a configuration depends on, besides its own state.
 
     Attributes:
-        ROW: nothing.
+        ROW: none.
         NEIGHBOURS: the states of the neighbours under the same configuration.
         SEGMENT: the states of all nodes of the segment under the same configuration.
         CONFIGURATIONS: the states of the node under the other configurations.
@@ -30,22 +30,28 @@ class Mixing(Enum):
 class Layer(nn.Module):
     """A layer of the cost model.
 
-    `forward` is the dense form: it computes every node under every configuration. `spread` gives the configuration
-    axis only to nodes that a configurable node can reach; a layer that mixes over the segment has no such form.
+    A layer needs its `mixing` and `forward`, the dense form, which computes every node under every configuration. It
+    may also define `forward_compressed`, which computes each colour once; otherwise that form, and all layers after
+    it, are dense. Both forms give equal results.
 
     Attributes:
-        mixing: how far it mixes.
+        mixing: how far the layer mixes states.
     """
 
     mixing: ClassVar[Mixing]
 
     def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """The dense form: (nodes, configurations, width) to the same shape."""
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
         raise NotImplementedError
 
-    def spread(self, state: NodeStates, segment: Segment) -> NodeStates:
-        """The same, where nodes that no configuration reaches are computed once."""
-        raise NotImplementedError
+    def forward_compressed(self, states: NodeStates, segment: Segment) -> NodeStates:
+        """Compute the same from one state for each colour; here in the dense form."""
+        return NodeStates.of_dense(self(states.dense(), segment))
+
+    @property
+    def dense_only(self) -> bool:
+        """Whether the layer has no compressed form of its own."""
+        return type(self).forward_compressed is Layer.forward_compressed
 
 
 class RowLayer(Layer):
@@ -62,10 +68,10 @@ class RowLayer(Layer):
         self.module = module
 
     def forward(self, x: Tensor, _: Segment) -> Tensor:
-        """The dense form: (nodes, configurations, width) to the same shape."""
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
         result: Tensor = self.module(x)
         return result
 
-    def spread(self, state: NodeStates, _: Segment) -> NodeStates:
-        """The same, once for each distinct state."""
-        return state._replace(values=self.module(state.values))
+    def forward_compressed(self, states: NodeStates, _: Segment) -> NodeStates:
+        """Compute the same, once for each colour."""
+        return states._replace(values=self.module(states.values))

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.nn.functional import elu
 
 from hlorank.models.inputs import Segment
-from hlorank.models.layers.heads import head_width
 from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.layers.parts import head_width
 
-_LEAST_TOTAL = 1e-6
+_MIN_TOTAL = 1e-6
 
 
 class LinearAttention(Layer):
@@ -25,7 +25,7 @@ class LinearAttention(Layer):
         heads: divides the width.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: `heads` does not divide `width`.
     """
 
     mixing = Mixing.SEGMENT
@@ -37,11 +37,11 @@ class LinearAttention(Layer):
         self.output = nn.Linear(width, width)
 
     def forward(self, x: Tensor, _: Segment) -> Tensor:
-        """The dense form: (nodes, configurations, width) to the same shape."""
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
         queries, keys, values = (part.unflatten(-1, self._split) for part in self.inputs(x).chunk(3, dim=-1))
         queries, keys = elu(queries) + 1, elu(keys) + 1
         total = torch.einsum("nchk,chk->nch", queries, keys.sum(dim=0))
         sums = torch.einsum("nchk,chkv->nchv", queries, torch.einsum("nchk,nchv->chkv", keys, values))
         # All features may round to 0, as elu does to -1.
-        result: Tensor = self.output((sums / total.clamp(min=_LEAST_TOTAL)[..., None]).flatten(-2))
+        result: Tensor = self.output((sums / total.clamp(min=_MIN_TOTAL)[..., None]).flatten(-2))
         return result

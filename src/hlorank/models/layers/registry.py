@@ -1,4 +1,4 @@
-"""Layers by the names that the configuration has for them."""
+"""LAYERS, the extension point: layers by the names that the configuration uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from torch import nn
 
-from hlorank.config import ConfigError, ModelConfig
+from hlorank.config import ModelConfig, find
 from hlorank.models.layers.channel_attention import ChannelAttention
 from hlorank.models.layers.configuration_attention import ConfigurationAttention
 from hlorank.models.layers.configuration_heads import ConfigurationHeads
@@ -19,10 +19,9 @@ from hlorank.models.layers.gin import Gin
 from hlorank.models.layers.gps import Gps
 from hlorank.models.layers.graph_conv import GraphConv
 from hlorank.models.layers.instance_norm import InstanceNorm
-from hlorank.models.layers.l2_norm import L2Norm
 from hlorank.models.layers.layer import Layer, RowLayer
 from hlorank.models.layers.linear_attention import LinearAttention
-from hlorank.models.layers.mlp import mlp
+from hlorank.models.layers.parts import L2Norm, mlp
 from hlorank.models.layers.sage import Sage
 from hlorank.models.layers.squeeze_excite import SqueezeExcite
 
@@ -53,23 +52,22 @@ LAYERS: Mapping[str, Callable[[ModelConfig], Layer]] = MappingProxyType(
         "leaky_relu": lambda _: RowLayer(nn.LeakyReLU(_LEAK)),
     }
 )
-"""Each makes one layer of a configuration's width."""
+"""Functions that make a layer, by its name in model.stem, model.block and model.post_layers."""
 
 RESIDUAL = "residual"
-"""Not a layer: adds what came into the block."""
+"""Adds the input of the block; allowed where the names of layers are."""
 
 
 def make_layer(name: str, config: ModelConfig, key: str) -> Layer:
-    """The layer of a name.
+    """Make a layer.
 
     Args:
-        name: of `LAYERS`.
-        config: says how wide it is, and more.
-        key: where the name stands in the configuration.
+        name: of the layer.
+        config: its width and other settings.
+        key: of the configuration that holds the name.
 
     Raises:
-        ConfigError: there is no such layer.
+        ConfigError: LAYERS has no layer of that name, or `config` does not fit it.
     """
-    if name not in LAYERS:
-        raise ConfigError(f"{key}: expected layers out of {', '.join(sorted(LAYERS))}, found {name!r}")
-    return LAYERS[name](config)
+    layer: Layer = find(LAYERS, key, name)(config)
+    return layer

@@ -11,7 +11,7 @@ _REDUCTION = 16
 
 
 class SqueezeExcite(Layer):
-    """Channel attention: the mean over a segment's nodes says how much each channel counts.
+    """Channel attention: a gate for each channel, from the mean over a segment's nodes.
 
     y = x * sigmoid(W_2 relu(W_1 s + b_1) + b_2), s = mean over nodes of x, for each configuration (Hu et al.,
     CVPR 2018, arXiv 1709.01507, equations 2 to 4, with its reduction ratio 16).
@@ -25,6 +25,6 @@ class SqueezeExcite(Layer):
         self.gate = nn.Sequential(nn.Linear(width, squeezed), nn.ReLU(), nn.Linear(squeezed, width), nn.Sigmoid())
 
     def forward(self, x: Tensor, _: Segment) -> Tensor:
-        """The dense form: (nodes, configurations, width) to the same shape."""
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
         gated: Tensor = x * self.gate(x.mean(dim=0))
         return gated

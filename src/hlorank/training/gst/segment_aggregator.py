@@ -116,7 +116,7 @@ class SegmentAggregator:
         before = model.computed_rows
         embedding = model.embed_rows(step.graph, j, step.rows)
         self.cost.rows += model.computed_rows - before
-        self.cost.plain_rows += model.plain_layers * step.graph.segments[j].nodes * len(step.rows)
+        self.cost.plain_rows += model.dense_rows(step.graph.segments[j], len(step.rows))
         return embedding
 
     def _stale(
