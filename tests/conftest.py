@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -266,7 +265,7 @@ def linear_model(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactor
         )
         folder = tmp_path_factory.mktemp("model")
         weight = np.random.default_rng(0).normal(size=columns)
-        save_baseline(folder, Linear(weight, np.ones(columns)), replace(spec, **changes))
+        save_baseline(folder, Linear(weight, np.ones(columns)), spec.model_copy(update=changes))
         return folder
 
     return make

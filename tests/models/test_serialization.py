@@ -1,4 +1,4 @@
-"""Model folders: what is saved comes back bit by bit, and damage is named."""
+"""Model folders: loading returns what was saved bit by bit, and damage is an error with the name of the file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,7 @@ def write_sealed(folder: Path, value: dict[str, Any]) -> None:
 def test_a_loaded_model_gives_the_same_scores(saved: Saved, graphs: GraphLoader) -> None:
     folder, model, spec = saved
     (loaded,), loaded_spec = load_model(folder, CPU)
-    assert loaded_spec.to_json() == spec.to_json()
+    assert loaded_spec.model_dump(mode="json") == spec.model_dump(mode="json")
     assert (loaded_spec.model, loaded_spec.steps, loaded_spec.whole_graph) == (spec.model, 12, False)
     graph = graphs.open("valid", graphs.store.graphs("valid")[0])
     rows = np.arange(20)
@@ -92,9 +91,9 @@ def test_files_are_plain(saved: Saved) -> None:
     assert weights.keys() == {f"0.{name}" for name in model.state_dict()}
 
 
-def test_members_come_back_in_their_order(spec: ModelSpec, tmp_path: Path) -> None:
+def test_members_keep_their_order(spec: ModelSpec, tmp_path: Path) -> None:
     torch.manual_seed(1)
-    spec = replace(spec, members=3)
+    spec = spec.model_copy(update={"members": 3})
     members = [CostModel(spec.model, input_sizes(spec.features), spec.aggregation) for _ in range(3)]
     save_model(tmp_path / "model", members, spec)
     loaded, loaded_spec = load_model(tmp_path / "model", CPU)
@@ -130,7 +129,7 @@ def other_shape(path: Path) -> None:
     ("damage", "message"),
     [
         (Path.unlink, "no such file"),
-        (flip_a_bit, r"sha256: expected [0-9a-f]{64}, as spec.json says"),
+        (flip_a_bit, r"sha256: expected [0-9a-f]{64}"),
         (other_shape, "sha256"),
         (lambda path: path.write_bytes(path.read_bytes()[:-100]), "sha256"),
         (lambda path: path.write_bytes(b""), "sha256"),
@@ -155,31 +154,33 @@ def test_weights_of_another_model(saved: Saved, graphs: GraphLoader) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"colour": 1}, r"keys: expected .* found .*'colour'"),
-        ({"steps": "12"}, "steps: expected"),
-        ({"steps": True}, "steps: expected"),
-        ({"whole_graph": "no"}, "whole_graph: expected"),
-        ({"method": None}, "method: expected"),
-        ({"features": []}, "features: expected"),
-        ({"model": {"width": 6}}, "model: expected"),
-        ({"aggregation": "median"}, "model: expected .*'median'"),
+        ({"colour": 1}, "colour"),
+        ({"steps": "12"}, "steps=12"),
+        ({"steps": True}, "steps=true"),
+        ({"whole_graph": "no"}, "whole_graph=no"),
+        ({"method": None}, "method=null"),
+        ({"method": 3}, "method=3"),
+        ({"features": []}, "features"),
+        ({"model": {"width": 6}}, r"model\.blocks"),
+        ({"aggregation": "median"}, "aggregation=median"),
     ],
 )
 def test_damaged_specs(change: dict[str, Any], message: str, saved: Saved) -> None:
     folder, *_ = saved
     write_sealed(folder, {**content(folder), **change})
-    with pytest.raises(DataError, match=rf"model/spec\.json: {message}"):
+    with pytest.raises(DataError, match=rf"model/spec\.json: .*{message}"):
         load_model(folder, CPU)
 
 
 @pytest.mark.parametrize(
-    ("change", "found"), [({"colour": 1}, "colour"), ({"width": "wide"}, "wide"), ({"pooling": ["min"]}, r"\['min'\]")]
+    ("change", "found"),
+    [({"colour": 1}, r"model\.colour"), ({"width": "wide"}, "width=wide"), ({"pooling": ["min"]}, "pooling.*=min")],
 )
 def test_damaged_settings_of_the_model(change: dict[str, Any], found: str, saved: Saved) -> None:
     folder, *_ = saved
     value = content(folder)
     write_sealed(folder, {**value, "model": {**value["model"], **change}})
-    with pytest.raises(DataError, match=rf"model/spec\.json: model: expected .*{found}"):
+    with pytest.raises(DataError, match=rf"model/spec\.json: .*{found}"):
         load_model(folder, CPU)
 
 
@@ -188,7 +189,7 @@ def test_specs_that_are_missing_incomplete_or_of_another_featurization(saved: Sa
     value = content(folder)
     changed = {**value["features"], "opcodes": value["features"]["opcodes"][:-1]}
     for wrong, message in (
-        ({key: value[key] for key in value.keys() - {"steps"}}, "keys"),
+        ({key: value[key] for key in value.keys() - {"steps"}}, "keys: .*steps"),
         ({**value, "features": {**value["features"], "fingerprint": "0" * 16}}, "fingerprint"),
         ({**value, "features": changed}, "opcode_embedding"),
     ):
@@ -228,7 +229,7 @@ def test_a_changed_spec_is_refused_wherever_it_was_changed(saved: Saved) -> None
     tops = {place[0]: place for place in places}.values()
     for place in [*tops, *(places[number] for number in some)]:
         (folder / SPEC).write_text(json.dumps(changed_at(value, place)))
-        with pytest.raises(DataError, match=r"spec\.json: spec_sha256: expected [0-9a-f]{64}.* it was changed since"):
+        with pytest.raises(DataError, match=r"spec\.json: spec_sha256: expected [0-9a-f]{64}"):
             load_model(folder, CPU)
     for wrong in ({**value, "added": 1}, {key: part for key, part in value.items() if key != "spec_sha256"}):
         (folder / SPEC).write_text(json.dumps(wrong))

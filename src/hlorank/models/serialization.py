@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
+from pydantic import ConfigDict, InstanceOf, PlainSerializer, StrictBool, StrictInt
 from safetensors.torch import load_file, save
 from torch import nn
 
@@ -20,98 +20,59 @@ from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file, writ
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import InputSizes
 
-_WEIGHTS_DIGEST, _SPEC_DIGEST = "weights_sha256", "spec_sha256"
+_DIGESTS = _WEIGHTS_DIGEST, _SPEC_DIGEST = "weights_sha256", "spec_sha256"
 
 
-@dataclass(frozen=True)
-class Spec:
-    """What a trained model of any kind is, and what it needs to score a graph.
+class Spec(Section):
+    """The specification of a trained model of any kind: its origin, and all that scoring a graph needs."""
 
-    Attributes:
-        version: of hlorank.
-        collection: address of the collection that it was trained on.
-        method: how it was trained.
-        data: fingerprint of the data that it was trained on.
-        steps: optimizer steps taken, trees, or iterations of a solver; 1 for a rule, which takes none; 0 for a model
-            that found nothing to train on.
-        features: how raw graphs become inputs.
-    """
+    model_config = ConfigDict(coerce_numbers_to_str=False)
 
     version: str
+    """Version of hlorank."""
     collection: str
+    """Address of the collection that it was trained on."""
     method: str
+    """Training method or baseline."""
     data: str
-    steps: int
-    features: FeatureSpec
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        plain["features"] = self.features.to_json()
-        return {
-            name: value.model_dump(mode="json") if isinstance(value, Section) else value
-            for name, value in plain.items()
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """The inverse of `to_json`.
-
-        Raises:
-            DataError: a key is missing, unknown or of a wrong type.
-        """
-        if value.keys() != cls.__dataclass_fields__.keys():
-            raise DataError("keys", f"{sorted(cls.__dataclass_fields__)}", sorted(value))
-        parts = dict(value)
-        for key, kind in get_type_hints(cls).items():
-            plain = kind if kind in (str, int, bool) else dict
-            if type(value[key]) is not plain:
-                raise DataError(key, f"JSON that Python reads as {plain.__name__}", value[key])
-            if kind is FeatureSpec:
-                parts[key] = FeatureSpec.from_json(value[key])
-            elif plain is dict:
-                try:
-                    parts[key] = parse(kind, value[key])
-                except ConfigError as error:
-                    raise DataError(key, f"the values of a {kind.__name__}", error) from None
-        return cls(**parts)
+    """Fingerprint of the data that it was trained on."""
+    steps: StrictInt
+    """Optimizer steps, trees, or iterations of a solver; 1 for a rule; 0 where there was nothing to train on."""
+    features: Annotated[InstanceOf[FeatureSpec], PlainSerializer(FeatureSpec.to_json)]
+    """Transformation of raw graphs into inputs."""
 
 
-@dataclass(frozen=True)
 class ModelSpec(Spec):
-    """What a trained cost model is.
-
-    Attributes:
-        model: widths, layers and pooling.
-        aggregation: of segment embeddings.
-        whole_graph: graphs are scored as one segment; otherwise as the segments of `partition`.
-        partition: fingerprint of the partition, empty for whole graphs.
-        cut: how to cut a graph that is in no store, as those of `partition` were; of no use for whole graphs.
-        members: models of this kind in the folder, an ensemble if there are several.
-    """
+    """The specification of a trained cost model."""
 
     model: ModelConfig
-    aggregation: str
-    whole_graph: bool
+    """Widths, layers and pooling."""
+    aggregation: Literal["mean", "sum"]
+    """Aggregation of segment embeddings."""
+    whole_graph: StrictBool
+    """Graphs are scored as one segment; otherwise as the segments of `partition`."""
     partition: str
+    """Fingerprint of the partition, empty for whole graphs."""
     cut: PartitionConfig
-    members: int
+    """Options to cut a graph that is in no store, those of `partition`; without meaning for whole graphs."""
+    members: StrictInt
+    """Number of models of this kind in the folder, above 1 for an ensemble."""
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
 def input_sizes(spec: FeatureSpec) -> InputSizes:
-    """The sizes of the inputs that a feature specification makes."""
+    """Return the sizes of the inputs that a feature specification makes."""
     tile_columns = 0 if spec.tile_columns is None else len(spec.tile_columns.columns)
     return InputSizes(spec.kind, len(spec.node_columns.columns), len(spec.opcodes) + 1, tile_columns)
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """What spec.json holds: a JSON object with the SHA-256 of the rest of it, as JSON with sorted keys and no blanks.
+    """Return a JSON object with the SHA-256 of its other entries, as JSON with sorted keys and no spaces.
 
     Args:
-        value: the object; a digest that it holds already is replaced.
+        value: the object; its own digest, if any, is replaced.
     """
     content = {key: part for key, part in value.items() if key != _SPEC_DIGEST}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -119,50 +80,62 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save_folder(folder: Path, weights: bytes, spec: Spec) -> None:
-    """Writes weights and specification, each file in one step; the latter holds the SHA-256 of both."""
+    """Write weights and specification, each file atomically; the latter holds the SHA-256 of both."""
     write_atomic(folder / WEIGHTS, lambda file: file.write(weights))
-    write_json(folder / SPEC, sealed({**spec.to_json(), _WEIGHTS_DIGEST: sha256_file(folder / WEIGHTS)}))
+    write_json(folder / SPEC, sealed({**spec.model_dump(mode="json"), _WEIGHTS_DIGEST: sha256_file(folder / WEIGHTS)}))
 
 
 def _check_origin(value: Mapping[str, Any]) -> None:
-    """Raises DataError for what another minor version of hlorank wrote, and for what was changed since."""
+    """Raise DataError for a specification of another minor version of hlorank, or changed after it was written."""
     version = str(value.get("version"))
     if version.split(".")[:2] != __version__.split(".")[:2]:
         remedy = f"{version}; train it again, or install hlorank {version}"
         raise DataError("version", f"that of this hlorank, {__version__}, but for the patch level", remedy)
     if (expected := sealed(value)[_SPEC_DIGEST]) != (found := value.get(_SPEC_DIGEST)):
-        changed = f"{found}: it was changed since the training; take the original, or train again"
-        raise DataError(_SPEC_DIGEST, f"{expected}, as the rest of the file says", changed)
+        changed = f"{found}: the file was changed after training; take the original, or train again"
+        raise DataError(_SPEC_DIGEST, f"{expected}, the digest of the rest of the file", changed)
+
+
+def _parse_spec(kind: type[AnySpec], values: dict[str, Any]) -> AnySpec:
+    if not isinstance(features := values.get("features"), dict):
+        raise DataError("features", "a JSON object", features)
+    try:
+        return parse(kind, {**values, "features": FeatureSpec.from_json(features)})
+    except ConfigError as error:
+        raise DataError("keys", f"those of a {kind.__name__}", str(error).replace("\n", "; ")) from None
 
 
 def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
-    """The specification of a model folder, and the path of its weights, which are what `save_folder` wrote.
+    """Read the specification of a model folder, and check the digest of its weights.
+
+    Returns:
+        The specification, and the path of the weights.
 
     Raises:
         DataError: a file is missing, damaged or changed, another version of hlorank wrote it, or the specification is
-            of another kind.
+            not a `kind`.
     """
     value, path = read_json(folder / SPEC), folder / WEIGHTS
     try:
         _check_origin(value)
-        spec = kind.from_json({key: part for key, part in value.items() if key not in (_WEIGHTS_DIGEST, _SPEC_DIGEST)})
+        spec = _parse_spec(kind, {key: part for key, part in value.items() if key not in _DIGESTS})
     except DataError as error:
         raise error.in_file(folder / SPEC) from None
     if not path.is_file():
         raise DataError("file", "the weights of a model", "no such file", file=path)
     if (found := sha256_file(path)) != (expected := value.get(_WEIGHTS_DIGEST)):
-        raise DataError("sha256", f"{expected}, as {SPEC} says", found, file=path)
+        raise DataError("sha256", f"{expected}, as in {SPEC}", found, file=path)
     return spec, path
 
 
 def save_model(folder: Path, members: Sequence[CostModel], spec: ModelSpec) -> None:
-    """Writes a cost model, or several as an ensemble; the names of weights begin with the number of their member."""
+    """Write a cost model or an ensemble; the names of weights begin with the number of their member."""
     weights = nn.ModuleList(members).state_dict()
     save_folder(folder, save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}), spec)
 
 
 def load_model(folder: Path, device: torch.device) -> tuple[list[CostModel], ModelSpec]:
-    """Reads what `save_model` wrote: the members, of which a model alone is the only one.
+    """Read the members of a model folder, one or more, and its specification.
 
     Raises:
         DataError: a file is missing or damaged, or the weights do not fit the specification.

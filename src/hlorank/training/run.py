@@ -6,7 +6,6 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +127,7 @@ def _train_members(
         best = float(np.mean(taus)) if taus else None
         if spec.members > 1 and best is not None:
             mlflow.log_metric(VALID_TAU, best)
-        save_model(output, models, replace(spec, steps=sum(result.steps for result in results)))
+        save_model(output, models, spec.model_copy(update={"steps": sum(result.steps for result in results)}))
         history = [{"member": number, **row} for number, result in enumerate(results) for row in result.history]
         keep_record(config, run_id, history, output, best, sum(result.seconds for result in results))
     shutil.rmtree(state)

@@ -97,7 +97,7 @@ def test_a_loaded_baseline_gives_the_same_scores(
     predictor, spec = predictors[method], spec_of(method, store)
     save_baseline(tmp_path, predictor, spec)
     loaded, loaded_spec = load_baseline(tmp_path)
-    assert loaded_spec.to_json() == spec.to_json()
+    assert loaded_spec.model_dump(mode="json") == spec.model_dump(mode="json")
     assert loaded_spec.settings == SETTINGS
     assert type(loaded.predictor) is type(predictor)
     for name, array in vars(predictor).items():
@@ -131,7 +131,7 @@ def flip_a_bit(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"), [(Path.unlink, "no such file"), (flip_a_bit, r"sha256: expected [0-9a-f]{64}, as spec.json")]
+    ("damage", "message"), [(Path.unlink, "no such file"), (flip_a_bit, r"sha256: expected [0-9a-f]{64}")]
 )
 def test_damaged_weights(damage: Callable[[Path], object], message: str, saved: Path) -> None:
     damage(saved / WEIGHTS)
@@ -156,18 +156,18 @@ def test_weights_of_something_else(changes: dict[str, Any], message: str, saved:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"colour": 1}, r"keys: expected .* found .*'colour'"),
-        ({"steps": "3"}, "steps: expected"),
-        ({"features": []}, "features: expected"),
-        ({"method": "gst"}, "method: expected one of gradient_boosting, linear_ranking, .*, found gst"),
-        ({"settings": {**SETTINGS.model_dump(), "colour": 1}}, "settings: expected the values of a BaselineConfig.*colour"),
-        ({"settings": {**SETTINGS.model_dump(), "leaves": "many"}}, "settings: expected .*many"),
-        ({"settings": {"leaves": 3}}, "settings: expected"),
+        ({"colour": 1}, "colour"),
+        ({"steps": "3"}, "steps=3"),
+        ({"features": []}, "features"),
+        ({"method": "gst"}, "method: .*gst"),
+        ({"settings": {**SETTINGS.model_dump(), "colour": 1}}, r"settings\.colour"),
+        ({"settings": {**SETTINGS.model_dump(), "leaves": "many"}}, r"settings\.leaves=many"),
+        ({"settings": {"leaves": 3}}, r"settings\.learning_rate"),
     ],
 )
 def test_damaged_specs(change: dict[str, Any], message: str, saved: Path) -> None:
     write_json(saved / SPEC, sealed(read_json(saved / SPEC) | change))
-    with pytest.raises(DataError, match=rf"model/spec\.json: {message}"):
+    with pytest.raises(DataError, match=rf"model/spec\.json: .*{message}"):
         load_baseline(saved)
 
 
@@ -178,5 +178,5 @@ def test_the_arrays_are_those_of_the_method(saved: Path) -> None:
 
 
 def test_a_baseline_is_no_cost_model(saved: Path) -> None:
-    with pytest.raises(DataError, match=r"spec\.json: keys: expected .*'partition'"):
+    with pytest.raises(DataError, match=r"spec\.json: .*partition"):
         load_model(saved, torch.device("cpu"))

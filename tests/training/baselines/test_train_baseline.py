@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -180,31 +179,6 @@ def test_nothing_to_train_on(
     assert len(history(tmp_path / "model")) == int(rule)
     (run,) = runs(config)
     assert (run.info.status, run.data.tags["trained"]) == ("FINISHED", "False")
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "remedy"),
-    [
-        ("baseline.iterations", 0, "to at least 1"),
-        ("baseline.leaves", 1, "to at least 2"),
-        ("baseline.min_leaf", 0, "to at least 1"),
-        ("baseline.l2", -0.5, "to at least 0"),
-        ("baseline.rows_per_graph", 1, "to at least 2"),
-        ("baseline.pairs_per_graph", 1, "to at least 2"),
-        ("baseline.strengths", [], "to numbers above 0, at least one"),
-        ("baseline.strengths", [0.1, 0.0], "to numbers above 0, at least one"),
-        ("baseline.learning_rate", 0.0, "above 0"),
-        ("seed", -1, "to at least 0"),
-    ],
-)
-def test_mistakes_are_named_before_anything_is_written(
-    key: str, value: object, remedy: str, small: Settings, tmp_path: Path, runs: Runs
-) -> None:
-    config = small(**{key: value})
-    with pytest.raises(ConfigError, match=re.escape(f"{key}={value}: set it {remedy}")):
-        train_baseline(config, tmp_path / "model")
-    assert not runs(config)
-    assert not (tmp_path / "model").exists()
 
 
 def test_tiles_have_no_default(small: Settings, tmp_path: Path, runs: Runs) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -32,15 +31,11 @@ BASELINES: Mapping[str, type[Predictor]] = MappingProxyType(
 _COLUMN_BYTES = 16  # what a configuration takes of memory while it is scored, for each column
 
 
-@dataclass(frozen=True)
 class BaselineSpec(Spec):
-    """What a trained baseline is.
-
-    Attributes:
-        settings: what it was fitted with.
-    """
+    """The specification of a trained baseline."""
 
     settings: BaselineConfig
+    """Settings that it was fitted with."""
 
 
 class Baseline:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -146,7 +145,7 @@ def _fit(config: Config, spec: BaselineSpec, key: str, store: FeatureStore, outp
             log.warning("%s: nothing is left to train on; the model scores all configurations alike", spec.collection)
             predictor, steps = recipe.untrained(pooled_columns(input_sizes(store.spec))), 0
             history, tau = [], None
-        save_baseline(output, predictor, replace(spec, steps=steps))
+        save_baseline(output, predictor, spec.model_copy(update={"steps": steps}))
         rows = [epoch._asdict() for epoch in history]
         keep_record(config, run_id, rows, output, tau, time.perf_counter() - started)
     return tau
