@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,7 @@ def test_a_run_goes_on(tracking: TrackingConfig) -> None:
 def test_a_run_goes_on_in_its_own_experiment(tracking: TrackingConfig) -> None:
     with open_run(tracking, "first", {}) as (first, _):
         pass
-    other = replace(tracking, experiment="other")
+    other = tracking.model_copy(update={"experiment": "other"})
     with open_run(other, "second", {}):
         pass
     with open_run(other, "third", {}, first) as (run_id, resumed):
@@ -118,12 +117,12 @@ def test_the_variable_has_the_last_word(
     with open_run(tracking, "name", {}):
         pass
     assert client(tracking).get_experiment_by_name(tracking.experiment) is None
-    assert len(runs(replace(tracking, uri=other))) == 1
+    assert len(runs(tracking.model_copy(update={"uri": other}))) == 1
 
 
 def test_each_configuration_has_its_own_store(tracking: TrackingConfig, tmp_path: Path) -> None:
     shutil.copy(tmp_path / "mlflow.db", tmp_path / "other.db")
-    other = replace(tracking, uri=f"sqlite:///{tmp_path}/other.db")
+    other = tracking.model_copy(update={"uri": f"sqlite:///{tmp_path}/other.db"})
     for config, name in ((tracking, "first"), (other, "second"), (tracking, "third")):
         with open_run(config, name, {}):
             pass
@@ -148,7 +147,7 @@ def test_only_a_local_store_is_told_where_artifacts_go(
     )
     assert open_experiment(tracking) == "7"
     assert created == {"hlorank": Path(tracking.artifacts).as_uri()}
-    assert open_experiment(replace(tracking, uri="http://127.0.0.1:5000")) == "7"
+    assert open_experiment(tracking.model_copy(update={"uri": "http://127.0.0.1:5000"})) == "7"
     assert created == {"hlorank": None}
 
 
