@@ -14,7 +14,6 @@ import pytest
 
 from hlorank.config import Config, TrackingConfig
 from hlorank.tracking import PARENT_VARIABLE, URI_VARIABLE, Pruned, flatten, open_run, tracking_uri
-from hlorank.tracking_view import VIEW_TAG
 
 
 @pytest.fixture
@@ -142,9 +141,7 @@ def test_only_a_local_store_is_told_where_artifacts_go(
     monkeypatch.setattr(
         mlflow, "create_experiment", lambda name, artifact_location: created.update({name: artifact_location})
     )
-    monkeypatch.setattr(
-        mlflow, "set_experiment", lambda name: type("Experiment", (), {"experiment_id": "7", "tags": {VIEW_TAG: ""}})
-    )
+    monkeypatch.setattr(mlflow, "set_experiment", lambda name: type("Experiment", (), {"experiment_id": "7"}))
     assert open_experiment(tracking) == "7"
     assert created == {"hlorank": Path(tracking.artifacts).as_uri()}
     assert open_experiment(tracking.model_copy(update={"uri": "http://127.0.0.1:5000"})) == "7"

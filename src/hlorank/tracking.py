@@ -13,7 +13,6 @@ from filelock import FileLock
 
 from hlorank.config import TrackingConfig
 from hlorank.files import DataError
-from hlorank.tracking_view import VIEW_TAG, comparison_view
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 PARENT_VARIABLE = "HLORANK_PARENT_RUN"
@@ -77,10 +76,7 @@ def _connect(config: TrackingConfig) -> str:
 
 
 def open_experiment(config: TrackingConfig) -> str:
-    """Makes the configured experiment the current one, creates it where it does not exist, and returns its id.
-
-    It has the view of the UI in which methods are compared.
-    """
+    """Make the configured experiment the current one, create it where it does not exist, and return its id."""
     import mlflow
     from mlflow.exceptions import MlflowException
 
@@ -93,10 +89,7 @@ def open_experiment(config: TrackingConfig) -> str:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process was quicker
                 raise
-    experiment = mlflow.set_experiment(config.experiment)
-    if VIEW_TAG not in experiment.tags:
-        mlflow.set_experiment_tag(VIEW_TAG, comparison_view())
-    experiment_id: str = experiment.experiment_id
+    experiment_id: str = mlflow.set_experiment(config.experiment).experiment_id
     return experiment_id
 
 

@@ -265,7 +265,9 @@ def test_a_trial_that_dies_has_failed(
     deadly(99)
     arguments = ["hparams_search=random", "hydra.sweeper.n_trials=3", "hydra.sweeper.n_jobs=2", "model.width=66,20"]
     assert call(*arguments, *NARROW, "seed=range(0,9)", "hydra.sweeper.seed=1", "sweep.name=s") == 1
-    states = [trial.state.name for trial in open_study(config.sweep.model_copy(update={"name": "s"}), "", create=False).trials]
+    states = [
+        trial.state.name for trial in open_study(config.sweep.model_copy(update={"name": "s"}), "", create=False).trials
+    ]
     died = [line for line in capsys.readouterr().err.splitlines() if line.endswith(DIED)]
     assert states == ["COMPLETE", "FAIL", "COMPLETE", "FAIL", "COMPLETE"]
     assert len(died) == 2
