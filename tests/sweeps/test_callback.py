@@ -105,7 +105,6 @@ def test_a_sweep_is_the_parent_of_its_jobs_and_sums_them_up(
     assert [line.split(",")[:2] for line in lines[1:]] == [["full", "1"], ["gst", "1"], ["full", "0"], ["gst", "0"]]
     assert artifact(client, parent.info.run_id, "seeds.csv").splitlines()[1].startswith("full,2,0.67")
     assert "| gst | 2 | 0.6717 | 0.0071 |" in artifact(client, parent.info.run_id, "summary.md")
-    assert "<svg" in artifact(client, parent.info.run_id, "parallel_coordinates.svg")
     assert "over seeds" in capsys.readouterr().out
     assert PARENT_VARIABLE not in os.environ
 

@@ -1,14 +1,12 @@
-"""Tables and plots of sweeps."""
+"""Tables of sweeps."""
 
 from __future__ import annotations
 
 import math
-import xml.etree.ElementTree as ET
 
 import pytest
 
 from hlorank.sweeps.jobs import Row
-from hlorank.sweeps.plot import make_axis, parallel_coordinates
 from hlorank.sweeps.table import job_table, markdown, print_table, seed_table, varied_keys
 
 
@@ -86,34 +84,3 @@ def test_markdown_and_console(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "a title" in shown
     assert "run a|b 0" in shown
-
-
-def test_axes() -> None:
-    words = make_axis("k", ["b", "a", "c", "a"])
-    assert words.places == [0.5, 0.0, 1.0, 0.0]
-    assert words.ticks == [(0.0, "a"), (0.5, "b"), (1.0, "c")]
-    numbers = make_axis("k", ["10", "2", "4"])
-    assert numbers.places == [1.0, 0.0, 0.25]
-    assert numbers.ticks == [(0.0, "2"), (0.25, "4"), (1.0, "10")]
-    wide = make_axis("k", ["0.0001", "0.01", "1"])
-    assert wide.name == "k (log)"
-    assert wide.places == pytest.approx([0.0, 0.5, 1.0])
-    many = make_axis("k", [str(number) for number in range(101)])
-    assert [label for _, label in many.ticks] == ["0", "25", "50", "75", "100"]
-    assert make_axis("k", ["same", "same"]).places == [0.5, 0.5]
-    assert make_axis("k", ["3", "3"]).places == [0.5, 0.5]
-    assert make_axis("k", ["1", "null", "nan"]).ticks[1] == (0.5, "nan")
-    assert make_axis("k", ["x" * 99, "y"]).ticks[0][1] == "x" * 23 + "…"
-
-
-def test_the_plot_names_what_varies() -> None:
-    table = job_table([*ROWS, row("gst", 2, 0.5)])
-    svg = parallel_coordinates(table)
-    assert svg == parallel_coordinates(table)
-    words = {text for text in ET.fromstring(svg).itertext() if text.strip()}
-    assert {"method", "full", "gst", "seed", "0", "1", "2", "validation Kendall tau"} <= words
-    assert "gst_e" not in words  # it has no result
-
-
-def test_a_plot_of_one_training() -> None:
-    assert "validation Kendall tau" in parallel_coordinates(job_table(ROWS[:1]))

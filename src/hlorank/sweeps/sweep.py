@@ -81,8 +81,7 @@ class Sweep:
         return len(failures)
 
     def _sum_up(self, found: Sequence[Row]) -> None:
-        from hlorank.sweeps.plot import parallel_coordinates
-        from hlorank.sweeps.table import TAU, job_table, markdown, print_table, seed_table
+        from hlorank.sweeps.table import job_table, markdown, print_table, seed_table
 
         table = job_table(found)
         seeds = seed_table(table)
@@ -91,8 +90,6 @@ class Sweep:
             "sweep/seeds.csv": seeds.to_csv(index=False),
             "sweep/summary.md": f"{markdown(table)}\n{markdown(seeds)}",
         }
-        if table[TAU].notna().any():
-            artifacts["sweep/parallel_coordinates.svg"] = parallel_coordinates(table)
         for path, text in artifacts.items():
             self._client.log_text(self.run_id, text, path)
         print_table(table, f"sweep {self.run_id}")
