@@ -9,7 +9,7 @@ export DO_NOT_TRACK = true
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install repro test coverage test-slow lower-bounds lint params reference proto vega ui bench clean
+.PHONY: help install repro test coverage test-slow lower-bounds lint params reference proto ui bench clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,7 @@ install: $(READY) ## Install hlorank and its tools into .venv (the other targets
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,collect,sweep]'
+	python scripts/plots_page.py
 	@touch $@
 
 repro: $(READY) ## Run the pipeline (dvc repro) and print its scores
@@ -54,9 +55,6 @@ reference: $(READY) ## Rewrite the reference of keys and commands in docs/refere
 
 proto: $(READY) ## Regenerate the module of the protobuf schema
 	python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/hlorank/hlo/hlo.proto
-
-vega: $(READY) ## Rebuild the Vega bundle of reports and dvc plots (needs npm)
-	python scripts/vega/build.py
 
 ui: $(READY) ## Open the MLflow UI on http://127.0.0.1:5000
 	mlflow ui --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1 --port 5000

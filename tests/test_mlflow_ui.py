@@ -21,8 +21,8 @@ Settings = Callable[..., Config]
 METHODS = ("full", "gst", "gradient_boosting")
 TAU, BEST, TEST = "valid/kendall_tau", "valid/best_kendall_tau", "evaluate/test/kendall_tau"
 
-BARS = """[...document.querySelectorAll('.js-plotly-plot')].map((chart) =>
-  [...(chart.data[0]?.x ?? [])].sort((one, other) => one - other))"""
+BARS = """[...document.querySelectorAll('.js-plotly-plot')].flatMap((chart) =>
+  chart.data.map(({x}) => [...x].sort((one, other) => one - other)))"""
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_three_methods_are_compared(browser: Browser, runs: dict[str, Any], sett
         opened(browser, f"{page}?compareRunsMode=CHART")
         shows(browser, *names, TEST)
         scores = sorted(run.data.metrics[TEST] for run in runs.values())
-        browser.wait_for(f"{BARS}.some((bars) => JSON.stringify(bars) === {json.dumps(json.dumps(scores))})")
+        browser.wait_for(f"{BARS}.some((bars) => String(bars) === String({scores}))")
         browser.screenshot(tmp_path / "charts.png")
 
         # The tables of graphs next to each other.

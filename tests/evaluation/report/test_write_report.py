@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 import time
 from collections.abc import Callable
@@ -29,9 +28,8 @@ class Page(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.html, self.scripts, self.texts = html, list[tuple[str | None, str]](), list[str]()
+        self.html, self.scripts, self.texts = html, list[str](), list[str]()
         self.attributes: list[tuple[str, str, str]] = []
-        self._script: str | None = ""
         self._inside = ""
         self.feed(html)
         self.text = re.sub(r"\s+", " ", " ".join(self.texts))
@@ -39,21 +37,19 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._inside = tag
         self.attributes += [(tag, name, value or "") for name, value in attrs]
-        if tag == "script":
-            self._script = dict(attrs).get("type")
 
     def handle_endtag(self, tag: str) -> None:
         self._inside = ""
 
     def handle_data(self, data: str) -> None:
         if self._inside == "script":
-            self.scripts.append((self._script, data))
+            self.scripts.append(data)
         elif self._inside != "style":
             self.texts.append(data)
 
     @property
-    def specs(self) -> list[dict[str, object]]:
-        return [json.loads(text) for kind, text in self.scripts if kind == "application/json"]
+    def charts(self) -> int:
+        return self.html.count('<div class="chart"')
 
 
 def written(runs: list[Run], folder: Path, **options: Any) -> Page:
@@ -85,7 +81,7 @@ def test_it_says_what_is_there(make_run: MakeRun, tmp_path: Path) -> None:
     ):
         assert fact in page.text, fact
     assert "model.width" in page.text
-    assert len(page.specs) == 1 + 2 + 2 + 3, "intervals, predictions of two methods, two curves, three costs"
+    assert page.charts == 1 + 2 + 2 + 3, "intervals, predictions of two methods, two curves, three costs"
     assert page.text.count("No drawing: the features are not on this machine") == 1
 
 
@@ -101,7 +97,7 @@ def test_what_is_not_known_is_said_in_a_line(make_run: MakeRun, tmp_path: Path) 
         "The MLflow run is out of reach",
     ):
         assert line in page.text
-    assert page.specs == []
+    assert page.charts == 0
     (row,) = make_run(taus={"a": 0.5}).per_graph
     unknown = written([make_run(seed=None, per_graph=[{**row, "noise_ceiling": None}])], tmp_path)
     assert unknown.text.count("unknown") >= 6, "seeds, ceilings and costs"
@@ -111,23 +107,21 @@ def test_names_are_text_wherever_they_stand(make_run: MakeRun, tmp_path: Path) -
     run = make_run(EVIL, place=EVIL, taus={EVIL: 0.5, "b": 0.4}, settings={EVIL: EVIL})
     page = written([run, make_run(EVIL, 1, settings={EVIL: "other"})], tmp_path)
     assert EVIL not in page.html
-    assert [kind for kind, _ in page.scripts if kind != "application/json"] == [None, None]
+    assert len(page.scripts) == 1
     assert ("img", "src", "x") not in page.attributes
     assert not any(name.startswith("on") for _, name, _ in page.attributes)
-    assert EVIL in json.dumps(page.specs, ensure_ascii=False).replace('\\"', '"')
+    assert EVIL in page.text, "as the label of a chart"
 
 
 def test_only_its_own_scripts_may_run_and_nothing_is_loaded(make_run: MakeRun, tmp_path: Path) -> None:
     page = written([make_run()], tmp_path)
     (policy,) = [value for tag, name, value in page.attributes if tag == "meta" and "default-src" in value]
-    own = [text for kind, text in page.scripts if kind is None]
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in own]
-    assert policy.startswith(f"default-src 'none'; script-src 'sha256-{digests[0]}' 'sha256-{digests[1]}';")
-    assert len(own) == 2
+    (script,) = page.scripts
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.startswith(f"default-src 'none'; script-src 'sha256-{digest}';")
     for tag, name, value in page.attributes:
         if name in ("src", "href", "data", "action", "srcset"):
             assert value.startswith("#"), (tag, name, value)
-    assert "Redistribution and use in source and binary forms" in own[0], "Vega's licence"
 
 
 def test_it_stays_small_and_says_what_it_leaves_out(make_run: MakeRun, tmp_path: Path) -> None:
@@ -144,7 +138,7 @@ def test_a_report_that_would_be_too_large_is_refused(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hlorank.evaluation.report.write_report.MOST_BYTES", 10_000)
-    with pytest.raises(ConfigError, match=r"1 runs: a report of 0.9 MB is too large; name fewer runs"):
+    with pytest.raises(ConfigError, match=r"1 runs: .* 0\.1 MB"):
         write_report([make_run()], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 

@@ -1,13 +1,16 @@
-"""The charts of a report, as Vega-Lite specifications with their data inside.
+"""The charts of a report: Vega-Lite specifications with their data inside, drawn as static SVG.
 
 Colours are the variables --c0 to --c6 of the page's style sheet, Okabe and Ito's palette for readers without colour
-vision, in a shade for light and for dark pages; a shape or a dash always says the same as the colour.
+vision, with one shade for light and one for dark pages; each colour comes with a shape or a dash of its own.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from markupsafe import Markup
 
 from hlorank.evaluation.report.groups import Cost, Group, Score
 
@@ -21,13 +24,47 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down"
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4])
 MEBIBYTE = 2**20
 
-_HEIGHT = 240
+_WIDTH, _HEIGHT = 360, 220
 _TAU = "Kendall tau"
+_INK = "currentColor"  # of the page, light or dark
+_FONT = "system-ui, sans-serif"
+_TEXT = {"labelColor": _INK, "titleColor": _INK, "labelFont": _FONT, "titleFont": _FONT, "labelFontSize": 12}
+_CONFIG = {
+    "background": "transparent",
+    "padding": 10,  # for letters wider than those of the fonts that charts are drawn with
+    "axis": {
+        **_TEXT,
+        "titleFontSize": 12,
+        "titleFontWeight": 600,
+        "domainColor": _INK,
+        "tickColor": _INK,
+        "gridColor": _INK,
+        "gridOpacity": 0.15,
+    },
+    "legend": {**_TEXT, "symbolSize": 90},
+    "view": {"stroke": None},
+}
+_MARK = re.compile(r'<path aria-label="([^"]*)" role="graphics-symbol" aria-roledescription="[^"]*"([^>]*)/>')
+_GEOMETRY = re.compile(r' (?:d|transform)="[^"]*"')
+_DECIMALS = re.compile(r"(?<=\.\d)\d+")
 
 
-def _spec(says: str, values: Rows, height: int = _HEIGHT, **rest: Any) -> Spec:
-    """A chart as wide as its place, on the page's background."""
-    return {"description": says, "data": {"values": values}, "width": "container", "height": height, **rest}
+def draw_chart(spec: Spec) -> Markup:
+    """Return a chart as SVG text, which needs neither scripts nor a network.
+
+    Labels of points become titles, which browsers show as tooltips, and coordinates are rounded to a tenth of a pixel:
+    both make charts of many points smaller.
+    """
+    import vl_convert
+
+    svg = vl_convert.vegalite_to_svg(spec, config=_CONFIG)
+    svg = _MARK.sub(r"<path\2><title>\1</title></path>", svg)
+    return Markup(_GEOMETRY.sub(lambda geometry: _DECIMALS.sub("", geometry[0]), svg))  # noqa: S704 - Vega escapes text
+
+
+def _spec(description: str, values: Rows, height: int = _HEIGHT, **rest: Any) -> Spec:
+    """Return a specification with its data."""
+    return {"description": description, "data": {"values": values}, "width": _WIDTH, "height": height, **rest}
 
 
 def _number(field: str, title: str, values: Sequence[float], wide: bool = False, **axis: Any) -> Spec:
@@ -111,7 +148,7 @@ def intervals(split: str, pairs: Sequence[tuple[Group, Score]]) -> Spec:
                 "encoding": {"x": {**across, "field": "low"}, "x2": {"field": "high"}, "color": looks["color"]},
             },
             {
-                "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1, "tooltip": {"content": "data"}},
+                "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
                 "encoding": {"x": across, **looks},
             },
             {
@@ -120,7 +157,7 @@ def intervals(split: str, pairs: Sequence[tuple[Group, Score]]) -> Spec:
                 "encoding": {"x": {**across, "field": "run"}, "color": looks["color"]},
             },
             {
-                "mark": {"type": "tick", "thickness": 2, "size": 30, "strokeDash": [3, 2], "color": "currentColor"},
+                "mark": {"type": "tick", "thickness": 2, "size": 30, "strokeDash": [3, 2], "color": _INK},
                 "encoding": {"x": {**across, "field": "ceiling"}},
             },
         ],
@@ -128,21 +165,19 @@ def intervals(split: str, pairs: Sequence[tuple[Group, Score]]) -> Spec:
 
 
 def predicted(group: Group, values: Rows) -> Spec:
-    """Predicted against measured rank; the parameter `graph` chooses one graph."""
+    """Return predicted against measured rank, each point labelled with its graph (in a line of its own)."""
     diagonal = [{"measured": 0, "predicted": 0}, {"measured": 1, "predicted": 1}]
     x, y = (_number(rank, f"{rank} rank", [0, 1]) for rank in ("measured", "predicted"))
     return _spec(
         f"Predicted against measured rank of {group.label}: 0 is the fastest configuration of a graph, 1 the slowest",
         values,
-        params=[{"name": "graph", "value": ""}],
         layer=[
             {
                 "data": {"values": diagonal},
-                "mark": {"type": "line", "strokeDash": [4, 3], "color": "currentColor", "opacity": 0.6},
+                "mark": {"type": "line", "aria": False, "strokeDash": [4, 3], "color": _INK, "opacity": 0.6},
                 "encoding": {"x": x, "y": y},
             },
             {
-                "transform": [{"filter": "graph === '' || datum.graph === graph"}],
                 "mark": {
                     "type": "point",
                     "filled": True,
@@ -150,9 +185,8 @@ def predicted(group: Group, values: Rows) -> Spec:
                     "color": colour(group.style),
                     "size": 22,
                     "opacity": 0.55,
-                    "tooltip": {"content": "data"},
                 },
-                "encoding": {"x": x, "y": y},
+                "encoding": {"x": x, "y": y, "description": {"field": "label"}},
             },
         ],
     )
@@ -176,7 +210,7 @@ def curves(groups: Sequence[Group], column: str, title: str, epoch: str) -> Spec
     return _spec(
         f"{title} by {epoch}",
         values,
-        mark={"type": "line", "point": {"size": 45, "filled": True}, "tooltip": True},
+        mark={"type": "line", "point": {"size": 45, "filled": True}},
         encoding={
             "x": _number("epoch", epoch, [value["epoch"] for value in values], tickMinStep=1),
             "y": _number("value", title, [value["value"] for value in values]),
@@ -192,7 +226,7 @@ def against_cost(pairs: Sequence[tuple[Group, float, float]], cost: str, split: 
     return _spec(
         f"{_TAU} on {split} of each method against {cost}",
         values,
-        mark={"type": "point", "filled": True, "size": 130, "opacity": 1, "tooltip": {"content": "data"}},
+        mark={"type": "point", "filled": True, "size": 130, "opacity": 1},
         encoding={
             "x": _number("cost", cost, [value["cost"] for value in values], wide=True),
             "y": _number("tau", f"{_TAU}, {split}", [value["tau"] for value in values]),
@@ -216,7 +250,7 @@ def memory(rows: Sequence[tuple[Group, Cost, int]]) -> Spec:
     return _spec(
         "Peak memory of training against the nodes of the largest graph",
         values,
-        mark={"type": "point", "filled": True, "size": 130, "opacity": 0.9, "tooltip": {"content": "data"}},
+        mark={"type": "point", "filled": True, "size": 130, "opacity": 0.9},
         encoding={
             "x": _number(
                 "nodes", "nodes of the largest graph of train", [value["nodes"] for value in values], wide=True

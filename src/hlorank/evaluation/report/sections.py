@@ -145,8 +145,7 @@ def _predicted(groups: Sequence[Group], most: int) -> list[tuple[Group, charts.R
         values = [
             {
                 "graph": row["graph"],
-                "split": row["split"],
-                "configuration": row["configuration"],
+                "label": f"{row['graph']}\n{row['split']}, configuration {row['configuration']:.0f}",
                 "measured": row["measured_rank"],
                 "predicted": row["predicted_rank"],
             }

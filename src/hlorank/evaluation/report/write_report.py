@@ -64,6 +64,7 @@ def _render(runs: Sequence[Run], sections: Sequence[Section]) -> str:
     )
     environment.filters |= {
         "breakable": _breakable,
+        "draw": charts.draw_chart,
         "figure": _figure,
         "metric": _metric,
         "provenance": provenance,
@@ -71,7 +72,7 @@ def _render(runs: Sequence[Run], sections: Sequence[Section]) -> str:
         "colour": charts.colour,
         "shape": lambda number: number % len(charts.SHAPES),
     }
-    scripts = [vega(), (_HERE / "page/report.js").read_text(encoding="utf-8")]
+    script = (_HERE / "page/report.js").read_text(encoding="utf-8")
     memory = [(group, spent, section.largest) for section in sections for group, spent in section.costs]
     sized = [(group, spent, nodes) for group, spent, nodes in memory if nodes and spent.peak_memory_bytes is not None]
     return environment.get_template("report.html").render(
@@ -82,15 +83,9 @@ def _render(runs: Sequence[Run], sections: Sequence[Section]) -> str:
         level=LEVEL,
         resamples=RESAMPLES,
         style=Markup((_HERE / "page/report.css").read_text(encoding="utf-8")),  # noqa: S704 - files of the package
-        scripts=[Markup(script) for script in scripts],  # noqa: S704 - as above
-        hashes=[_hash(script) for script in scripts],
+        script=Markup(script),  # noqa: S704 - as above
+        hash=_hash(script),
     )
-
-
-def vega() -> str:
-    """The scripts of Vega, Vega-Lite and Vega-Embed, with their licences, out of the template of `dvc plots show`."""
-    _, _, rest = (_HERE / "vega.html").read_text(encoding="utf-8").partition('<script id="vega">')
-    return rest.partition("</script>")[0]
 
 
 def _hash(script: str) -> str:

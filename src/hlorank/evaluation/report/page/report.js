@@ -1,34 +1,18 @@
 "use strict";
 
-// Charts are SVG in colours of the style sheet, so that they follow the colour scheme, on screen and on paper.
-const ink = "currentColor";
-const text = { labelColor: ink, titleColor: ink, labelFont: "system-ui, sans-serif", titleFont: "system-ui, sans-serif", labelFontSize: 12, titleFontSize: 12, titleFontWeight: 600 };
-const config = {
-  background: "transparent",
-  axis: { ...text, domainColor: ink, tickColor: ink, gridColor: ink, gridOpacity: 0.15 },
-  legend: { ...text, symbolSize: 90 },
-  view: { stroke: null },
-};
-const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false, tooltip: { disableDefaultStyle: true }, config };
-
-const views = {};
-for (const place of document.querySelectorAll(".chart")) {
-  const specification = JSON.parse(place.nextElementSibling.textContent);
-  vegaEmbed(place, specification, options).then(({ view }) => {
-    place.dataset.drawn = "";
-    (views[place.dataset.views] ??= []).push(view);
-  });
-}
-
 for (const select of document.querySelectorAll("select[data-chooses]")) {
+  const titles = document.querySelectorAll(`[data-views=${select.dataset.chooses}] .mark-symbol title`);
   select.addEventListener("change", () => {
-    for (const view of views[select.dataset.chooses] ?? []) view.signal("graph", select.value).runAsync();
+    for (const title of titles) {
+      const [graph] = title.textContent.split("\n");
+      title.parentElement.style.display = ["", graph].includes(select.value) ? "" : "none";
+    }
   });
 }
 
 const compare = new Intl.Collator("en", { numeric: true }).compare;
 
-/** Orders the rows of a table by one column; what has no value stays at the end. */
+/** Sort the rows of a table by one column; rows without a value stay at the end. */
 function sort(header) {
   const table = header.closest("table");
   const ascending = header.ariaSort !== "ascending";
