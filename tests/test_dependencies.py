@@ -29,7 +29,6 @@ NOT_IMPORTED = {
     "hydra-ray-launcher": "a plugin that Hydra finds",
     "ray": "imported by hydra-ray-launcher",
     "jaxlib": "pinned together with jax",
-    "plotly": "imported by optuna",
 }
 
 
