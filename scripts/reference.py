@@ -1,77 +1,69 @@
-"""Writes what docs/reference says of configuration keys and of commands, from the schema, conf/ and the parsers.
+"""Writer of the tables in docs/reference: keys of the configuration, and arguments of the commands.
 
 A page marks each place with a pair of comments, `<!-- keys: trainer -->` or `<!-- command: rank -->` and
-`<!-- end -->`. What stands between them is replaced; the text around them is written by hand.
+`<!-- end -->`. The text between them is generated from the pydantic sections, conf/ and the parsers of the commands;
+the text around them is written by hand.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import dataclasses
 import inspect
 import re
-import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-import hlorank.config
 from hlorank.cli.main import make_parser
 from hlorank.config import Config
+from hlorank.config.loss import arguments_section
+from hlorank.fetch.origins import ORIGINS
+from hlorank.training.losses import LOSSES
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 
 _PLACE = r"(<!-- {kind}: (.+?) -->\n).*?(<!-- end -->)"
-_TYPES = {
-    int: "whole number",
-    float: "number",
-    str: "text",
-    bool: "true or false",
-    list[str]: "list of text",
-    list[float]: "list of numbers",
-    type(None): "null",
-}
+_TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}
+_BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
-def groups(config: type = Config, prefix: str = "") -> Iterator[tuple[str, type]]:
-    """Each class of the schema that holds values, with its dotted key; that of the whole configuration is empty."""
-    yield prefix, config
-    for name, hint in typing.get_type_hints(config).items():
-        for kind in typing.get_args(hint) or (hint,):
-            if dataclasses.is_dataclass(kind):
-                yield from groups(typing.cast("type", kind), f"{prefix}.{name}".lstrip("."))
+def groups() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the JSON schema of each key, by the dotted name of its group; that of the top level is empty."""
+    whole = Config.model_json_schema()
+    found: dict[str, dict[str, dict[str, Any]]] = {"": {}}
+    for name, schema in whole["properties"].items():
+        if "$ref" in schema:
+            found[name] = whole["$defs"][schema["$ref"].rpartition("/")[2]]["properties"]
+        elif name != "loss":  # has a table of its own
+            found[""][name] = schema
+    return found | {
+        f"data.{name}": origin.settings.model_json_schema()["properties"] for name, origin in ORIGINS.items()
+    }
 
 
-def fields(config: type) -> Iterator[tuple[str, str]]:
-    """Names of a class's values, without its groups, and their types in words."""
-    for name, hint in typing.get_type_hints(config).items():
-        kinds = [hint] if hint in _TYPES else list(typing.get_args(hint)) or [hint]
-        if not any(map(dataclasses.is_dataclass, kinds)):
-            yield name, " or ".join(_TYPES[kind] for kind in kinds)
-
-
-def meanings() -> dict[tuple[str, str], str]:
-    """The docstring below each field of the schema, by class and name, as one line."""
-    found = {}
-    for kind in ast.parse(inspect.getsource(hlorank.config)).body:
-        if isinstance(kind, ast.ClassDef):
-            for field, text in pairwise(kind.body):
-                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                    assert isinstance(field.target, ast.Name)
-                    found[kind.name, field.target.id] = " ".join(ast.literal_eval(text.value).split())
-    return found
+def in_words(schema: Mapping[str, Any]) -> str:
+    """Return the type and the constraints of a key in words, from their JSON schema."""
+    match schema:
+        case {"anyOf": kinds}:
+            return " or ".join(map(in_words, kinds))
+        case {"enum": values}:
+            return f"one of {', '.join(values)}"
+        case {"type": "array", "items": items}:
+            several = f"list of {in_words(items).removeprefix('one of ').replace('number', 'numbers')}"
+            return several + ", not empty" * ("minItems" in schema)
+    bounds = ", ".join(f"{sign} {schema[name]:g}" for name, sign in _BOUNDS.items() if name in schema)
+    return f"{_TYPES[schema['type']]} {bounds}".strip()
 
 
 def _in_cell(text: str) -> str:
-    """Text as it stands in a cell of a Markdown table: no end of the cell, no HTML outside of code."""
-    parts = re.split(r"(`[^`]*`)", text.replace("|", r"\|"))
+    """Return text for a cell of a Markdown table: no end of the cell, no line breaks, no HTML outside of code."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()).replace("|", r"\|"))
     return "".join(part if part.startswith("`") else part.replace("<", r"\<") for part in parts)
 
 
@@ -85,7 +77,7 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _as_yaml(value: object) -> str:
-    """A value as it is written on a command line."""
+    """Return a value as it is written on a command line."""
     match value:
         case None | bool():
             return {None: "null", True: "true", False: "false"}[value]
@@ -97,7 +89,7 @@ def _as_yaml(value: object) -> str:
 
 
 def _choices(group: str) -> str:
-    """A line with the files of a group, if it is a folder of conf/ with several."""
+    """Return a line with the files of a group, if it is a folder of conf/ with several."""
     names = sorted(path.stem for path in (ROOT / "conf" / group).glob("*.yaml"))
     if len(names) < 2:
         return ""
@@ -107,38 +99,64 @@ def _choices(group: str) -> str:
 
 
 @cache
-def _composed(origin: str | None) -> DictConfig:
-    """The composition of conf/ with the data of an origin, or the default ones."""
+def _composed(*overrides: str) -> DictConfig:
+    """Return the composition of conf/ with some overrides."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose("config", overrides=[f"data={origin}"] if origin else [])
+        return compose("config", overrides=list(overrides))
 
 
-def _default(key: str) -> str:
-    """The value that a key has where nothing is overridden; below an origin, where it is chosen."""
-    origin = key.split(".")[1] if key.startswith("data.") and key.count(".") > 1 else None
-    value = OmegaConf.select(_composed(origin), key)
-    return _as_yaml(OmegaConf.to_object(value) if OmegaConf.is_config(value) else value)
+def _key(key: str, schema: Mapping[str, Any], meaning: str, *overrides: str) -> list[str]:
+    """Return the row of a key; its default is that of conf/ with some overrides, interpolations unresolved."""
+    parent, _, name = key.rpartition(".")
+    plain: Any = OmegaConf.to_container(_composed(*overrides), resolve=False)
+    for part in filter(None, parent.split(".")):
+        plain = plain[part]
+    return [f"`{key}`", in_words(schema), f"`{_as_yaml(plain[name])}`", _in_cell(meaning)]
 
 
 def keys() -> dict[str, str]:
-    """A table of each group's keys, by dotted key: type, default of conf/, meaning.
+    """Return a table of each group's keys, by dotted key: type and constraints, default of conf/, meaning.
 
     Raises:
-        KeyError: a field of the schema has no docstring.
+        KeyError: a field has no docstring.
     """
-    said, tables = meanings(), {}
-    for group, config in groups():
-        rows = []
-        for name, kind in fields(config):
-            key = f"{group}.{name}".lstrip(".")
-            rows.append([f"`{key}`", kind, f"`{_default(key)}`", _in_cell(said[config.__name__, name])])
-        if rows:
-            tables[group or "top level"] = _choices(group) + _table(["key", "type", "default", "meaning"], rows)
+    tables = {"loss": _losses()}
+    for group, schemas in groups().items():
+        choice = [group.replace(".", "=")] if group.startswith("data.") else []
+        tables[group or "top level"] = _choices(group) + _table(
+            ["key", "type", "default", "meaning"],
+            [
+                _key(f"{group}.{name}".lstrip("."), schema, schema["description"], *choice)
+                for name, schema in schemas.items()
+            ],
+        )
     return tables
 
 
+def _summary(docstring: str) -> str:
+    """Return the first paragraph of a function's docstring without the verb."""
+    summary = docstring.partition("\n\n")[0]
+    return re.sub(r"^(Return|Compute) (the )?|^The ", "", summary)
+
+
+def _losses() -> str:
+    """Return a table of the losses and their arguments; meanings are from the docstrings of the functions."""
+    rows = []
+    for name, loss in LOSSES.items():
+        text = inspect.getdoc(loss) or ""
+        schemas = arguments_section(loss).model_json_schema()["properties"]
+        arguments = [argument for argument in schemas if argument != "weight"]
+        weight = {"type": "number", "minimum": 0}
+        key = f"loss.{name}.weight" if arguments else f"loss.{name}"
+        rows.append(_key(key, weight, f"Weight of this loss: {_summary(text)}", f"loss={name}"))
+        for argument in arguments:
+            (meaning,) = re.findall(rf"^ +{argument}: (.+(?:\n +\S.*)*?)(?=\n +\w+: |\n\n|\Z)", text, re.MULTILINE)
+            rows.append(_key(f"loss.{name}.{argument}", schemas[argument], meaning.capitalize(), f"loss={name}"))
+    return _choices("loss") + _table(["key", "type", "default", "meaning"], rows)
+
+
 def _signature(action: argparse.Action) -> str:
-    """An argument as it is given."""
+    """Return an argument as it is written on the command line."""
     value = "" if action.nargs == 0 else action.metavar or action.dest.upper()
     if action.choices:
         value = f"{{{','.join(action.choices)}}}"
@@ -156,7 +174,7 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[list[str]]:
 
 
 def commands() -> dict[str, str]:
-    """What each subcommand of `hlorank` does, and a table of its arguments, by name."""
+    """Return the description of each subcommand of `hlorank` and a table of its arguments, by name."""
     (subparsers,) = (one for one in make_parser()._actions if isinstance(one, argparse._SubParsersAction))
     return {
         name: fill(parser.description or "", 120) + "\n\n" + _table(["argument", "meaning"], _arguments(parser))
@@ -168,14 +186,14 @@ GENERATED: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
     "configuration.md": ("keys", keys),
     "cli.md": ("command", commands),
 }
-"""By page: the kind of its places, and what makes their text."""
+"""By page: the kind of its places, and the function that makes their text."""
 
 
 def rewritten(page: Path) -> str:
-    """A page of docs/reference with its places filled anew.
+    """Return a page of docs/reference with its places filled again.
 
     Raises:
-        ValueError: its places are not those that there is something to say about.
+        ValueError: the page lacks a place, or has one for which there is no text.
     """
     kind, make = GENERATED[page.name]
     text, place = page.read_text(encoding="utf-8"), re.compile(_PLACE.format(kind=kind), re.DOTALL)
@@ -186,7 +204,7 @@ def rewritten(page: Path) -> str:
 
 
 def main() -> None:
-    """Rewrites the pages."""
+    """Rewrite the pages."""
     for name in GENERATED:
         page = REFERENCE / name
         page.write_text(rewritten(page), encoding="utf-8")

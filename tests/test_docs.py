@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import re
 import tomllib
-import typing
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hlorank.config import Config
 from hlorank.models.baselines.baseline import BASELINES
 from hlorank.training.gst.methods import METHODS
+from scripts.reference import keys
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -39,18 +35,6 @@ def commands(page: Path) -> str:
     """All shell blocks and inline code of a page."""
     text = page.read_text(encoding="utf-8")
     return "\n".join([*_SHELL.findall(text), *_INLINE.findall(_CODE.sub("", text))])
-
-
-def keys(config: type, prefix: str = "") -> Iterator[str]:
-    """The dotted keys of a configuration class that hold values."""
-    hints = typing.get_type_hints(config)
-    for field in dataclasses.fields(config):
-        kinds: tuple[Any, ...] = typing.get_args(hints[field.name]) or (hints[field.name],)
-        groups = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
-        if groups:
-            yield from keys(typing.cast("type", groups[0]), f"{prefix}{field.name}.")
-        else:
-            yield prefix + field.name
 
 
 @every_page
@@ -109,6 +93,6 @@ def test_choices_of_groups_exist(page: Path) -> None:
 
 @every_page
 def test_overrides_name_keys_that_exist(page: Path) -> None:
-    known = set(keys(Config))
+    known = {key for table in keys().values() for key in re.findall(r"^\| `([\w.]+)`", table, re.MULTILINE)}
     overrides = re.findall(r"(?:^|[ '])([a-z_]+(?:\.[a-z_]+)+)=", commands(page), re.MULTILINE)
     assert {key for key in overrides if not key.startswith("hydra.")} <= known

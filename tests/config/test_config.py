@@ -188,6 +188,22 @@ def test_data_holds_the_settings_of_its_origin(option: str) -> None:
     assert data.model_dump() == {"origin": data.origin, data.origin: data.settings}
 
 
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        ({"hinge": 1.0}, "loss.hinge.margin: no value; conf/ sets a default for every key"),
+        ({"hinge": {"weight": 1.0, "margin": "x"}}, "loss.hinge.margin=x: expected a number"),
+        (
+            {"hinge": {"weight": 1.0, "margin": 1.0, "marge": 1.0}},
+            "loss.hinge.marge: no such key; did you mean margin?",
+        ),
+        ({"mse": {"weight": 1.0, "margin": 1.0}}, "loss.mse.margin: no such key; expected one of weight"),
+    ],
+)
+def test_arguments_of_losses_are_checked(loss: dict[str, Any], message: str) -> None:
+    assert mistakes({"loss": loss}, "losses") == [message]
+
+
 def test_several_missing_values_are_named() -> None:
     raw = composed()
     with open_dict(raw):

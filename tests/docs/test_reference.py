@@ -1,4 +1,4 @@
-"""The reference says what the schema, conf/ and the parsers say."""
+"""The tables of the reference agree with the sections, conf/ and the parsers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from hlorank.fetch.origins import ORIGINS
+from hlorank.training.losses import LOSSES
 from scripts.reference import GENERATED, REFERENCE, keys, rewritten
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_a_page_is_what_the_code_says(name: str) -> None:
+def test_a_page_agrees_with_the_code(name: str) -> None:
     assert rewritten(REFERENCE / name) == (REFERENCE / name).read_text(encoding="utf-8"), "run `make reference`"
 
 
@@ -23,9 +25,22 @@ def test_a_page_without_a_place_is_refused(tmp_path: Path) -> None:
 
 def test_a_row_has_type_default_and_meaning() -> None:
     assert (
-        "| `segments.configs_per_graph` | whole number or null | `1000` | Working set: configurations of a graph that "
-        "are trained on at a time; null is all of them. |\n"
+        "| `segments.configs_per_graph` | whole number ≥ 2 or null | `1000` | Working set: configurations of a graph "
+        "that are trained on at a time; null is all of them. |\n"
     ) in keys()["segments"]
-    assert "Choices of `loss=`: `differences`, `hinge`, `listmle` (default), " in keys()["loss"]
-    assert "| `data.synthetic.noise` | number | `0.001` |" in keys()["data.synthetic"]
-    assert r"Mean of \|exp(r) - 1\|, " in keys()["loss"]
+    assert "| `data.synthetic.noise` | number ≥ 0 | `0.001` |" in keys()["data.synthetic"]
+    assert "| `baseline.strengths` | list of numbers > 0, not empty | `[0.0001, " in keys()["baseline"]
+    assert "| `evaluate.splits` | list of train, valid, test, not empty | `[valid, test]` |" in keys()["evaluate"]
+    assert "| `trainer.precision` | one of 32-true, bf16-mixed, 16-mixed | `32-true` |" in keys()["trainer"]
+
+
+def test_losses_have_their_weights_and_arguments() -> None:
+    table = keys()["loss"]
+    assert "Choices of `loss=`: `hinge`, `listmle` (default), " in table
+    assert "| `loss.hinge.margin` | number | `0.1` |" in table
+    assert {name for name in LOSSES if f"| `loss.{name}" in table} == set(LOSSES)
+    assert r"\|" in table  # a bar in a meaning is no end of a cell
+
+
+def test_every_origin_has_a_table() -> None:
+    assert {f"data.{name}" for name in ORIGINS} <= keys().keys()

@@ -14,7 +14,7 @@ class EvaluateConfig(Section):
     """Stage evaluate."""
 
     splits: list[Split] = Field(min_length=1)
-    """Splits to score: some of train, valid, test."""
+    """Splits to score."""
     memory_bytes: int = Field(ge=1)
     """Bound of the activations held while scoring, in train's validation too."""
     index_file: str | None

@@ -29,13 +29,13 @@ class FeaturizeConfig(Section):
     walk_steps: int = Field(ge=0)
     """Add random-walk positional encodings of this many steps; 0 adds none."""
     protobuf: bool
-    """Add what <graph>.extra.npz next to each graph holds: dot, gather and scatter dimensions, operand shapes."""
+    """Add the content of <graph>.extra.npz: dot, gather and scatter dimensions, operand shapes."""
     workers: int = Field(ge=1)
     """Processes; the result does not depend on it."""
 
     @property
     def reduces(self) -> bool:
-        """Whether layout graphs lose nodes."""
+        """True where layout graphs lose nodes."""
         return self.prune_hops is not None or self.prune_paths
 
     @model_validator(mode="after")

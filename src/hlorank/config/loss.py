@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_serializer
+from pydantic import BeforeValidator, ConfigDict, Field, create_model, model_serializer
 
 from hlorank.config.section import Section
 
@@ -27,8 +29,21 @@ class LossTerm(Section):
         return {"weight": self.weight, **self.arguments} if self.arguments else self.weight
 
 
-def _of_number(value: object) -> object:
+def as_term(value: object) -> object:
+    """Return a number as the weight of a term, and anything else unchanged."""
     return {"weight": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-Loss = Annotated[LossTerm, BeforeValidator(_of_number)]
+Loss = Annotated[LossTerm, BeforeValidator(as_term)]
+
+
+def arguments_section(loss: Callable[..., Any]) -> type[Section]:
+    """Return the section of a loss function's arguments, with the types of its signature.
+
+    Args:
+        loss: a function of scores, labels and the arguments.
+    """
+    _, _, *names = inspect.signature(loss).parameters
+    hints = get_type_hints(loss)
+    arguments: dict[str, Any] = {name: (hints[name], ...) for name in names}
+    return create_model(loss.__name__, __base__=Section, weight=(Any, None), **arguments)

@@ -27,12 +27,12 @@ class ModelConfig(Section):
     post_layers: list[LayerName]
     """Layers by name, between the last block and the pooling."""
     pooling: list[Pooling] = Field(min_length=1)
-    """Concatenated poolings over a segment's nodes: mean, sum, max; l2_sum is the sum scaled to unit L2 norm, and
-    l2_configurable_sum that of the configurable nodes."""
+    """Poolings over a segment's nodes, concatenated; l2_sum is the sum scaled to unit L2 norm, and l2_configurable_sum
+    that of the configurable nodes."""
     head: Literal["mlp", "linear"]
-    """mlp, or linear, which with sum pooling is the sum of a number for each node."""
+    """Map from the embedding of a graph to its score; linear with the pooling sum adds up one number for each node."""
     directions: Literal["separate", "shared"]
-    """separate or shared weights for the edges from operands and those from users."""
+    """Weights for the edges from operands and for those from users."""
     join: Literal["early", "late", "every"]
     """early: the configuration joins its nodes before the stem; late: after the blocks; every: early, and before each
     block but the first."""
@@ -57,7 +57,7 @@ class ModelConfig(Section):
 
     @property
     def shared_directions(self) -> bool:
-        """Whether edges from operands and from users have the same weights."""
+        """True where edges from operands and from users have the same weights."""
         return self.directions == "shared"
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from hlorank.config.baseline import BaselineConfig
 from hlorank.config.data import DataConfig
 from hlorank.config.evaluate import EvaluateConfig
 from hlorank.config.featurize import FeaturizeConfig
-from hlorank.config.loss import Loss
+from hlorank.config.loss import Loss, arguments_section, as_term
 from hlorank.config.model import ModelConfig
 from hlorank.config.partition import PartitionConfig
 from hlorank.config.section import ConfigError, Registries, Section, mistakes, registered, unknown_key
@@ -100,7 +100,9 @@ def load(composed: DictConfig, registries: Registries | None = None) -> Config:
         values = _given(OmegaConf.to_container(composed, resolve=True))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
-    wrong = [*mistakes(Config, values, registries=registries), *_mistakes_in_settings(values.get("data"), registries)]
+    wrong = mistakes(Config, values, registries=registries)
+    for check in (_mistakes_in_settings, _mistakes_in_arguments):
+        wrong += check(values, registries or {})
     if wrong:
         raise ConfigError("\n".join(wrong))
     return Config.model_validate(values, context=registries)
@@ -113,12 +115,25 @@ def _given(values: Any) -> Any:
     return {str(key): _given(value) for key, value in values.items() if value != _MISSING}
 
 
-def _mistakes_in_settings(data: Any, registries: Registries | None) -> list[str]:
+def _mistakes_in_settings(values: Any, registries: Registries) -> list[str]:
     """Return a line for each wrong key in the settings of the chosen origin, and for settings of no origin."""
-    origins = (registries or {}).get("origins")
+    origins, data = registries.get("origins"), values.get("data")
     if origins is None or not isinstance(data, dict):
         return []
     wrong = [unknown_key(f"data.{name}", [*origins, "origin"]) for name in data.keys() - {*origins, "origin"}]
     if isinstance(name := data.get("origin"), str) and name in origins:
         wrong += mistakes(origins[name].settings, data.get(name, {}), prefix=f"data.{name}")
     return wrong
+
+
+def _mistakes_in_arguments(values: Any, registries: Registries) -> list[str]:
+    """Return a line for each wrong argument of the losses."""
+    losses, terms = registries.get("losses", {}), values.get("loss")
+    known = [name for name in terms if name in losses] if isinstance(terms, dict) else []
+    given = {name: as_term(terms[name]) for name in known}
+    return [
+        line
+        for name, term in given.items()
+        if isinstance(term, dict)
+        for line in mistakes(arguments_section(losses[name]), term, prefix=f"loss.{name}")
+    ]

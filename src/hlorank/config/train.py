@@ -10,18 +10,18 @@ from hlorank.config.section import Section
 
 
 class SegmentsConfig(Section):
-    """How segments are trained; shared by all methods."""
+    """Training of segments; shared by all methods."""
 
     sampled: int = Field(ge=1)
     """Segments with gradients per graph and step; graphs of fewer segments train all of theirs."""
     aggregation: Literal["mean", "sum"]
-    """mean or sum over a graph's segments."""
+    """Aggregation of the embeddings of a graph's segments."""
     keep_probability: float = Field(gt=0, le=1)
     """Probability that a stale embedding is kept, for methods with stale-embedding dropout."""
     table_bytes: int = Field(ge=1)
     """Bound of the embedding table, which must hold the working set of any one graph."""
     table_dtype: Literal["float32", "float16"]
-    """float32 or float16."""
+    """Type of the embeddings in the table."""
     configs_per_graph: int | None = Field(ge=2)
     """Working set: configurations of a graph that are trained on at a time; null is all of them."""
     redraw_epochs: int = Field(ge=1)
@@ -56,26 +56,26 @@ class TrainerConfig(Section):
     validation_configs: int = Field(ge=2)
     """Distinct configurations per graph ranked in validation; evaluate ranks all."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"]
-    """32-true, bf16-mixed, or 16-mixed on CUDA."""
+    """Precision of the training steps, as named by Lightning; 16-mixed needs CUDA."""
     accelerator: Literal["auto", "cpu", "cuda"]
-    """auto (CUDA if PyTorch finds a device), cpu or cuda."""
+    """Device; auto is CUDA where PyTorch finds it, otherwise the CPU."""
     threads: int = Field(ge=1)
     """Threads of PyTorch, in evaluate too."""
     averaging: Literal["none", "ema", "swa"]
-    """Average of the weights over the steps: none, ema (exponential moving average) or swa (equal, over the second
-    half)."""
+    """Average of the weights over the steps: ema is the exponential moving average, swa the plain one over the second
+    half."""
     averaging_decay: float = Field(gt=0, lt=1)
-    """Decay of the exponential moving average, which looks back about 1 / (1 - decay) steps."""
+    """Decay of the exponential moving average, which spans about 1 / (1 - decay) steps."""
     cpu_seconds: float | None = Field(gt=0)
     """Bound of the CPU time of all processors that the steps and validations of a training take, shared equally by the
     members of an ensemble; null sets none. Results under this bound depend on the speed of the machine."""
 
 
 class EnsembleConfig(Section):
-    """Models that are trained one by one, seeds times folds of them, and rank together."""
+    """Models that are trained one after another, seeds times folds of them; their standardized scores are averaged."""
 
     seeds: int = Field(ge=1)
     """Models that differ in their seed, for each fold."""
     folds: int = Field(ge=1)
-    """Folds of train, model families together, of which each model keeps another one to choose its best epoch on;
-    1 trains on all of train and chooses on valid."""
+    """Folds of train, model families together; each model holds out one of them, on which its best epoch is chosen. 1
+    trains on all of train and chooses on valid."""

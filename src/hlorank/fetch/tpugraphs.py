@@ -50,7 +50,7 @@ class TpuGraphsConfig(Section):
     base_url: str
     """http(s) address of the archives, or a folder that holds archives or the unpacked (Kaggle) tree."""
     splits: list[Split] = Field(min_length=1)
-    """Some of train, valid, test."""
+    """Splits to fetch; others are removed."""
     downloads: str
     """Folder of archives and partial downloads; outside what DVC deletes."""
     keep_archives: bool
