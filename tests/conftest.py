@@ -212,10 +212,7 @@ def make_inputs(make_features: MakeFeatures) -> Callable[..., Any]:
     import torch
 
     from hlorank.models.inputs import GraphInputs
-    from hlorank.partition.halo import halo_rows
-    from hlorank.partition.local_configurations import local_codes
-    from hlorank.partition.partition_collection import whole_graph
-    from hlorank.partition.segments import Partition
+    from hlorank.partition.segments import Partition, halo_rows, local_codes, whole_graph
 
     def make(segments: int = 1, halo: int = 0, **graph: Any) -> GraphInputs:
         features = make_features(**graph)

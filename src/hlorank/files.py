@@ -9,6 +9,8 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -170,3 +172,23 @@ def fingerprint(value: object) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of a JSON-able value, independent of key order."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def code_digest(*names: str) -> str:
+    """Return a digest of the source code of modules and packages, with all modules in them.
+
+    A result that is kept between runs has it in its key, so that a change of the code computes the result again.
+
+    Args:
+        names: dotted names.
+    """
+    digest = hashlib.sha256()
+    for name in names:
+        spec = find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None, f"{name} has no source file"
+        origin = Path(spec.origin)
+        for path in sorted(origin.parent.rglob("*.py")) if spec.submodule_search_locations else [origin]:
+            digest.update(f"{name}/{path.relative_to(origin.parent).as_posix()}\0{sha256_file(path)}\n".encode())
+    return digest.hexdigest()

@@ -29,9 +29,8 @@ from hlorank.models.layers.layer import Mixing
 from hlorank.models.layers.registry import LAYERS, RESIDUAL
 from hlorank.models.node_states import NodeStates
 from hlorank.models.serialization import input_sizes
-from hlorank.partition.local_configurations import local_codes
-from hlorank.partition.partition_collection import partition_graph, whole_graph
-from hlorank.partition.segments import Partition, no_halo
+from hlorank.partition.partitioners import partition_graph
+from hlorank.partition.segments import Partition, local_codes, no_halo, whole_graph
 
 CPU = torch.device("cpu")
 MakeModel = Callable[..., CostModel]

@@ -14,9 +14,7 @@ from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatur
 from hlorank.models.adjacency import Adjacency
 from hlorank.models.edges import Norm
 from hlorank.models.inputs import GraphInputs, LayoutBatch, Segment, TileBatch
-from hlorank.partition.halo import halo_rows
-from hlorank.partition.local_configurations import local_codes
-from hlorank.partition.segments import Partition, no_halo
+from hlorank.partition.segments import Partition, halo_rows, local_codes, no_halo
 
 CPU = torch.device("cpu")
 

@@ -1,4 +1,4 @@
-"""The partition of one graph: every algorithm, on random and real graphs."""
+"""Partition of one graph by every partitioner, and statistics of it, on random and real graphs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from hlorank.data.graph import LayoutConfigurations
 from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.files import DataError
-from hlorank.partition.partition_collection import partition_graph, whole_graph
-from hlorank.partition.partitioners import ALGORITHMS
-from hlorank.partition.segments import Partition
+from hlorank.partition.partitioners import PARTITIONERS, partition_graph
+from hlorank.partition.segments import Partition, whole_graph
 from hlorank.partition.statistics import segment_rows, summary, to_csv
 
-algorithms = st.sampled_from(sorted(ALGORITHMS))
+algorithms = st.sampled_from(sorted(PARTITIONERS))
 
 
 def config(algorithm: str, max_nodes: int, halo: int = 0) -> PartitionConfig:
@@ -29,7 +28,7 @@ def config(algorithm: str, max_nodes: int, halo: int = 0) -> PartitionConfig:
 
 
 def layouts_of(node_ids: np.ndarray, codes: np.ndarray) -> LayoutFeatures:
-    """Configurations of these codes; what the rows of the codebook hold plays no role."""
+    """Configurations of these codes; the rows of the codebook do not matter."""
     rows = int(codes.max()) + 1
     return LayoutFeatures(node_ids, np.zeros((rows, 18), np.int8), np.zeros((rows, 18), np.float32), codes)
 
@@ -40,7 +39,7 @@ def features_of(
     splits: list[int],
     configurations: LayoutFeatures | TileFeatures | None = None,
 ) -> GraphFeatures:
-    """Features of a graph; what a partition doesn't depend on is zero."""
+    """Features of a graph; what a partition does not depend on is zero."""
     if configurations is None:
         configurations = layouts_of(np.zeros(1, np.int64), np.zeros((1, 1), np.uint8))
     distinct = len(configurations.codes if isinstance(configurations, LayoutFeatures) else configurations.feat)
@@ -154,7 +153,7 @@ def test_computation_never_cuts_a_block_that_fits(features: GraphFeatures, max_n
         if stop - start > max_nodes:
             assert not np.isin(inside, np.delete(segment_of, np.arange(start, stop))).any()
     for (start, middle), (_, stop) in pairwise(blocks):
-        if segment_of[middle - 1] != segment_of[middle]:  # only because they don't fit together
+        if segment_of[middle - 1] != segment_of[middle]:  # only because they do not fit together
             left = np.count_nonzero(segment_of == segment_of[start])
             assert max(left, middle - start) + stop - middle > max_nodes
 
@@ -166,7 +165,7 @@ def test_computation_on_known_blocks() -> None:
 
 
 def test_metis_follows_the_edges() -> None:
-    """Two chains whose nodes alternate: METIS separates them, a topological cut can't."""
+    """Two chains whose nodes alternate: METIS separates them, a topological cut cannot."""
     features = features_of(40, [(i, i - 2) for i in range(2, 40)], [0, 40])
     segment_of = partition_graph(features, config("metis", 25)).segment_of
     assert segment_of.tolist() == [0, 1] * 20
@@ -203,7 +202,7 @@ def test_local_codes_take_the_smallest_type() -> None:
     assert whole.local_counts.tolist() == [300]
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", sorted(PARTITIONERS))
 def test_tile_kernels_stay_whole(algorithm: str) -> None:
     features = features_of(4, [(3, 0)], [0, 4], TileFeatures(np.zeros((3, 2), dtype=np.float32)))
     partition = partition_graph(features, config(algorithm, 2, halo=1))
@@ -212,14 +211,17 @@ def test_tile_kernels_stay_whole(algorithm: str) -> None:
     assert partition.local_codes.tolist() == [[0], [1], [2]]
 
 
-def test_bad_options_are_named() -> None:
-    features = features_of(2, [], [0, 2])
-    with pytest.raises(ConfigError, match=r"partition.algorithm=random: choose one of topological, metis, computation"):
-        partition_graph(features, config("random", 5))
-    with pytest.raises(ConfigError, match=r"partition.max_nodes=0: set it to at least 1"):
-        partition_graph(features, config("metis", 0))
-    with pytest.raises(ConfigError, match=r"partition.halo=-1: set it to at least 0"):
-        partition_graph(features, config("metis", 5, halo=-1))
+def test_an_unknown_partitioner_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"partition\.algorithm=random: .*topological, metis, computation"):
+        partition_graph(features_of(2, [], [0, 2]), config("random", 5))
+
+
+def test_labels_of_a_partitioner_may_skip_numbers_and_exceed_max_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = np.array([7, 7, 7, 7, 2, 2, 2, 9, 9, 0], dtype=np.int64)
+    mapping = {**PARTITIONERS, "fixed": lambda features, max_nodes: labels}
+    monkeypatch.setattr("hlorank.partition.partitioners.PARTITIONERS", mapping)
+    partition = partition_graph(features_of(10, [], [0, 10]), config("fixed", 3))
+    assert partition.segment_of.tolist() == [0, 0, 1, 1, 2, 2, 2, 3, 3, 4]
 
 
 def test_statistics_of_a_known_graph() -> None:
@@ -246,7 +248,7 @@ def test_statistics_of_a_known_graph() -> None:
     }
 
 
-def test_a_halo_is_counted_beside_the_segment() -> None:
+def test_statistics_count_the_halo_apart_from_the_segment() -> None:
     codes = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.uint8)
     layouts = layouts_of(np.array([0, 2]), codes)
     features = features_of(5, [(1, 0), (2, 1), (3, 1), (4, 3), (4, 2)], [0, 5], layouts)

@@ -1,3 +1,5 @@
+"""Segments of a graph."""
+
 from __future__ import annotations
 
 import numpy as np

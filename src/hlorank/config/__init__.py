@@ -12,7 +12,7 @@ from hlorank.config.loss import LossTerm
 from hlorank.config.model import ModelConfig
 from hlorank.config.partition import PartitionConfig
 from hlorank.config.root import Config, PathsConfig, PipelineConfig, load
-from hlorank.config.section import ConfigError, Registries, Section, find, parse
+from hlorank.config.section import ConfigError, Registries, Section, find, parse, read_section
 from hlorank.config.sweep import SweepConfig
 from hlorank.config.tracking import TrackingConfig
 from hlorank.config.train import EnsembleConfig, SegmentsConfig, TrainerConfig
@@ -40,4 +40,5 @@ __all__ = [
     "find",
     "load",
     "parse",
+    "read_section",
 ]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
+
+from hlorank.files import DataError, read_json
 
 Registries = Mapping[str, Mapping[str, Any]]
 """Extension points by name (origins, partitioners, layers, losses, methods), each a mapping of what it has by name."""
@@ -127,6 +130,23 @@ def mistakes(
     return []
 
 
+def read_section(section: type[SectionType], path: Path, remedy: str) -> SectionType:
+    """Read a JSON file as a section.
+
+    Args:
+        section: the class of the content.
+        path: the file.
+        remedy: how to get a right file, for the message.
+
+    Raises:
+        DataError: the file is missing or is not JSON, or a key or value is wrong; all of them are named.
+    """
+    try:
+        return parse(section, read_json(path))
+    except ConfigError as error:
+        raise DataError("content", f"a {section.__name__}; {remedy}", error, file=path) from None
+
+
 def _line(section: type[Section], problem: ErrorDetails, prefix: str) -> str:
     location, kind, context = problem["loc"], problem["type"], problem.get("ctx", {})
     key = ".".join([*filter(None, [prefix]), *(str(part) for part in location if part != "[key]")])
@@ -146,6 +166,7 @@ def unknown_key(key: str, names: Collection[str]) -> str:
     if near := get_close_matches(key.rpartition(".")[2], names, n=1):
         return f"{key}: no such key; did you mean {near[0]}?"
     return f"{key}: no such key; expected one of {', '.join(names)}"
+
 
 
 def _shown(value: object) -> str:

@@ -10,9 +10,8 @@ from hlorank.data.collection import Split
 from hlorank.featurize.feature_store import FeatureStore, graph_folder
 from hlorank.files import DataError, fingerprint
 from hlorank.models.inputs import GraphInputs
-from hlorank.partition.partition_collection import whole_graph
 from hlorank.partition.partition_store import PartitionStore
-from hlorank.partition.segments import Partition
+from hlorank.partition.segments import Partition, whole_graph
 
 
 class GraphLoader:
@@ -65,6 +64,8 @@ class GraphLoader:
         if self._partitions is None:
             return None
         partition, entry = self._partitions.open(split, name), self.store.entries(split)[name]
+        if partition is None:
+            return None
         for key, rows, expected, of in (
             ("segment_of", partition.segment_of, entry.nodes, "nodes"),
             ("local_codes", partition.local_codes, entry.distinct, "distinct configurations"),

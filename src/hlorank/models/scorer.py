@@ -22,8 +22,7 @@ from hlorank.models.scoring import (
     score_configurations,
 )
 from hlorank.models.serialization import Spec, load_model
-from hlorank.partition.partition_collection import whole_graph
-from hlorank.partition.segments import Partition
+from hlorank.partition.segments import Partition, whole_graph
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,55 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from hlorank import files as io
-from hlorank.config import PartitionConfig
+from pydantic import Field
+
+from hlorank import files
+from hlorank.config import PartitionConfig, Section, read_section
 from hlorank.data.collection import Split
 from hlorank.featurize.feature_store import FeatureStore, graph_folder
 from hlorank.files import SPEC, DataError
 from hlorank.partition.segments import Partition
 
 _SEGMENT_OF, _LOCAL_CODES, _HALO, _MADE_FROM = "segment_of.npy", "local_codes.npy", "halo.npy", "made_from.json"
+_WHOLE = "whole"
 
 
-@dataclass(frozen=True)
-class PartitionSpec:
-    """How a collection was partitioned.
-
-    Attributes:
-        features: fingerprint of the feature store that was cut.
-        algorithm: topological, metis or computation.
-        max_nodes: bound of a segment's nodes, its halo not counted.
-        halo: hops of the halos.
-    """
+class PartitionSpec(Section):
+    """Record of how a collection was partitioned: the content of spec.json."""
 
     features: str
+    """Fingerprint of the feature store that was partitioned."""
     algorithm: str
-    max_nodes: int
-    halo: int
+    """Name in PARTITIONERS; whole, if each graph is one segment, of which nothing is stored."""
+    max_nodes: int = Field(ge=1)
+    """Bound of a segment's nodes, its halo not counted."""
+    halo: int = Field(ge=0)
+    """Hops of the halos."""
+
+    @classmethod
+    def of_whole_graphs(cls, features: str, max_nodes: int) -> PartitionSpec:
+        """Return the specification of a collection whose graphs are one segment each.
+
+        Args:
+            features: fingerprint of the feature store.
+            max_nodes: nodes of the largest graph.
+        """
+        return cls(features=features, algorithm=_WHOLE, max_nodes=max_nodes, halo=0)
+
+    @property
+    def whole(self) -> bool:
+        """Whether each graph is one segment."""
+        return self.algorithm == _WHOLE
 
     @property
     def options(self) -> PartitionConfig:
-        """The options again; a single worker."""
+        """The options that the collection was partitioned with, for one worker."""
         return PartitionConfig(algorithm=self.algorithm, max_nodes=self.max_nodes, halo=self.halo, workers=1)
 
     @property
     def fingerprint(self) -> str:
-        """Identifies features and options together."""
-        return io.fingerprint(asdict(self))
+        """Identifier of features and options together."""
+        return files.fingerprint(self.model_dump(mode="json"))
 
 
 class PartitionStore:
-    """The partitions of a collection: a folder for each graph under train/, valid/ and test/, and spec.json.
+    """Reader of the partitions of a collection: a folder for each graph under train/, valid/ and test/, and spec.json.
 
     Attributes:
         root: the collection's folder under data/segments.
-        spec: how it was partitioned.
+        spec: how the collection was partitioned.
 
     Raises:
-        DataError: no complete partition at `root`.
+        DataError: `root` holds no complete partition.
     """
 
     def __init__(self, root: Path) -> None:
@@ -58,54 +71,55 @@ class PartitionStore:
         self._path = root / SPEC
         if not self._path.is_file():
             raise DataError("segments", "a complete partition", "none; run the stage partition", file=root)
-        values = io.read_json(self._path)
-        if values.keys() != {field.name for field in fields(PartitionSpec)}:
-            raise DataError("keys", "those of a partition; re-run the stage partition", sorted(values), file=self._path)
-        self.spec = PartitionSpec(**values)
+        self.spec = read_section(PartitionSpec, self._path, "run the stage partition again")
 
     def check(self, features: FeatureStore) -> None:
-        """Makes sure that these features are the ones that were cut.
+        """Check that the partitions were computed from these features.
 
         Raises:
-            DataError: they have another fingerprint.
+            DataError: the features have another fingerprint than those that were partitioned.
         """
         if self.spec.features != features.fingerprint:
             expected = f"the fingerprint {features.fingerprint} of {features.root}"
             raise DataError("features", expected, f"{self.spec.features}; re-run the stage partition", file=self._path)
 
-    def open(self, split: Split, name: str) -> Partition:
-        """Opens one graph's partition; its local codes stay on disk until they are read.
+    def open(self, split: Split, name: str) -> Partition | None:
+        """Open the partition of one graph, None if the graphs are whole; local codes are memory-mapped.
 
         Raises:
-            DataError: no such graph, or a file is damaged.
+            DataError: `split` has no graph `name`, or a file of it is damaged.
         """
-        return open_partition(graph_folder(self.root, split, name))
+        return None if self.spec.whole else open_partition(graph_folder(self.root, split, name))
 
 
 def write_partition(folder: Path, partition: Partition, made_from: str) -> None:
-    """Writes one graph's partition in one step.
+    """Write the partition of one graph in one step.
 
     Args:
         folder: replaced if it exists.
-        partition: of the graph.
-        made_from: fingerprint of what it was computed from, for `is_stored`.
+        partition: the segments of the graph.
+        made_from: fingerprint of what the partition was computed from, for `is_stored`.
     """
-    with io.atomic_folder(folder) as temporary:
-        io.write_array(temporary / _SEGMENT_OF, partition.segment_of)
-        io.write_array(temporary / _LOCAL_CODES, partition.local_codes)
-        io.write_array(temporary / _HALO, partition.halo)
-        io.write_json(temporary / _MADE_FROM, {"fingerprint": made_from})
+    with files.atomic_folder(folder) as temporary:
+        files.write_array(temporary / _SEGMENT_OF, partition.segment_of)
+        files.write_array(temporary / _LOCAL_CODES, partition.local_codes)
+        files.write_array(temporary / _HALO, partition.halo)
+        files.write_json(temporary / _MADE_FROM, {"fingerprint": made_from})
 
 
 def is_stored(folder: Path, made_from: str) -> bool:
-    """Whether a graph's folder holds the partition that was computed from this."""
+    """Return whether a graph's folder holds the partition that was computed from what `made_from` identifies."""
     path = folder / _MADE_FROM
-    return path.is_file() and io.read_json(path) == {"fingerprint": made_from}
+    return path.is_file() and files.read_json(path) == {"fingerprint": made_from}
 
 
 def open_partition(folder: Path) -> Partition:
-    """Opens what `write_partition` wrote."""
+    """Open what `write_partition` wrote.
+
+    Raises:
+        DataError: a file in `folder` is missing or damaged.
+    """
     try:
-        return Partition(*(io.map_array(folder / name) for name in (_SEGMENT_OF, _LOCAL_CODES, _HALO)))
+        return Partition(*(files.map_array(folder / name) for name in (_SEGMENT_OF, _LOCAL_CODES, _HALO)))
     except DataError as error:
         raise error.in_file(error.file or folder) from None

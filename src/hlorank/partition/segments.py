@@ -1,19 +1,24 @@
-"""The segments of one graph."""
+"""The segments of one graph, their halos and their local configurations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.featurize.distinct import distinct_rows
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.files import DataError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 def no_halo() -> NDArray[np.int32]:
-    """The halo of a partition that drops the edges between segments."""
+    """Return the halo of a partition that drops the edges between segments: (0, 2) int32."""
     return np.zeros((0, 2), dtype=np.int32)
 
 
@@ -22,11 +27,11 @@ class Partition:
     """A graph cut into segments.
 
     Attributes:
-        segment_of: (nodes,) int32, the segment of each node, 0..J-1, none of them empty.
-        local_codes: (distinct configurations, J), unsigned; equal entries of a column have the same configuration
-            at all configurable nodes of that segment and of its halo.
-        halo: (halo rows, 2) int32 in increasing order; [j, v] says that node v of another segment is computed with
-            segment j, as it lies near, but not pooled.
+        segment_of: (nodes,) int32, the segment of each node, 0..J-1; no segment is empty.
+        local_codes: (distinct configurations, J), unsigned; two configurations have equal entries in a column if they
+            agree at all configurable nodes of that segment and of its halo.
+        halo: (halo rows, 2) int32 in increasing order; in a row [j, v], node v belongs to another segment and is near
+            segment j: it is computed with segment j, but not pooled.
 
     Raises:
         DataError: a node has no segment, a segment is empty, the shapes do not agree, or a row of the halo is
@@ -63,12 +68,12 @@ class Partition:
 
     @property
     def segments(self) -> int:
-        """J, the number of segments."""
+        """Number of segments, J."""
         return int(self.local_codes.shape[1])
 
     @cached_property
     def local_counts(self) -> NDArray[np.int64]:
-        """(J,) the number of distinct local configurations of each segment."""
+        """Number of distinct local configurations of each segment: (J,) int64."""
         counts: NDArray[np.int64] = self.local_codes.max(axis=0).astype(np.int64) + 1
         return counts
 
@@ -81,9 +86,82 @@ class Partition:
         return own, halo
 
     def own(self, j: int) -> NDArray[np.int64]:
-        """The nodes of a segment, increasing."""
+        """Return the nodes of segment j, increasing: int64."""
         return self._members[0][j]
 
     def halo_of(self, j: int) -> NDArray[np.int64]:
-        """The nodes of a segment's halo, increasing."""
+        """Return the nodes of the halo of segment j, increasing: int64."""
         return self._members[1][j]
+
+
+def whole_graph(features: GraphFeatures) -> Partition:
+    """Return the partition into one segment, whose local configurations are the graph's distinct configurations."""
+    codes = np.arange(features.distinct, dtype=np.min_scalar_type(features.distinct - 1))
+    return Partition(np.zeros(features.nodes, dtype=np.int32), codes[:, None])
+
+
+def neighbours(features: GraphFeatures) -> csr_array[Any]:
+    """Return the adjacency matrix: (nodes, nodes) int32, not 0 where an edge of either direction joins two nodes."""
+    from scipy.sparse import csr_array
+
+    consumer, producer = features.edge_index.T
+    shape = (features.nodes, features.nodes)
+    directed = csr_array((np.ones(len(consumer), dtype=np.int32), (consumer, producer)), shape=shape)
+    either: csr_array[Any] = directed + directed.T  # repeated edges become one
+    return either
+
+
+def halo_rows(features: GraphFeatures, segment_of: NDArray[np.int32], hops: int) -> NDArray[np.int32]:
+    """Find the nodes outside each segment that are within some edges, of either direction, of a node inside.
+
+    Args:
+        features: the graph.
+        segment_of: (nodes,) the segment of each node, 0..J-1.
+        hops: number of edges, at least 0.
+
+    Returns:
+        (halo rows, 2) int32, as `Partition.halo`.
+    """
+    from scipy.sparse import csr_array
+
+    adjacency = neighbours(features).astype(np.bool_)
+    own = np.ones(features.nodes, dtype=np.bool_), (segment_of, np.arange(features.nodes))
+    near = csr_array(own, shape=(int(segment_of.max()) + 1, features.nodes))
+    for _ in range(hops):
+        grown = near + near @ adjacency
+        if grown.nnz == near.nnz:
+            break
+        near = grown
+    segment, node = near.nonzero()
+    outside = segment_of[node] != segment
+    rows = np.stack([segment[outside], node[outside]], axis=1).astype(np.int32)
+    return rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+
+
+def local_codes(
+    configurations: LayoutFeatures, segment_of: NDArray[np.int32], halo: NDArray[np.int32]
+) -> NDArray[np.unsignedinteger[Any]]:
+    """Number the distinct configurations of the configurable nodes of each segment and its halo.
+
+    Time is linear in the codes of the segments and their halos, memory in the codes of one segment.
+
+    Args:
+        configurations: of the graph.
+        segment_of: (nodes,) the segment of each node, 0..J-1.
+        halo: (halo rows, 2), as `Partition.halo`.
+
+    Returns:
+        (distinct configurations, J), the smallest unsigned type that fits: two configurations have the same number in
+        a column if and only if they agree at all configurable nodes of that segment and its halo. Numbers count from
+        0 in order of first appearance; a segment without a configurable node, its halo included, has only 0.
+    """
+    node_ids = configurations.node_ids
+    configurable = np.isin(halo[:, 1], node_ids)
+    segment = np.concatenate([segment_of[node_ids], halo[configurable, 0]])
+    column = np.concatenate([np.arange(len(node_ids)), np.searchsorted(node_ids, halo[configurable, 1])])
+    configuration_count = len(configurations.codes)
+    local = np.zeros((configuration_count, int(segment_of.max()) + 1), np.min_scalar_type(configuration_count - 1))
+    for j in np.unique(segment):
+        # Indexing copies only the columns of one segment; the codes may be memory-mapped.
+        local[:, j] = distinct_rows(configurations.codes[:, column[segment == j]])[1]
+    return local.astype(np.min_scalar_type(int(local.max())), copy=False)

@@ -1,4 +1,4 @@
-"""What a partition costs and saves: one row for each segment, and a collection's figures."""
+"""Statistics of partitions: a row for each segment, and a summary of a collection."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
+from hlorank.featurize.feature_store import GraphEntry
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.partition.segments import Partition
 
@@ -21,13 +22,13 @@ class SegmentRow:
         split: train, valid or test.
         graph: the graph's name.
         segment: 0..J-1.
-        nodes: nodes inside.
-        halo: nodes of other segments that are computed with it.
-        inner_edges: edges with both ends inside.
-        cut_edges: edges with one end inside; each is a cut edge of two segments.
-        configurable_nodes: configurable nodes inside.
-        local_configurations: distinct configurations of those and of the halo's.
-        configurations: distinct configurations of the whole graph.
+        nodes: number of nodes inside.
+        halo: number of nodes in the halo: nodes of other segments that are computed with this one.
+        inner_edges: number of edges with both ends inside.
+        cut_edges: number of edges with one end inside; each such edge counts in two segments.
+        configurable_nodes: number of configurable nodes inside.
+        local_configurations: number of distinct configurations of the configurable nodes inside and in the halo.
+        configurations: number of distinct configurations of the whole graph.
     """
 
     split: str
@@ -43,7 +44,7 @@ class SegmentRow:
 
 
 def segment_rows(split: str, features: GraphFeatures, partition: Partition) -> list[SegmentRow]:
-    """The rows of one graph, one for each segment, in their order."""
+    """Compute the rows of one graph, in the order of its segments."""
     count = partition.segments
     ends = partition.segment_of[features.edge_index]
     cut = ends[:, 0] != ends[:, 1]
@@ -69,17 +70,33 @@ def segment_rows(split: str, features: GraphFeatures, partition: Partition) -> l
     ]
 
 
+def whole_row(split: str, name: str, entry: GraphEntry) -> SegmentRow:
+    """Return the row of a graph that is one segment, without reading the graph."""
+    return SegmentRow(
+        split=split,
+        graph=name,
+        segment=0,
+        nodes=entry.nodes,
+        halo=0,
+        inner_edges=entry.edges,
+        cut_edges=0,
+        configurable_nodes=entry.configurable_nodes,
+        local_configurations=entry.distinct,
+        configurations=entry.distinct,
+    )
+
+
 def summary(rows: Sequence[SegmentRow]) -> dict[str, float]:
-    """A collection's figures, for metrics.json.
+    """Summarize the segments of a collection, for metrics.json.
 
     Args:
-        rows: of all graphs, at least one.
+        rows: rows of all graphs, at least one.
 
     Returns:
         graphs; segments_per_graph (mean); largest_segment and mean_segment (nodes); largest_halo and mean_halo (nodes);
-        cut_edges (share of all edges); configurable_nodes_per_segment (mean); local_configurations (mean over segments
-        of the share of the graph's distinct configurations that stay distinct inside the segment and its halo: the
-        share of work that is left).
+        cut_edges (share of all edges); configurable_nodes_per_segment (mean); local_configurations (share of the
+        graph's distinct configurations that are distinct inside the segment and its halo, mean over segments: the
+        share of the work that remains).
     """
     graphs = len({(row.split, row.graph) for row in rows})
     cut = sum(row.cut_edges for row in rows) / 2
@@ -98,7 +115,7 @@ def summary(rows: Sequence[SegmentRow]) -> dict[str, float]:
 
 
 def to_csv(rows: Sequence[SegmentRow]) -> str:
-    """The rows as CSV with a header."""
+    """Format rows as CSV with a header."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, [field.name for field in fields(SegmentRow)], lineterminator="\n")
     writer.writeheader()

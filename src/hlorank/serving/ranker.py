@@ -25,7 +25,7 @@ from hlorank.hlo.extra import Extra
 from hlorank.hlo.opcodes import CONFIGURABLE, OPCODES
 from hlorank.metrics import ranking
 from hlorank.models.scorer import load_scorer
-from hlorank.partition.partition_collection import partition_graph
+from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition
 
 MEMORY_BYTES = 256 * 2**20

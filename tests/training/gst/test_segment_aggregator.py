@@ -24,8 +24,8 @@ from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.serialization import input_sizes
-from hlorank.partition.partition_collection import partition_graph, whole_graph
-from hlorank.partition.segments import Partition
+from hlorank.partition.partitioners import partition_graph
+from hlorank.partition.segments import Partition, whole_graph
 from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.gst.methods import METHODS
 from hlorank.training.gst.segment_aggregator import SegmentAggregator
