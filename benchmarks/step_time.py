@@ -22,10 +22,9 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from hlorank.config import ModelConfig, PartitionConfig
+from hlorank.config import FeaturizeOptions, ModelConfig, PartitionConfig
 from hlorank.data.collection import Collection
 from hlorank.data.graph import MeasuredGraph
-from hlorank.featurize.feature_spec import FeaturizeOptions
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.fetch.synthetic import layout_graph
@@ -63,7 +62,17 @@ class Workload:
     def of(cls, measured: MeasuredGraph, width: int, device: str = "cpu") -> Workload:
         """Featurize the graph, with statistics of its own, and cuts it."""
         collection = Collection.parse("layout/synthetic/random")
-        options = FeaturizeOptions("standard", log_range=20.0, opcode_width=16, prune_hops=None)
+        options = FeaturizeOptions(
+            scaling="standard",
+            log_range=20.0,
+            opcode_width=16,
+            prune_hops=None,
+            prune_paths=False,
+            virtual_nodes=False,
+            dims_128=False,
+            walk_steps=0,
+            protobuf=False,
+        )
         spec = fit_spec(collection, options, [TrainSample.of("benchmark", measured, options)])
         features = featurize_graph(measured, spec)
         torch.manual_seed(0)

@@ -19,6 +19,7 @@ from hlorank.files import (
     DataError,
     atomic_folder,
     atomic_path,
+    code_digest,
     fingerprint,
     map_array,
     read_json,
@@ -245,3 +246,27 @@ def test_fingerprints_depend_on_content_and_not_on_key_order(value: dict[str, An
 
 def test_a_fingerprint_is_the_same_in_every_process() -> None:
     assert fingerprint({"b": 1, "a": [None, 2.5]}) == "6b997a052102649a"  # sha256sum of {"a":[null,2.5],"b":1}
+
+
+def test_the_digest_of_code_changes_with_any_module_of_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "some_package"
+    (package / "inner").mkdir(parents=True)
+    for name in ("__init__.py", "inner/__init__.py", "inner/deep.py"):
+        (package / name).write_text("")
+    (tmp_path / "some_module.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def digest(*names: str) -> str:
+        code_digest.cache_clear()
+        return code_digest(*names)
+
+    before, alone = digest("some_package", "some_module"), digest("some_module")
+    assert digest("some_package", "some_module") == before
+    (package / "inner" / "deep.py").write_text("x = 1\n")
+    changed = digest("some_package", "some_module")
+    assert changed != before
+    (package / "inner" / "deep.py").rename(package / "deep.py")
+    assert digest("some_package", "some_module") not in (before, changed)
+    assert digest("some_module") == alone

@@ -165,7 +165,9 @@ def test_extra_features_that_are_missing(
     linear_model: MakeModel, tiny_collections: Path, program: Path, graphs: list[Path], tmp_path: Path, capsys: Capture
 ) -> None:
     spec = FeatureStore(tiny_collections / "features" / Collection.parse(LAYOUT).path).spec
-    needing = linear_model(features=replace(spec, options=replace(spec.options, protobuf=True)))
+    needing = linear_model(
+        features=spec.model_copy(update={"options": spec.options.model_copy(update={"protobuf": True})})
+    )
     path = Path(shutil.copy(graphs[0], tmp_path / "graph.npz"))
     error = refused(["--model", needing, path], capsys)
     assert f"{tmp_path}/graph.extra.npz: file: expected the extra features of graph.npz: fetch with" in error

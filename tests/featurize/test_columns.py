@@ -9,20 +9,22 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from hlorank.config import parse
 from hlorank.data.collection import Collection
 from hlorank.data.graph import Graph, MeasuredGraph
 from hlorank.featurize import columns
 from hlorank.featurize.columns import node_columns, return_probabilities
-from hlorank.featurize.feature_spec import FeatureSpec, FeaturizeOptions
+from hlorank.featurize.feature_spec import FeatureSpec, extra_columns
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import DataError
 from hlorank.hlo.extra import extra_features
 from hlorank.hlo.reader import featurize, read_records
+from tests.sections import featurize_options
 
 MakeGraph = Callable[..., MeasuredGraph]
 
-PLAIN = FeaturizeOptions("standard", 100.0, 8, None)
+PLAIN = featurize_options()
 LAYOUT = Collection("layout", "cpu", "random")
 
 
@@ -67,31 +69,30 @@ def test_blocks_of_walks_equal_the_plain_form(
 
 def test_without_options_the_columns_are_the_raw_ones(layout_graph: MakeGraph) -> None:
     graph = layout_graph().graph
-    assert PLAIN.extra_columns == []
+    assert extra_columns(PLAIN) == []
     np.testing.assert_array_equal(node_columns(graph, PLAIN, None), graph.node_feat[:, :134])
 
 
 def test_dimensions_mod_and_div_128() -> None:
     graph = graph_of(nodes=1)
     graph.node_feat[0, 21:27] = [127, 128, 300, 0, 1, 2**24]
-    options = FeaturizeOptions("standard", 100.0, 8, None, dims_128=True)
+    options = featurize_options(dims_128=True)
     found = node_columns(graph, options, None)[0, 134:].tolist()
     assert found == [127, 0, 44, 0, 1, 0, 0, 1, 2, 0, 0, 2**17]
-    assert options.extra_columns[2] == "dims[2] mod 128"
-    assert options.extra_columns[8] == "dims[2] div 128"
+    assert extra_columns(options)[2] == "dims[2] mod 128"
+    assert extra_columns(options)[8] == "dims[2] div 128"
 
 
 def test_extra_columns_are_named_scaled_and_appended(layout_graph: MakeGraph) -> None:
     measured = layout_graph(seed=1)
-    options = FeaturizeOptions("standard", 100.0, 8, None, walk_steps=4)
+    options = featurize_options(walk_steps=4)
     plain = fit_spec(LAYOUT, PLAIN, [TrainSample.of("a", measured, PLAIN)])
     spec = fit_spec(LAYOUT, options, [TrainSample.of("a", measured, options)])
     kept = len(plain.node_columns.columns)
     assert spec.node_columns.columns[kept:].tolist() == [135, 136, 137]  # no walk is back after one step: constant
-    assert spec.to_json()["extra_columns"] == [f"return_probability[{k}]" for k in (1, 2, 3, 4)]
-    assert FeatureSpec.from_json(spec.to_json()).fingerprint == spec.fingerprint
-    with pytest.raises(DataError, match="extra_columns"):
-        FeatureSpec.from_json(spec.to_json() | {"extra_columns": []})
+    values = spec.model_dump(mode="json")
+    assert values["extra_columns"] == [f"return_probability[{k}]" for k in (1, 2, 3, 4)]
+    assert parse(FeatureSpec, values).fingerprint == spec.fingerprint
     without, features = featurize_graph(measured, plain), featurize_graph(measured, spec)
     np.testing.assert_array_equal(features.node_feat[:, :kept], without.node_feat)
     np.testing.assert_allclose(features.node_feat[:, kept:].mean(axis=0), 0, atol=1e-6)
@@ -100,7 +101,7 @@ def test_extra_columns_are_named_scaled_and_appended(layout_graph: MakeGraph) ->
 
 def test_walks_leave_what_pruning_keeps(layout_graph: MakeGraph) -> None:
     measured = layout_graph(seed=1)
-    options = FeaturizeOptions("standard", 100.0, 8, 0, walk_steps=4)
+    options = featurize_options(prune_hops=0, walk_steps=4)
     configurations: object = measured.configurations
     sample = TrainSample.of("a", measured, options)
     walks = return_probabilities(measured.graph, 4).astype(np.float32)
@@ -111,10 +112,10 @@ def test_walks_leave_what_pruning_keeps(layout_graph: MakeGraph) -> None:
 def test_features_of_the_official_protobuf(shared_data: Path) -> None:
     (record,) = read_records(shared_data / "official" / "module_tuning_data_layout.pb")
     measured, program = featurize(record)
-    options = FeaturizeOptions("standard", 100.0, 8, None, protobuf=True)
+    options = featurize_options(protobuf=True)
     extra = extra_features(program)
     spec = fit_spec(LAYOUT, options, [TrainSample.of("a", measured, options, extra)])
-    names = [*map(str, range(134)), *options.extra_columns]
+    names = [*map(str, range(134)), *extra_columns(options)]
     raw = node_columns(measured.graph, options, extra)
     assert raw.shape == (measured.graph.nodes, len(names)) == (3163, 134 + 85)
     column = names.index("operand_shapes[1][4]")

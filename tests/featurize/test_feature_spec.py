@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hlorank.config import ConfigError, FeaturizeConfig
+from hlorank.config import ConfigError, FeaturizeConfig, parse
 from hlorank.data.collection import Collection
 from hlorank.data.graph import MeasuredGraph
-from hlorank.featurize.feature_spec import FeatureSpec, FeaturizeOptions
+from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
-from hlorank.files import DataError
+from tests.sections import featurize_config, featurize_options
 
 MakeGraph = Callable[..., MeasuredGraph]
 
@@ -23,14 +22,14 @@ MakeGraph = Callable[..., MeasuredGraph]
 @pytest.fixture(scope="module", params=["layout:cpu:random", "tile:cpu"])
 def spec(request: pytest.FixtureRequest, layout_graph: MakeGraph, tile_graph: MakeGraph) -> FeatureSpec:
     measured = layout_graph() if request.param.startswith("layout") else tile_graph()
-    options = FeaturizeOptions("minmax", 100.0, 4, None)
+    options = featurize_options(scaling="minmax", opcode_width=4)
     return fit_spec(Collection.parse(request.param), options, [TrainSample.of("graph", measured, options)])
 
 
 def test_json_round_trip(spec: FeatureSpec) -> None:
-    plain = spec.to_json()
-    again = FeatureSpec.from_json(json.loads(json.dumps(plain, allow_nan=False)))
-    assert again.to_json() == plain
+    values = spec.model_dump(mode="json")
+    again = parse(FeatureSpec, json.loads(json.dumps(values, allow_nan=False)))
+    assert again.model_dump(mode="json") == values
     assert again.fingerprint == spec.fingerprint
     assert again.kind == spec.kind
     assert again.opcode_embedding.dtype == np.float32
@@ -41,39 +40,42 @@ def changed(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda plain: {**plain, **values}
 
 
-def without_fingerprint(plain: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in plain.items() if key != "fingerprint"}
+def without_inputs(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != "inputs"}
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (without_fingerprint, "keys"),
-        (changed(more=1), "keys"),
-        (changed(version=0), "re-run the stage featurize"),
-        (changed(fingerprint="0"), "fingerprint"),
+        (without_inputs, "inputs: no value"),
+        (changed(more=1), "more: no such key"),
+        (changed(version=0), "version=0: expected one of 4"),
+        (changed(fingerprint="0"), "fingerprint=0"),
+        (changed(extra_columns=["merged"]), "extra_columns="),
         (changed(opcodes=[3, 2]), "increasing opcodes"),
         (changed(opcodes=[0]), "increasing opcodes"),
         (changed(opcodes=[121]), "increasing opcodes"),
-        (changed(opcodes=[300]), "spec"),
+        (changed(opcodes=[300]), r"opcodes=\[300\]"),
+        (changed(opcodes="all"), "opcodes=all: "),
         (changed(opcodes=[2]), "opcode_embedding"),
-        (changed(collection="rest"), "spec"),
-        (changed(options={}), "spec"),
-        (changed(options={"scaling": "none", "log_range": 1, "opcode_width": 4, "prune_hops": None}), "scaling"),
-        (changed(node_columns=None), "columns"),
+        (changed(collection="rest"), "collection: .*rest"),
+        (changed(options={}), "options.scaling: no value"),
+        (changed(options={"scaling": "none", "log_range": 1, "opcode_width": 4, "prune_hops": None}), "scaling=none"),
+        (changed(node_columns=None), "node_columns=null"),
         (changed(node_columns={"columns": [134], "logarithmic": [False], "center": [0], "scale": [1]}), "below 134"),
     ],
 )
 def test_bad_json_is_refused(
     spec: FeatureSpec, change: Callable[[dict[str, Any]], dict[str, Any]], message: str
 ) -> None:
-    with pytest.raises(DataError, match=message):
-        FeatureSpec.from_json(change(spec.to_json()))
+    with pytest.raises(ConfigError, match=message):
+        parse(FeatureSpec, change(spec.model_dump(mode="json")))
 
 
 def test_tile_columns_are_for_tiles_only(spec: FeatureSpec) -> None:
-    with pytest.raises(DataError, match="tile_columns"):
-        replace(spec, tile_columns=spec.node_columns if spec.tile_columns is None else None)
+    values = spec.model_dump(mode="json", exclude={"fingerprint"})
+    with pytest.raises(ConfigError, match="tile_columns"):
+        parse(FeatureSpec, {**values, "tile_columns": None if spec.kind == "tile" else values["node_columns"]})
 
 
 def test_opcode_index(spec: FeatureSpec) -> None:
@@ -84,30 +86,24 @@ def test_opcode_index(spec: FeatureSpec) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "remedy"),
+    ("key", "value"),
     [
-        ("scaling", "robust", "choose standard or minmax"),
-        ("log_range", -1.0, "at least 0"),
-        ("log_range", float("nan"), "at least 0"),
-        ("opcode_width", 0, "at least 1"),
-        ("prune_hops", -1, "at least 0"),
-        ("walk_steps", -1, "0 for none"),
-        ("virtual_nodes", True, r"set featurize\.prune_hops or featurize\.prune_paths"),
+        ("scaling", "robust"),
+        ("log_range", -1.0),
+        ("log_range", float("nan")),
+        ("opcode_width", 0),
+        ("prune_hops", -1),
+        ("walk_steps", -1),
+        ("virtual_nodes", True),
+        ("workers", 0),
     ],
 )
-def test_bad_options_are_refused(key: str, value: Any, remedy: str) -> None:
-    config = FeaturizeConfig(
-        scaling="standard",
-        log_range=100.0,
-        opcode_width=16,
-        prune_hops=None,
-        prune_paths=False,
-        virtual_nodes=False,
-        dims_128=False,
-        walk_steps=0,
-        protobuf=False,
-        workers=1,
-    )
-    FeaturizeOptions.from_config(config)
-    with pytest.raises(ConfigError, match=rf"featurize.{key}={value}: .*{remedy}"):
-        FeaturizeOptions.from_config(config.model_copy(update={key: value}))
+def test_bad_options_are_refused(key: str, value: Any) -> None:
+    values = featurize_config().model_dump()
+    parse(FeaturizeConfig, values, prefix="featurize")
+    with pytest.raises(ConfigError, match=f"{key}={str(value).lower()}"):
+        parse(FeaturizeConfig, {**values, key: value}, prefix="featurize")
+
+
+def test_the_number_of_workers_is_no_option() -> None:
+    assert featurize_config(workers=1, walk_steps=2).options == featurize_options(walk_steps=2)

@@ -11,19 +11,19 @@ import pytest
 
 from hlorank.data.collection import Collection
 from hlorank.data.graph import MeasuredGraph
-from hlorank.featurize.feature_spec import FeaturizeOptions
 from hlorank.featurize.feature_store import FeatureStore, graph_folder, skip_reason, stored_entry, write_graph_features
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import DataError
+from tests.sections import featurize_options
 
 MakeGraph = Callable[..., MeasuredGraph]
 KEY = {"source": "a", "spec": "b"}
 
 
 def featurized(address: str, measured: MeasuredGraph) -> GraphFeatures:
-    options = FeaturizeOptions("standard", 100.0, 4, None)
+    options = featurize_options(opcode_width=4)
     sample = TrainSample.of(measured.name, measured, options)
     return featurize_graph(measured, fit_spec(Collection.parse(address), options, [sample]))
 

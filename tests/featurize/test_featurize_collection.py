@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hlorank.config import ConfigError, FeaturizeConfig
 from hlorank.data.collection import Collection, graph_files, read_graph, sidecar_path, write_graph
 from hlorank.data.graph import MeasuredGraph
 from hlorank.featurize.feature_store import FeatureStore
@@ -27,23 +26,13 @@ from hlorank.files import DataError, read_json, sha256_file
 from hlorank.hlo.extra import extra_features, extra_path, write_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.program import Program, flatten
+from tests.sections import featurize_config
 
 MakeGraph = Callable[..., MeasuredGraph]
 
 LAYOUT = Collection("layout", "cpu", "random")
 TILE = Collection("tile", "cpu")
-CONFIG = FeaturizeConfig(
-    scaling="standard",
-    log_range=100.0,
-    opcode_width=8,
-    prune_hops=None,
-    prune_paths=False,
-    virtual_nodes=False,
-    dims_128=False,
-    walk_steps=0,
-    protobuf=False,
-    workers=1,
-)
+CONFIG = featurize_config()
 
 
 @pytest.fixture
@@ -101,7 +90,7 @@ def test_only_train_is_fitted(tmp_path: Path, raw: Path, layout_graph: MakeGraph
     (raw / LAYOUT.path / "test/..d.npz").unlink()
     featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "two")
     one, two = FeatureStore(tmp_path / "one"), FeatureStore(tmp_path / "two")
-    assert one.spec.to_json() == two.spec.to_json()
+    assert one.spec.model_dump(mode="json") == two.spec.model_dump(mode="json")
     assert one.fingerprint != two.fingerprint
 
 
@@ -111,7 +100,7 @@ def test_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path, raw: Path)
     assert digests(tmp_path / "1") == digests(tmp_path / "3")
 
 
-def test_unchanged_graphs_are_kept_and_others_made_anew(tmp_path: Path, raw: Path, layout_graph: MakeGraph) -> None:
+def test_features_of_unchanged_graphs_are_kept(tmp_path: Path, raw: Path, layout_graph: MakeGraph) -> None:
     output = tmp_path / "out"
     featurize_collection(raw, LAYOUT, CONFIG, output)
     before = changed_at(output)
@@ -131,7 +120,18 @@ def test_unchanged_graphs_are_kept_and_others_made_anew(tmp_path: Path, raw: Pat
     assert digests(output) == digests(tmp_path / "fresh")
 
 
-def test_another_option_makes_all_graphs_anew(tmp_path: Path, raw: Path) -> None:
+def test_code_that_changed_featurizes_graphs_again(tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "out"
+    featurize_collection(raw, LAYOUT, CONFIG, output)
+    before, fingerprint = changed_at(output), FeatureStore(output).fingerprint
+    monkeypatch.setattr("hlorank.featurize.featurize_collection.code_digest", lambda *names: "other")
+    featurize_collection(raw, LAYOUT, CONFIG, output)
+    after = changed_at(output)
+    assert all(after[key] != before[key] for key in before)
+    assert FeatureStore(output).fingerprint == fingerprint, "models that were trained remain of use"
+
+
+def test_another_option_featurizes_all_graphs_again(tmp_path: Path, raw: Path) -> None:
     output = tmp_path / "out"
     featurize_collection(raw, LAYOUT, CONFIG, output)
     before = changed_at(output)
@@ -167,15 +167,15 @@ def test_a_kill_leaves_an_incomplete_store_that_the_next_run_completes(tmp_path:
         "from pathlib import Path\n"
         "from hlorank.data.collection import Collection\n"
         "from hlorank.config import FeaturizeConfig\n"
-        "from hlorank.featurize import build\n"
-        "make = build.featurize_graph\n"
+        "from hlorank.featurize import featurize_collection as module\n"
+        "make = module.featurize_graph\n"
         "def slow(measured, spec, *extra):\n"
         "    if measured.name == 'b':\n"
         "        time.sleep(60)\n"
         "    return make(measured, spec, *extra)\n"
-        "build.featurize_graph = slow\n"
-        "config = FeaturizeConfig('standard', 100.0, 8, None, False, False, False, 0, False, 1)\n"
-        f"build.featurize_collection(Path({str(raw)!r}), Collection('layout', 'cpu', 'random'), config, "
+        "module.featurize_graph = slow\n"
+        f"config = FeaturizeConfig(**{CONFIG.model_dump()!r})\n"
+        f"module.featurize_collection(Path({str(raw)!r}), Collection('layout', 'cpu', 'random'), config, "
         f"Path({str(output)!r}))\n"
     )
     process = subprocess.Popen([sys.executable, script], start_new_session=True)
@@ -213,11 +213,6 @@ def test_an_empty_train_split_is_an_error(tmp_path: Path, raw: Path) -> None:
     shutil.rmtree(raw / LAYOUT.path / "train")
     with pytest.raises(DataError, match=r"layout/cpu/random: train: expected at least one npz file"):
         featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
-
-
-def test_workers_below_1_are_refused(tmp_path: Path, raw: Path) -> None:
-    with pytest.raises(ConfigError, match=r"featurize\.workers=0: set it to at least 1"):
-        featurize_collection(raw, LAYOUT, CONFIG.model_copy(update={"workers": 0}), tmp_path / "out")
 
 
 def test_a_graph_that_is_not_there(tmp_path: Path, raw: Path) -> None:

@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hlorank.config import parse
 from hlorank.data.collection import Collection, read_graph
 from hlorank.data.graph import LayoutConfigurations, MeasuredGraph, TileConfigurations
-from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeatureSpec, FeaturizeOptions
+from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeatureSpec
 from hlorank.featurize.features import LayoutFeatures, TileFeatures
 from hlorank.featurize.featurize_graph import featurize_graph, node_layout
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.featurize.reduce import reduction
 from hlorank.files import DataError
+from tests.sections import featurize_options
 
 MakeGraph = Callable[..., MeasuredGraph]
 
@@ -24,7 +26,7 @@ MakeGraph = Callable[..., MeasuredGraph]
 def fitted(
     address: str, *graphs: MeasuredGraph, prune_hops: int | None = None, virtual_nodes: bool = False
 ) -> FeatureSpec:
-    options = FeaturizeOptions("standard", 100.0, 8, prune_hops, virtual_nodes=virtual_nodes)
+    options = featurize_options(prune_hops=prune_hops, virtual_nodes=virtual_nodes)
     return fit_spec(
         Collection.parse(address), options, [TrainSample.of(graph.name, graph, options) for graph in graphs]
     )
@@ -176,7 +178,8 @@ def test_virtual_nodes(layout_graph: MakeGraph) -> None:
     configurations = measured.configurations
     assert isinstance(configurations, LayoutConfigurations)
     spec = fitted("layout:xla:random", measured, prune_hops=0, virtual_nodes=True)
-    assert FeatureSpec.from_json(spec.to_json()).to_json() == spec.to_json()
+    values = spec.model_dump(mode="json")
+    assert parse(FeatureSpec, values).model_dump(mode="json") == values
     reduced = reduction(measured, spec.options)
     features = featurize_graph(measured, spec)
     assert features.virtual_nodes == reduced.virtual.sum() > 0
@@ -191,7 +194,7 @@ def test_virtual_nodes(layout_graph: MakeGraph) -> None:
     )
 
     # The last column counts the nodes merged; the others are sums, scaled as fitted on sums.
-    assert spec.options.extra_columns == ["merged"]
+    assert spec.extra_columns == ["merged"]
     transform = spec.node_columns
     assert transform.columns[-1] == 134
     np.testing.assert_allclose(

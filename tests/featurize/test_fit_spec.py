@@ -10,14 +10,14 @@ import pytest
 
 from hlorank.data.collection import Collection
 from hlorank.data.graph import MeasuredGraph
-from hlorank.featurize.feature_spec import FeaturizeOptions
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import DataError
+from tests.sections import featurize_options
 
 MakeGraph = Callable[..., MeasuredGraph]
 
 COLLECTION = Collection("layout", "xla", "random")
-OPTIONS = FeaturizeOptions("standard", 100.0, 6, None)
+OPTIONS = featurize_options(opcode_width=6)
 
 
 def sample(measured: MeasuredGraph) -> TrainSample:

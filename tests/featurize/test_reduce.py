@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hlorank.config import FeaturizeOptions
 from hlorank.data.collection import read_graph
 from hlorank.data.graph import Graph, Int64, LayoutConfigurations, MeasuredGraph, Measurements
-from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeaturizeOptions
+from hlorank.featurize.feature_spec import VIRTUAL_OPCODE
 from hlorank.featurize.paths import connecting_paths, distances
 from hlorank.featurize.reduce import Reduction, reduction
+from tests.sections import featurize_options
 
 MakeGraph = Callable[..., MeasuredGraph]
 
-PLAIN = FeaturizeOptions("standard", 100.0, 8, None)
-ONE = replace(PLAIN, prune_hops=1)
-PATHS = replace(PLAIN, prune_paths=True)
+PLAIN = featurize_options()
+ONE = PLAIN.model_copy(update={"prune_hops": 1})
+PATHS = PLAIN.model_copy(update={"prune_paths": True})
 
 
 def layouts(graph: Graph, node_ids: list[int] | Int64) -> MeasuredGraph:
@@ -61,8 +62,7 @@ def measured_graphs(draw: st.DrawFn) -> MeasuredGraph:
 
 
 options_that_reduce = st.builds(
-    replace,
-    st.just(PLAIN),
+    featurize_options,
     prune_hops=st.integers(0, 3),
     prune_paths=st.booleans(),
     virtual_nodes=st.booleans(),
@@ -70,7 +70,7 @@ options_that_reduce = st.builds(
 
 
 def test_the_rest_of_a_chain_vanishes() -> None:
-    reduced = reduction(layouts(chain(10), [7]), replace(PLAIN, prune_hops=2))
+    reduced = reduction(layouts(chain(10), [7]), PLAIN.model_copy(update={"prune_hops": 2}))
     assert reduced.first.tolist() == [5, 6, 7, 8, 9]
     assert reduced.node_of.tolist() == [-1] * 5 + [0, 1, 2, 3, 4]
     assert reduced.merged.tolist() == [1] * 5
@@ -80,7 +80,7 @@ def test_the_rest_of_a_chain_vanishes() -> None:
 
 
 def test_the_rest_of_a_chain_becomes_virtual_nodes() -> None:
-    reduced = reduction(layouts(chain(10), [7]), replace(ONE, virtual_nodes=True))
+    reduced = reduction(layouts(chain(10), [7]), ONE.model_copy(update={"virtual_nodes": True}))
     # 0 to 4 end with their block; 5 and 9 are alone and stay what they are.
     assert reduced.first.tolist() == [0, 5, 6, 7, 8, 9]
     assert reduced.merged.tolist() == [5, 1, 1, 1, 1, 1]
@@ -95,7 +95,7 @@ def test_edges_of_merged_nodes_by_hand() -> None:
     edges = [(2, 0), (2, 1), (3, 2), (4, 0), (4, 2), (5, 1), (6, 3), (6, 4), (6, 5), (7, 6), (7, 0)]
     measured = layouts(graph_of(8, edges, [0, 8]), [3])
     assert reduction(measured, ONE).edge_index.tolist() == [[1, 0], [2, 1]]
-    reduced = reduction(measured, replace(ONE, virtual_nodes=True))
+    reduced = reduction(measured, ONE.model_copy(update={"virtual_nodes": True}))
     # 0 and 1 are merged, and so are 4 and 5; they do not touch, as 2 and 3 lie between them.
     assert reduced.node_of.tolist() == [0, 0, 1, 2, 3, 3, 4, 5]
     assert reduced.edge_index.tolist() == [[1, 0], [2, 1], [3, 0], [3, 1], [4, 2], [4, 3], [5, 0], [5, 4]]
@@ -104,8 +104,8 @@ def test_edges_of_merged_nodes_by_hand() -> None:
 def test_paths_are_kept_beside_hops() -> None:
     measured = layouts(chain(12), [2, 6])
     assert reduction(measured, PATHS).first.tolist() == [2, 3, 4, 5, 6]
-    assert reduction(measured, replace(ONE, prune_paths=True)).first.tolist() == [1, 2, 3, 4, 5, 6, 7]
-    merged = reduction(measured, replace(PATHS, virtual_nodes=True))
+    assert reduction(measured, ONE.model_copy(update={"prune_paths": True})).first.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    merged = reduction(measured, PATHS.model_copy(update={"virtual_nodes": True}))
     assert merged.merged.tolist() == [2, 1, 1, 1, 1, 1, 5]
 
 
@@ -169,7 +169,7 @@ def test_the_result_is_a_graph_in_order(measured: MeasuredGraph, options: Featur
 @settings(deadline=None, max_examples=100)
 def test_what_is_reduced_once_stays(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
     # A virtual node is a short cut, which may connect configurable nodes better than the paths of before.
-    options = replace(options, prune_paths=options.prune_paths and not options.virtual_nodes)
+    options = options.model_copy(update={"prune_paths": options.prune_paths and not options.virtual_nodes})
     assert isinstance(measured.configurations, LayoutConfigurations)
     reduced = reduction(measured, options)
     result = again(measured.graph, reduced)
@@ -183,11 +183,11 @@ def test_what_is_reduced_once_stays(measured: MeasuredGraph, options: FeaturizeO
 def test_sums_are_exact_beyond_float32() -> None:
     measured = layouts(chain(6), [5])
     columns = np.array([[1], [2**24], [1], [0], [0], [0]], dtype=np.float32)
-    reduced = reduction(measured, replace(PLAIN, prune_hops=0, virtual_nodes=True))
+    reduced = reduction(measured, PLAIN.model_copy(update={"prune_hops": 0, "virtual_nodes": True}))
     assert reduced.sums(columns)[:, 0].tolist() == [2**24 + 2, 0, 0]
 
 
-@pytest.mark.parametrize("options", [ONE, PATHS, replace(ONE, prune_paths=True, virtual_nodes=True)])
+@pytest.mark.parametrize("options", [ONE, PATHS, ONE.model_copy(update={"prune_paths": True, "virtual_nodes": True})])
 def test_tiles_keep_all(tile_graph: MakeGraph, options: FeaturizeOptions) -> None:
     graph = (measured := tile_graph(nodes=6)).graph
     reduced = reduction(measured, options)
@@ -211,10 +211,10 @@ def test_without_options_layouts_keep_all(layout_graph: MakeGraph) -> None:
         # The configurable nodes and their direct neighbours, as counted by the winner of the Kaggle competition.
         (ONE, 223, 0, 219),
         (PATHS, 176, 0, 187),
-        (replace(ONE, prune_paths=True), 264, 0, 313),
-        (replace(ONE, virtual_nodes=True), 332, 86, 938),
-        (replace(PATHS, virtual_nodes=True), 288, 78, 971),
-        (replace(ONE, prune_paths=True, virtual_nodes=True), 382, 92, 1126),
+        (ONE.model_copy(update={"prune_paths": True}), 264, 0, 313),
+        (ONE.model_copy(update={"virtual_nodes": True}), 332, 86, 938),
+        (PATHS.model_copy(update={"virtual_nodes": True}), 288, 78, 971),
+        (ONE.model_copy(update={"prune_paths": True, "virtual_nodes": True}), 382, 92, 1126),
     ],
 )
 def test_a_real_graph(shared_data: Path, options: FeaturizeOptions, nodes: int, virtual: int, edges: int) -> None:

@@ -19,7 +19,6 @@ from torch.nn.functional import gelu
 
 from hlorank.config import ConfigError, PartitionConfig
 from hlorank.data.collection import Collection, read_graph
-from hlorank.featurize.feature_spec import FeaturizeOptions
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
@@ -31,6 +30,7 @@ from hlorank.models.node_states import NodeStates
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition, local_codes, no_halo, whole_graph
+from tests.sections import featurize_options
 
 CPU = torch.device("cpu")
 MakeModel = Callable[..., CostModel]
@@ -209,7 +209,7 @@ def test_fast_paths_equal_the_dense_form_on_random_graphs(
 @pytest.fixture(scope="module")
 def unet_3d(shared_data: Path) -> tuple[GraphFeatures, InputSizes]:
     measured = read_graph(shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz", "layout")
-    options = FeaturizeOptions("standard", 100, 8, None)
+    options = featurize_options()
     sample = TrainSample.of("unet_3d", measured, options)
     spec = fit_spec(Collection.parse("layout:xla:default"), options, [sample])
     return featurize_graph(measured, spec), input_sizes(spec)

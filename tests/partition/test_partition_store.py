@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hlorank.config import ConfigError, FeaturizeConfig, PartitionConfig
+from hlorank.config import ConfigError, PartitionConfig
 from hlorank.data.collection import Collection, write_graph
 from hlorank.data.graph import (
     Graph,
@@ -32,21 +32,11 @@ from hlorank.partition.partition_store import PartitionStore
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import whole_graph
 from hlorank.partition.statistics import segment_rows
+from tests.sections import featurize_config
 
 LAYOUT = Collection.parse("layout:synthetic:random")
 TILE = Collection.parse("tile:synthetic")
-FEATURIZE = FeaturizeConfig(
-    scaling="standard",
-    log_range=100.0,
-    opcode_width=2,
-    prune_hops=None,
-    prune_paths=False,
-    virtual_nodes=False,
-    dims_128=False,
-    walk_steps=0,
-    protobuf=False,
-    workers=1,
-)
+FEATURIZE = featurize_config(opcode_width=2)
 PARTITION = PartitionConfig(algorithm="metis", max_nodes=10, halo=0, workers=1)
 
 KILLED = """

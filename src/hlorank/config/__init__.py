@@ -7,7 +7,7 @@ validates what it gets with `load`; components receive their own section.
 from hlorank.config.baseline import BaselineConfig
 from hlorank.config.data import DataConfig, Split
 from hlorank.config.evaluate import EvaluateConfig
-from hlorank.config.featurize import FeaturizeConfig
+from hlorank.config.featurize import FeaturizeConfig, FeaturizeOptions
 from hlorank.config.loss import LossTerm
 from hlorank.config.model import ModelConfig
 from hlorank.config.partition import PartitionConfig
@@ -25,6 +25,7 @@ __all__ = [
     "EnsembleConfig",
     "EvaluateConfig",
     "FeaturizeConfig",
+    "FeaturizeOptions",
     "LossTerm",
     "ModelConfig",
     "PartitionConfig",

@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from hlorank.config.section import Section
 
 
-class FeaturizeConfig(Section):
-    """Stage featurize."""
+class FeaturizeOptions(Section):
+    """Settings of stage featurize that change its result."""
 
     scaling: Literal["standard", "minmax"]
     """standard (mean 0, variance 1) or minmax (0 to 1), fitted on the train split."""
@@ -30,8 +30,6 @@ class FeaturizeConfig(Section):
     """Add random-walk positional encodings of this many steps; 0 adds none."""
     protobuf: bool
     """Add the content of <graph>.extra.npz: dot, gather and scatter dimensions, operand shapes."""
-    workers: int = Field(ge=1)
-    """Processes; the result does not depend on it."""
 
     @property
     def reduces(self) -> bool:
@@ -45,3 +43,15 @@ class FeaturizeConfig(Section):
             "virtual_nodes",
             "false, or prune_hops or prune_paths too, which choose the nodes that are not merged",
         )
+
+
+class FeaturizeConfig(FeaturizeOptions):
+    """Stage featurize."""
+
+    workers: int = Field(ge=1)
+    """Processes; the result does not depend on it."""
+
+    @property
+    def options(self) -> FeaturizeOptions:
+        """The settings that change the result."""
+        return FeaturizeOptions(**self.model_dump(exclude={"workers"}))

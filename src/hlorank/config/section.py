@@ -158,6 +158,8 @@ def _line(section: type[Section], problem: ErrorDetails, prefix: str) -> str:
         case "broken_rule":
             key = f"{key}.{context['key']}".lstrip(".")
             return f"{key}={_shown(context['value'])}: expected {context['expected']}"
+        case "value_error":
+            return ": ".join(filter(None, [key, str(context["error"])]))
     return f"{key}={_shown(problem['input'])}: {_expected(problem, key)}"
 
 
@@ -166,7 +168,6 @@ def unknown_key(key: str, names: Collection[str]) -> str:
     if near := get_close_matches(key.rpartition(".")[2], names, n=1):
         return f"{key}: no such key; did you mean {near[0]}?"
     return f"{key}: no such key; expected one of {', '.join(names)}"
-
 
 
 def _shown(value: object) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.config import FeaturizeOptions
 from hlorank.data.graph import LAYOUT_DIMS, Graph
-from hlorank.featurize.feature_spec import NUMERIC_COLUMNS, FeaturizeOptions
+from hlorank.featurize.feature_spec import NUMERIC_COLUMNS
 from hlorank.files import DataError
 from hlorank.hlo.extra import EXTRA_SHAPES, Extra
 
@@ -29,7 +30,8 @@ def node_columns(graph: Graph, options: FeaturizeOptions, extra: Extra | None) -
         extra: what `hlorank.hlo.extra.read_extra` reads; needed, and used, only with `options.protobuf`.
 
     Returns:
-        (nodes, 134 + extra) float32: the node features without minor_to_major, then `options.extra_columns`.
+        (nodes, 134 + extra) float32: the node features without minor_to_major, then the columns that
+        `feature_spec.extra_columns` names.
 
     Raises:
         DataError: the options ask for extra features of the protobuf, and there are none.

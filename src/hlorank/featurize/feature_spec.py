@@ -1,197 +1,116 @@
-"""What featurization learned from the train split, and needs to featurize any other graph alike."""
+"""Specification of features: what is fitted on the train split and needed to featurize any other graph alike."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ModelWrapValidatorHandler, PlainSerializer, PlainValidator, computed_field, model_validator
 
-from hlorank.config import ConfigError, FeaturizeConfig
+from hlorank import files
+from hlorank.config import FeaturizeOptions, Section
 from hlorank.data.collection import Collection, Kind
 from hlorank.data.graph import LAYOUT_DIMS, MAX_OPCODE, NODE_FEATURES, TILE_FEATURES
-from hlorank.featurize.transform import SCALINGS, ColumnTransform, Scaling
-from hlorank.files import DataError, fingerprint
+from hlorank.featurize.transform import ColumnTransform, Float32Array, UInt8Array
 from hlorank.hlo.extra import EXTRA_SHAPES
 
 NUMERIC_COLUMNS = NODE_FEATURES - LAYOUT_DIMS  # the last six are minor_to_major, which node_layout holds
 VIRTUAL_OPCODE = MAX_OPCODE + 1
-"""The opcode of virtual nodes, which no instruction has."""
+"""Opcode of virtual nodes, which no instruction has."""
 
-_VERSION = 4  # raise it when the same spec gives other features, or has other keys
-_KEYS = {
-    *("version", "fingerprint", "inputs", "collection", "options"),
-    *("extra_columns", "node_columns", "tile_columns", "opcodes", "opcode_embedding"),
-}
+_COMPUTED = ("extra_columns", "fingerprint")
 
 
-@dataclass(frozen=True)
-class FeaturizeOptions:
-    """The settings of featurize that change its result; their meaning is in `config.FeaturizeConfig`.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    scaling: Scaling
-    log_range: float
-    opcode_width: int
-    prune_hops: int | None
-    prune_paths: bool = False
-    virtual_nodes: bool = False
-    dims_128: bool = False
-    walk_steps: int = 0
-    protobuf: bool = False
-
-    def __post_init__(self) -> None:
-        if self.scaling not in SCALINGS:
-            raise ConfigError(f"featurize.scaling={self.scaling}: choose {' or '.join(SCALINGS)}")
-        if not 0 <= self.log_range < float("inf"):
-            raise ConfigError(f"featurize.log_range={self.log_range}: set it to a number of at least 0")
-        if self.opcode_width < 1:
-            raise ConfigError(f"featurize.opcode_width={self.opcode_width}: set it to at least 1")
-        if self.prune_hops is not None and self.prune_hops < 0:
-            raise ConfigError(f"featurize.prune_hops={self.prune_hops}: set it to at least 0, or null to keep all")
-        if self.walk_steps < 0:
-            raise ConfigError(f"featurize.walk_steps={self.walk_steps}: set it to at least 1, or 0 for none")
-        if self.virtual_nodes and not self.reduces:
-            remedy = "set featurize.prune_hops or featurize.prune_paths, as they say which nodes are not merged"
-            raise ConfigError(f"featurize.virtual_nodes={self.virtual_nodes}: {remedy}")
-
-    @classmethod
-    def from_config(cls, config: FeaturizeConfig) -> FeaturizeOptions:
-        """The options of a configuration."""
-        return cls(**{option.name: getattr(config, option.name) for option in fields(cls)})
-
-    @property
-    def reduces(self) -> bool:
-        """Whether layout graphs lose nodes."""
-        return self.prune_hops is not None or self.prune_paths
-
-    @property
-    def extra_columns(self) -> list[str]:
-        """The names of the numeric columns beyond the 134, in order; those of the protobuf index its arrays."""
-        names: list[str] = []
-        if self.dims_128:
-            names += [f"dims[{i}] {operation} 128" for operation in ("mod", "div") for i in range(LAYOUT_DIMS)]
-        names += [f"return_probability[{step}]" for step in range(1, self.walk_steps + 1)]
-        if self.protobuf:
-            names += [
-                key + "".join(f"[{i}]" for i in index)
-                for key, shape in EXTRA_SHAPES.items()
-                for index in np.ndindex(shape)
-            ]
-        return names + ["merged"] * self.virtual_nodes
+def extra_columns(options: FeaturizeOptions) -> list[str]:
+    """Return the names of the numeric columns beyond the 134, in order; those of the protobuf index its arrays."""
+    names: list[str] = []
+    if options.dims_128:
+        names += [f"dims[{i}] {operation} 128" for operation in ("mod", "div") for i in range(LAYOUT_DIMS)]
+    names += [f"return_probability[{step}]" for step in range(1, options.walk_steps + 1)]
+    if options.protobuf:
+        names += [
+            key + "".join(f"[{i}]" for i in index) for key, shape in EXTRA_SHAPES.items() for index in np.ndindex(shape)
+        ]
+    return names + ["merged"] * options.virtual_nodes
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureSpec:
-    """The transformation of raw graphs into what a model reads, fitted on the train split only.
+def _address(value: object) -> Collection:
+    return value if isinstance(value, Collection) else Collection.parse(str(value))
 
-    Attributes:
-        collection: the collection that it was fitted on.
-        options: the settings that it was fitted with.
-        node_columns: the transform of the first 134 node features and the extra columns; the other six are layouts.
-        tile_columns: the transform of the 24 tile configuration features; None for layouts.
-        opcodes: (vocabulary,) uint8, increasing, the known opcodes seen in train, with that of virtual nodes; index 0
-            is kept for all others.
-        opcode_embedding: (vocabulary + 1, opcode_width) float32; zeros for an opcode without edges in train, so for
-            unknown ones too unless the train split holds some.
-        inputs: fingerprint of the options and the raw files that it was fitted on.
 
-    Raises:
-        DataError: the parts do not fit together.
-    """
+class FeatureSpec(Section):
+    """Transformation of raw graphs into model inputs, fitted on the train split only: the content of spec.json."""
 
-    collection: Collection
+    version: Literal[4] = 4
+    """Raised when an equal specification gives other features, or has other keys."""
+    collection: Annotated[Collection, PlainValidator(_address), PlainSerializer(str)]
+    """The collection that it was fitted on."""
     options: FeaturizeOptions
+    """The settings that it was fitted with."""
     node_columns: ColumnTransform
+    """Transform of the first 134 node features and the extra columns; the other six are layouts."""
     tile_columns: ColumnTransform | None
-    opcodes: NDArray[np.uint8]
-    opcode_embedding: NDArray[np.float32]
+    """Transform of the 24 features of tile configurations; None for layouts."""
+    opcodes: UInt8Array
+    """(vocabulary,) increasing, the known opcodes seen in train, with that of virtual nodes; index 0 of the vocabulary
+    is kept for all others."""
+    opcode_embedding: Float32Array
+    """(vocabulary + 1, opcode_width) zeros for an opcode without edges in train; so for unknown opcodes too, unless the
+    train split has some."""
     inputs: str
+    """Fingerprint of the options and the raw files that it was fitted on."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
         opcodes = self.opcodes.astype(np.int64)
         last = VIRTUAL_OPCODE if self.options.virtual_nodes else MAX_OPCODE
-        if (np.diff(opcodes, prepend=0) <= 0).any() or (opcodes > last).any():
-            raise DataError("opcodes", f"increasing opcodes in 1..{last}", opcodes.tolist())
+        if opcodes.ndim != 1 or (np.diff(opcodes, prepend=0) <= 0).any() or (opcodes > last).any():
+            raise ValueError(f"opcodes={opcodes.tolist()}: expected increasing opcodes in 1..{last}")
         shape = (len(opcodes) + 1, self.options.opcode_width)
         if self.opcode_embedding.shape != shape or not np.isfinite(self.opcode_embedding).all():
-            raise DataError("opcode_embedding", f"finite numbers of shape {shape}", self.opcode_embedding.shape)
+            found = self.opcode_embedding.shape
+            raise ValueError(f"opcode_embedding: expected finite numbers of shape {shape}, found shape {found}")
         if (self.tile_columns is None) != (self.kind == "layout"):
-            raise DataError("tile_columns", f"a transform for tiles only ({self.collection})", self.tile_columns)
+            raise ValueError(f"tile_columns: expected a transform for tiles only, found another in {self.collection}")
         for key, columns, limit in (
-            ("node_columns", self.node_columns, NUMERIC_COLUMNS + len(self.options.extra_columns)),
+            ("node_columns", self.node_columns, NUMERIC_COLUMNS + len(self.extra_columns)),
             ("tile_columns", self.tile_columns, TILE_FEATURES),
         ):
             if columns is not None and (columns.columns >= limit).any():
-                raise DataError(key, f"columns below {limit}", int(columns.columns[-1]))
+                raise ValueError(f"{key}.columns: expected columns below {limit}, found {columns.columns[-1]}")
+        return self
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _check_computed(cls, values: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Compare the values of spec.json that are computed from the others with these."""
+        stated = {key: values[key] for key in _COMPUTED if key in values} if isinstance(values, dict) else {}
+        spec = validate({key: value for key, value in values.items() if key not in stated} if stated else values)
+        for key, value in stated.items():
+            if value != (expected := getattr(spec, key)):
+                raise ValueError(f"{key}={value}: expected {expected}, as the other values say")
+        return spec
 
     @property
     def kind(self) -> Kind:
-        """What the configurations are."""
+        """Kind of the configurations."""
         return self.collection.kind
 
-    @cached_property
+    @computed_field  # type: ignore[prop-decorator]  # mypy supports no decorator above a property
+    @property
+    def extra_columns(self) -> list[str]:
+        """Names of the numeric columns beyond the 134."""
+        return extra_columns(self.options)
+
+    @computed_field  # type: ignore[prop-decorator]  # mypy supports no decorator above a property
+    @property
     def fingerprint(self) -> str:
-        """Fingerprint of the content: equal ones featurize alike, whatever they were fitted on."""
-        return fingerprint(self._content())
-
-    def _content(self) -> dict[str, Any]:
-        return {
-            "version": _VERSION,
-            "collection": str(self.collection),
-            "options": asdict(self.options),
-            "extra_columns": self.options.extra_columns,
-            "node_columns": self.node_columns.to_json(),
-            "tile_columns": None if self.tile_columns is None else self.tile_columns.to_json(),
-            "opcodes": self.opcodes.tolist(),
-            "opcode_embedding": self.opcode_embedding.tolist(),
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON, from which `from_json` makes an equal spec."""
-        return {**self._content(), "inputs": self.inputs, "fingerprint": self.fingerprint}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> FeatureSpec:
-        """The inverse of `to_json`.
-
-        Raises:
-            DataError: a key is missing or unknown, a value is out of range, or the content does not have the
-                fingerprint that it states.
-        """
-        if value.keys() != _KEYS:
-            raise DataError("keys", f"{sorted(_KEYS)}", sorted(value))
-        if value["version"] != _VERSION:
-            raise DataError("version", f"{_VERSION}; re-run the stage featurize", value["version"])
-        tile = value["tile_columns"]
-        try:
-            options = FeaturizeOptions(**value["options"])
-            spec = cls(
-                Collection.parse(value["collection"]),
-                options,
-                ColumnTransform.from_json(value["node_columns"]),
-                None if tile is None else ColumnTransform.from_json(tile),
-                np.array(value["opcodes"], dtype=np.uint8),
-                np.array(value["opcode_embedding"], dtype=np.float32).reshape(-1, options.opcode_width),
-                str(value["inputs"]),
-            )
-        except DataError:
-            raise
-        except (TypeError, ValueError, OverflowError) as error:
-            raise DataError("spec", "values of the right types", error) from None
-        if spec.options.extra_columns != value["extra_columns"]:
-            raise DataError("extra_columns", f"{spec.options.extra_columns}, as options say", value["extra_columns"])
-        if spec.fingerprint != value["fingerprint"]:
-            raise DataError("fingerprint", spec.fingerprint, value["fingerprint"])
-        return spec
+        """Fingerprint of the content: specifications of equal fingerprint featurize alike, whatever their inputs."""
+        return files.fingerprint(self.model_dump(mode="json", exclude={"inputs", "fingerprint"}))
 
     def opcode_index(self, opcodes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The vocabulary index of each opcode, uint8, 0 where it is unknown."""
+        """Return the vocabulary index of each opcode, uint8, 0 for unknown ones."""
         table = np.zeros(VIRTUAL_OPCODE + 1, dtype=np.uint8)
         table[self.opcodes] = np.arange(1, len(self.opcodes) + 1)
         return table[opcodes]

@@ -3,9 +3,9 @@
 The layout of a store::
 
     spec.json                       the `FeatureSpec`
-    graphs.json                     what the graphs are; written last, so a store without it is incomplete
+    graphs.json                     the `Index` of graphs; written last, so a store without it is incomplete
     metrics.json                    sizes, for DVC
-    graphs/<split>/<graph>/graph.json      what the folder was made from
+    graphs/<split>/<graph>/graph.json      sizes of the graph, and what the folder was made from
     graphs/<split>/<graph>/<array>.npy     one file for each array of `GraphFeatures`
 """
 
@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+from pydantic import Field
 
+from hlorank.config import Section, read_section
 from hlorank.data.collection import SPLITS, Split
 from hlorank.data.graph import Graph
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.files import SPEC, DataError, atomic_folder, map_array, read_json, write_json
+from hlorank.files import SPEC, DataError, atomic_folder, map_array, write_json
 
 INDEX_FILE, GRAPH_FILE = "graphs.json", "graph.json"
 
@@ -32,46 +33,60 @@ _GRAPH_ARRAYS = ("node_feat", "opcode", "node_layout", "edge_index", "node_split
 _CONFIGURATION_ARRAYS = {"row_of", "runtime", "normalizer", "codebook", "sizes", "codes", "feat"}
 
 
-@dataclass(frozen=True)
-class GraphEntry:
-    """What a store says of a graph without opening it.
-
-    Attributes:
-        nodes: nodes of the reduced graph.
-        virtual_nodes: those of them into which others were merged.
-        edges: edges of the reduced graph.
-        raw_nodes: nodes of the whole graph.
-        raw_edges: edges of the whole graph.
-        configurable_nodes: configurable nodes; 0 for tiles.
-        configurations: configurations, repeated ones included.
-        distinct: distinct configurations.
-        configuration_bytes: size of all that grows with the configurations, labels included.
-        skipped: why training skips the graph; None if it does not.
-        split_half_tau: Kendall tau between two halves of the measurements, None where nothing was measured twice.
-    """
+class GraphEntry(Section):
+    """Sizes of a graph and the reason to skip it, known without opening its arrays."""
 
     nodes: int
+    """Nodes of the reduced graph."""
     virtual_nodes: int
+    """Nodes of the reduced graph that are virtual."""
     edges: int
+    """Edges of the reduced graph."""
     raw_nodes: int
+    """Nodes of the whole graph."""
     raw_edges: int
+    """Edges of the whole graph."""
     configurable_nodes: int
+    """Configurable nodes; 0 for tiles."""
     configurations: int
+    """Configurations, repeated ones included."""
     distinct: int
+    """Distinct configurations."""
     configuration_bytes: int
+    """Size of all arrays that grow with the number of configurations, labels included."""
     skipped: str | None
+    """Why training skips the graph; None if it does not."""
     split_half_tau: float | None
+    """Kendall tau between two halves of the measurements; None where nothing was measured twice."""
+
+
+class Index(Section):
+    """Content of graphs.json."""
+
+    fingerprint: str
+    """Identifier of the features: the specification and all raw files."""
+    splits: dict[Split, dict[str, GraphEntry]] = Field(min_length=len(SPLITS))
+    """Entries by split and name."""
+
+
+class _StoredGraph(Section):
+    """Content of graph.json."""
+
+    name: str
+    made_from: dict[str, str]
+    """What the features were made from."""
+    entry: GraphEntry
 
 
 def graph_folder(root: Path, split: Split, name: str) -> Path:
-    """The folder of a graph, whatever characters its name holds."""
+    """Return the folder of a graph, whose name may contain any characters."""
     quoted = quote(name, safe="")
     # A leading dot would make a hidden folder, or lead out of the split.
     return root / "graphs" / split / (f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted)
 
 
 def remove_other_graphs(root: Path, graphs: Mapping[Split, Collection[str]]) -> None:
-    """Removes folders of graphs that are not among these, and what a kill left behind."""
+    """Remove folders of graphs that are not among `graphs`, and those that a kill left behind."""
     for split, names in graphs.items():
         wanted = {graph_folder(root, split, name) for name in names}
         for folder in set((root / "graphs" / split).glob("*")) - wanted:
@@ -79,7 +94,7 @@ def remove_other_graphs(root: Path, graphs: Mapping[Split, Collection[str]]) -> 
 
 
 def skip_reason(features: GraphFeatures) -> str | None:
-    """Why a graph teaches a ranker nothing; None if it does."""
+    """Return why a ranker can learn nothing from a graph; None if it can."""
     configurations = len(features.row_of)
     if configurations == 1:
         return "a single configuration"
@@ -93,12 +108,12 @@ def skip_reason(features: GraphFeatures) -> str | None:
 
 
 def write_graph_features(folder: Path, features: GraphFeatures, graph: Graph, key: dict[str, str]) -> GraphEntry:
-    """Writes a graph's folder in one step.
+    """Write a graph's folder in one step, and return its entry.
 
     Args:
-        folder: replaced if it is there.
-        features: what to write.
-        graph: the whole graph that they were made from.
+        folder: replaced if it exists.
+        features: features of the reduced graph.
+        graph: the whole graph that the features were made from.
         key: what the features were made from, for `stored_entry`.
     """
     parts = {**vars(features), **vars(features.configurations)}
@@ -119,71 +134,63 @@ def write_graph_features(folder: Path, features: GraphFeatures, graph: Graph, ke
     with atomic_folder(folder) as temporary:
         for name, array in arrays.items():
             np.save(temporary / f"{name}.npy", array, allow_pickle=False)
-        write_json(temporary / GRAPH_FILE, {"name": features.name, "made_from": key, "entry": asdict(entry)})
+        stored = _StoredGraph(name=features.name, made_from=key, entry=entry)
+        write_json(temporary / GRAPH_FILE, stored.model_dump(mode="json"))
     return entry
 
 
 def stored_entry(folder: Path, key: dict[str, str]) -> GraphEntry | None:
-    """The entry of a graph's folder if it was made from `key`, None if it has to be made."""
+    """Return the entry of a graph's folder if it was made from `key`, else None."""
     try:
-        stored = read_json(folder / GRAPH_FILE)
+        stored = read_section(_StoredGraph, folder / GRAPH_FILE, "run the stage featurize again")
     except DataError:
         return None
-    return GraphEntry(**stored["entry"]) if stored.get("made_from") == key else None
+    return stored.entry if stored.made_from == key else None
 
 
 class FeatureStore:
-    """Reads a store that the stage featurize wrote.
+    """Reader of a store that the stage featurize wrote.
 
     Attributes:
         root: the store's folder.
         spec: how the graphs were featurized.
-        fingerprint: identifies the features: the spec and all raw files.
+        fingerprint: identifier of the features: the specification and all raw files.
 
     Raises:
-        DataError: the store is missing, incomplete or damaged.
+        DataError: the store at `root` is missing, incomplete or damaged.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         if not (root / INDEX_FILE).is_file():
             raise DataError("features", "a complete feature store", "none; run the stage featurize", file=root)
-        index = read_json(root / INDEX_FILE)
-        try:
-            self.fingerprint = str(index["fingerprint"])
-            self._entries = {
-                split: {name: GraphEntry(**entry) for name, entry in sorted(index["splits"][split].items())}
-                for split in SPLITS
-            }
-        except (KeyError, TypeError, AttributeError) as error:
-            expected = "what the stage featurize writes; run it again"
-            raise DataError("graphs", expected, repr(error), file=root / INDEX_FILE) from None
-        try:
-            self.spec = FeatureSpec.from_json(read_json(root / SPEC))
-        except DataError as error:
-            raise error.in_file(root / SPEC) from None
+        remedy = "run the stage featurize again"
+        index = read_section(Index, root / INDEX_FILE, remedy)
+        self.fingerprint = index.fingerprint
+        self._entries = {split: dict(sorted(index.splits[split].items())) for split in SPLITS}
+        self.spec = read_section(FeatureSpec, root / SPEC, remedy)
 
     def entries(self, split: Split) -> dict[str, GraphEntry]:
-        """What is known of each graph of a split, by name, sorted."""
+        """Return the entry of each graph of a split by name, sorted."""
         return self._entries[split]
 
     def graphs(self, split: Split) -> list[str]:
-        """The names of a split's graphs, sorted."""
+        """Return the names of a split's graphs, sorted."""
         return list(self._entries[split])
 
     def trainable(self, split: Split) -> list[str]:
-        """The names of the graphs that teach something, sorted."""
+        """Return the names of the graphs that training uses, sorted."""
         return [name for name, entry in self._entries[split].items() if entry.skipped is None]
 
     def skipped(self, split: Split) -> dict[str, str]:
-        """Why each other graph teaches nothing, by name."""
+        """Return why training skips each other graph, by name."""
         return {name: entry.skipped for name, entry in self._entries[split].items() if entry.skipped is not None}
 
     def open(self, split: Split, name: str) -> GraphFeatures:
-        """Maps a graph's arrays into memory; only what is looked at is read.
+        """Map a graph's arrays into memory; an array is read where it is accessed.
 
         Raises:
-            DataError: there is no such graph, or a file of it is damaged.
+            DataError: `split` has no graph `name`, or a file of it is damaged.
         """
         if name not in self._entries[split]:
             raise DataError(split, f"one of the graphs {self.graphs(split)[:20]}", name, file=self.root)

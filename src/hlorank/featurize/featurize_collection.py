@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hlorank.compute.workers import Workers
-from hlorank.config import ConfigError, FeaturizeConfig
+from hlorank.config import FeaturizeConfig, FeaturizeOptions
 from hlorank.data.collection import (
     SPLITS,
     Collection,
@@ -21,10 +21,11 @@ from hlorank.data.collection import (
     split_half_tau,
 )
 from hlorank.data.graph import LAYOUT_VALUES, TILE_FEATURES, MeasuredGraph
-from hlorank.featurize.feature_spec import FeatureSpec, FeaturizeOptions
+from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.feature_store import (
     INDEX_FILE,
     GraphEntry,
+    Index,
     graph_folder,
     remove_other_graphs,
     stored_entry,
@@ -32,32 +33,32 @@ from hlorank.featurize.feature_store import (
 )
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
-from hlorank.files import METRICS, SPEC, DataError, fingerprint, sha256_file, write_json
+from hlorank.files import METRICS, SPEC, DataError, code_digest, fingerprint, sha256_file, write_json
 from hlorank.hlo.extra import Extra, existing_extra, read_extra
+
+CODE = ("hlorank.featurize", "hlorank.hlo", "hlorank.data", "hlorank.metrics")
+"""Packages that turn a raw file into features: a change of their code featurizes graphs again."""
 
 _LOGGER = logging.getLogger(__name__)
 _FLOAT32_BYTES = 4
 
 
 def featurize_collection(raw: Path, collection: Collection, config: FeaturizeConfig, output: Path) -> None:
-    """Fits a spec on the train split and featurizes every graph of every split into a store.
+    """Fit a specification on the train split, and featurize every graph of every split into a store.
 
-    Graphs that were already made from the same raw file by an equal spec are kept; folders of other graphs are
-    removed. The bytes written do not depend on the number of workers, nor on what was there before.
+    The features of a graph are reused if its raw file, the specification and the code in `CODE` are unchanged; folders
+    of other graphs are removed. The bytes written depend neither on the number of workers nor on an earlier content.
 
     Args:
-        raw: the folder of the npz tree.
+        raw: folder of the npz tree.
         collection: the collection to featurize.
-        config: the settings.
-        output: the store's folder.
+        config: settings; `workers` does not change the result.
+        output: folder of the store.
 
     Raises:
-        ConfigError: a setting out of range.
-        DataError: no train graphs, or bad files, all of which are named.
+        DataError: the train split is empty, or files are damaged, all of which are named.
     """
-    options = FeaturizeOptions.from_config(config)
-    if config.workers < 1:
-        raise ConfigError(f"featurize.workers={config.workers}: set it to at least 1")
+    options = config.options
     files = {split: graph_files(raw, collection, split) for split in SPLITS}
     if not files["train"]:
         expected = "at least one npz file in the train split, to fit statistics on"
@@ -69,13 +70,13 @@ def featurize_collection(raw: Path, collection: Collection, config: FeaturizeCon
         try:
             spec = fit_spec(collection, options, workers.map(sample, files["train"], "featurize: statistics"))
         except DataError:
-            # The user wants to hear of all bad files, not only of those in the train split.
+            # All damaged files are named, not only those of the train split.
             check = partial(_read, kind=collection.kind, options=options)
             for _ in workers.map(check, [path for _, path in tasks], "featurize: check"):
                 pass
             raise
-        write_json(output / SPEC, spec.to_json())
-        store = partial(_store_graph, spec=spec, output=output)
+        write_json(output / SPEC, spec.model_dump(mode="json"))
+        store = partial(_store_graph, spec=spec, code=code_digest(*CODE), output=output)
         results = list(workers.map(store, tasks, "featurize: graphs"))
     entries: dict[Split, dict[str, GraphEntry]] = {split: {} for split in SPLITS}
     for (split, path), (_, entry) in zip(tasks, results, strict=True):
@@ -86,19 +87,12 @@ def featurize_collection(raw: Path, collection: Collection, config: FeaturizeCon
             _LOGGER.warning("%s: training skips the graph %s: %s", collection, name, entry.skipped)
     sources = {f"{split}/{path.stem}": source for (split, path), (source, _) in zip(tasks, results, strict=True)}
     write_json(output / METRICS, _metrics(collection.kind, entries))
-    write_json(
-        output / INDEX_FILE,
-        {
-            "fingerprint": fingerprint({"spec": spec.fingerprint, "sources": sources}),
-            "splits": {
-                split: {name: asdict(entry) for name, entry in graphs.items()} for split, graphs in entries.items()
-            },
-        },
-    )
+    index = Index(fingerprint=fingerprint({"spec": spec.fingerprint, "sources": sources}), splits=entries)
+    write_json(output / INDEX_FILE, index.model_dump(mode="json"))
 
 
 def _source(path: Path, options: FeaturizeOptions) -> str:
-    """Identifies what is read of a graph: its npz file and what lies beside it."""
+    """Return the SHA-256 of the files that a graph is read from: its npz file and those next to it."""
     files = [path, existing_extra(path)] if options.protobuf else [path]
     files += [sidecar for sidecar in [sidecar_path(path)] if sidecar.is_file()]
     return " ".join(sha256_file(file) for file in files)
@@ -112,16 +106,17 @@ def _read(
 
 
 def _train_sample(path: Path, kind: Kind, options: FeaturizeOptions) -> TrainSample:
-    # Layout configurations are most of a file and play no role here; one is enough to make the graph valid.
+    # Layout configurations are most of a file and are not used here; one is enough to make the graph valid.
     measured, extra = _read(path, kind, options, first=1 if kind == "layout" else None)
     return TrainSample.of(_source(path, options), measured, options, extra)
 
 
-def _store_graph(task: tuple[Split, Path], spec: FeatureSpec, output: Path) -> tuple[str, GraphEntry]:
+def _store_graph(task: tuple[Split, Path], spec: FeatureSpec, code: str, output: Path) -> tuple[str, GraphEntry]:
+    """Featurize one graph if its stored features are out of date; return its source and its entry."""
     split, path = task
     source = _source(path, spec.options)
     folder = graph_folder(output, split, path.stem)
-    key = {"source": source, "spec": spec.fingerprint}
+    key = {"source": source, "spec": spec.fingerprint, "code": code}
     entry = stored_entry(folder, key)
     if entry is None:
         measured, extra = _read(path, spec.kind, spec.options)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.config import FeaturizeOptions
 from hlorank.data.collection import Collection
 from hlorank.data.graph import Int64, MeasuredGraph, TileConfigurations
 from hlorank.featurize.columns import node_columns
-from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeatureSpec, FeaturizeOptions
+from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeatureSpec
 from hlorank.featurize.opcodes import opcode_embedding
 from hlorank.featurize.reduce import reduction
 from hlorank.featurize.transform import ColumnStatistics
@@ -83,5 +84,5 @@ def fit_spec(collection: Collection, options: FeaturizeOptions, samples: Iterabl
         tile_columns=None if tiles is None else tiles.transform(),
         opcodes=vocabulary[1:].astype(np.uint8),
         opcode_embedding=opcode_embedding(edges[np.ix_(vocabulary, vocabulary)], options.opcode_width),
-        inputs=fingerprint({"options": asdict(options), "sources": sources}),
+        inputs=fingerprint({"options": options.model_dump(mode="json"), "sources": sources}),
     )

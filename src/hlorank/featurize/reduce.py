@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.config import FeaturizeOptions
 from hlorank.data.graph import Float32, Int64, LayoutConfigurations, MeasuredGraph
-from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeaturizeOptions
+from hlorank.featurize.feature_spec import VIRTUAL_OPCODE
 from hlorank.featurize.paths import connecting_paths, distances
 
 

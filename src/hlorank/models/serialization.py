@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
-from pydantic import ConfigDict, InstanceOf, PlainSerializer, StrictBool, StrictInt
+from pydantic import ConfigDict, StrictBool, StrictInt
 from safetensors.torch import load_file, save
 from torch import nn
 
@@ -38,7 +38,7 @@ class Spec(Section):
     """Fingerprint of the data that it was trained on."""
     steps: StrictInt
     """Optimizer steps, trees, or iterations of a solver; 1 for a rule; 0 where there was nothing to train on."""
-    features: Annotated[InstanceOf[FeatureSpec], PlainSerializer(FeatureSpec.to_json)]
+    features: FeatureSpec
     """Transformation of raw graphs into inputs."""
 
 
@@ -97,10 +97,8 @@ def _check_origin(value: Mapping[str, Any]) -> None:
 
 
 def _parse_spec(kind: type[AnySpec], values: dict[str, Any]) -> AnySpec:
-    if not isinstance(features := values.get("features"), dict):
-        raise DataError("features", "a JSON object", features)
     try:
-        return parse(kind, {**values, "features": FeatureSpec.from_json(features)})
+        return parse(kind, values)
     except ConfigError as error:
         raise DataError("keys", f"those of a {kind.__name__}", str(error).replace("\n", "; ")) from None
 

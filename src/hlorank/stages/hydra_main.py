@@ -27,7 +27,7 @@ Task = Callable[[Config], Any]
 EXTENSION_POINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "origins": ("hlorank.fetch.origins:ORIGINS",),
-        "partitioners": ("hlorank.partition.partitioners:ALGORITHMS",),
+        "partitioners": ("hlorank.partition.partitioners:PARTITIONERS",),
         "layers": ("hlorank.models.layers.registry:LAYERS",),
         "losses": ("hlorank.training.losses:LOSSES",),
         "methods": ("hlorank.training.gst.methods:METHODS", "hlorank.models.baselines.baseline:BASELINES"),

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from hlorank.config import ConfigError, PartitionConfig
 from hlorank.data.collection import Collection, read_graph
-from hlorank.featurize.feature_spec import FeaturizeOptions
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
@@ -30,6 +29,7 @@ from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.gst.methods import METHODS
 from hlorank.training.gst.segment_aggregator import SegmentAggregator
 from hlorank.training.step_data import Step
+from tests.sections import featurize_options
 
 MakeInputs = Callable[..., GraphInputs]
 MakeModel = Callable[..., CostModel]
@@ -227,7 +227,7 @@ def test_a_halo_equals_training_on_the_whole_unet_3d(
     shared_data: Path, dtype: torch.dtype, tolerance: float, make_model: MakeModel
 ) -> None:
     measured = read_graph(shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz", "layout")
-    options = FeaturizeOptions("standard", 100, 8, None)
+    options = featurize_options()
     spec = fit_spec(Collection.parse("layout:xla:default"), options, [TrainSample.of("unet_3d", measured, options)])
     features = featurize_graph(measured, spec)
     features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())
