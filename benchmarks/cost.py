@@ -70,9 +70,10 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
     from hlorank.models.cost_model import CostModel
     from hlorank.models.graph_loader import GraphLoader
     from hlorank.models.serialization import input_sizes
-    from hlorank.training.averaging import StepAveraging
-    from hlorank.training.callbacks import peak_memory_bytes
-    from hlorank.training.gst.methods import method_named
+    from hlorank.training.callbacks import StepAveraging, peak_memory_bytes
+    from hlorank.training.gst.methods import METHODS
+    from hlorank.training.gst.segment_aggregator import make_aggregator
+    from hlorank.training.losses import make_loss
     from hlorank.training.ranking_module import RankingModule
     from hlorank.training.step_data import StepData
 
@@ -94,12 +95,13 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     collection, paths, settings = Collection.parse(config.collection), config.paths, config.trainer
-    whole = method_named(config.method).whole_graph or collection.kind == "tile"
+    whole = METHODS[config.method].whole_graph or collection.kind == "tile"
     segments = None if whole else Path(paths.segments) / collection.path
     graphs = GraphLoader(Path(paths.features) / collection.path, segments, torch.device("cpu"))
     torch.manual_seed(config.seed)
     model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
-    module, clock = RankingModule(model, config), Clock()
+    aggregator, loss = make_aggregator(model, METHODS[config.method], config.segments), make_loss(config.loss)
+    module, clock = RankingModule(aggregator, loss, settings, config.seed, config.evaluate.memory_bytes), Clock()
     averaging: list[Callback] = []
     if settings.averaging != "none":
         averaging.append(
@@ -118,7 +120,7 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(module, datamodule=StepData(graphs, config))
+    trainer.fit(module, datamodule=StepData(graphs, settings, config.segments, config.seed))
     (start, before), (end, after) = clock.marks[0], clock.marks[-1]
     return {
         TRAINING: (after - before) / (end - start),

@@ -49,10 +49,13 @@ from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partition_collection import partition_collection
+from hlorank.tracking import VALID_TAU
 from hlorank.training.gst.head_finetuning import HeadData, HeadModule
-from hlorank.training.gst.methods import method_named
-from hlorank.training.ranking_module import VALID_TAU, RankingModule
-from hlorank.training.step_data import Ranking, StepData, working_set
+from hlorank.training.gst.methods import METHODS
+from hlorank.training.gst.segment_aggregator import make_aggregator
+from hlorank.training.losses import make_loss
+from hlorank.training.ranking_module import RankingModule
+from hlorank.training.step_data import Ranking, StepData
 
 ROOT = Path(__file__).resolve().parents[1]
 # Each method that is trained, and the one whose head is finetuned where it ends.
@@ -180,8 +183,8 @@ class Clock(Callback):
         if isinstance(pl_module, RankingModule):
             tau = float(trainer.callback_metrics[VALID_TAU])
             point = {"step": trainer.global_step, "cpu_seconds": self.seconds, "valid_tau": tau}
-            if pl_module.table is not None:
-                cost = pl_module.combine.cost  # of this epoch: the module replaces it after this hook
+            if pl_module.aggregator.table is not None:
+                cost = pl_module.aggregator.cost  # of this epoch: the module replaces it after this hook
                 point["hit_rate"] = cost.found / cost.looked_up
                 point["staleness_steps"] = cost.staleness / max(1, cost.used)
             self.curve.append(point)
@@ -191,14 +194,13 @@ class Clock(Callback):
 
 def fit(module: RankingModule | HeadModule, data: lightning.LightningDataModule, clock: Clock) -> int:
     """Train a model, or its head, as the stage train does, without checkpoints and tracking; returns the steps."""
-    head, config = isinstance(module, HeadModule), module.config
     trainer = lightning.Trainer(
-        max_epochs=config.segments.finetune_epochs if head else config.trainer.max_epochs,
+        max_epochs=module.epochs,
         accelerator="cpu",
-        gradient_clip_val=config.trainer.gradient_clip,
+        gradient_clip_val=module.settings.gradient_clip,
         reload_dataloaders_every_n_epochs=1,
         num_sanity_val_steps=0,
-        limit_val_batches=0 if head else 1.0,
+        limit_val_batches=0 if isinstance(module, HeadModule) else 1.0,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -231,18 +233,19 @@ def train(config: Config, finetuned: str | None, progress: Progress) -> dict[str
         Figures and curve of both methods.
     """
     collection, memory = Collection.parse(config.collection), config.evaluate.memory_bytes
-    segments = None if method_named(config.method).whole_graph else Path(config.paths.segments) / collection.path
+    segments = None if METHODS[config.method].whole_graph else Path(config.paths.segments) / collection.path
     graphs = GraphLoader(Path(config.paths.features) / collection.path, segments, torch.device("cpu"))
-    data = StepData(graphs, config)
-    trained = [data.graph("train", number) for number in range(len(data.train))]  # they stay open
+    data = StepData(graphs, config.trainer, config.segments, config.seed)
+    trained = [data.train_graph(number) for number in range(len(data.train))]  # they stay open
     torch.manual_seed(config.seed)
     model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
     model.encoder.start_opcodes(graphs.store.spec.opcode_embedding)
-    module, clock = RankingModule(model, config), Clock(progress)
+    aggregator, loss = make_aggregator(model, METHODS[config.method], config.segments), make_loss(config.loss)
+    module, clock = RankingModule(aggregator, loss, config.trainer, config.seed, memory), Clock(progress)
 
     def figures(valid_tau: float) -> dict[str, Any]:
         tested = (graphs.open("test", name) for name in graphs.store.trainable("test"))
-        ranked = (Ranking(graph, *working_set(graph, i, config, 0)) for i, graph in enumerate(trained))
+        ranked = (Ranking(graph, *data.working_set(i, 0)) for i, graph in enumerate(trained))
         return {
             "cpu_seconds": clock.seconds,
             "valid_tau": valid_tau,
@@ -258,11 +261,10 @@ def train(config: Config, finetuned: str | None, progress: Progress) -> dict[str
         start = time.process_time()
         unvalidated = copy(data)
         unvalidated.valid = []  # so that only what is trained on is recomputed
-        head = HeadData(model, unvalidated, config)
+        head = HeadData(model, unvalidated, memory)
         clock.seconds += time.process_time() - start
-        steps += fit(HeadModule(model, config), head, clock)
-        ranked = [data.graph("valid", number) for number in range(len(data.valid))]
-        tau = mean_tau(model, (Ranking(graph, *data.ranked(graph)) for graph in ranked), memory)
+        steps += fit(HeadModule(model, loss, config.trainer, config.segments.finetune_epochs), head, clock)
+        tau = mean_tau(model, map(data.ranking, range(len(data.valid))), memory)
         assert tau is not None
         end = {"step": steps, "cpu_seconds": clock.seconds, "valid_tau": tau}
         found[finetuned] = (figures(tau), [*curve, end])

@@ -194,7 +194,7 @@ def train_model(config: Config, folder: Path) -> tuple[int, float]:
 
     from hlorank.models.baselines.baseline import BASELINES
     from hlorank.training.baselines.train_baseline import train_baseline
-    from hlorank.training.run import train
+    from hlorank.training.trainer import train
 
     start = time.process_time()
     (train_baseline if config.method in BASELINES else train)(config, folder)

@@ -35,7 +35,7 @@ from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import whole_graph
 from hlorank.training.gst.embedding_table import EmbeddingTable
-from hlorank.training.gst.methods import method_named
+from hlorank.training.gst.methods import METHODS
 from hlorank.training.gst.segment_aggregator import SegmentAggregator, StepCost
 from hlorank.training.losses import pairwise_hinge
 from hlorank.training.step_data import Step
@@ -103,7 +103,7 @@ class Training:
     """
 
     def __init__(self, workload: Workload, method: str, configurations: int) -> None:
-        specification, self.model = method_named(method), workload.model
+        specification, self.model = METHODS[method], workload.model
         self.graph = workload.whole if specification.whole_graph else workload.graph
         self.table: EmbeddingTable | None = None
         if specification.others == "table":

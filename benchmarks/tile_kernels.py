@@ -33,7 +33,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.fetch import hlo
 from hlorank.files import shared_dir
-from hlorank.training.run import train
+from hlorank.training.trainer import train
 
 COLLECTION = Collection.parse("tile:xla")
 CONF = Path(__file__).resolve().parents[1] / "conf"

@@ -20,7 +20,7 @@ from hlorank.files import read_json
 from hlorank.models.scorer import load_scorer
 from hlorank.partition.partition_collection import partition_collection
 from hlorank.partition.partition_store import PartitionStore
-from hlorank.training.run import train
+from hlorank.training.trainer import train
 
 ROOT = Path(__file__).parents[1]
 # These choose data, not a model.

@@ -32,7 +32,7 @@ def runs(settings: Settings, tmp_path: Path) -> dict[str, Any]:
 
     from hlorank.evaluation.evaluate_model import evaluate
     from hlorank.training.baselines.train_baseline import train_baseline
-    from hlorank.training.run import train
+    from hlorank.training.trainer import train
 
     for method in METHODS:
         config = settings(method=method)

@@ -22,6 +22,8 @@ FEATURES = "features"
 """Tag of a run: fingerprint of the features that its figures are of, however they are cut into segments."""
 BEST_TAU, TRAIN_SECONDS = "valid/best_kendall_tau", "train/seconds"
 """Metrics of a finished training: of the epoch that was kept, and what all epochs took."""
+TRAIN_LOSS, VALID_TAU = "train/loss", "valid/kendall_tau"
+"""Metrics of each epoch of a training."""
 
 _SQLITE = "sqlite:///"
 

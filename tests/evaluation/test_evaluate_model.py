@@ -19,7 +19,7 @@ from hlorank.models.baselines.baseline import BASELINES
 from hlorank.models.serialization import sealed
 from hlorank.partition.partition_collection import partition_collection
 from hlorank.training.baselines.train_baseline import train_baseline
-from hlorank.training.run import train
+from hlorank.training.trainer import train
 
 Settings = Callable[..., Config]
 

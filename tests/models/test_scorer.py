@@ -17,7 +17,7 @@ from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scorer import load_scorer
 from hlorank.models.scoring import embed_configurations, score_configurations
 from hlorank.models.serialization import load_model
-from hlorank.training.run import train
+from hlorank.training.trainer import train
 
 Settings = Callable[..., Config]
 CPU, MEMORY = torch.device("cpu"), 2**30

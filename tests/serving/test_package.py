@@ -22,7 +22,7 @@ from hlorank.files import SPEC, WEIGHTS, read_json, sha256_file
 from hlorank.serving.package import REQUIRED, example, log_package, requirements
 from hlorank.serving.ranker import Ranker
 from hlorank.serving.request import Limits, read_graph, request
-from hlorank.training.run import train
+from hlorank.training.trainer import train
 
 # What MLflow does among its own: types of its classes, and an index that it compares with pandas 3.
 pytestmark = [

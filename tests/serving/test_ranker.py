@@ -26,7 +26,7 @@ from hlorank.models.baselines.baseline import BASELINES
 from hlorank.models.serialization import load_model
 from hlorank.serving.ranker import Ranker
 from hlorank.training.baselines.train_baseline import train_baseline
-from hlorank.training.run import train
+from hlorank.training.trainer import train
 
 Settings = Callable[..., Config]
 

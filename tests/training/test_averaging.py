@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hlorank.training.averaging import StepAveraging
+from hlorank.training.callbacks import StepAveraging
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers",
@@ -32,30 +32,30 @@ class Line(lightning.LightningModule):
         self.validated: list[float] = []
 
     def progress(self) -> float:
-        """The share of the steps taken."""
+        """Return the share of the steps taken."""
         return self.global_step / (STEPS * EPOCHS)
 
     def training_step(self, batch: tuple[Tensor], _: int) -> Tensor:
-        """Moves the weight by a step that depends on the batch."""
+        """Return a loss that moves the weight by a step that depends on the batch."""
         return (self.weight * batch[0]).sum()
 
     def validation_step(self, *_: Any) -> None:
-        """Keeps the weight that is validated."""
+        """Record the weight that is validated."""
         self.validated.append(float(self.weight.detach()))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Plain gradient descent."""
+        """Make plain gradient descent."""
         return torch.optim.SGD([self.weight], lr=1.0)
 
 
 class Raw(Callback):
-    """Keeps the weight that each step of the optimizer leaves."""
+    """Records the weight after each step of the optimizer."""
 
     def __init__(self) -> None:
         self.weights: list[float] = []
 
     def on_train_batch_end(self, trainer: lightning.Trainer, pl_module: Any, *_: Any) -> None:
-        """After every second batch."""
+        """Record it after every second batch."""
         if trainer.global_step > len(self.weights):
             self.weights.append(float(pl_module.weight.detach()))
 
@@ -80,7 +80,7 @@ def fit(kind: str, folder: Path, epochs: int = EPOCHS, resume: Path | None = Non
 
 
 def averages(kind: str, raw: list[float]) -> list[float]:
-    """The average after each step."""
+    """Return the average after each step."""
     if kind == "swa":
         half = STEPS * EPOCHS // 2
         # Until half of the training is done the weights themselves; then the mean over them and those that follow.

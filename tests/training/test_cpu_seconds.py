@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,15 +14,12 @@ import torch
 
 from hlorank.config import Config
 from hlorank.models.serialization import load_model
-from hlorank.training import cpu_budget as budget
+from hlorank.training import callbacks
 from hlorank.training.ranking_module import RankingModule
-from hlorank.training.run import train
+from hlorank.training.trainer import train
+from tests.training.training_helpers import Interrupted
 
 Settings = Callable[..., Config]
-
-
-class Interrupted(Exception):
-    """Stands for a crash."""
 
 
 class Clock:
@@ -39,7 +37,9 @@ class Clock:
         self.steps = 0
         self.rates: list[float] = []
         self.crash: int | None = None
-        monkeypatch.setattr(budget, "time", SimpleNamespace(process_time=lambda: self.now))
+        monkeypatch.setattr(
+            callbacks, "time", SimpleNamespace(process_time=lambda: self.now, perf_counter=time.perf_counter)
+        )
         step, validate, end = (
             RankingModule.training_step,
             RankingModule.validation_step,
@@ -117,7 +117,7 @@ def test_an_interrupted_training_has_no_new_budget(
     clock.crash = crash - 1
     with pytest.raises(Interrupted):
         train(config, tmp_path / "model")
-    clock.now, clock.steps = 3.0, 0  # another process goes on from the end of the first epoch, where 6 s are spent
+    clock.now, clock.steps = 3.0, 0  # another process continues from the end of the first epoch, after 6 s
     train(config, tmp_path / "model")
     assert clock.steps == 3
     assert epochs(tmp_path / "model") == 2
@@ -131,7 +131,7 @@ def test_a_training_that_used_up_its_budget_takes_no_other_step(
 
     config = settings(trainer__cpu_seconds=7.5, trainer__averaging="swa")
     with monkeypatch.context() as patched:
-        patched.setattr("hlorank.training.run.save_model", raising)
+        patched.setattr("hlorank.training.trainer.save_model", raising)
         with pytest.raises(Interrupted):
             train(config, tmp_path / "model")
     assert clock.steps == 6

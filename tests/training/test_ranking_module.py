@@ -16,9 +16,12 @@ from hlorank.config import Config
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs, InputSizes
 from hlorank.models.scoring import score_configurations
+from hlorank.tracking import TRAIN_LOSS, VALID_TAU
 from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD
-from hlorank.training.gst.segment_aggregator import StepCost
-from hlorank.training.ranking_module import TRAIN_LOSS, VALID_TAU, RankingModule
+from hlorank.training.gst.methods import METHODS
+from hlorank.training.gst.segment_aggregator import StepCost, make_aggregator
+from hlorank.training.losses import make_loss
+from hlorank.training.ranking_module import RankingModule
 from hlorank.training.step_data import Ranking, Step
 
 Settings = Callable[..., Config]
@@ -28,10 +31,14 @@ LABELS = torch.tensor([3.0, 1.0, 5.0, 2.0, 4.0], dtype=torch.float64)
 
 
 def make_module(config: Config) -> tuple[RankingModule, dict[str, float]]:
-    """A module in float64, without a trainer, and what it logs."""
+    """Return a module in float64, without a trainer, and the metrics that it logs."""
     torch.manual_seed(0)
     sizes = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
-    module = RankingModule(CostModel(config.model, sizes, config.segments.aggregation).double(), config)
+    model = CostModel(config.model, sizes, config.segments.aggregation).double()
+    aggregator = make_aggregator(model, METHODS[config.method], config.segments)
+    module = RankingModule(
+        aggregator, make_loss(config.loss), config.trainer, config.seed, config.evaluate.memory_bytes
+    )
     logged: dict[str, float] = {}
     module.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign] # there is no trainer
     return module, logged
@@ -87,18 +94,18 @@ def test_validation_logs_kendall_tau(settings: Settings, make_inputs: MakeInputs
     module, logged = make_module(settings(model__dropout=0.5, model__block="[sage,dropout]"))
     graph, labels = make_inputs(segments=3), np.empty(len(ROWS))
     scores = score_configurations(module.model, graph, ROWS, 2**30)
-    labels[np.argsort(scores)] = [2, 1, 3, 4, 5]  # one of the ten pairs is the other way round
+    labels[np.argsort(scores)] = [2, 1, 3, 4, 5]  # one of the ten pairs is reversed
     module.train()
     module.validation_step(Ranking(graph, ROWS, labels), 0)
     assert logged == {VALID_TAU: pytest.approx(0.8)}
 
 
-def test_an_epoch_logs_what_its_steps_cost(settings: Settings) -> None:
+def test_an_epoch_logs_the_cost_of_its_steps(settings: Settings) -> None:
     module, logged = make_module(settings(method="gst_ed"))
-    assert module.table is not None
+    assert module.aggregator.table is not None
     width = module.model.embedding_width
-    module.table.write([1, 2, 3], torch.zeros(3, width), step=0)
-    module.combine.cost = StepCost(rows=30, plain_rows=120, looked_up=8, found=6, used=4, staleness=10)
+    module.aggregator.table.write([1, 2, 3], torch.zeros(3, width), step=0)
+    module.aggregator.cost = StepCost(rows=30, dense_rows=120, looked_up=8, found=6, used=4, staleness=10)
     module.on_train_epoch_end()
     assert logged == {
         "train/rows": 30,
@@ -107,18 +114,18 @@ def test_an_epoch_logs_what_its_steps_cost(settings: Settings) -> None:
         "table/staleness_steps": 2.5,
         "table/bytes": 3 * (4 * width + ENTRY_OVERHEAD),
     }
-    assert module.combine.cost == StepCost()  # the next epoch counts its own
+    assert module.aggregator.cost == StepCost()  # the next epoch counts its own
 
 
-def test_a_restored_table_is_where_the_model_is(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read before it is written, and a checkpoint leaves it on the CPU."""
+def test_a_restored_table_is_on_the_device_of_the_model(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint leaves it on the CPU, and it is read before it is written."""
     module, _ = make_module(settings(method="gst_e"))
-    assert module.table is not None
-    module.table.write([1], torch.zeros(1, module.model.embedding_width), step=0)
-    module.on_load_checkpoint({"table": module.table.state_dict()})
+    assert module.aggregator.table is not None
+    module.aggregator.table.write([1], torch.zeros(1, module.model.embedding_width), step=0)
+    module.on_load_checkpoint({"table": module.aggregator.table.state_dict()})
     monkeypatch.setattr(RankingModule, "device", torch.device("meta"))
     module.on_train_start()
-    assert module.table.read([1])[0].device.type == "meta"
+    assert module.aggregator.table.read([1])[0].device.type == "meta"
 
 
 def test_the_learning_rate_follows_the_cpu_time_where_that_is_ahead(settings: Settings) -> None:
@@ -157,7 +164,7 @@ def test_a_step_has_its_own_dropout_masks(
     assert loss(3) == first
     assert loss(4) != first
     assert loss(3, index=6) != first
-    module.config.seed = 1
+    module.seed = 1
     assert loss(3) != first
 
 

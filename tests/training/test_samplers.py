@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hlorank.config import ConfigError
-from hlorank.training.samplers import FAST_SLOPE, SAMPLERS, fast, quantile, sampler_named, uniform
+from hlorank.config import TrainerConfig
+from hlorank.training.samplers import FAST_SLOPE, SAMPLERS, gumbel_top_k, stratified, uniform
 
 names = pytest.mark.parametrize("name", list(SAMPLERS))
 
@@ -16,55 +18,55 @@ names = pytest.mark.parametrize("name", list(SAMPLERS))
 @names
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=40), st.data())
 @settings(deadline=None, max_examples=40)
-def test_different_indices_as_many_as_asked(name: str, labels: list[int], data: st.DataObject) -> None:
+def test_as_many_distinct_indices_as_asked_for(name: str, labels: list[int], data: st.DataObject) -> None:
     values = np.array(labels, dtype=np.float64)
     count = data.draw(st.integers(1, len(labels)))
-    drawn = sampler_named(name)(np.random.default_rng(0), values, count)
+    drawn = SAMPLERS[name](np.random.default_rng(0), values, count)
     assert drawn.shape == (count,)
     assert len(set(drawn.tolist())) == count
     assert drawn.min() >= 0
     assert drawn.max() < len(labels)
-    again = sampler_named(name)(np.random.default_rng(0), values, count)
+    again = SAMPLERS[name](np.random.default_rng(0), values, count)
     np.testing.assert_array_equal(drawn, again)
-    everything = sampler_named(name)(np.random.default_rng(0), values, len(values))
+    everything = SAMPLERS[name](np.random.default_rng(0), values, len(values))
     assert sorted(everything.tolist()) == list(range(len(values)))
 
 
 @names
-def test_another_state_of_the_generator_draws_others(name: str) -> None:
+def test_draws_depend_on_the_state_of_the_generator(name: str) -> None:
     rng, labels = np.random.default_rng(0), np.arange(1.0, 101.0)
     first, second = (set(SAMPLERS[name](rng, labels, 20).tolist()) for _ in range(2))
     assert first != second
 
 
 def first_draws(name: str, labels: np.ndarray, times: int) -> np.ndarray:
-    """How often each configuration is the only one drawn, as a share."""
+    """Return the share of draws of a single configuration that each one gets."""
     rng = np.random.default_rng(0)
     drawn = [int(SAMPLERS[name](rng, labels, 1)[0]) for _ in range(times)]
     return np.bincount(drawn, minlength=len(labels)) / times
 
 
-def test_uniform_draws_each_alike() -> None:
+def test_uniform_draws_each_with_equal_probability() -> None:
     shares = first_draws("uniform", np.array([5.0, 1.0, 3.0, 2.0]), 4000)
     np.testing.assert_allclose(shares, 0.25, atol=0.03)
 
 
-def test_fast_draws_fast_ones_more_often() -> None:
+def test_gumbel_top_k_draws_fast_configurations_more_often() -> None:
     """One draw by Gumbel top-k follows the softmax of the logits, which fall linearly with the rank."""
     labels = np.array([50.0, 10.0, 40.0, 20.0, 30.0])
     weights = np.exp(-FAST_SLOPE * np.array([4, 0, 3, 1, 2]) / 4)
     np.testing.assert_allclose(first_draws("gumbel_top_k", labels, 6000), weights / weights.sum(), atol=0.02)
     many = np.random.default_rng(1).permutation(np.arange(1.0, 1001.0))
-    mean = np.mean([many[fast(np.random.default_rng(seed), many, 50)].mean() for seed in range(20)])
+    mean = np.mean([many[gumbel_top_k(np.random.default_rng(seed), many, 50)].mean() for seed in range(20)])
     assert mean < 350 < many[uniform(np.random.default_rng(0), many, 500)].mean()
 
 
 @given(st.integers(1, 60), st.integers(0, 1000), st.data())
 @settings(deadline=None, max_examples=40)
-def test_quantile_draws_one_of_each_stratum(size: int, seed: int, data: st.DataObject) -> None:
+def test_stratified_draws_one_of_each_stratum(size: int, seed: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, size))
     rank = np.random.default_rng(seed).permutation(size)
-    drawn = quantile(np.random.default_rng(seed), rank.astype(np.float64), count)
+    drawn = stratified(np.random.default_rng(seed), rank.astype(np.float64), count)
     strata = np.array_split(np.arange(size), count)
     bounds = (np.arange(count + 1) * size) // count
     for i, index in enumerate(drawn):
@@ -72,6 +74,5 @@ def test_quantile_draws_one_of_each_stratum(size: int, seed: int, data: st.DataO
     assert {len(stratum) for stratum in strata} == set(np.diff(bounds).tolist())  # of sizes as equal as can be
 
 
-def test_unknown_samplers_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"trainer.sampling: expected one of uniform, fast, quantile, found 'slow'"):
-        sampler_named("slow")
+def test_the_configuration_allows_exactly_these_samplers() -> None:
+    assert set(get_args(TrainerConfig.model_fields["sampling"].annotation)) == SAMPLERS.keys()

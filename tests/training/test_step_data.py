@@ -1,4 +1,4 @@
-"""Steps depend on seed, epoch and index; what is not worth training on is left out."""
+"""Steps depend on seed, epoch and index only; graphs that cannot be trained on or ranked are left out."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hlorank.config import Config, ConfigError
+from hlorank.config import Config
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.models.graph_loader import GraphLoader
-from hlorank.training.step_data import Ranking, Step, StepData, working_set
+from hlorank.training.step_data import Ranking, Step
+from tests.training.training_helpers import open_data
 
 Settings = Callable[..., Config]
 OpenGraphs = Callable[..., GraphLoader]
 
 
 def steps(graphs: GraphLoader, config: Config, epoch: int = 0) -> list[Step]:
-    data: Any = StepData(graphs, config)
+    data: Any = open_data(graphs, config)
     data.trainer = SimpleNamespace(current_epoch=epoch)
     return list(data.train_dataloader())
 
@@ -38,7 +39,7 @@ def test_steps_depend_on_seed_epoch_and_index_only(settings: Settings, open_grap
     first = [plain(step) for step in steps(graphs, config, epoch=5)]
     np.random.default_rng().random(3)
     assert [plain(step) for step in steps(graphs, config, epoch=5)] == first
-    data: Any = StepData(graphs, config)
+    data: Any = open_data(graphs, config)
     data.trainer = SimpleNamespace(current_epoch=5)
     dataset = data.train_dataloader().dataset
     assert [plain(dataset[i]) for i in (3, 1)] == [first[3], first[1]]  # whatever was drawn before
@@ -51,19 +52,19 @@ def test_held_out_graphs_are_ranked_and_not_trained_on(settings: Settings, open_
     config = settings()
     graphs = open_graphs(config)
     names = graphs.store.trainable("train")
-    data: Any = StepData(graphs, config, names[1:2])
+    data: Any = open_data(graphs, config, names[1:2])
     assert data.valid == names[1:2]
     assert data.train == [names[0], *names[2:]]
     data.trainer = SimpleNamespace(current_epoch=0)
     trained = {step.graph.features.name: step.number for step in data.train_dataloader()}
     assert trained == {name: number for number, name in enumerate(data.train)}
     (ranking,) = data.val_dataloader()
-    assert ranking.graph.features.name == data.graph("valid", 0).features.name == names[1]
-    assert data.graph("train", 1).features.name == names[2]
+    assert ranking.graph.features.name == data.valid_graph(0).features.name == names[1]
+    assert data.train_graph(1).features.name == names[2]
     assert len(ranking.rows) == len(ranking.labels) > 1
 
 
-def test_what_a_step_holds(settings: Settings, open_graphs: OpenGraphs) -> None:
+def test_a_step_has_distinct_configurations_and_sampled_segments(settings: Settings, open_graphs: OpenGraphs) -> None:
     config = settings(segments__sampled=2, trainer__steps_per_epoch=9)
     seen: set[tuple[int, ...]] = set()
     for step in steps(open_graphs(config), config):
@@ -77,7 +78,7 @@ def test_what_a_step_holds(settings: Settings, open_graphs: OpenGraphs) -> None:
     assert len(seen) > 1
 
 
-def test_no_more_than_there_is(settings: Settings, open_graphs: OpenGraphs) -> None:
+def test_a_step_has_no_more_than_its_graph(settings: Settings, open_graphs: OpenGraphs) -> None:
     config = settings(segments__sampled=99, trainer__configs_per_step=999)
     for step in steps(open_graphs(config), config):
         assert step.with_gradient.tolist() == list(range(len(step.graph.segments)))
@@ -105,7 +106,7 @@ def test_opened_graphs_are_kept(settings: Settings, open_graphs: OpenGraphs) -> 
 
 def test_validation_ranks_the_same_configurations_each_epoch(settings: Settings, open_graphs: OpenGraphs) -> None:
     config = settings(trainer__validation_configs=10)
-    data = StepData(open_graphs(config), config)
+    data = open_data(open_graphs(config), config)
     assert data.valid == ["synthetic_valid_000", "synthetic_valid_001"]
     first, second = (list(data.val_dataloader()) for _ in range(2))
     for one, other in zip(first, second, strict=True):
@@ -114,7 +115,7 @@ def test_validation_ranks_the_same_configurations_each_epoch(settings: Settings,
         assert len(one.rows) == 10
         rows, labels = one.graph.features.targets()
         np.testing.assert_array_equal(one.labels, labels[np.searchsorted(rows, one.rows)])
-    (everything, _) = StepData(open_graphs(config), settings(trainer__validation_configs=10**6)).val_dataloader()
+    (everything, _) = open_data(open_graphs(config), settings(trainer__validation_configs=10**6)).val_dataloader()
     assert everything.rows.tolist() == list(range(everything.graph.features.distinct))
 
 
@@ -139,22 +140,22 @@ def test_graphs_without_two_runtimes_are_not_validated(
 
     monkeypatch.setattr(FeatureStore, "open", constant)
     config = settings()
-    data = StepData(open_graphs(config), config)
+    data = open_data(open_graphs(config), config)
     assert data.valid == ["synthetic_valid_001"]
     assert len(list(data.val_dataloader())) == 1
 
 
-def test_skipped_graphs_are_told(
+def test_skipped_graphs_are_logged(
     settings: Settings, open_graphs: OpenGraphs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(FeatureStore, "skipped", lambda self, split: {"twin": f"all identical in {split}"})
     config = settings()
     with caplog.at_level(logging.WARNING):
-        StepData(open_graphs(config), config)
+        open_data(open_graphs(config), config)
     assert "training skips the graph twin: all identical in train" in caplog.text
 
 
-def test_graphs_of_few_segments_are_told_once(
+def test_graphs_of_few_segments_are_logged_once(
     settings: Settings, open_graphs: OpenGraphs, caplog: pytest.LogCaptureFixture
 ) -> None:
     graphs = open_graphs(settings())
@@ -174,32 +175,26 @@ def test_graphs_of_few_segments_are_told_once(
     assert not caplog.records  # whole graphs sample nothing
 
 
-@pytest.mark.parametrize("most", [2, 20, 10**6, None])
+@pytest.mark.parametrize("bound", [2, 20, 10**6, None])
 def test_a_working_set_fills_at_most_its_table_entries(
-    most: int | None, settings: Settings, open_graphs: OpenGraphs
+    bound: int | None, settings: Settings, open_graphs: OpenGraphs
 ) -> None:
-    config = settings(segments__configs_per_graph="null" if most is None else most)
+    config = settings(segments__configs_per_graph="null" if bound is None else bound)
     graphs = open_graphs(config)
-    data = StepData(graphs, config)
+    data = open_data(graphs, config)
     entries = data.table_entries()
     assert list(entries) == data.train
     for number, name in enumerate(data.train):
-        graph = data.graph("train", number)
+        graph = data.train_graph(number)
         local = graph.partition.local_codes
         found = [
-            sum(len(np.unique(local[working_set(graph, number, config, epoch)[0], j])) for j in range(local.shape[1]))
+            sum(len(np.unique(local[data.working_set(number, epoch)[0], j])) for j in range(local.shape[1]))
             for epoch in (0, 10, 20)
         ]
-        assert max(found) <= entries[name] <= local.shape[1] * (most or graph.features.distinct)
-        if most in (10**6, None):
+        assert max(found) <= entries[name] <= local.shape[1] * (bound or graph.features.distinct)
+        if bound in (10**6, None):
             assert set(found) == {entries[name]}
-    assert StepData(open_graphs(config, whole=True), config).table_entries() == {}
-
-
-def test_unknown_samplers_are_named(settings: Settings, open_graphs: OpenGraphs) -> None:
-    config = settings(trainer__sampling="slow")
-    with pytest.raises(ConfigError, match=r"trainer.sampling"):
-        StepData(open_graphs(config), config)
+    assert open_data(open_graphs(config, whole=True), config).table_entries() == {}
 
 
 def test_the_files_of_few_graphs_are_open_at_once(
@@ -208,7 +203,7 @@ def test_the_files_of_few_graphs_are_open_at_once(
     monkeypatch.setattr("hlorank.training.step_data._OPEN_GRAPHS", 1)
     config = settings()
     graphs = open_graphs(config)
-    data: Any = StepData(graphs, config)
+    data: Any = open_data(graphs, config)
     data.trainer = SimpleNamespace(current_epoch=0)
 
     def files() -> int:

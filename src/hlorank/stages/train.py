@@ -9,7 +9,7 @@ def main(config: Config) -> float | None:
     """Train `method` on `collection` and return the validation Kendall tau, the objective of sweeps."""
     from hlorank.models.baselines.baseline import BASELINES
     from hlorank.training.baselines.train_baseline import train_baseline
-    from hlorank.training.run import train
+    from hlorank.training.trainer import train
 
     run = train_baseline if config.method in BASELINES else train
     return run(config, output_folder(config, config.paths.models, config.method))

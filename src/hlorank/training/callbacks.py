@@ -1,40 +1,43 @@
-"""What a training reports while it runs: the history of its epochs, their cost, and a line for each."""
+"""Lightning callbacks of a training: its history, what ends it early, averaged weights, and checks of checkpoints."""
 
 from __future__ import annotations
 
 import logging
+import math
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping
+from lightning.pytorch.callbacks import Callback, EarlyStopping, WeightAveraging
+from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from hlorank.files import DataError
 from hlorank.sweeps.trial import SearchTrial
-from hlorank.tracking import TRAIN_SECONDS
-from hlorank.training.ranking_module import TRAIN_LOSS, VALID_TAU
+from hlorank.tracking import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
 from hlorank.training.step_data import Step
 
 log = logging.getLogger(__name__)
 
+SWA_START = 0.5  # share of a training
+
 
 def peak_memory_bytes() -> int:
-    """The largest resident memory of this process so far; on CUDA the largest allocation on the device."""
+    """Return the largest resident memory of this process so far; on CUDA the largest allocation on the device."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0:
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class EpochHistory(Callback):
-    """Keeps one row an epoch, in the checkpoint too, so that a resumed run has the whole history.
+    """History of a training, one row for each epoch; checkpoints keep it, so that a resumed training has all rows.
 
     Attributes:
         rows: epoch, train_loss, valid_kendall_tau (None without validation graphs), step_seconds (sampling included).
-        seconds: what all epochs took, validations included.
+        seconds: time of all epochs, validations included.
     """
 
     def __init__(self) -> None:
@@ -46,25 +49,25 @@ class EpochHistory(Callback):
         self._configurations = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows so far, and what they took."""
+        """Return the rows so far, and their time."""
         return {"rows": list(self.rows), "seconds": self.seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from a checkpoint."""
+        """Continue the history of a checkpoint."""
         self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
 
     def on_train_epoch_start(self, *_: Any) -> None:
-        """Starts the epoch's clock."""
+        """Start the epoch's clock."""
         self._start, self._steps, self._configurations = time.perf_counter(), 0, 0
 
     def on_train_batch_end(self, _trainer: Any, _module: Any, _outputs: Any, batch: Step, *_: Any) -> None:
-        """Counts the step; validation comes after the last one and is not part of their time."""
+        """Count the step; validation follows the last one, and is no part of their time."""
         self._seconds = time.perf_counter() - self._start
         self._steps += 1
         self._configurations += len(batch.rows)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Adds the epoch's row, and logs its cost."""
+        """Add the epoch's row, and log its cost."""
         step_seconds = self._seconds / self._steps
         self.seconds += time.perf_counter() - self._start
         pl_module.log_dict(
@@ -88,39 +91,39 @@ class EpochHistory(Callback):
         log.info("epoch %d of %d: loss %.4f%s", row["epoch"], trainer.max_epochs, row["train_loss"], shown)
 
 
-class Origin(Callback):
-    """Writes into each checkpoint which training it is of, so that no other goes on from it.
+class CheckpointIdentity(Callback):
+    """Writes into each checkpoint which training it belongs to, so that no other training continues from it.
 
     Args:
-        origin: what tells trainings apart, by name: plain values, the most telling first.
+        identity: plain values by name that together identify the training, the most telling first.
     """
 
-    def __init__(self, origin: Mapping[str, Any]) -> None:
-        self.origin = origin
+    def __init__(self, identity: Mapping[str, Any]) -> None:
+        self.identity = identity
 
     def on_save_checkpoint(self, _trainer: Any, _module: Any, checkpoint: dict[str, Any]) -> None:
-        """Adds the origin."""
-        checkpoint["origin"] = dict(self.origin)
+        """Add the identity."""
+        checkpoint["identity"] = dict(self.identity)
 
     def check(self, path: Path) -> None:
-        """Makes sure that a checkpoint is of this training, before any of its state is taken over.
+        """Check that a checkpoint belongs to this training; call it before any of its state is loaded.
 
         Raises:
-            DataError: it is of another one; names the first value that differs.
+            DataError: it belongs to another training; names the first value that differs.
         """
-        found = torch.load(path, weights_only=True, mmap=True).get("origin", {})
-        for name, value in self.origin.items():
+        found = torch.load(path, weights_only=True, mmap=True).get("identity", {})
+        for name, value in self.identity.items():
             if name not in found or found[name] != value:
-                other = f"{found.get(name)!r}; remove {path.parent} to start anew, or restore what it was made with"
-                raise DataError(name, f"{value!r}, as in this training", other, file=path)
+                remedy = f"remove {path.parent} to train again from the start, or restore what it was made with"
+                raise DataError(name, f"{value!r}, as in this training", f"{found.get(name)!r}; {remedy}", file=path)
 
 
 class TrialReport(Callback):
-    """Reports each validation to the search that the training belongs to, which may give it up.
+    """Reports each validation to the search that the training belongs to, which may prune it.
 
     Args:
         trial: the training's trial.
-        before: epochs that count before the first of this one: those of other members of an ensemble.
+        before: epochs of earlier members of an ensemble, which count before the first epoch of this one.
     """
 
     def __init__(self, trial: SearchTrial, before: int) -> None:
@@ -128,10 +131,10 @@ class TrialReport(Callback):
         self._before = before
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
-        """Reports; what has had all of its epochs is not given up any more.
+        """Report the epoch; after the last one the training is not pruned any more.
 
         Raises:
-            Pruned: the search gives the training up.
+            Pruned: the search prunes the training.
         """
         if (tau := trainer.callback_metrics.get(VALID_TAU)) is None:
             return
@@ -142,8 +145,93 @@ class TrialReport(Callback):
 
 
 class Patience(EarlyStopping):
-    """Early stopping that stays stopped where a training is resumed after its last epoch."""
+    """Early stopping that remains stopped when a training is resumed after its last epoch."""
 
     def on_train_start(self, trainer: lightning.Trainer, *_: Any) -> None:
-        """Stops before the first step if the checkpoint says so."""
+        """Stop before the first step if the checkpoint is of a stopped training."""
         trainer.should_stop = trainer.should_stop or self.stopped_epoch > 0
+
+
+class CpuBudget(Callback):
+    """Stops a training after the step, or the validation, that uses up its CPU time.
+
+    CPU time is that of all threads of this process from the first step on. Time that was spent before a checkpoint
+    counts too, so that a resumed training does not get a new budget.
+
+    Args:
+        seconds: the budget; None for no bound.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = math.inf if seconds is None else seconds
+        self._before = 0.0
+        self._start: float | None = None
+
+    @property
+    def share(self) -> float:
+        """Share of the budget that is spent, from 0 to about 1; 0 without a bound."""
+        return self._spent / self.seconds
+
+    @property
+    def _spent(self) -> float:
+        return self._before if self._start is None else self._before + time.process_time() - self._start
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the seconds spent."""
+        return {"spent": self._spent}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue with the time that a checkpoint's training had spent."""
+        self._before, self._start = state_dict["spent"], None
+
+    def on_train_start(self, trainer: lightning.Trainer, *_: Any) -> None:
+        """Start the clock; stop before the first step if the budget was used up before."""
+        self._start = time.process_time()
+        self._stop_at_end(trainer)
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, _module: Any, _outputs: Any, _batch: Any, batch_idx: int
+    ) -> None:
+        """Stop between two steps of the optimizer, never between the graphs of one step; validation follows."""
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self._stop_at_end(trainer)
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+        """Stop if the validation used up the budget."""
+        self._stop_at_end(trainer)
+
+    def _stop_at_end(self, trainer: lightning.Trainer) -> None:
+        trainer.should_stop = trainer.should_stop or self.share >= 1
+
+
+class StepAveraging(WeightAveraging):
+    """Averages weights over optimizer steps; validation, checkpoints and the result have the averaged weights.
+
+    `ema` is the exponential moving average over all steps, from the weights after the first one; its decay is the
+    share of the average that remains after a step. `swa` is the equal average over the second half of the training
+    (Izmailov et al., UAI 2018, here of each step instead of each cycle); in the first half it is the current weights,
+    where Lightning's callback alone would validate the initial ones.
+
+    Args:
+        kind: ema or swa.
+        decay: of ema.
+        progress: returns the finished share of the training.
+        device: of the model in training.
+    """
+
+    def __init__(self, kind: str, decay: float, progress: Callable[[], float], device: torch.device) -> None:
+        # PyTorch's factories of averaging functions have no types.
+        average = get_ema_multi_avg_fn(decay) if kind == "ema" else get_swa_multi_avg_fn()  # type: ignore[no-untyped-call]
+        super().__init__(device=device, use_buffers=False, multi_avg_fn=average)
+        self._start = SWA_START if kind == "swa" else 0.0
+        self._progress = progress
+
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        """Update the average after each step."""
+        del epoch_idx
+        if step_idx is None:
+            return False
+        if self._progress() <= self._start:
+            assert self._average_model is not None
+            self._average_model.n_averaged.zero_()  # the current weights replace the average
+        return True

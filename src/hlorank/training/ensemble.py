@@ -1,4 +1,4 @@
-"""The members of an ensemble: what each trains on, with which seed."""
+"""Members of an ensemble: the seed of each, and the graphs that it does not train on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hlorank.config import Config, ConfigError
-from hlorank.data.collection import Collection, measured_family
+from hlorank.config import ConfigError, EnsembleConfig
+from hlorank.data.collection import measured_family
 from hlorank.data.splits import family, make_folds
 from hlorank.training.random_streams import Stream, seed_sequence
 
@@ -17,52 +17,48 @@ class Member:
     """One model of an ensemble.
 
     Attributes:
-        config: the whole configuration, with the member's own seed and its share of the CPU time.
-        held_out: graphs of train that it chooses its best epoch on; none trains on all and chooses on valid.
+        seed: of its training.
+        held_out: graphs of train on which it chooses its best epoch; if empty, it trains on all of train and chooses
+            on valid.
     """
 
-    config: Config
+    seed: int
     held_out: tuple[str, ...]
 
 
-def make_members(config: Config, names: Sequence[str]) -> list[Member]:
-    """The members, seeds times folds of them; the first has the seed of the configuration.
+def make_members(config: EnsembleConfig, seed: int, names: Sequence[str], raw: Path) -> list[Member]:
+    """Make seeds times folds members; the first has the seed of the configuration.
 
     Folds are scikit-learn's GroupKFold over model families: that of a graph's sidecar in data/raw, or else of its name.
 
     Args:
-        config: the whole configuration.
+        config: the number of seeds and folds.
+        seed: of the configuration.
         names: the graphs of train.
+        raw: the folder of their files in data/raw.
 
     Raises:
-        ConfigError: fewer families than folds.
+        ConfigError: there are fewer families than folds.
     """
-    folds, count = config.ensemble.folds, config.ensemble.seeds * config.ensemble.folds
     held_out: list[tuple[str, ...]] = [()]
-    if folds > 1:
-        fold_of = _folds(config, names)
-        held_out = [tuple(name for name in names if fold_of[name] == fold) for fold in range(folds)]
-    budget = config.trainer.cpu_seconds
-    trainer = config.trainer.model_copy(update={"cpu_seconds": None if budget is None else budget / count})
+    if config.folds > 1:
+        fold_of = _folds(config.folds, names, raw)
+        held_out = [tuple(name for name in names if fold_of[name] == fold) for fold in range(config.folds)]
     return [
-        Member(
-            config.model_copy(update={"seed": _seed(config.seed, number), "trainer": trainer}), held_out[number % folds]
-        )
-        for number in range(count)
+        Member(_member_seed(seed, number), held_out[number % config.folds])
+        for number in range(config.seeds * config.folds)
     ]
 
 
-def _seed(seed: int, number: int) -> int:
+def _member_seed(seed: int, number: int) -> int:
     return int(seed_sequence(seed, Stream.ENSEMBLE, number).generate_state(1)[0]) if number else seed
 
 
-def _folds(config: Config, names: Sequence[str]) -> dict[str, int]:
-    collection = Collection.parse(config.collection)
-    raw = Path(config.paths.raw) / collection.path / "train"
+def _folds(folds: int, names: Sequence[str], raw: Path) -> dict[str, int]:
     families = {name: measured_family(raw / f"{name}.npz") or family(name) for name in names}
-    if (count := len(set(families.values()))) < config.ensemble.folds:
+    if (count := len(set(families.values()))) < folds:
         raise ConfigError(
-            f"ensemble.folds={config.ensemble.folds}: the {len(names)} graphs of train are of only {count} model "
-            "families, which stay together; set it to at most that, or to 1"
+            f"ensemble.folds={folds}: the {len(names)} graphs of train are of only {count} model families, which stay "
+            "together; set it to at most that, or to 1"
         )
-    return make_folds(families, config.ensemble.folds)
+    return make_folds(families, folds)

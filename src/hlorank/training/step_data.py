@@ -1,4 +1,4 @@
-"""The order of training steps: which graph, which configurations, which segments; and the validation graphs."""
+"""Data of training steps: the graph of each, its configurations and segments; and the graphs of validation."""
 
 from __future__ import annotations
 
@@ -14,31 +14,36 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from hlorank.config import Config
+from hlorank.config import SegmentsConfig, TrainerConfig
 from hlorank.data.collection import Split
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.inputs import GraphInputs
+from hlorank.training.gst.segment_sampling import sample_segments
 from hlorank.training.random_streams import Stream, generator
-from hlorank.training.samplers import Sampler, sampler_named
+from hlorank.training.samplers import SAMPLERS
 
 log = logging.getLogger(__name__)
 
-# Each open graph holds a dozen files, of which some systems allow a process 1,024; tile:xla has 5,709 kernels.
+# An open graph has a dozen open files, of which some systems allow a process 1,024; tile:xla has 5,709 kernels.
 _OPEN_GRAPHS = 64
 
 
+Targets = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""(configurations,) distinct configurations, and their runtimes."""
+
+
 class Step(NamedTuple):
-    """One training step on one graph.
+    """One training step on one graph; J is the number of its segments.
 
     Attributes:
         graph: the graph.
-        number: the graph's number, for the keys of the embedding table.
+        number: the graph's number among those that are trained on, for the keys of the embedding table.
         rows: (configurations,) int64, distinct configurations.
         labels: (configurations,) float64 tensor, their runtimes.
-        with_gradient: (S,) int64, the segments that get gradients, increasing.
-        draws: (J,) uniform in [0, 1), which stale embeddings are kept.
+        with_gradient: (S,) int64, the segments that are computed with gradient, increasing.
+        draws: (J,) float64, uniform in [0, 1), which decide on stale-embedding dropout.
     """
 
     graph: GraphInputs
@@ -50,7 +55,7 @@ class Step(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """A graph whose configurations are scored in validation.
+    """A graph whose configurations validation ranks.
 
     Attributes:
         graph: the graph.
@@ -63,108 +68,42 @@ class Ranking(NamedTuple):
     labels: NDArray[np.float64]
 
 
-class _Steps(Dataset[Step]):
-    """The steps of one epoch; step i depends on the seed, the epoch and i only, so that a resumed run repeats it."""
-
-    def __init__(self, graphs: list[Callable[[], GraphInputs]], config: Config, sampler: Sampler, epoch: int) -> None:
-        self.graphs = graphs
-        self.config = config
-        self.sampler = sampler
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.config.trainer.steps_per_epoch * self.config.trainer.graphs_per_step
-
-    def __getitem__(self, i: int) -> Step:
-        rounds, place = divmod(self.epoch * len(self) + i, len(self.graphs))
-        # Every graph once a round, each round in an order of its own.
-        order = generator(self.config.seed, Stream.GRAPH_ORDER, rounds).permutation(len(self.graphs))
-        number = int(order[place])
-        graph = self.graphs[number]()
-        rng = generator(self.config.seed, Stream.STEP, self.epoch, i)
-        rows, labels = working_set(graph, number, self.config, self.epoch)
-        drawn = self.sampler(rng, labels, min(self.config.trainer.configs_per_step, len(rows)))
-        count = min(self.config.segments.sampled, len(graph.segments))
-        with_gradient = np.sort(rng.choice(len(graph.segments), size=count, replace=False))
-        draws = rng.random(len(graph.segments))
-        return Step(graph, number, rows[drawn], torch.from_numpy(labels[drawn]), with_gradient, draws)
-
-
-def working_set(
-    graph: GraphInputs, number: int, config: Config, epoch: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The targets of a graph that an epoch trains on; the same for `redraw_epochs` epochs."""
-    rows, labels = graph.targets
-    count = config.segments.configs_per_graph
-    if count is None or count >= len(rows):
-        return rows, labels
-    rng = generator(config.seed, Stream.WORKING_SET, number, epoch // config.segments.redraw_epochs)
-    drawn = np.sort(rng.choice(len(rows), size=count, replace=False))
-    return rows[drawn], labels[drawn]
-
-
-class _Rankings(Dataset[Ranking]):
-    def __init__(self, graphs: list[Callable[[], GraphInputs]], config: Config) -> None:
-        self.graphs = graphs
-        self.config = config
-
-    def __len__(self) -> int:
-        return len(self.graphs)
-
-    def __getitem__(self, i: int) -> Ranking:
-        graph = self.graphs[i]()
-        return Ranking(graph, *validated(graph.features, self.config))
-
-
-def validated(features: GraphFeatures, config: Config) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The targets of a graph that validation ranks, the same in each epoch."""
-    rows, labels = features.targets()
-    count = min(config.trainer.validation_configs, len(rows))
-    drawn = np.sort(generator(config.seed, Stream.VALIDATION).choice(len(rows), size=count, replace=False))
-    return rows[drawn], labels[drawn]
-
-
-def usable(store: FeatureStore, config: Config) -> tuple[list[str], list[str]]:
-    """The names of the graphs that are trained on, and of those that validation ranks; tells which are skipped.
-
-    A graph is ranked in validation if its labels are known and at least two different ones are drawn.
-    """
-    for name, reason in store.skipped("train").items():
-        log.warning("%s: training skips the graph %s: %s", store.spec.collection, name, reason)
-    return store.trainable("train"), _rankable(store, "valid", store.trainable("valid"), config)
-
-
-def _rankable(store: FeatureStore, split: Split, names: Iterable[str], config: Config) -> list[str]:
-    """Those of some trainable graphs of which at least two different labels are drawn for validation."""
-    drawn = {name: validated(store.open(split, name), config)[1] for name in names}
-    return [name for name, labels in drawn.items() if labels.min() < labels.max()]
-
-
 class StepData(lightning.LightningDataModule):
     """Training steps and validation rankings of one collection.
 
     Args:
         graphs: opens the collection's graphs.
-        config: the whole configuration.
-        held_out: graphs of train that are ranked in validation, in the place of those of valid; none keeps these.
+        settings: sizes of an epoch, of a step and of validation, and the sampler of configurations.
+        segments: how many segments a step trains, and working sets.
+        seed: of the training.
+        held_out: graphs of train that validation ranks instead of those of valid; training leaves them out.
 
     Attributes:
         train: names of the graphs that are trained on.
-        valid: names of the graphs that are ranked in validation.
+        valid: names of the graphs that validation ranks.
     """
 
-    def __init__(self, graphs: GraphLoader, config: Config, held_out: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        graphs: GraphLoader,
+        settings: TrainerConfig,
+        segments: SegmentsConfig,
+        seed: int,
+        held_out: Collection[str] = (),
+    ) -> None:
         super().__init__()
-        self.config = config
-        self.sampler = sampler_named(config.trainer.sampling)
+        self.settings = settings
+        self.segments = segments
+        self.seed = seed
+        self.sampler = SAMPLERS[settings.sampling]
         self._open = lru_cache(_OPEN_GRAPHS)(graphs.open)
         self._cut = partial(graphs.cut, "train")
-        self.train, self.valid = usable(graphs.store, config)
-        self._splits: dict[Split, Split] = {"train": "train", "valid": "train" if held_out else "valid"}
+        self.train, self.valid = usable_graphs(graphs.store, settings.validation_configs, seed)
+        self._valid_split: Split = "train" if held_out else "valid"
         if held_out:
             self.train = [name for name in self.train if name not in held_out]
-            self.valid = _rankable(graphs.store, "train", held_out, config)
-        sampled = config.segments.sampled
+            self.valid = _rankable(graphs.store, "train", held_out, settings.validation_configs, seed)
+        sampled = segments.sampled
         if fewer := sum(cut is not None and cut.segments < sampled for cut in map(self._cut, self.train)):
             log.warning(
                 "segments.sampled=%d: %d of %d training graphs have fewer segments, and train all of theirs; lower it, "
@@ -172,43 +111,115 @@ class StepData(lightning.LightningDataModule):
                 *(sampled, fewer, len(self.train)),
             )
 
-    def graph(self, split: Split, number: int) -> GraphInputs:
-        """One of the graphs of `train` or `valid`, by its place there."""
-        return self._open(self._splits[split], (self.train if split == "train" else self.valid)[number])
+    def train_graph(self, number: int) -> GraphInputs:
+        """Open one of the graphs of `train`."""
+        return self._open("train", self.train[number])
+
+    def valid_graph(self, number: int) -> GraphInputs:
+        """Open one of the graphs of `valid`."""
+        return self._open(self._valid_split, self.valid[number])
 
     def table_entries(self) -> dict[str, int]:
-        """How many entries of the embedding table each training graph that is cut has in a working set, at most."""
-        most = self.config.segments.configs_per_graph
+        """Return for each training graph that is cut how many entries of the table its working set has at most."""
+        bound = self.segments.configs_per_graph
         entries = {}
         for name in self.train:
             if (cut := self._cut(name)) is not None:
                 counts = cut.local_counts
-                entries[name] = int((counts if most is None else counts.clip(max=most)).sum())
+                entries[name] = int((counts if bound is None else counts.clip(max=bound)).sum())
         return entries
 
-    def ranked(self, graph: GraphInputs) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The rows and labels of a validation graph that are ranked in each epoch."""
-        return validated(graph.features, self.config)
+    def working_set(self, number: int, epoch: int) -> Targets:
+        """Return the targets of a graph of `train` that an epoch trains on; drawn again every `redraw_epochs`."""
+        rows, labels = self.train_graph(number).targets
+        count = self.segments.configs_per_graph
+        if count is None or count >= len(rows):
+            return rows, labels
+        rng = generator(self.seed, Stream.WORKING_SET, number, epoch // self.segments.redraw_epochs)
+        drawn = np.sort(rng.choice(len(rows), size=count, replace=False))
+        return rows[drawn], labels[drawn]
 
-    def _graphs(self, split: Split, names: list[str]) -> list[Callable[[], GraphInputs]]:
-        return [partial(self.graph, split, number) for number in range(len(names))]
+    def ranking(self, number: int) -> Ranking:
+        """Return a graph of `valid` and the targets that every validation ranks."""
+        graph = self.valid_graph(number)
+        return Ranking(graph, *validation_targets(graph.features, self.settings.validation_configs, self.seed))
+
+    def step(self, epoch: int, index: int) -> Step:
+        """Draw a step; it depends on the seed, the epoch and the index only, so that a resumed training repeats it.
+
+        Args:
+            epoch: number of the epoch.
+            index: number of the step within it, one for each graph.
+        """
+        round_, place = divmod(epoch * self.graphs_per_epoch + index, len(self.train))
+        # Every graph once in a round, each round in an order of its own.
+        number = int(generator(self.seed, Stream.GRAPH_ORDER, round_).permutation(len(self.train))[place])
+        graph = self.train_graph(number)
+        rng = generator(self.seed, Stream.STEP, epoch, index)
+        rows, labels = self.working_set(number, epoch)
+        drawn = self.sampler(rng, labels, min(self.settings.configs_per_step, len(rows)))
+        sample = sample_segments(rng, len(graph.segments), self.segments.sampled)
+        return Step(graph, number, rows[drawn], torch.from_numpy(labels[drawn]), *sample)
+
+    @property
+    def graphs_per_epoch(self) -> int:
+        """Graphs of all steps of an epoch, repeated ones counted each time."""
+        return self.settings.steps_per_epoch * self.settings.graphs_per_step
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """The steps of the trainer's current epoch, in order."""
+        """Return the steps of the trainer's current epoch, in order."""
         epoch = cast("lightning.Trainer", self.trainer).current_epoch
-        return in_order(_Steps(self._graphs("train", self.train), self.config, self.sampler, epoch))
+        return in_order(partial(self.step, epoch), self.graphs_per_epoch)
 
     def val_dataloader(self) -> DataLoader[Any]:
-        """One item for each validation graph."""
-        return in_order(_Rankings(self._graphs("valid", self.valid), self.config))
+        """Return one item for each validation graph."""
+        return in_order(self.ranking, len(self.valid))
 
 
-def in_order(dataset: Dataset[Any]) -> DataLoader[Any]:
-    """The items of a dataset as they are, one after the other."""
+def usable_graphs(store: FeatureStore, validation_configs: int, seed: int) -> tuple[list[str], list[str]]:
+    """Return the names of the graphs that are trained on and of those that validation ranks; log which are skipped.
+
+    Validation ranks a graph if its labels are known and at least two different ones are drawn.
+    """
+    for name, reason in store.skipped("train").items():
+        log.warning("%s: training skips the graph %s: %s", store.spec.collection, name, reason)
+    valid = _rankable(store, "valid", store.trainable("valid"), validation_configs, seed)
+    return store.trainable("train"), valid
+
+
+def _rankable(store: FeatureStore, split: Split, names: Iterable[str], count: int, seed: int) -> list[str]:
+    drawn = {name: validation_targets(store.open(split, name), count, seed)[1] for name in names}
+    return [name for name, labels in drawn.items() if labels.min() < labels.max()]
+
+
+def validation_targets(features: GraphFeatures, count: int, seed: int) -> Targets:
+    """Return at most `count` targets of a graph, the same in each validation."""
+    rows, labels = features.targets()
+    rng = generator(seed, Stream.VALIDATION)
+    drawn = np.sort(rng.choice(len(rows), size=min(count, len(rows)), replace=False))
+    return rows[drawn], labels[drawn]
+
+
+class _Items(Dataset[Any]):
+    """Results of a function of the item's number."""
+
+    def __init__(self, item: Callable[[int], Any], count: int) -> None:
+        self._item = item
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> Any:
+        return self._item(number)
+
+
+def in_order(item: Callable[[int], Any], count: int) -> DataLoader[Any]:
+    """Return a loader of the items 0, 1, ... of a function, unchanged."""
     # In this process: an item is a few rows of a memory map, and a worker would copy its graph.
-    return DataLoader(dataset, batch_size=None, num_workers=0, collate_fn=_unchanged)
+    return DataLoader(_Items(item, count), batch_size=None, num_workers=0, collate_fn=_unchanged)
 
 
 def _unchanged(item: Any) -> Any:
-    # The default would turn arrays into tensors, and memory maps cannot be indexed with those.
+    # PyTorch's default would turn arrays into tensors, and memory maps cannot be indexed with those.
     return item

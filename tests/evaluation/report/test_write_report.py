@@ -16,7 +16,7 @@ from hlorank.config import Config, ConfigError
 from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.evaluation.report.runs import Run, read_run
 from hlorank.evaluation.report.write_report import MOST_BYTES, write_report
-from hlorank.training.run import train
+from hlorank.training.trainer import train
 
 MakeRun = Callable[..., Run]
 Settings = Callable[..., Config]

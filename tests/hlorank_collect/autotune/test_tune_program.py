@@ -15,7 +15,7 @@ from hlorank.config import Config
 from hlorank.files import DataError, read_json
 from hlorank.models.baselines.baseline import BASELINES
 from hlorank.training.baselines.train_baseline import train_baseline
-from hlorank.training.run import train
+from hlorank.training.trainer import train
 from hlorank_collect.autotune import tune_program as child
 from hlorank_collect.autotune.autotune_task import AgainTask, TuneTask
 from hlorank_collect.autotune.remeasure import run_again

@@ -25,7 +25,7 @@ from hlorank.models.baselines.baseline import BASELINES, load_baseline
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.tracking import FINGERPRINT, PARENT_VARIABLE
 from hlorank.training.baselines.train_baseline import RECIPES, train_baseline
-from hlorank.training.mlflow_run import alone
+from hlorank.training.mlflow_run import one_process
 
 Settings = Callable[..., Config]
 History = Callable[[Path], list[dict[str, str]]]
@@ -222,7 +222,7 @@ def test_a_baseline_is_fitted_by_one_process_at_a_time(
     train_baseline(config, tmp_path / "first")
     (first,) = runs(config)
     thread = Thread(target=train_baseline, args=(config, tmp_path / "second"))
-    with caplog.at_level(logging.INFO), alone(config, first.data.tags[FINGERPRINT]):
+    with caplog.at_level(logging.INFO), one_process(Path(config.paths.state), first.data.tags[FINGERPRINT]):
         thread.start()
         while "waiting for it" not in caplog.text:
             assert thread.is_alive()

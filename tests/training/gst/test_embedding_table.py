@@ -1,4 +1,4 @@
-"""The embedding table: what it keeps, what makes place, and what a checkpoint holds."""
+"""The embedding table: entries that it keeps, entries that it evicts, and its state in a checkpoint."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_reads_what_was_written_last() -> None:
     assert (len(table), table.bytes) == (3, 3 * ENTRY)
 
 
-def test_the_least_recently_used_make_place() -> None:
+def test_the_least_recently_used_entries_are_evicted() -> None:
     table = EmbeddingTable(2, 3 * ENTRY + 5, "float32")
     assert table.capacity == 3
     table.write([1, 2, 3], rows(1, 2, 3), step=0)
@@ -56,7 +56,7 @@ def test_the_least_recently_used_make_place() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 8)), max_size=60), st.integers(1, 6))
-def test_equals_a_plain_list_of_uses(operations: list[tuple[bool, int]], capacity: int) -> None:
+def test_equals_a_list_in_order_of_use(operations: list[tuple[bool, int]], capacity: int) -> None:
     table, plain = EmbeddingTable(2, capacity * ENTRY, "float32"), list[tuple[int, int]]()
     for step, (write, key) in enumerate(operations):
         known = dict(plain)
@@ -71,7 +71,7 @@ def test_equals_a_plain_list_of_uses(operations: list[tuple[bool, int]], capacit
     assert table.present(range(9)).tolist() == [key in dict(plain) for key in range(9)]
 
 
-def test_no_gradient_goes_through_the_table() -> None:
+def test_embeddings_are_read_without_gradient() -> None:
     table = EmbeddingTable(2, 10 * ENTRY, "float32")
     table.write([1], rows(1.0).requires_grad_(), step=0)
     assert not table.read([1])[0].requires_grad
@@ -107,23 +107,21 @@ def test_the_table_moves_with_the_model() -> None:
     assert table.read([1])[0].device.type == "meta"
 
 
-def test_a_budget_holds_the_graph_that_needs_most() -> None:
+def test_a_budget_must_hold_the_graph_of_the_most_entries() -> None:
     needed = {"small": 3, "large": 7, "middle": 5}
     EmbeddingTable(2, 7 * ENTRY, "float32").check_budget(needed)
     with pytest.raises(ConfigError) as caught:
         EmbeddingTable(2, 7 * ENTRY - 1, "float32").check_budget(needed)
-    message = (
-        f"segments.table_bytes={7 * ENTRY - 1}: the working set of the graph large has 7 entries, which take "
-        f"{7 * ENTRY} bytes; set it to at least that, lower segments.configs_per_graph"
-    )
-    assert str(caught.value) == f"{message}, or set segments.table_dtype to float16"
+    message = str(caught.value)
+    assert f"segments.table_bytes={7 * ENTRY - 1}: " in message
+    assert "graph large has 7 entries" in message
+    assert f" {7 * ENTRY} bytes" in message
+    assert "segments.table_dtype" in message
     with pytest.raises(ConfigError) as caught:
         EmbeddingTable(4, 7 * ENTRY - 1, "float16").check_budget(needed)
-    assert str(caught.value) == message  # the dtype cannot help
+    assert "segments.table_dtype" not in str(caught.value)  # it is float16 already
 
 
-def test_bad_settings() -> None:
-    with pytest.raises(ConfigError, match="table_dtype: expected one of float32, float16, found 'int8'"):
-        EmbeddingTable(2, 1000, "int8")
+def test_a_budget_below_one_entry_is_refused() -> None:
     with pytest.raises(ConfigError, match=f"table_bytes=100: one entry takes {ENTRY}"):
         EmbeddingTable(2, 100, "float32")

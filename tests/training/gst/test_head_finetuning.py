@@ -1,4 +1,4 @@
-"""Whole trainings with every method that keeps a table or finetunes the head."""
+"""Whole trainings with every method that has an embedding table or finetunes the head."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from safetensors.torch import load_file
 from hlorank.config import Config
 from hlorank.training.gst.head_finetuning import HeadModule
 from hlorank.training.ranking_module import RankingModule
-from hlorank.training.run import train
+from hlorank.training.trainer import train
+from tests.training.training_helpers import Interrupted
 
 Settings = Callable[..., Config]
 
 
 @pytest.mark.parametrize("averaging", ["none", "ema"])
 def test_finetuning_trains_the_head_alone(averaging: str, settings: Settings, tmp_path: Path) -> None:
-    """The encoder of gst_ef ends bit-equal to that of gst_e, and the head does not."""
+    """The encoder of gst_ef is in the end bit-equal to that of gst_e, and the head is not."""
     weights = {}
     for method in ("gst_e", "gst_ef"):
         train(settings(method=method, trainer__patience=9, trainer__averaging=averaging), tmp_path / method)
@@ -39,13 +40,9 @@ def test_methods_repeat_bit_equal(method: str, settings: Settings, tmp_path: Pat
     assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
-class Interrupted(Exception):
-    """Stands for a crash."""
-
-
 @pytest.mark.parametrize(("owner", "steps"), [(RankingModule, 24), (HeadModule, 16)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_an_interrupted_training_goes_on_with_its_table(
+def test_an_interrupted_training_continues_with_its_table(
     owner: type[RankingModule | HeadModule],
     steps: int,
     dtype: str,
@@ -53,7 +50,7 @@ def test_an_interrupted_training_goes_on_with_its_table(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It takes the same steps, wherever it stops; several graphs a step count in both parts alike."""
+    """It takes the same steps, wherever it stops, also with several graphs in a step."""
     few = {"segments__table_dtype": dtype, "segments__configs_per_graph": 20, "segments__redraw_epochs": 2}
     config = settings(method="gst_efd", trainer__graphs_per_step=2, **few)
     plain, seen = owner.training_step, list[int]()

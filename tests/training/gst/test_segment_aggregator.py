@@ -1,4 +1,4 @@
-"""The training step of every method: what it combines, what it writes to the table, and that it is unbiased."""
+"""Aggregation in the training step of every method: unbiased, with the table that the method has."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_only_sampled_segments_reach_the_gradient(model: CostModel, make_inputs:
     table = filled_table(model, graph, (0, 1, 2, 3, 3))
     total = SegmentAggregator(model, METHODS["gst_e"], 1.0, table)(step_on(graph, (1,)), now=1)
     ours = torch.autograd.grad(total.sum(), list(model.encoder.parameters()), allow_unused=True)
-    # Its entries are all there, so that it weighs 1.
+    # All of its entries are in the table, so its weight is 1.
     alone = torch.autograd.grad(
         model.embed_rows(graph, 1, ROWS).sum(), list(model.encoder.parameters()), allow_unused=True
     )
@@ -121,7 +121,7 @@ def test_fresh_embeddings_are_written_once_each(model: CostModel, make_inputs: M
 
 
 @pytest.mark.parametrize(("squeeze_excite", "attention"), [(True, False), (False, True), (True, True)])
-def test_what_layers_mix_costs_rows(
+def test_layers_that_mix_further_compute_more_rows(
     squeeze_excite: bool, attention: bool, make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
     model = make_model(block=[*BLOCK, *["squeeze_excite"] * squeeze_excite, *["configuration_attention"] * attention])
@@ -136,7 +136,7 @@ def test_what_layers_mix_costs_rows(
     if not squeeze_excite:
         varied = [segment.k_hop_prefix(1)] * 2 + [segment.k_hop_prefix(2)] * 2
     assert combine.cost.rows == sum(v * configurations + segment.nodes - v for v in varied)
-    assert combine.cost.plain_rows == layers * segment.nodes * len(ROWS)
+    assert combine.cost.dense_rows == layers * segment.nodes * len(ROWS)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -144,15 +144,14 @@ def test_a_table_keeps_nothing_that_depends_on_other_configurations(method: str,
     model = make_model(block=[*BLOCK, "configuration_attention"])
     if METHODS[method].others == "table":
         table = EmbeddingTable(model.embedding_width, 10**6, "float32")
-        message = r"model.block: with configuration_attention .* set method to one of full, gst_one, gst$"
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(ConfigError, match=r"model\.block: with configuration_attention"):
             SegmentAggregator(model, METHODS[method], 0.5, table)
     else:
         SegmentAggregator(model, METHODS[method], 0.5, None)
 
 
 def trained_on(model: CostModel, graph: GraphInputs, method: str) -> tuple[Tensor, list[Tensor]]:
-    """Scores and gradients of a step in which every segment has a gradient."""
+    """Return scores and gradients of a step in which every segment has a gradient."""
     segments = len(graph.segments)
     step = Step(graph, 0, ROWS, torch.ones(len(ROWS)), np.arange(segments), np.zeros(segments))
     scores = model.score(SegmentAggregator(model, METHODS[method], 0.5, None)(step, now=0), segments)
@@ -160,9 +159,9 @@ def trained_on(model: CostModel, graph: GraphInputs, method: str) -> tuple[Tenso
 
 
 def distance(features: GraphFeatures, cut: Partition, model: CostModel) -> float:
-    """Between a training on segments and one on the whole graph: the largest relative error of scores and gradients.
+    """Return the largest relative error of scores and gradients of a step on segments, against the whole graph.
 
-    The whole graph is trained on in float64: its own float32 sums are less exact than those of segments.
+    The step on the whole graph is in float64: its float32 sums would be less exact than those of segments.
     """
     ours = trained_on(model, GraphInputs(features, cut, CPU), "gst")
     exact = replace(features, node_feat=features.node_feat.astype(np.float64))
@@ -211,10 +210,10 @@ def test_a_halo_of_as_many_hops_as_layers_equals_training_on_the_whole_graph(
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_a_halo_of_fewer_hops_does_not(
+def test_a_halo_of_fewer_hops_differs_from_training_on_the_whole_graph(
     layers: int, make_model: MakeModel, make_features: Callable[..., GraphFeatures]
 ) -> None:
-    """On a chain, whose ends no other path joins."""
+    """On a chain, where no other path joins the ends."""
     features = make_features(nodes=24)
     features = replace(features, edge_index=np.array([(u, u - 1) for u in range(1, 24)]))
     model = make_model(blocks=layers, pooling=["sum"])
@@ -243,5 +242,5 @@ def test_missing_and_dropped_segments_cost_nothing(model: CostModel, make_inputs
     combine = SegmentAggregator(model, METHODS["gst_one"], 0.5, None)
     combine(step_on(graph, (2,)), now=0)
     segment = graph.segments[2]
-    assert combine.cost.plain_rows == 2 * segment.nodes * len(ROWS)
-    assert 0 < combine.cost.rows < combine.cost.plain_rows
+    assert combine.cost.dense_rows == 2 * segment.nodes * len(ROWS)
+    assert 0 < combine.cost.rows < combine.cost.dense_rows

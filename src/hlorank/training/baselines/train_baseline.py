@@ -33,15 +33,14 @@ from hlorank.models.baselines.predictor import Predictor
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import input_sizes
-from hlorank.tracking import TRAIN_SECONDS
+from hlorank.tracking import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
 from hlorank.training.baselines.candidates import Fit
 from hlorank.training.baselines.fit_linear import fit_linear
 from hlorank.training.baselines.fit_trees import fit_trees
 from hlorank.training.baselines.rules import changed_share, random_scores
 from hlorank.training.callbacks import peak_memory_bytes
-from hlorank.training.mlflow_run import alone, keep_record, take_finished, training_run
-from hlorank.training.ranking_module import TRAIN_LOSS, VALID_TAU
-from hlorank.training.step_data import usable, validated
+from hlorank.training.mlflow_run import keep_record, one_process, take_finished, training_run
+from hlorank.training.step_data import usable_graphs, validation_targets
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +119,8 @@ def train_baseline(config: Config, output: Path) -> float | None:
         *(str(collection), spec.data, __version__),
     ]
     key = fingerprint(identity)
-    with alone(config, key):
-        if (tau := take_finished(config, key)) is not None:
+    with one_process(Path(config.paths.state), key):
+        if (tau := take_finished(config.tracking, key)) is not None:
             return tau
         return _fit(config, spec, key, store, output)
 
@@ -129,8 +128,10 @@ def train_baseline(config: Config, output: Path) -> float | None:
 def _fit(config: Config, spec: BaselineSpec, key: str, store: FeatureStore, output: Path) -> float | None:
     """Fits and records; `key` is the fingerprint of the training."""
     started, recipe = time.perf_counter(), RECIPES[config.method]
-    train, valid = usable(store, config)
-    with training_run(config, spec, key, store.fingerprint, bool(train)) as run_id:
+    train, valid = usable_graphs(store, config.trainer.validation_configs, config.seed)
+    with training_run(
+        config.tracking, spec, config.model_dump(mode="json"), key, store.fingerprint, bool(train)
+    ) as run_id:
         if train or recipe.untrained is None:
             fit = recipe.fit(store, train, config)
             history = _history(fit, store, valid, config)
@@ -147,7 +148,7 @@ def _fit(config: Config, spec: BaselineSpec, key: str, store: FeatureStore, outp
             history, tau = [], None
         save_baseline(output, predictor, spec.model_copy(update={"steps": steps}))
         rows = [epoch._asdict() for epoch in history]
-        keep_record(config, run_id, rows, output, tau, time.perf_counter() - started)
+        keep_record(config.tracking, run_id, rows, output, tau, time.perf_counter() - started)
     return tau
 
 
@@ -166,7 +167,7 @@ def _history(fit: Fit, store: FeatureStore, valid: Sequence[str], config: Config
     taus = []
     for name in valid:
         graph = store.open("valid", name)
-        rows, labels = validated(graph, config)
+        rows, labels = validation_targets(graph, config.trainer.validation_configs, config.seed)
         taus.append([kendall_tau(score, labels) for score in fit.scores(PooledGraph(graph, sizes), rows).T])
     means = np.mean(taus, axis=0).tolist() if taus else [None] * len(fit.candidates)
     return [

@@ -1,1 +1,1 @@
-"""."""
+"""Graph segment training (GST): methods, sampling of segments, the embedding table and head finetuning."""

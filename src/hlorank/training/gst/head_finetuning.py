@@ -1,7 +1,8 @@
-"""Head finetuning (F): at the end the head is trained on up-to-date embeddings, as it sees them in testing."""
+"""Head finetuning (F): in the end the head is trained on up-to-date embeddings, as in scoring."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import lightning
@@ -9,17 +10,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from hlorank.config import Config
-from hlorank.data.collection import Split
+from hlorank.config import TrainerConfig
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
+from hlorank.models.inputs import GraphInputs
 from hlorank.models.scoring import sum_segments
-from hlorank.training.losses import make_loss
+from hlorank.training.losses import Loss
 from hlorank.training.random_streams import Stream, generator
-from hlorank.training.samplers import sampler_named
-from hlorank.training.step_data import StepData, in_order, working_set
+from hlorank.training.step_data import StepData, Targets, in_order
 
 HEAD_LOSS = "finetune/loss"
 HEAD_TAU = "finetune/kendall_tau"
@@ -29,9 +29,9 @@ class Aggregates(NamedTuple):
     """Summed embeddings of some configurations of one graph.
 
     Attributes:
-        total: (configurations, width * poolings), all segments fresh.
-        segments: J.
-        labels: (configurations,) float64, their runtimes.
+        total: (configurations, width * poolings), the sum over up-to-date embeddings of all segments.
+        segments: number of segments.
+        labels: (configurations,) float64, runtimes.
     """
 
     total: Tensor
@@ -39,95 +39,88 @@ class Aggregates(NamedTuple):
     labels: NDArray[np.float64]
 
 
-class _Draws(Dataset[Aggregates]):
-    """Sampled configurations of one graph after the other; item i depends on the seed, the epoch and i only."""
-
-    def __init__(self, graphs: list[Aggregates], config: Config, epoch: int) -> None:
-        self.graphs = graphs
-        self.config = config
-        self.epoch = epoch
-        self.sampler = sampler_named(config.trainer.sampling)
-
-    def __len__(self) -> int:
-        return self.config.trainer.steps_per_epoch * self.config.trainer.graphs_per_step
-
-    def __getitem__(self, i: int) -> Aggregates:
-        rng = generator(self.config.seed, Stream.HEAD_FINETUNING, self.epoch, i)
-        graph = self.graphs[int(rng.integers(len(self.graphs)))]
-        drawn = self.sampler(rng, graph.labels, min(self.config.trainer.configs_per_step, len(graph.labels)))
-        return Aggregates(graph.total[drawn], graph.segments, graph.labels[drawn])
-
-
 class HeadData(lightning.LightningDataModule):
     """Recomputed embeddings of the working sets and of what validation ranks, each computed once.
 
     Args:
         model: the cost model.
-        data: the graphs of the training.
-        config: the whole configuration.
+        data: the graphs of the training, which has finished.
+        memory_bytes: bound of the activations.
     """
 
-    def __init__(self, model: CostModel, data: StepData, config: Config) -> None:
+    def __init__(self, model: CostModel, data: StepData, memory_bytes: int) -> None:
         super().__init__()
-        self.config = config
-        epoch = config.trainer.max_epochs
+        self._data = data
 
-        def aggregates(split: Split, number: int) -> Aggregates:
-            graph = data.graph(split, number)
-            if split == "train":
-                rows, labels = working_set(graph, number, config, epoch)
-            else:
-                rows, labels = data.ranked(graph)
-            total = sum_segments(model, graph, rows, config.evaluate.memory_bytes)
-            return Aggregates(total, len(graph.segments), labels)
+        def aggregates(graph: GraphInputs, targets: Targets) -> Aggregates:
+            rows, labels = targets
+            return Aggregates(sum_segments(model, graph, rows, memory_bytes), len(graph.segments), labels)
 
-        self.train = [aggregates("train", number) for number in range(len(data.train))]
-        self.valid = [aggregates("valid", number) for number in range(len(data.valid))]
+        # The working sets that the next epoch would have had.
+        epoch = data.settings.max_epochs
+        self.train = [
+            aggregates(data.train_graph(number), data.working_set(number, epoch)) for number in range(len(data.train))
+        ]
+        rankings = map(data.ranking, range(len(data.valid)))
+        self.valid = [aggregates(graph, (rows, labels)) for graph, rows, labels in rankings]
+
+    def step(self, epoch: int, index: int) -> Aggregates:
+        """Draw some configurations of a graph; they depend on the seed, the epoch and the index only."""
+        rng = generator(self._data.seed, Stream.HEAD_FINETUNING, epoch, index)
+        graph = self.train[int(rng.integers(len(self.train)))]
+        count = min(self._data.settings.configs_per_step, len(graph.labels))
+        drawn = self._data.sampler(rng, graph.labels, count)
+        return Aggregates(graph.total[drawn], graph.segments, graph.labels[drawn])
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """The steps of the trainer's current epoch, in order."""
+        """Return the steps of the trainer's current epoch, in order."""
         epoch = cast("lightning.Trainer", self.trainer).current_epoch
-        return in_order(_Draws(self.train, self.config, epoch))
+        return in_order(partial(self.step, epoch), self._data.graphs_per_epoch)
 
     def val_dataloader(self) -> DataLoader[Any]:
-        """One item for each validation graph."""
-        return in_order(cast("Dataset[Aggregates]", self.valid))
+        """Return one item for each validation graph."""
+        return in_order(self.valid.__getitem__, len(self.valid))
 
 
 class HeadModule(lightning.LightningModule):
-    """Trains the head of a cost model; the encoder takes no part in it, so it stays as it is.
+    """Trains the head of a cost model; the encoder is not used, so it does not change.
 
     Args:
         model: the cost model.
-        config: the whole configuration.
+        loss: of the scores and runtimes of one graph's configurations.
+        settings: of the optimizer.
+        epochs: at most.
     """
 
-    def __init__(self, model: CostModel, config: Config) -> None:
+    loss_metric, tau_metric = HEAD_LOSS, HEAD_TAU
+
+    def __init__(self, model: CostModel, loss: Loss, settings: TrainerConfig, epochs: int) -> None:
         super().__init__()
         self.model = model
-        self.config = config
-        self.loss = make_loss(config.loss)
+        self.loss = loss
+        self.settings = settings
+        self.epochs = epochs
 
     def training_step(self, step: Aggregates, _: int) -> Tensor:
-        """The loss of one graph."""
+        """Compute the loss of one graph."""
         scores = self.model.score(step.total, step.segments)
         loss = self.loss(scores.float(), torch.from_numpy(step.labels).to(scores.device))
         self.log(HEAD_LOSS, loss.detach(), on_step=False, on_epoch=True, prog_bar=True, batch_size=1)
         return loss
 
     def validation_step(self, ranking: Aggregates, _: int) -> None:
-        """Kendall tau of one validation graph."""
+        """Compute the Kendall tau of one validation graph."""
         scores = self.model.score(ranking.total, ranking.segments).double().cpu().numpy()
         tau = torch.tensor(kendall_tau(scores, ranking.labels))
         self.log(HEAD_TAU, tau, on_step=False, on_epoch=True, prog_bar=True, batch_size=1)
 
     def progress(self) -> float:
-        """The share of the steps that are taken."""
-        return self.global_step / (self.config.segments.finetune_epochs * self.config.trainer.steps_per_epoch)
+        """Return the finished share of the steps."""
+        return self.global_step / (self.epochs * self.settings.steps_per_epoch)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """AdamW over the head alone."""
-        trainer = self.config.trainer
+        """Make AdamW over the head alone."""
+        settings = self.settings
         return torch.optim.AdamW(
-            self.model.head.parameters(), lr=trainer.learning_rate, weight_decay=trainer.weight_decay
+            self.model.head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
         )

@@ -1,4 +1,4 @@
-"""One graph's aggregated embedding in a training step, and what it costs."""
+"""Aggregation of a graph's segment embeddings in a training step, and its cost."""
 
 from __future__ import annotations
 
@@ -9,51 +9,63 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hlorank.config import ConfigError
+from hlorank.config import ConfigError, SegmentsConfig
 from hlorank.models.adjacency import Adjacency
 from hlorank.models.cost_model import CostModel
 from hlorank.models.layers.layer import Mixing
 from hlorank.training.gst.embedding_table import EmbeddingTable, entry_keys
 from hlorank.training.gst.methods import METHODS, Method
-from hlorank.training.gst.segment_weights import segment_weights
+from hlorank.training.gst.segment_sampling import segment_weights
 from hlorank.training.step_data import Step
 
 
 @dataclass
 class StepCost:
-    """What one or more training steps computed.
+    """Amount of computation of one or more training steps.
 
     Attributes:
         rows: node states that the layers computed, each distinct one of a segment once.
-        plain_rows: the same in the dense form, every node under every configuration.
-        looked_up: embeddings of segments that were asked of the table.
-        found: those that it held.
-        used: stale embeddings that entered the aggregate.
-        staleness: steps since those were written, summed.
+        dense_rows: the same in the dense form, every node under every configuration.
+        looked_up: embeddings of segments that were looked up in the table.
+        found: embeddings among them that the table had.
+        used: stale embeddings in the aggregates.
+        staleness: sum of their ages, in steps since they were written.
     """
 
     rows: int = 0
-    plain_rows: int = 0
+    dense_rows: int = 0
     looked_up: int = 0
     found: int = 0
     used: int = 0
     staleness: int = 0
 
 
+def make_aggregator(model: CostModel, method: Method, settings: SegmentsConfig) -> SegmentAggregator:
+    """Make an aggregator, with an empty embedding table if the method has one.
+
+    Raises:
+        ConfigError: the table's budget is smaller than one entry, or the model's embeddings cannot be kept.
+    """
+    table = None
+    if method.others == "table":
+        table = EmbeddingTable(model.embedding_width, settings.table_bytes, settings.table_dtype)
+    return SegmentAggregator(model, method, settings.keep_probability, table)
+
+
 class SegmentAggregator:
-    """Combines the segments of a graph as a method asks: some with gradient, the others fresh, stale or left out.
+    """Combines the segments of a graph by a method: some with gradient, the others fresh, stale or left out.
 
     Args:
         model: the cost model.
-        method: the specification.
-        keep_probability: p of stale embedding dropout, for methods that drop.
+        method: the method.
+        keep_probability: p of stale-embedding dropout, for methods that have it.
         table: the embedding table, for methods that have one.
 
     Attributes:
         cost: of all steps since it was last replaced.
 
     Raises:
-        ConfigError: embeddings depend on the configurations ranked together, and the method keeps them for others.
+        ConfigError: the method keeps embeddings for later steps, but they depend on the configurations of their step.
     """
 
     def __init__(self, model: CostModel, method: Method, keep_probability: float, table: EmbeddingTable | None) -> None:
@@ -61,8 +73,8 @@ class SegmentAggregator:
             allowed = ", ".join(name for name, other in METHODS.items() if other.others != "table")
             raise ConfigError(
                 f"model.block: with {model.layers_that_mix(Mixing.CONFIGURATIONS)} an embedding depends on the "
-                "configurations of its step, and a embedding table would keep it for other steps; leave it out, or "
-                f"set method to one of {allowed}"
+                "configurations of its step, and an embedding table would keep it for other steps; leave the layer "
+                f"out, or set method to one of {allowed}"
             )
         self.model = model
         self.method = method
@@ -71,11 +83,14 @@ class SegmentAggregator:
         self.cost = StepCost()
 
     def __call__(self, step: Step, now: int) -> Tensor:
-        """The weighted sum over segments, (configurations, width * poolings); fresh embeddings go to the table.
+        """Compute the weighted sum over segments, and write the embeddings with gradient to the table.
 
         Args:
             step: the graph, its configurations and the sampled segments.
             now: number of the step, for the table.
+
+        Returns:
+            (configurations, width * poolings).
         """
         graph = step.graph
         count = len(graph.segments)
@@ -86,7 +101,7 @@ class SegmentAggregator:
         if self.table is None:
             present = np.full(entry.shape, self.method.others == "fresh")
         else:
-            # Read of all segments before anything is written, so that it does not depend on what is sampled.
+            # Looked up for all segments before anything is written, so that it does not depend on the sample.
             present = self.table.present(keys)[entry]
             self.cost.looked_up += present.size
             self.cost.found += int(present.sum())
@@ -98,7 +113,7 @@ class SegmentAggregator:
             total = self._stale(self.table, keys, entry, stale, now)
         written = []
         computed = np.flatnonzero(sampled if self.table is not None else weights.any(axis=1))
-        # Those without gradient first: they leave nothing behind, while the others keep their states for backward.
+        # Segments without gradient first: the others keep their states in memory for the backward pass.
         for j in computed[np.argsort(sampled[computed], kind="stable")].tolist():
             with torch.set_grad_enabled(torch.is_grad_enabled() and bool(sampled[j])):
                 embedding = self._embed(step, j)
@@ -116,18 +131,18 @@ class SegmentAggregator:
         before = model.computed_rows
         embedding = model.embed_rows(step.graph, j, step.rows)
         self.cost.rows += model.computed_rows - before
-        self.cost.plain_rows += model.dense_rows(step.graph.segments[j], len(step.rows))
+        self.cost.dense_rows += model.dense_rows(step.graph.segments[j], len(step.rows))
         return embedding
 
     def _stale(
         self, table: EmbeddingTable, keys: list[int], entry: NDArray[np.int64], weights: NDArray[np.float64], now: int
     ) -> Tensor:
-        """The sum of stale embeddings, (configurations, width * poolings).
+        """Compute the weighted sum of stale embeddings, (configurations, width * poolings).
 
         Args:
-            table: holds every entry whose weight is not 0.
+            table: has every entry whose weight is not 0.
             keys: of the table's entries.
-            entry: (J, configurations), which of the keys each embedding has.
+            entry: (J, configurations), the index of each embedding's key.
             weights: (J, configurations).
             now: number of the step.
         """

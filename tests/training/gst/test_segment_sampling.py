@@ -1,4 +1,4 @@
-"""The weights of segments: unbiased over sampling and dropping, missing entries included."""
+"""Sampling of segments, and weights that are unbiased over sampling and dropping, missing entries included."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from hlorank.config import Config
 from hlorank.models.graph_loader import GraphLoader
-from hlorank.training.gst.segment_weights import segment_weights
-from hlorank.training.step_data import StepData
+from hlorank.training.gst.segment_sampling import sample_segments, segment_weights
+from tests.training.training_helpers import open_data
 
 Settings = Callable[..., Config]
 OpenGraphs = Callable[..., GraphLoader]
@@ -23,12 +23,21 @@ def sampled(count: int, *chosen: int) -> np.ndarray:
     return np.isin(np.arange(count), chosen)
 
 
+def test_a_sample_is_increasing_and_has_no_more_segments_than_there_are() -> None:
+    for count, expected in ((1, 1), (3, 3), (9, 5)):
+        sample = sample_segments(np.random.default_rng(0), 5, count)
+        assert len(sample.with_gradient) == expected
+        assert (np.diff(sample.with_gradient) > 0).all()
+        assert sample.draws.shape == (5,)
+        assert ((sample.draws >= 0) & (sample.draws < 1)).all()
+
+
 def test_known_weights() -> None:
     present = np.array([[True], [True], [False], [False]])
     draws = np.array([0.0, 0.4, 0.0, 0.0])
     weights = segment_weights(sampled(4, 0, 2), present, 0.5, draws)
-    # Of the sampled ones, the first is in the table (p + (1 - p) J / S), the third is not (J / S); of the others, the
-    # second is kept, and the fourth is not there.
+    # Of the sampled segments, the first is in the table (p + (1 - p) J / S), the third is not (J / S); of the others,
+    # the second is kept, and the fourth is not in the table.
     assert weights[:, 0].tolist() == [1.5, 1.0, 2.0, 0.0]
     assert segment_weights(sampled(4, 0, 2), present, 0.3, draws)[:, 0].tolist() == pytest.approx([1.7, 0, 2, 0])
 
@@ -49,7 +58,7 @@ def test_configurations_lose_the_same_segments() -> None:
 
 @pytest.mark.parametrize("keep", [1.0, 0.5, 0.2])
 @pytest.mark.parametrize("count", [1, 2])
-def test_every_segment_weighs_one_on_average(keep: float, count: int) -> None:
+def test_the_expected_weight_of_every_segment_is_one(keep: float, count: int) -> None:
     """Exactly: over all samples, and over draws on both sides of p."""
     present = np.array([[True, False], [True, True], [False, False], [False, True], [True, False]])
     expected = np.zeros(present.shape)
@@ -65,7 +74,7 @@ def test_every_segment_weighs_one_on_average(keep: float, count: int) -> None:
 def test_the_draws_of_training_are_unbiased(count: int, settings: Settings, open_graphs: OpenGraphs) -> None:
     """A Monte Carlo over what training draws, sampling and dropping together, within five standard errors."""
     config = settings(segments__sampled=count, trainer__steps_per_epoch=3000)
-    data: Any = StepData(open_graphs(config), config)
+    data: Any = open_data(open_graphs(config), config)
     data.trainer = SimpleNamespace(current_epoch=0)
     of_graph: dict[int, list[np.ndarray]] = {}
     for step in data.train_dataloader():

@@ -1,4 +1,4 @@
-"""Whole trainings of ensembles: their files, what MLflow is told, and where they go on."""
+"""Whole trainings of ensembles: their files, their metrics, and the member at which they are resumed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,11 @@ from hlorank.config import Config
 from hlorank.models.serialization import load_model
 from hlorank.training.ensemble import make_members
 from hlorank.training.ranking_module import RankingModule
-from hlorank.training.run import train
+from hlorank.training.trainer import train
+from tests.training.training_helpers import WEIGHTS, Interrupted
 
 Settings = Callable[..., Config]
 CPU = torch.device("cpu")
-WEIGHTS = "weights.safetensors"
-
-
-class Interrupted(Exception):
-    """Stands for a crash."""
 
 
 def weights_of(folder: Path, member: int) -> dict[str, torch.Tensor]:
@@ -46,8 +42,8 @@ def test_members_are_the_trainings_of_their_seeds(method: str, settings: Setting
     assert (len(members), spec.members, spec.steps) == (2, 2, 24)
     rows = pd.read_csv(tmp_path / "both/history.csv")
     taus = []
-    for number, member in enumerate(make_members(config, [])):
-        taus.append(train(settings(method=method, seed=member.config.seed), tmp_path / str(number)))
+    for number, member in enumerate(make_members(config.ensemble, config.seed, [], tmp_path)):
+        taus.append(train(settings(method=method, seed=member.seed), tmp_path / str(number)))
         assert same(weights_of(tmp_path / "both", number), weights_of(tmp_path / str(number), 0))
         alone = pd.read_csv(tmp_path / str(number) / "history.csv").drop(columns=["step_seconds", "member"])
         own = rows[rows["member"] == number].drop(columns=["step_seconds", "member"])
@@ -56,7 +52,7 @@ def test_members_are_the_trainings_of_their_seeds(method: str, settings: Setting
     assert best == pytest.approx(sum(tau for tau in taus if tau is not None) / 2)
 
 
-def test_what_mlflow_is_told(settings: Settings, tmp_path: Path) -> None:
+def test_metrics_of_a_member_are_logged_under_its_name(settings: Settings, tmp_path: Path) -> None:
     config = settings(ensemble__seeds=2)
     best = train(config, tmp_path / "model")
     client = MlflowClient(config.tracking.uri)
@@ -75,7 +71,7 @@ def test_what_mlflow_is_told(settings: Settings, tmp_path: Path) -> None:
         assert [metric.value for metric in logged] == pytest.approx(rows[rows["member"] == number]["train_loss"])
 
 
-def test_folds_choose_on_what_they_hold_out(
+def test_folds_choose_on_the_graphs_that_they_hold_out(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: dict[int, set[str]] = {}
@@ -83,11 +79,11 @@ def test_folds_choose_on_what_they_hold_out(
     step, validate = RankingModule.training_step, RankingModule.validation_step
 
     def training_step(self: RankingModule, batch: Any, index: int) -> Any:
-        trained.setdefault(self.config.seed, set()).add(batch.graph.features.name)
+        trained.setdefault(self.seed, set()).add(batch.graph.features.name)
         return step(self, batch, index)
 
     def validation_step(self: RankingModule, batch: Any, index: int) -> None:
-        ranked.setdefault(self.config.seed, set()).add(batch.graph.features.name)
+        ranked.setdefault(self.seed, set()).add(batch.graph.features.name)
         validate(self, batch, index)
 
     monkeypatch.setattr(RankingModule, "training_step", training_step)
@@ -95,7 +91,7 @@ def test_folds_choose_on_what_they_hold_out(
     train(settings(), tmp_path / "alone")
     names, valid = trained.pop(0), ranked.pop(0)
     assert not names & valid
-    # Names of generated graphs say nothing of a family, so each is one.
+    # Names of generated graphs name no family, so that each graph is one of its own.
     train(settings(ensemble__folds=3), tmp_path / "model")
     assert len(trained) == 3
     for seed, own in trained.items():
@@ -105,16 +101,16 @@ def test_folds_choose_on_what_they_hold_out(
 
 
 @pytest.mark.parametrize("crash", [9, 12, 14, 23])
-def test_an_interrupted_ensemble_goes_on_at_its_member(
+def test_an_interrupted_ensemble_continues_with_its_member(
     crash: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twelve steps a member, four an epoch: what was complete before the interruption is not trained again."""
+    """A member has twelve steps, an epoch four: epochs complete before the interruption are not trained again."""
     config = settings(ensemble__seeds=2, trainer__averaging="ema")
     train(config, tmp_path / "whole")
     step, taken = RankingModule.training_step, list[int]()
 
     def counted(self: RankingModule, *arguments: Any) -> Any:
-        taken.append(self.config.seed)
+        taken.append(self.seed)
         if len(taken) == crash + 1:
             raise Interrupted
         return step(self, *arguments)

@@ -1,0 +1,285 @@
+"""Training of a cost model, or of an ensemble of them: from a featurized collection to a model folder."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import lightning
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
+
+from hlorank import __version__
+from hlorank.config import Config, ConfigError, find
+from hlorank.data.collection import Collection
+from hlorank.files import RUN, fingerprint
+from hlorank.models.cost_model import CostModel
+from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.serialization import ModelSpec, input_sizes, save_model
+from hlorank.sweeps.trial import current_trial
+from hlorank.tracking import VALID_TAU, Pruned, flatten
+from hlorank.training.callbacks import CheckpointIdentity, EpochHistory, Patience, StepAveraging, TrialReport
+from hlorank.training.ensemble import Member, make_members
+from hlorank.training.gst.head_finetuning import HeadData, HeadModule
+from hlorank.training.gst.methods import METHODS, Method
+from hlorank.training.gst.segment_aggregator import make_aggregator
+from hlorank.training.losses import make_loss
+from hlorank.training.mlflow_run import MemberLogger, keep_record, one_process, take_finished, training_run
+from hlorank.training.ranking_module import RankingModule
+from hlorank.training.step_data import StepData
+
+log = logging.getLogger(__name__)
+logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # below that it logs hardware and advertisements
+
+# Trainings that agree in these and in their data are the same training, and one continues where another stopped.
+_IDENTITY = {"collection", "method", "seed", "model", "segments", "loss", "trainer", "ensemble"}
+
+
+def train(config: Config, output: Path) -> float | None:
+    """Train one method on one collection; continue an interrupted training of the same configuration and data.
+
+    Writes the model folder (weights.safetensors, spec.json, history.csv, run.json) and one MLflow run. The members of
+    an ensemble are trained one after the other; those that were complete before an interruption are not trained again.
+    In a sweep, a training that an earlier run has finished is not repeated, and nothing is written.
+
+    Args:
+        config: the whole configuration.
+        output: the model folder.
+
+    Returns:
+        The best validation Kendall tau, its mean over the members of an ensemble; None if no graph can be validated.
+
+    Raises:
+        DataError: features or segments are missing or do not belong together, or a checkpoint in this training's
+            folder is one of another training.
+        ConfigError: a name in the configuration does not exist, or values do not fit the data or each other.
+    """
+    import mlflow
+
+    torch.set_num_threads(config.trainer.threads)
+    method: Method = find(METHODS, "method", config.method)
+    graphs, spec = _open_collection(config, method)
+    names = graphs.store.trainable("train")
+    raw = Path(config.paths.raw) / Collection.parse(config.collection).path / "train"
+    members = make_members(config.ensemble, config.seed, names, raw)
+    # Everything is built before anything is written, so that a mistake in the configuration leaves nothing behind.
+    trainings = [_MemberTraining(config, method, member, graphs, spec) for member in members]
+
+    settings = config.model_dump(mode="json", include=_IDENTITY)
+    key = fingerprint([settings, spec.data, __version__])
+    identity = {"partition": spec.partition, **flatten(settings), "data": spec.data, "version": __version__}
+    state = Path(config.paths.state) / "training" / key
+    with one_process(Path(config.paths.state), key):
+        if (tau := take_finished(config.tracking, key)) is not None:
+            return tau
+        parameters, features = config.model_dump(mode="json"), graphs.store.fingerprint
+        opened = training_run(config.tracking, spec, parameters, key, features, bool(names), resume=state / RUN)
+        with _removed_if_pruned(state), opened as run_id:
+            models = [training.model for training in trainings]
+            mlflow.log_metric("train/parameters", sum(p.numel() for model in models for p in model.parameters()))
+            trial, results = current_trial(config), list[_Result]()
+            if not names:
+                log.warning("%s: no graph can be trained on; the model keeps its initial weights", spec.collection)
+                trainings.clear()
+            for number in range(len(trainings)):
+                training = trainings.pop(0)  # its graphs are closed when it is finished
+                if len(members) > 1:
+                    log.info("member %d of %d", number + 1, len(members))
+                logger = MemberLogger(config.tracking, run_id, f"member_{number}" if len(members) > 1 else "")
+                reports = [] if trial is None else [TrialReport(trial, number * config.trainer.max_epochs)]
+                own = CheckpointIdentity({**identity, "member": number})
+                results.append(training.run(state / str(number), own, logger, reports))
+            taus = [result.best for result in results if result.best is not None]
+            best = float(np.mean(taus)) if taus else None
+            if len(members) > 1 and best is not None:
+                mlflow.log_metric(VALID_TAU, best)
+            save_model(output, models, spec.model_copy(update={"steps": sum(result.steps for result in results)}))
+            history = [{"member": number, **row} for number, result in enumerate(results) for row in result.history]
+            seconds = sum(result.seconds for result in results)
+            keep_record(config.tracking, run_id, history, output, best, seconds)
+        shutil.rmtree(state)
+        return best
+
+
+def _open_collection(config: Config, method: Method) -> tuple[GraphLoader, ModelSpec]:
+    """Open the graphs, whole or cut into segments, and describe the model that is trained on them."""
+    collection = Collection.parse(config.collection)
+    whole_graph = method.whole_graph or collection.kind == "tile"
+    graphs = GraphLoader(
+        Path(config.paths.features) / collection.path,
+        None if whole_graph else Path(config.paths.segments) / collection.path,
+        _device(config.trainer.accelerator),
+    )
+    spec = ModelSpec(
+        version=__version__,
+        collection=str(collection),
+        method=config.method,
+        model=config.model,
+        aggregation=config.segments.aggregation,
+        whole_graph=whole_graph,
+        partition=graphs.partition,
+        cut=graphs.options or config.partition,
+        data=graphs.fingerprint,
+        steps=0,
+        features=graphs.store.spec,
+        members=config.ensemble.seeds * config.ensemble.folds,
+    )
+    return graphs, spec
+
+
+def _device(accelerator: str) -> torch.device:
+    available = torch.cuda.is_available()
+    if accelerator == "cuda" and not available:
+        raise ConfigError("trainer.accelerator=cuda: PyTorch finds no CUDA device; set it to auto or cpu")
+    return torch.device("cuda" if accelerator == "cuda" or (accelerator == "auto" and available) else "cpu")
+
+
+class _Result(NamedTuple):
+    """Result of the training of one member.
+
+    Attributes:
+        steps: optimizer steps taken, without those of head finetuning.
+        best: the best validation Kendall tau, None without validation.
+        history: a row for each epoch.
+        seconds: time that the epochs took.
+    """
+
+    steps: int
+    best: float | None
+    history: list[dict[str, float | None]]
+    seconds: float
+
+
+class _MemberTraining:
+    """The training of one model: alone, or as a member of an ensemble.
+
+    Attributes:
+        model: the cost model, with its initial weights until `run` returns.
+
+    Raises:
+        ConfigError: values of the configuration do not fit the data or each other.
+    """
+
+    def __init__(self, config: Config, method: Method, member: Member, graphs: GraphLoader, spec: ModelSpec) -> None:
+        segments, trainer = config.segments, config.trainer
+        if trainer.cpu_seconds is not None:
+            trainer = trainer.model_copy(update={"cpu_seconds": trainer.cpu_seconds / spec.members})
+        self._settings, self._finetune_epochs = trainer, segments.finetune_epochs
+        self._finetune_head = method.finetune_head and not spec.whole_graph
+        self._memory_bytes = config.evaluate.memory_bytes
+        self._device = graphs.device
+        self._data = StepData(graphs, trainer, segments, member.seed, member.held_out)
+        with torch.random.fork_rng(devices=[]):  # the global generator is left as it was
+            torch.manual_seed(member.seed)
+            self.model = CostModel(config.model, input_sizes(spec.features), segments.aggregation)
+        if config.model.opcode_init:
+            self.model.encoder.start_opcodes(spec.features.opcode_embedding)
+        self.model.check_halo(graphs.options is not None and graphs.options.halo > 0)
+        aggregator = make_aggregator(self.model, method, segments)
+        if aggregator.table is not None:
+            aggregator.table.check_budget(self._data.table_entries())
+        self._loss = make_loss(config.loss)
+        self._module = RankingModule(aggregator, self._loss, trainer, member.seed, self._memory_bytes)
+
+    def run(
+        self, state: Path, identity: CheckpointIdentity, logger: MemberLogger, reports: Sequence[TrialReport]
+    ) -> _Result:
+        """Train from the last complete epoch if there is one; the model then has the weights of the best epoch.
+
+        Args:
+            state: the folder of the checkpoints.
+            identity: refuses checkpoints of other trainings.
+            logger: logs metrics.
+            reports: to the search that the training belongs to, if any.
+        """
+        if not self._data.valid:
+            log.warning("no graph of valid can be ranked: the epoch with the smallest training loss is the best")
+        history = EpochHistory()
+        callbacks = [history, *reports, self._module.budget]
+        steps, best = self._fit(self._module, self._data, state, identity, logger, callbacks)
+        if self._finetune_head:
+            self.model.to(self._device)  # Lightning leaves it on the CPU
+            aggregates = HeadData(self.model, self._data, self._memory_bytes)
+            head = HeadModule(self.model, self._loss, self._settings, self._finetune_epochs)
+            _, best = self._fit(head, aggregates, state / "head", identity, logger, [])
+        return _Result(steps, best, history.rows, history.seconds)
+
+    def _fit(
+        self,
+        module: RankingModule | HeadModule,
+        data: StepData | HeadData,
+        folder: Path,
+        identity: CheckpointIdentity,
+        logger: MemberLogger,
+        callbacks: Sequence[Callback],
+    ) -> tuple[int, float | None]:
+        """Train with Lightning's trainer, from the last checkpoint in the folder; load the weights of the best epoch.
+
+        Returns:
+            The optimizer steps taken, and the best validation Kendall tau.
+        """
+        settings, validated = self._settings, bool(data.valid)
+        watched, mode = (module.tau_metric, "max") if validated else (module.loss_metric, "min")
+        best = ModelCheckpoint(folder, "best", monitor=watched, mode=mode, enable_version_counter=False)
+        # Not `save_last` of the other one, which saves only after epochs that are the best so far. It comes after all
+        # callbacks whose state it saves.
+        last = ModelCheckpoint(folder, "last", enable_version_counter=False)
+        patience = Patience(watched, patience=settings.patience, mode=mode)
+        callbacks = [identity, *callbacks, patience, best, last]
+        if settings.averaging != "none":
+            average = StepAveraging(settings.averaging, settings.averaging_decay, module.progress, self._device)
+            callbacks.append(average)
+        if sys.stderr.isatty():
+            callbacks.append(RichProgressBar())
+        trainer = lightning.Trainer(
+            max_epochs=module.epochs,
+            accelerator=self._device.type,
+            devices=1,
+            precision=settings.precision,
+            accumulate_grad_batches=settings.graphs_per_step,
+            gradient_clip_val=settings.gradient_clip,
+            reload_dataloaders_every_n_epochs=1,  # an epoch's steps are drawn from its number
+            num_sanity_val_steps=0,
+            limit_val_batches=1.0 if validated else 0,  # Lightning warns of empty data
+            logger=logger,
+            callbacks=callbacks,
+            enable_progress_bar=sys.stderr.isatty(),
+            enable_model_summary=False,
+            log_every_n_steps=settings.steps_per_epoch,
+        )
+        resume = folder / "last.ckpt"
+        if resume.exists():
+            identity.check(resume)
+        with _without_routine_warnings():
+            checkpoint = resume if resume.exists() else None
+            trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+        weights = torch.load(best.best_model_path, weights_only=True, map_location=module.device)["state_dict"]
+        module.load_state_dict(weights)
+        return trainer.global_step, float(cast("torch.Tensor", best.best_model_score)) if validated else None
+
+
+@contextmanager
+def _without_routine_warnings() -> Iterator[None]:
+    """Silence warnings of Lightning that no user of hlorank can act on."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*does not have many workers")  # steps are rows of memory maps
+        warnings.filterwarnings("ignore", "Checkpoint directory .* exists")  # it is there to resume from
+        warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")  # Lightning 2.6 with PyTorch 2.13
+        yield
+
+
+@contextmanager
+def _removed_if_pruned(state: Path) -> Iterator[None]:
+    """Remove the checkpoints of a training that a search prunes."""
+    try:
+        yield
+    except Pruned:
+        shutil.rmtree(state)
+        raise

@@ -1,0 +1,189 @@
+"""MLflow runs of trainings, and trainings that belong to a sweep or a search."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+
+from hlorank.config import Config
+from hlorank.models.serialization import load_model
+from hlorank.sweeps.jobs import adopted, rows
+from hlorank.sweeps.trial import open_study
+from hlorank.tracking import FINGERPRINT, PARENT_VARIABLE, Pruned, open_run
+from hlorank.training.mlflow_run import one_process
+from hlorank.training.trainer import train
+from tests.training.training_helpers import WEIGHTS, validate_with
+
+Settings = Callable[..., Config]
+History = Callable[[Path], list[dict[str, str]]]
+Runs = Callable[[Config], list[Run]]
+CPU = torch.device("cpu")
+
+
+def test_parameters_metrics_and_artifacts_of_a_run(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History, runs: Runs
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "empty"], check=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+
+    config = settings(trainer__graphs_per_step=2)
+    train(config, tmp_path / "model")
+    (run,) = runs(config)
+    assert len(run.data.tags[FINGERPRINT]) == 16
+    _, spec = load_model(tmp_path / "model", CPU)
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "gst seed 0 layout:synthetic:random"
+    tags = run.data.tags
+    assert {key: tags[key] for key in ("collection", "method", "data", "trained")} == {
+        "collection": "layout:synthetic:random",
+        "method": "gst",
+        "data": spec.data,
+        "trained": "True",
+    }
+    assert tags["mlflow.source.git.commit"] == commit
+    parameters = run.data.params
+    assert parameters["trainer.max_epochs"] == "3"
+    assert parameters["model.pooling"] == "['mean', 'max']"
+    assert parameters["data.synthetic.seed"] == "0"
+    assert parameters["seed"] == "0"
+
+    client = MlflowClient(config.tracking.uri)
+    rows = history(tmp_path / "model")
+    for key, column in (("train/loss", "train_loss"), ("valid/kendall_tau", "valid_kendall_tau")):
+        logged = sorted(client.get_metric_history(run.info.run_id, key), key=lambda metric: metric.step)
+        assert [metric.value for metric in logged] == pytest.approx([float(row[column]) for row in rows])
+        assert [metric.step for metric in logged] == [3, 7, 11]
+    metrics = run.data.metrics
+    seconds = client.get_metric_history(run.info.run_id, "train/seconds")
+    assert [metric.step for metric in seconds] == [3, 7, 11], "the axis of curves over seconds, and nothing else"
+    assert sorted(metric.value for metric in seconds)[-1] == metrics["train/seconds"]
+    assert 0 < metrics["train/step_seconds"] < 10
+    assert metrics["train/configs_per_second"] == pytest.approx(8 / metrics["train/step_seconds"])
+    assert metrics["train/peak_memory_bytes"] > 1e8
+    assert metrics["valid/best_kendall_tau"] == pytest.approx(max(float(row["valid_kendall_tau"]) for row in rows))
+    assert 12 * metrics["train/step_seconds"] / 3 < metrics["train/seconds"] < 60
+    (model,), _ = load_model(tmp_path / "model", CPU)
+    assert metrics["train/parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    artifacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id, "model")}
+    assert artifacts == {f"model/{name}" for name in ("history.csv", "run.json", "spec.json", WEIGHTS)}
+    logged_weights = next((tmp_path / "artifacts").rglob(WEIGHTS))
+    assert logged_weights.read_bytes() == (tmp_path / "model" / WEIGHTS).read_bytes()
+
+
+@pytest.fixture
+def parent(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The run of a sweep; this process is one of its jobs."""
+    with open_run(settings().tracking, "sweep", {}) as (run_id, _):
+        pass
+    monkeypatch.setenv(PARENT_VARIABLE, run_id)
+    return run_id
+
+
+def test_a_sweep_does_not_repeat_a_finished_training(
+    settings: Settings,
+    tmp_path: Path,
+    parent: str,
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config, client = settings(), MlflowClient(settings().tracking.uri)
+    monkeypatch.delenv(PARENT_VARIABLE)
+    best = train(config, tmp_path / "first")
+    assert train(config, tmp_path / "again") == best  # outside of sweeps the outputs are always written
+    assert (tmp_path / "again" / WEIGHTS).exists()
+    monkeypatch.setenv(PARENT_VARIABLE, parent)
+    with caplog.at_level(logging.INFO):
+        assert train(config, tmp_path / "sweep") == best
+    assert not (tmp_path / "sweep").exists()
+    assert len(runs(config)) == 3  # with the run of the sweep
+    (taken,) = adopted(client, parent)
+    assert taken in caplog.text
+    assert [(row.state, row.tau, row.run_id) for row in rows(client, parent)] == [("finished", best, taken)]
+    train(settings(trainer__learning_rate=0.02), tmp_path / "other")
+    assert len(runs(config)) == 4
+
+
+def test_the_fingerprint_has_what_can_change_the_result(settings: Settings, tmp_path: Path, runs: Runs) -> None:
+    changes: list[dict[str, Any]] = [
+        {},
+        {"sweep__name": "s"},
+        {"evaluate__memory_bytes": 10**8},
+        {"seed": 1},
+        {"model__width": 4},
+    ]
+    changes += [{"method": "full"}]
+    keys = []
+    for values in changes:
+        config = settings(trainer__max_epochs=1, trainer__steps_per_epoch=1, **values)
+        train(config, tmp_path / "model")
+        keys.append(runs(config)[0].data.tags[FINGERPRINT])
+    assert keys[0] == keys[1] == keys[2]
+    assert len(set(keys)) == 4
+
+
+def test_a_search_prunes_a_poor_training(
+    settings: Settings, tmp_path: Path, parent: str, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values: dict[str, Any] = {
+        "sweep__name": "s",
+        "sweep__prune": True,
+        "sweep__prune_after_trials": 1,
+        "sweep__prune_after_epochs": 1,
+    }
+    study = open_study(settings(**values).sweep, parent, create=True)
+    validate_with(monkeypatch, [0.5, 0.6, 0.7])
+    good = study.ask({}).number
+    assert train(settings(**values, sweep__trial=good), tmp_path / "good") == pytest.approx(0.7)
+    study.tell(good, 0.7)
+    validate_with(monkeypatch, [0.65, 0.2, 0.3])  # the best so far counts
+    kept = study.ask({}).number
+    train(settings(**values, seed=1, sweep__trial=kept), tmp_path / "kept")
+    validate_with(monkeypatch, [0.1, 0.1, 0.9])
+    poor = study.ask({}).number
+    values["sweep__prune_after_epochs"] = 2
+    with pytest.raises(Pruned):
+        train(settings(**values, seed=2, sweep__trial=poor), tmp_path / "poor")
+    assert study.trials[poor].intermediate_values == pytest.approx({1: 0.1, 2: 0.1})
+    assert study.trials[poor].state.name == "PRUNED"
+    assert runs(settings())[0].info.status == "KILLED"
+    assert not (tmp_path / "poor").exists()
+    assert not list((tmp_path / "state" / "training").iterdir())
+
+
+def test_one_process_at_a_time_runs_a_training(
+    settings: Settings, tmp_path: Path, parent: str, runs: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process that waited takes the result of the other one."""
+    config, taus = settings(), []
+    with open_run(config.tracking, "other", {}) as (other, _):
+        pass
+    train(config, tmp_path / "probe")
+    (probe,) = [run for run in runs(config) if FINGERPRINT in run.data.tags]
+    key = probe.data.tags[FINGERPRINT]
+    MlflowClient(config.tracking.uri).delete_run(probe.info.run_id)
+    thread = threading.Thread(target=lambda: taus.append(train(config, tmp_path / "model")))
+    with caplog.at_level(logging.INFO), one_process(tmp_path / "state", key):
+        thread.start()
+        while "waiting for it" not in caplog.text:
+            time.sleep(0.01)
+        client = MlflowClient(config.tracking.uri)
+        client.set_tag(other, FINGERPRINT, key)
+        client.log_metric(other, "valid/best_kendall_tau", 0.125)
+    thread.join()
+    assert taus == [0.125]

@@ -1,0 +1,231 @@
+"""Interrupted trainings: they continue from the last complete epoch, bit-equal, and never from another training."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+from omegaconf import OmegaConf
+
+import hlorank
+from hlorank.config import Config
+from hlorank.files import DataError
+from hlorank.models.graph_loader import GraphLoader
+from hlorank.partition.partition_collection import partition_collection
+from hlorank.training.callbacks import EpochHistory
+from hlorank.training.ranking_module import RankingModule
+from hlorank.training.trainer import train
+from tests.training.training_helpers import DROPOUT, WEIGHTS, Interrupted, interrupt, validate_with
+
+Settings = Callable[..., Config]
+History = Callable[[Path], list[dict[str, str]]]
+Runs = Callable[[Config], list[Run]]
+CPU = torch.device("cpu")
+
+
+INTERRUPTIONS: dict[str, tuple[Any, str, Callable[[Any], bool]]] = {
+    "before a checkpoint": (EpochHistory, "on_train_epoch_end", lambda trainer: trainer.current_epoch == 1),
+    "between epochs": (EpochHistory, "on_train_epoch_start", lambda trainer: trainer.current_epoch == 1),
+    "in the third epoch": (RankingModule, "training_step", lambda module: module.global_step == 10),
+    "in the first epoch": (RankingModule, "training_step", lambda module: module.global_step == 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "left"),
+    [("before a checkpoint", 8), ("between epochs", 8), ("in the third epoch", 4), ("in the first epoch", 12)],
+)
+def test_an_interrupted_training_continues(
+    place: str,
+    left: int,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    history: History,
+    runs: Runs,
+) -> None:
+    config = settings(**DROPOUT)
+    train(config, tmp_path / "whole")
+    (whole,) = runs(config)
+    interrupt(monkeypatch, *INTERRUPTIONS[place])
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "resumed")
+    assert not (tmp_path / "resumed").exists()
+    assert {run.info.status for run in runs(config)} == {"FINISHED", "FAILED"}
+    (failed,) = [run for run in runs(config) if run.info.status == "FAILED"]
+    steps: list[int] = []
+
+    def counted(module: RankingModule) -> bool:
+        steps.append(module.global_step)
+        return False
+
+    interrupt(monkeypatch, RankingModule, "training_step", counted)
+    train(config, tmp_path / "resumed")
+
+    assert steps == list(range(12 - left, 12))
+    assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    assert (tmp_path / "resumed" / "spec.json").read_bytes() == (tmp_path / "whole" / "spec.json").read_bytes()
+    assert history(tmp_path / "resumed") == history(tmp_path / "whole")
+    assert {run.info.run_id for run in runs(config)} == {whole.info.run_id, failed.info.run_id}
+    (resumed,) = [run for run in runs(config) if run.info.run_id == failed.info.run_id]
+    assert resumed.info.status == "FINISHED"
+    assert resumed.data.params == whole.data.params
+    for key in ("train/loss", "valid/kendall_tau"):
+        assert resumed.data.metrics[key] == whole.data.metrics[key]
+
+
+@pytest.mark.parametrize("averaging", ["ema", "swa"])
+@pytest.mark.parametrize("place", ["between epochs", "in the third epoch"])
+def test_an_interrupted_average_continues(
+    place: str, averaging: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History
+) -> None:
+    config = settings(**DROPOUT, trainer__averaging=averaging, trainer__averaging_decay=0.8)
+    train(config, tmp_path / "whole")
+    interrupt(monkeypatch, *INTERRUPTIONS[place])
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "resumed")
+    train(config, tmp_path / "resumed")
+    assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    assert history(tmp_path / "resumed") == history(tmp_path / "whole")
+    train(settings(**DROPOUT), tmp_path / "plain")
+    plain, averaged = (history(tmp_path / name) for name in ("plain", "whole"))
+    # The steps are the same, but the weights that are validated after them are not.
+    assert [row["train_loss"] for row in plain] == [row["train_loss"] for row in averaged]
+    assert (tmp_path / "plain" / WEIGHTS).read_bytes() != (tmp_path / "whole" / WEIGHTS).read_bytes()
+
+
+@pytest.mark.parametrize(("patience", "epochs"), [(1, 3), (99, 5)])
+def test_interrupted_after_the_last_epoch(
+    patience: int, epochs: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History
+) -> None:
+    """It takes no further epoch, also if training stopped early."""
+    # A further epoch would be the best one.
+    validate_with(monkeypatch, [0.1, 0.7, 0.4, 0.8, 0.2])
+    config = settings(trainer__patience=patience, trainer__max_epochs=5)
+    train(config, tmp_path / "whole")
+    assert len(history(tmp_path / "whole")) == epochs
+
+    def raising(*_: Any) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patched:
+        patched.setattr("hlorank.training.trainer.save_model", raising)
+        with pytest.raises(Interrupted):
+            train(config, tmp_path / "resumed")
+    interrupt(monkeypatch, RankingModule, "training_step", lambda _: True)  # fails at a further step
+    assert train(config, tmp_path / "resumed") == pytest.approx(0.8 if patience == 99 else 0.7)
+    assert history(tmp_path / "resumed") == history(tmp_path / "whole")
+    for name in (WEIGHTS, "spec.json"):
+        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_another_configuration_is_another_training(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History, runs: Runs
+) -> None:
+    interrupt(monkeypatch, *INTERRUPTIONS["between epochs"])
+    config = settings()
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "model")
+    train(settings(trainer__learning_rate=0.02), tmp_path / "model")
+    assert len(history(tmp_path / "model")) == 3
+    assert sorted(run.info.status for run in runs(config)) == ["FAILED", "FINISHED"]
+    assert len(list((tmp_path / "state" / "training").iterdir())) == 1  # of the interrupted one
+
+
+def cut_otherwise(config: Config, folder: Path) -> Config:
+    """Return the same configuration on smaller segments."""
+    path = Path("layout/synthetic/random")
+    options = config.partition.model_copy(update={"max_nodes": 10, "workers": 1})
+    partition_collection(Path(config.paths.features) / path, options, folder / path)
+    return config.model_copy(update={"paths": config.paths.model_copy(update={"segments": str(folder)})})
+
+
+def partition_of(config: Config) -> str:
+    path = Path("layout/synthetic/random")
+    return GraphLoader(Path(config.paths.features) / path, Path(config.paths.segments) / path, CPU).partition
+
+
+@pytest.mark.parametrize("differs", ["partition", "method", "model.width"])
+def test_a_checkpoint_of_another_training_is_refused(
+    differs: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History
+) -> None:
+    """For example if checkpoints were copied into the folder of a training."""
+    config = settings(method="gst_e")
+    if differs == "partition":
+        other = cut_otherwise(config, tmp_path / "segments")
+        found, expected = partition_of(config), partition_of(other)
+    else:
+        other = settings(**{"method": "gst_e", differs: {"method": "gst_ed", "model.width": 12}[differs]})
+        found, expected = (attrgetter(differs)(one) for one in (config, other))
+    folders: list[Path] = []
+    for one in (config, other):
+        interrupt(monkeypatch, *INTERRUPTIONS["between epochs"])
+        with pytest.raises(Interrupted):
+            train(one, tmp_path / "model")
+        folders += sorted(set((tmp_path / "state" / "training").iterdir()) - set(folders))
+    theirs, ours = (folder / "0" / "last.ckpt" for folder in folders)
+    shutil.copy(theirs, ours)
+    with pytest.raises(DataError, match=re.escape(f"{ours}: {differs}: ")) as caught:
+        train(other, tmp_path / "model")
+    assert (repr(expected) in str(caught.value), repr(found) in str(caught.value)) == (True, True)
+    assert not (tmp_path / "model").exists()
+    shutil.rmtree(ours.parent)  # the remedy
+    train(other, tmp_path / "model")
+    assert len(history(tmp_path / "model")) == 3
+
+
+def test_a_lost_run_does_not_stop_a_training(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs
+) -> None:
+    config = settings()
+    interrupt(monkeypatch, *INTERRUPTIONS["between epochs"])
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "model")
+    (lost,) = runs(config)
+    MlflowClient(config.tracking.uri).delete_run(lost.info.run_id)
+    train(config, tmp_path / "model")
+    (run,) = runs(config)
+    assert run.info.run_id != lost.info.run_id
+    assert run.data.params["seed"] == "0"
+
+
+@pytest.mark.slow
+def test_a_killed_stage_continues(settings: Settings, tmp_path: Path, history: History, runs: Runs) -> None:
+    """Kill -9 of the process group of the real command, then the same command again."""
+    config = settings(**DROPOUT, trainer__max_epochs=30, trainer__patience=99, output=tmp_path / "resumed")
+    train(config, tmp_path / "whole")
+    root = Path(hlorank.__file__).parents[2]
+    shutil.copytree(root / "conf", tmp_path / "conf")
+    OmegaConf.save(config.model_dump(mode="json"), tmp_path / "params.yaml")
+    command = [sys.executable, "-m", "hlorank.stages.train", "--config-dir", ".", "--config-name", "params"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    environment |= {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
+
+    killed = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True)
+    end = time.monotonic() + 120
+    while not list((tmp_path / "state").rglob("last.ckpt")):
+        assert killed.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    os.killpg(killed.pid, signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    assert not (tmp_path / "resumed").exists()
+
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    for name in (WEIGHTS, "spec.json"):
+        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert history(tmp_path / "resumed") == history(tmp_path / "whole")
+    assert [run.info.status for run in runs(config)] == ["FINISHED", "FINISHED"]

@@ -1,0 +1,51 @@
+"""Helpers of the tests that run whole trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pytest
+import torch
+
+from hlorank.config import Config
+from hlorank.models.graph_loader import GraphLoader
+from hlorank.training.ranking_module import RankingModule
+from hlorank.training.step_data import StepData
+
+WEIGHTS = "weights.safetensors"
+DROPOUT = {"model__dropout": 0.2, "model__block": "[layer_norm,sage,gelu,dropout,residual]"}
+
+
+class Interrupted(Exception):
+    """Raised in place of a crash."""
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: Callable[[Any], bool]) -> None:
+    """Raise from a method instead of running it, on the first call for which `when(its first argument)` holds."""
+    plain = getattr(owner, name)
+
+    def raising(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if when(self if owner is RankingModule else arguments[0]):
+            monkeypatch.setattr(owner, name, plain)
+            raise Interrupted
+        return plain(self, *arguments, **keywords)
+
+    monkeypatch.setattr(owner, name, raising)
+
+
+def open_data(graphs: GraphLoader, config: Config, held_out: Collection[str] = ()) -> StepData:
+    """Return the steps and rankings that a training of the configuration has."""
+    return StepData(graphs, config.trainer, config.segments, config.seed, held_out)
+
+
+def validate_with(monkeypatch: pytest.MonkeyPatch, taus: list[float]) -> dict[int, dict[str, torch.Tensor]]:
+    """Make validation log these values, one in each epoch; return the weights that it is called with, by epoch."""
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+
+    def validation_step(self: RankingModule, *_: Any) -> None:
+        seen[self.current_epoch] = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.log("valid/kendall_tau", torch.tensor(taus[self.current_epoch]), on_epoch=True, batch_size=1)
+
+    monkeypatch.setattr(RankingModule, "validation_step", validation_step)
+    return seen
