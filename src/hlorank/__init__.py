@@ -12,13 +12,13 @@ __version__ = "0.1.0"
 
 
 def load(model: str | Path) -> Ranker:
-    """A trained model, to rank and score configurations with.
+    """Return a trained model, which ranks and scores configurations.
 
     Args:
         model: a model folder, an MLflow run id, `runs:/<run id>/model`, or `models:/<name>@<alias>`.
 
     Raises:
-        DataError: there is no such model, or it is damaged, changed, or of another version of hlorank.
+        DataError: `model` does not exist, is damaged or changed, or another version of hlorank wrote it.
     """
     from hlorank.serving.locate import model_folder
     from hlorank.serving.ranker import Ranker

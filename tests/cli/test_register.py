@@ -10,7 +10,7 @@ import pytest
 
 from hlorank.cli.main import main
 from hlorank.files import DataError
-from hlorank.serving.registry import Registration
+from hlorank.serving.model_registry import Registration
 
 Capture = pytest.CaptureFixture[str]
 
@@ -29,7 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
         name = "layout.cpu.random"
         return Registration(name, number, number == 1, "f" * 32, "gst", "3", "data1", taus, number == 1, "some reason")
 
-    monkeypatch.setattr("hlorank.serving.registry.register", register)
+    monkeypatch.setattr("hlorank.serving.model_registry.register", register)
     return calls
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from hlorank.data.graph import Graph, MeasuredGraph, Measurements, TileConfigurations
 from hlorank.metrics import ranking
-from hlorank.serving.inputs import Input
-from hlorank.serving.response import answer, first
+from hlorank.serving.graph_reader import InputGraph
+from hlorank.serving.response import ranked_input, top_configurations
 
 SCORES = np.array([0.5, -1.0, 0.5, 2.0])
 
 
-def kernel(runtime: list[int], normalizer: list[int]) -> Input:
+def kernel(runtime: list[int], normalizer: list[int]) -> InputGraph:
     """A kernel with four tiles, of which the features tell the last two not apart."""
     graph = Graph(
         np.zeros((1, 140), dtype=np.float32),
@@ -26,21 +26,21 @@ def kernel(runtime: list[int], normalizer: list[int]) -> Input:
     )
     tiles = TileConfigurations(np.repeat([[0.0], [1.0], [2.0], [2.0]], 24, axis=1).astype(np.float32))
     measurements = Measurements(np.array(runtime), np.array(normalizer))
-    return Input(Path("kernel.npz"), MeasuredGraph("kernel", graph, tiles, measurements), None, None)
+    return InputGraph(Path("kernel.npz"), MeasuredGraph("kernel", graph, tiles, measurements), None, None)
 
 
 def test_the_first_configurations_and_ties_by_index() -> None:
-    assert first(SCORES, ranking(SCORES), 3) == [
+    assert top_configurations(SCORES, ranking(SCORES), 3) == [
         {"rank": 1, "configuration": 1, "score": -1.0},
         {"rank": 2, "configuration": 0, "score": 0.5},
         {"rank": 3, "configuration": 2, "score": 0.5},
     ]
-    assert len(first(SCORES, ranking(SCORES), 9)) == 4
+    assert len(top_configurations(SCORES, ranking(SCORES), 9)) == 4
 
 
 def test_tiles_compare_by_normalised_runtimes() -> None:
     given = kernel([300, 100, 100, 400], [100, 100, 200, 100])
-    told = answer(given, SCORES, ranking(SCORES), 4, compare=True)
+    told = ranked_input(given, SCORES, ranking(SCORES), 4, compare=True)
     assert [row["configuration"] for row in told["top"]] == [1, 0, 2, 3]
     assert [row["runtime_ns"] for row in told["top"]] == [100, 300, 100, 400]
     assert [row["slowdown"] for row in told["top"]] == [1.0, 5.0, 0.0, 7.0]
@@ -54,13 +54,13 @@ def test_tiles_compare_by_normalised_runtimes() -> None:
 
 @pytest.mark.parametrize("runtime", [0, 200])
 def test_equal_runtimes_compare_with_nothing(runtime: int) -> None:
-    told = answer(kernel([runtime] * 4, [100] * 4), SCORES, ranking(SCORES), 4, compare=True)
+    told = ranked_input(kernel([runtime] * 4, [100] * 4), SCORES, ranking(SCORES), 4, compare=True)
     assert told["comparison"] is None
     assert ("runtime_ns" in told["top"][0]) == bool(runtime)
 
 
 def test_nothing_is_compared_unasked() -> None:
-    told = answer(kernel([300, 100, 100, 400], [100] * 4), SCORES, ranking(SCORES), 1, compare=False)
+    told = ranked_input(kernel([300, 100, 100, 400], [100] * 4), SCORES, ranking(SCORES), 1, compare=False)
     assert told == {
         "file": "kernel.npz",
         "graph": "kernel",

@@ -1,1 +1,1 @@
-"""The `hlorank` command; one module a subcommand, each with `add` and `run`."""
+"""The `hlorank` command: one module for each subcommand, with `add` and `run`."""

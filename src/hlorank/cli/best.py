@@ -1,4 +1,4 @@
-"""`hlorank best`: the best training of each collection, of all that MLflow knows."""
+"""`hlorank best`: show the best training of each collection in the MLflow store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from hlorank.cli.table import print_table
+from hlorank.cli.terminal import make_table, print_table
 from hlorank.data.collection import Collection
 from hlorank.files import DataError
 
@@ -17,25 +17,26 @@ _COLUMNS = ("collection", "method", "seed", "valid_kendall_tau", "features", "ru
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "best",
         help="show the best trained model of each collection",
         description="Shows the finished training with the best validation Kendall tau of each collection, from the "
-        "MLflow store that MLFLOW_TRACKING_URI names, else from mlflow.db in the current folder. Of a collection whose "
-        "features changed there is one for each of their fingerprints, as figures compare on the same features only.",
+        "MLflow store that MLFLOW_TRACKING_URI names, else from mlflow.db in the current folder. A collection whose "
+        "features changed has one row for each fingerprint of its features, as scores are comparable only on the same "
+        "features.",
     )
-    parser.add_argument("--collection", metavar="ADDRESS", help="only this one, such as layout:cpu:random")
-    parser.add_argument("--sweep", metavar="NAME", help="only trainings of the sweep of this name")
-    parser.add_argument("--json", action="store_true", help="print a JSON list with one object a row")
+    parser.add_argument("--collection", metavar="ADDRESS", help="only this collection, such as layout:cpu:random")
+    parser.add_argument("--sweep", metavar="NAME", help="only trainings of the sweep with this name")
+    parser.add_argument("--json", action="store_true", help="print a JSON list with one object for each row")
     parser.set_defaults(run=run)
 
 
 def _client() -> Any:
-    """MLflow's client of the store.
+    """Return a client of the MLflow store.
 
     Raises:
-        DataError: there is no store.
+        DataError: the store does not exist.
     """
     import mlflow
 
@@ -45,39 +46,39 @@ def _client() -> Any:
 
 
 def _finished(client: Any, experiments: Sequence[str], collection: str | None) -> Iterator[Any]:
-    """Finished trainings, the best first."""
+    """Return the finished trainings by descending validation Kendall tau."""
     from hlorank.tracking import BEST_TAU
 
-    wanted = "attributes.status = 'FINISHED'" + (f" and tags.collection = '{collection}'" if collection else "")
+    conditions = "attributes.status = 'FINISHED'" + (f" and tags.collection = '{collection}'" if collection else "")
     token = None
     while token != "":
         page = client.search_runs(
-            experiments, wanted, max_results=1000, page_token=token, order_by=[f"metrics.`{BEST_TAU}` DESC"]
+            experiments, conditions, max_results=1000, page_token=token, order_by=[f"metrics.`{BEST_TAU}` DESC"]
         )
         yield from (run for run in page if BEST_TAU in run.data.metrics)
         token = page.token or ""
 
 
 def _model(run: Any) -> str:
-    """The folder of a run's model on this machine, or its address."""
+    """Return the folder of the model of a run if it is on this machine, else its MLflow address."""
     uri = urlparse(run.info.artifact_uri)
     return f"{unquote(uri.path)}/model" if uri.scheme in {"", "file"} else f"runs:/{run.info.run_id}/model"
 
 
 def best_runs(collection: str | None = None, sweep: str | None = None) -> list[dict[str, Any]]:
-    """The finished training with the best validation Kendall tau of each collection and fingerprint of features.
+    """Return the finished training with the best validation Kendall tau of each collection and features.
 
     Args:
-        collection: only this one.
-        sweep: only trainings of the sweep of this name, those included that it took over from before.
+        collection: only this collection.
+        sweep: only trainings of the sweep with this name, with the earlier trainings that it adopted.
 
     Returns:
-        By the collection's name, then the best first: collection, method, seed, valid_kendall_tau, features
-        (their fingerprint), run_id, model (folder or address).
+        Objects in the order of the collections' names, the best first, with collection, method, seed,
+        valid_kendall_tau, features (their fingerprint), run_id, and model (folder or address).
 
     Raises:
-        DataError: there is no store, no such sweep, or no such training.
-        ConfigError: the collection's address, or the sweep's name, can't be one.
+        DataError: the store, the sweep or a finished training does not exist.
+        ConfigError: `collection` is not an address, or `sweep` is not a valid name.
     """
     from hlorank.sweeps.jobs import adopted
     from hlorank.sweeps.sweep import check_name, find_sweep
@@ -116,23 +117,21 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
     if not best:
         of = "".join([f" of {collection}" if collection else "", f" in the sweep {sweep!r}" if sweep else ""])
         raise DataError("runs", f"a finished training{of}, validated", "none", file=client.tracking_uri)
-    return sorted(best.values(), key=lambda one: str(one["collection"]))  # of one, the best are first already
+    return sorted(best.values(), key=lambda found: str(found["collection"]))  # stable: keeps the best first
 
 
 def _print_table(found: list[dict[str, Any]]) -> None:
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    table = Table(box=SIMPLE)
+    table = make_table([])
     for column in _COLUMNS:
         table.add_column(column.replace("valid_kendall_tau", "valid tau"), overflow="fold")
-    for one in found:
-        table.add_row(*(f"{one[key]:.4f}" if isinstance(one[key], float) else str(one[key]) for key in _COLUMNS))
+    for training in found:
+        values = (training[key] for key in _COLUMNS)
+        table.add_row(*(f"{value:.4f}" if isinstance(value, float) else str(value) for value in values))
     print_table(table)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints a table, or JSON."""
+    """Print a table with one row for each training, or JSON."""
     found = best_runs(arguments.collection, arguments.sweep)
     if arguments.json:
         sys.stdout.write(json.dumps(found, indent=2) + "\n")

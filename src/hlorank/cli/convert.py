@@ -1,4 +1,4 @@
-"""`hlorank convert`: HLO protobufs to npz files."""
+"""`hlorank convert`: convert HLO protobufs to npz files."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from hlorank.hlo.reader import proto_files
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "convert",
-        help="turn HLO protobufs into npz files with the official features",
-        description="Turns HLO protobufs (XLA dumps, TpuGraphs' tuning records) into npz files of the official schema.",
+        help="convert HLO protobufs to npz files with the official features",
+        description="Converts HLO protobufs, such as XLA dumps and tuning records of TpuGraphs, to npz files.",
     )
     parser.add_argument("input", nargs="+", type=Path, metavar="INPUT", help="a protobuf, or a folder of them")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the npz files go")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the npz files")
     parser.add_argument(
         "--kind",
         choices=("layout", "tile"),
-        help="what is to be configured (default: what the runs in the file configure, layout for a dump)",
+        help="kind of the configurations (default: the kind of the runs in the file, layout for a dump)",
     )
-    parser.add_argument("--extra", action="store_true", help="also write <graph>.extra.npz, features beyond the 140")
+    parser.add_argument(
+        "--extra", action="store_true", help="also write <graph>.extra.npz, with features beyond the official 140"
+    )
     parser.set_defaults(run=run)
 
 
@@ -43,7 +45,7 @@ def _files(inputs: Sequence[Path]) -> Iterator[Path]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Converts every input; those that fail are named on standard error, and the status is then 1."""
+    """Convert every input; name those that fail on standard error, and then return 1."""
     sources = list(_files(arguments.input))
     check_names(sources)
     failed = 0

@@ -1,4 +1,4 @@
-"""`hlorank inspect`: what a file of graphs holds."""
+"""`hlorank inspect`: show the contents of a file of graphs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hlorank.cli.terminal import make_table, print_table
 from hlorank.data.collection import Kind, read_graph
 from hlorank.data.graph import LayoutConfigurations, MeasuredGraph
 from hlorank.data.npz import NpzFile
@@ -19,14 +20,14 @@ from hlorank.hlo.reader import Record, featurize, read_records
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "inspect",
-        help="show what an npz file or an HLO protobuf holds",
+        help="show the contents of an npz file or an HLO protobuf",
         description="Shows nodes, edges, configurations and runtimes of each graph of an npz file or an HLO protobuf.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="an npz file of the official schema, or a protobuf")
-    parser.add_argument("--json", action="store_true", help="print a JSON list with one object a graph")
+    parser.add_argument("--json", action="store_true", help="print a JSON list with one object for each graph")
     parser.set_defaults(run=run)
 
 
@@ -43,16 +44,17 @@ def _graphs(path: Path) -> Iterator[tuple[Kind, MeasuredGraph]]:
 
 
 def _dump_kind(record: Record) -> Kind:
-    opcodes = {one.opcode for computation in record.module.computations for one in computation.instructions}
+    opcodes = {node.opcode for computation in record.module.computations for node in computation.instructions}
     return "tile" if opcodes.isdisjoint(CONFIGURABLE) else "layout"
 
 
 def summary(kind: Kind, measured: MeasuredGraph) -> dict[str, Any]:
-    """What there is to say about a graph, as JSON values.
+    """Return the sizes and runtimes of a graph, as JSON values.
 
     Returns:
-        graph, kind, nodes, edges, opcodes (different ones), configurable_nodes (0 for tiles), configurations, distinct
-        (configurations that the features tell apart), and the lowest and highest runtime in ns, null where withheld.
+        graph, kind, nodes, edges, opcodes (number of different ones), configurable_nodes (0 for tiles), configurations,
+        distinct (number of configurations with different features), min_runtime_ns and max_runtime_ns (null where
+        runtimes are withheld).
     """
     configurations, runtime = measured.configurations, measured.measurements.runtime
     layout = isinstance(configurations, LayoutConfigurations)
@@ -73,28 +75,21 @@ def summary(kind: Kind, measured: MeasuredGraph) -> dict[str, Any]:
 
 
 def _print_table(summaries: list[dict[str, Any]]) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE)
+    table = make_table([])
     table.add_column("graph", overflow="fold")
     table.add_column("kind")
     for title in ("nodes", "edges", "opcodes", "configurable\nnodes", "configs", "distinct", "runtime (ns)"):
         table.add_column(title, justify="right", no_wrap=True)
-    for one in summaries:
-        low, high = one["min_runtime_ns"], one["max_runtime_ns"]
+    for graph in summaries:
+        low, high = graph["min_runtime_ns"], graph["max_runtime_ns"]
         counts = ("nodes", "edges", "opcodes", "configurable_nodes", "configurations", "distinct")
         runtimes = "withheld" if low is None else f"{low:,} .. {high:,}"
-        table.add_row(one["graph"], one["kind"], *(f"{one[key]:,}" for key in counts), runtimes)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160  # a file or a pipe wraps nothing
-    console.print(table)
+        table.add_row(graph["graph"], graph["kind"], *(f"{graph[key]:,}" for key in counts), runtimes)
+    print_table(table)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints a table with one row a graph, or JSON."""
+    """Print a table with one row for each graph, or JSON."""
     summaries = [summary(kind, measured) for kind, measured in _graphs(arguments.file)]
     if arguments.json:
         sys.stdout.write(json.dumps(summaries, indent=2) + "\n")

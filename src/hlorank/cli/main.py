@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 
 from hlorank import __version__
-from hlorank.cli import best, convert, inspect, rank, register, report
+from hlorank.cli import best, convert, inspect, rank, register, report, serve
 from hlorank.config import ConfigError
 from hlorank.files import DataError
 
-_COMMANDS = (convert, inspect, best, report, rank, register)
+_COMMANDS = (convert, inspect, best, report, rank, register, serve)
 _PLUGINS = "hlorank.commands"
 """Entry points of other packages: each is a function that adds a command to the subparsers."""
-_PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")  # and user, of a server
+_PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")  # with the user, in the address of a server
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the command, with all subcommands."""
+    """Return the parser of the command, with all subcommands."""
     parser = argparse.ArgumentParser(prog="hlorank", description="Ranks the compiler configurations of XLA programs.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -34,32 +34,32 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status; without a command, shows what there is.
+    """Run one command and return its exit status; without a command, show the help.
 
-    Broken data is one line on standard error and status 1, as are files and MLflow stores that cannot be used; wrong
-    usage is status 2.
+    Wrong data, and files or MLflow stores that cannot be used, are one line on standard error and status 1; wrong usage
+    is status 2.
     """
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # what it tries again, it warns of
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # it warns of every retry
     parser = make_parser()
     parsed = parser.parse_args(arguments)
     if not hasattr(parsed, "run"):
         parser.print_help()
         return 0
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # by default it tries for minutes
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # the default takes minutes
     try:
         status: int = parsed.run(parsed)
     except Exception as error:
-        told = _told(error)
-        if told is None:
+        message = _message(error)
+        if message is None:
             raise
-        sys.stderr.write(f"error: {_PASSWORD.sub('', told)}\n")
+        sys.stderr.write(f"error: {_PASSWORD.sub('', message)}\n")
         return 2 if isinstance(error, ConfigError) else 1
     return status
 
 
-def _told(error: Exception) -> str | None:
-    """What to say of an error that is none of the program; None of others."""
+def _message(error: Exception) -> str | None:
+    """Return the message of an error in the input or its environment, None for an error of the program."""
     if isinstance(error, ConfigError | DataError):
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:
@@ -70,6 +70,6 @@ def _told(error: Exception) -> str | None:
 
 
 def _store_errors() -> tuple[type[Exception], ...]:
-    """What MLflow and the databases below it raise, if anything has imported them: that takes seconds."""
-    of = {"mlflow.exceptions": "MlflowException", "sqlalchemy.exc": "SQLAlchemyError"}
-    return tuple(getattr(sys.modules[module], name) for module, name in of.items() if module in sys.modules)
+    """Return the exceptions of MLflow and of its database, if they are imported; their import takes seconds."""
+    names = {"mlflow.exceptions": "MlflowException", "sqlalchemy.exc": "SQLAlchemyError"}
+    return tuple(getattr(sys.modules[module], name) for module, name in names.items() if module in sys.modules)

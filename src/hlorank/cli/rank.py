@@ -1,4 +1,4 @@
-"""`hlorank rank`: the configurations of programs, from fastest to slowest by a trained model."""
+"""`hlorank rank`: rank the configurations of programs from fastest to slowest by a trained model."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.cli.table import print_table
+from hlorank.cli.terminal import at_least, make_table, print_table
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
 from hlorank.files import DataError
 
-_LEAST = {"top": 1, "memory": 1, "max_configurations": 1, "candidates": 1, "seed": 0}
+if TYPE_CHECKING:
+    from hlorank.serving.ranker import Ranker
 
 _log = logging.getLogger(__name__)
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "rank",
         help="rank the configurations of programs with a trained model",
@@ -45,48 +46,76 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="a model folder, an MLflow run id, or models:/<name>@champion",
     )
     parser.add_argument(
-        "--memory", type=int, default=256, metavar="MIB", help="bound of activations while scoring (default: 256)"
+        "--memory",
+        type=at_least(1),
+        default=256,
+        metavar="MIB",
+        help="limit of the memory of activations while scoring (default: 256)",
     )
     parser.add_argument(
         "--max-configurations",
-        type=int,
+        type=at_least(1),
         default=1_000_000,
         metavar="N",
         help="refuse a graph with more configurations before reading them (default: 1000000)",
     )
-    shown = parser.add_argument_group("what is shown")
-    shown.add_argument("--top", type=int, default=10, metavar="N", help="first configurations (default: 10)")
+    shown = parser.add_argument_group("output")
     shown.add_argument(
-        "--compare", action="store_true", help="with the runtimes in the files: Kendall tau, slowdown of the first ones"
+        "--top", type=at_least(1), default=10, metavar="N", help="configurations that are shown (default: 10)"
     )
-    shown.add_argument("--json", action="store_true", help="print a JSON list with one object a graph")
     shown.add_argument(
-        "--csv", metavar="FILE", help="write whole rankings as a Kaggle submission; - prints it in place of a table"
+        "--compare",
+        action="store_true",
+        help="compare with the runtimes in the files: Kendall tau, slowdown of the first configurations",
+    )
+    shown.add_argument("--json", action="store_true", help="print a JSON list with one object for each graph")
+    shown.add_argument(
+        "--csv", metavar="FILE", help="write complete rankings as a Kaggle submission; - prints it instead of a table"
     )
     drawn = parser.add_argument_group("candidates of a dump")
     drawn.add_argument(
         "--candidates",
-        type=int,
+        type=at_least(1),
         default=256,
         metavar="N",
         help="layout configurations that are drawn, the first one the compiler's default (default: 256)",
     )
-    drawn.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
+    drawn.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="seed of the candidates (default: 0)")
     drawn.add_argument("--save", type=Path, metavar="DIR", help="write the candidates to DIR/<graph>.npz")
     parser.set_defaults(run=run)
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raises ConfigError for values that make no sense."""
-    for name, least in _LEAST.items():
-        if (value := getattr(arguments, name)) < least:
-            raise ConfigError(f"--{name.replace('_', '-')} {value}: expected at least {least}")
+    """Refuse options that exclude each other, and paths of the wrong kind.
+
+    Raises:
+        ConfigError: both --json and --csv - are given, --csv is a folder, or --save is a file.
+    """
     if arguments.csv == "-" and arguments.json:
-        raise ConfigError("give --json or --csv -, not both: each has standard output to itself")
+        raise ConfigError("give --json or --csv -, not both: each needs the standard output for itself")
     if arguments.csv is not None and Path(arguments.csv).is_dir():
         raise ConfigError(f"--csv {arguments.csv}: a folder; name a file")
     if arguments.save is not None and arguments.save.exists() and not arguments.save.is_dir():
         raise ConfigError(f"--save {arguments.save}: not a folder")
+
+
+def open_ranker(model: str, memory_mib: int) -> Ranker:
+    """Return the ranker of a model, with a warning if the model was never trained.
+
+    Args:
+        model: a reference of `hlorank.serving.locate.model_folder`.
+        memory_mib: limit of the memory of activations while scoring, in MiB.
+
+    Raises:
+        DataError: the model does not exist, is damaged or changed, or another version of hlorank wrote it.
+    """
+    from hlorank.serving.locate import model_folder
+    from hlorank.serving.ranker import Ranker
+
+    ranker = Ranker(model_folder(model), memory_mib * 2**20)
+    if ranker.spec.steps == 0:
+        _log.warning("%s: the model was never trained; its scores are meaningless", model)
+    return ranker
 
 
 Submit = Callable[[str, NDArray[np.int64]], None]
@@ -94,7 +123,7 @@ Submit = Callable[[str, NDArray[np.int64]], None]
 
 @contextmanager
 def _submission(target: str | None, collection: Collection) -> Iterator[Submit]:
-    """A function that adds the ranking of a graph to the submission, if there is to be one."""
+    """Return a function that adds the ranking of a graph to the submission, or does nothing without `target`."""
     from hlorank.evaluation.submission import open_submission
 
     if target is None:
@@ -114,26 +143,22 @@ def _report(error: DataError | OSError) -> None:
 
 
 def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataError]:
-    """Each graph as JSON, or what is wrong with it or with a file.
+    """Rank the graphs of all inputs; the error of a file or a graph takes the place of its ranking.
 
     Raises:
-        DataError: there is no such model, or it is damaged; or the submission is.
-        OSError: there is no place for the submission or the candidates.
+        DataError: the model does not exist or is damaged, or the submission cannot be continued.
+        OSError: the submission or the candidates cannot be written.
     """
     from rich.console import Console
     from rich.progress import track
 
     from hlorank.data.collection import write_graph
     from hlorank.metrics import ranking
-    from hlorank.serving.inputs import Reader
-    from hlorank.serving.locate import model_folder
-    from hlorank.serving.ranker import Ranker
-    from hlorank.serving.response import answer
+    from hlorank.serving.graph_reader import GraphReader
+    from hlorank.serving.response import ranked_input
 
-    ranker = Ranker(model_folder(arguments.model), arguments.memory * 2**20)
-    if ranker.spec.steps == 0:
-        _log.warning("%s: the model was never trained; its scores say nothing", arguments.model)
-    reader = Reader(ranker.spec.features, arguments.max_configurations, arguments.candidates, arguments.seed)
+    ranker = open_ranker(arguments.model, arguments.memory)
+    reader = GraphReader(ranker.spec.features, arguments.max_configurations, arguments.candidates, arguments.seed)
     bar = track(arguments.input, "Ranking", console=Console(stderr=True), disable=not sys.stderr.isatty())
     with _submission(arguments.csv, ranker.collection) as submit:
         for path in bar:
@@ -145,8 +170,8 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
                     measured = given.measured
                     scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
                     order = ranking(scores)
-                    submit(measured.name, order)  # first: what it refuses is an error, not an answer
-                    yield answer(given, scores, order, arguments.top, compare=arguments.compare)
+                    submit(measured.name, order)  # first, as a graph that it refuses has no ranking
+                    yield ranked_input(given, scores, order, arguments.top, compare=arguments.compare)
                     if given.drawn is not None and arguments.save is not None:
                         write_graph(arguments.save / f"{measured.name}.npz", measured)
                 except DataError as error:
@@ -168,13 +193,13 @@ def _cells(row: dict[str, Any]) -> Iterator[str]:
         yield f"{row['measured_rank']:,}"
 
 
-def _notes(told: dict[str, Any]) -> Iterator[str]:
-    """What stands below a table."""
-    if told["drawn"]:
+def _notes(ranked: dict[str, Any]) -> Iterator[str]:
+    """Return the lines below a table."""
+    if ranked["drawn"]:
         yield "configurations are drawn; 0 is the compiler's default"
-    if "comparison" not in told:
+    if "comparison" not in ranked:
         return
-    if (metrics := told["comparison"]) is None:
+    if (metrics := ranked["comparison"]) is None:
         yield "nothing to compare with: the runtimes are withheld, or all equal"
         return
     ceiling = "unknown" if metrics["noise_ceiling"] is None else f"{metrics['noise_ceiling']:.3f}"
@@ -183,21 +208,18 @@ def _notes(told: dict[str, Any]) -> Iterator[str]:
 
 
 def _print_tables(graphs: Sequence[dict[str, Any]]) -> None:
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    for told in graphs:
-        count = len(told["top"])
-        sys.stdout.write(f"{told['graph']}: the first {count} of {told['configurations']:,} configurations\n")
-        table = Table(box=SIMPLE)
-        shown = told["top"][0]
-        columns = ["rank", "configuration", "score", *["nodes\nchanged"] * ("layouts" in shown)]
-        for column in [*columns, *(title for key, title in _COMPARED.items() if key in shown)]:
+    for ranked in graphs:
+        first = ranked["top"][0]
+        count, total = len(ranked["top"]), ranked["configurations"]
+        sys.stdout.write(f"{ranked['graph']}: the first {count} of {total:,} configurations\n")
+        table = make_table([])
+        columns = ["rank", "configuration", "score", *["nodes\nchanged"] * ("layouts" in first)]
+        for column in [*columns, *(title for key, title in _COMPARED.items() if key in first)]:
             table.add_column(column, justify="right", no_wrap=True)
-        for row in told["top"]:
+        for row in ranked["top"]:
             table.add_row(*_cells(row))
         print_table(table)
-        for line in _notes(told):
+        for line in _notes(ranked):
             sys.stdout.write(f"  {line}\n")
 
 
@@ -209,24 +231,24 @@ def _print(graphs: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> N
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ranks every input, and prints tables, JSON or a submission; the status is 2 if a file or the model is bad.
+    """Rank every input, and print tables, JSON or a submission; return 2 if a file or the model cannot be used.
 
     Raises:
-        ConfigError: wrong usage.
+        ConfigError: options exclude each other, or a path is of the wrong kind.
     """
     _check(arguments)
-    graphs, failed, end = [], False, None
+    graphs, failed, fatal = [], False, None
     try:
-        for told in _ranked(arguments):
-            if isinstance(told, DataError):
-                _report(told)
+        for ranked in _ranked(arguments):
+            if isinstance(ranked, DataError):
+                _report(ranked)
                 failed = True
             else:
-                graphs.append(told)
+                graphs.append(ranked)
     except (DataError, OSError) as error:
-        end = error
-    if graphs or end is None:
+        fatal = error
+    if graphs or fatal is None:
         _print(graphs, arguments)
-    if end is not None:
-        _report(end)
-    return 2 if failed or end is not None else 0
+    if fatal is not None:
+        _report(fatal)
+    return 2 if failed or fatal is not None else 0

@@ -1,4 +1,4 @@
-"""`hlorank report`: one HTML file about trained and evaluated models."""
+"""`hlorank report`: write one HTML file about trained and evaluated models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hlorank.config import ConfigError
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     parser = commands.add_parser(
         "report",
         help="write an HTML report on trained and evaluated models",
@@ -37,9 +37,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a graph to draw, may be repeated (default: the largest one evaluated of each collection)",
+        help="a graph to draw, may be repeated (default: the largest evaluated graph of each collection)",
     )
-    folders = parser.add_argument_group("where the graphs lie that are drawn")
+    folders = parser.add_argument_group("folders of the graphs that are drawn")
     for name in ("features", "segments"):
         folders.add_argument(
             f"--{name}", type=Path, default=Path("data", name), metavar="DIR", help="(default: %(default)s)"
@@ -48,10 +48,10 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the report.
+    """Write the report.
 
     Raises:
-        ConfigError: wrong usage.
+        ConfigError: --output is a folder.
     """
     if arguments.output.is_dir():
         raise ConfigError(f"--output {arguments.output}: a folder; name a file")

@@ -1,1 +1,1 @@
-"""Trained models at work: ranking the configurations of graphs that are in no store."""
+"""Use of trained models: ranking of graphs, the model registry, and the HTTP servers."""

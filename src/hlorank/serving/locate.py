@@ -1,4 +1,4 @@
-"""From whatever names a trained model, a path or something that MLflow keeps, to its folder on this machine."""
+"""Location of trained models: by path, MLflow run or registered model."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _EXPECTED = "a model folder, an MLflow run id, runs:/<run id>/model or models:/<
 
 
 def model_folder(reference: str | Path) -> Path:
-    """The folder of a trained model, with spec.json and weights.safetensors.
+    """Return the folder of a trained model, with spec.json and weights.safetensors.
 
-    What MLflow keeps comes from the store that it is set up for: MLFLOW_TRACKING_URI and MLFLOW_REGISTRY_URI, else
-    mlflow.db in the current folder. Of a run, that is its artifact `model`; of a registered model, the one folder in it
-    that holds a model. A download goes to a temporary folder, which vanishes with the process.
+    The MLflow store is that of MLFLOW_TRACKING_URI and MLFLOW_REGISTRY_URI, else mlflow.db in the current folder. The
+    model of a run is its artifact `model`; that of a registered model is the only folder in it that contains a model.
+    Downloads are kept in a temporary folder, which is deleted when the process ends.
 
     Args:
         reference: a path, which may begin with `~` or `$HLORANK_SHARED`; a run id; `runs:/<run id>/<artifact>`; or
             `models:/<name>@<alias>` and `models:/<name>/<version>`.
 
     Raises:
-        DataError: names the reference, and says what is there instead of a model.
+        DataError: `reference` names no model; the error says what was found instead.
     """
     text = str(reference)
     folder = resolve_path(text)
@@ -49,7 +49,7 @@ def model_folder(reference: str | Path) -> Path:
 
 
 def _download(uri: str, reference: str) -> Path:
-    """The folder of a model that MLflow keeps; `reference` is what errors name."""
+    """Download a model from MLflow and return its folder; errors name `reference`."""
     import mlflow
     from mlflow.exceptions import MlflowException
 

@@ -1,4 +1,4 @@
-"""A trained model as an MLflow model, which holds everything that loading it needs but the pinned requirements."""
+"""Packages of trained models for MLflow, complete except for their pinned requirements."""
 
 from __future__ import annotations
 
@@ -26,12 +26,9 @@ from hlorank.files import SPEC, WEIGHTS
 from hlorank.hlo.extra import EXTRA_SHAPES, extra_path
 from hlorank.hlo.opcodes import OPCODES
 from hlorank.models.serialization import Spec
-from hlorank.serving.request import COLUMNS, TOP, request
+from hlorank.serving.request import DEFAULT_TOP, GraphRecord, make_request
 
 REQUIRED = (
-    "fastapi",
-    "jinja2",
-    "markupsafe",
     "mlflow",
     "numpy",
     "omegaconf",
@@ -46,16 +43,17 @@ REQUIRED = (
     "torch",
     "torch-geometric",
 )
-"""The project's dependencies that ranking imports, also through others."""
+"""The dependencies of the project that ranking imports, directly or through other modules."""
 
 
 def requirements() -> list[str]:
-    """Return what a package needs installed: the versions with which it was packaged."""
+    """Return the requirements of a package: `REQUIRED`, each with the version that is installed here."""
+    # A local version such as 2.13.0+cpu is on no public index.
     return [f"{name}=={version(name).partition('+')[0]}" for name in REQUIRED]
 
 
 def _example_graph(kind: Kind) -> MeasuredGraph:
-    """A graph of two nodes with two configurations: the smallest that can be ranked."""
+    """Return a graph of two nodes with two configurations, the smallest that can be ranked."""
     nodes, convolution = 2, OPCODES["convolution"]
     graph = Graph(
         np.zeros((nodes, NODE_FEATURES), dtype=np.float32),
@@ -75,7 +73,7 @@ def _example_graph(kind: Kind) -> MeasuredGraph:
 
 
 def example(spec: Spec) -> dict[str, Any]:
-    """A request that the model of a specification can answer."""
+    """Return the body of a request that the model of a specification can answer."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "example.npz"
         measured = _example_graph(spec.features.kind)
@@ -84,18 +82,18 @@ def example(spec: Spec) -> dict[str, Any]:
             shapes = EXTRA_SHAPES.items()
             extra = {key: np.full((measured.graph.nodes, *shape), -1, dtype=np.int64) for key, shape in shapes}
             np.savez_compressed(extra_path(path), allow_pickle=False, **extra)
-        return request([path])
+        return make_request([path])
 
 
 def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any:
-    """Makes a package of a model folder and logs it as a model of a run, whose state and end stay as they are.
+    """Make a package of a model folder and log it as a model of a run, without changing the state or end of the run.
 
-    The package holds the weights and specification as its artifact `model`, the package hlorank, a signature, an
+    The package contains the weights and specification as its artifact `model`, the package hlorank, a signature, an
     example of a request and the pinned requirements; nothing in it is pickled.
 
     Args:
         folder: the model folder.
-        spec: of the model.
+        spec: the specification of the model.
         run_id: the run that trained it.
         registered: registered_model_name and tags of the version that is registered.
 
@@ -109,15 +107,16 @@ def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any
     from mlflow.types.schema import Array, Object, Property
 
     text, number = DataType.string, DataType.long
-    columns = [ColSpec(text, name, required=name == COLUMNS[0]) for name in COLUMNS]
+    columns = [ColSpec(text, name, required=field.is_required()) for name, field in GraphRecord.model_fields.items()]
     ranked = Object([Property("rank", number), Property("configuration", number), Property("score", DataType.double)])
-    answer = [ColSpec(text, "graph"), ColSpec(number, "configurations"), ColSpec(Array(ranked), "top")]
-    signature = ModelSignature(Schema(columns), Schema(answer), ParamSchema([ParamSpec("top", number, TOP)]))
-    # Where the package belongs: without it, MLflow puts it into its default experiment.
+    response = [ColSpec(text, "graph"), ColSpec(number, "configurations"), ColSpec(Array(ranked), "top")]
+    params = ParamSchema([ParamSpec("top", number, DEFAULT_TOP)])
+    signature = ModelSignature(Schema(columns), Schema(response), params)
+    # Without it, MLflow would put the package into its default experiment.
     mlflow.set_experiment(experiment_id=mlflow.get_run(run_id).info.experiment_id)
-    sent = example(spec)
+    body = example(spec)
     with tempfile.TemporaryDirectory() as temporary:
-        staged = Path(temporary) / "model"  # its name becomes that in the package
+        staged = Path(temporary) / "model"  # the package takes this name
         staged.mkdir()
         for name in (SPEC, WEIGHTS):
             shutil.copyfile(folder / name, staged / name)
@@ -130,7 +129,7 @@ def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any
             code_paths=[str(Path(hlorank.__file__).parent)],
             artifacts={"model": str(staged)},
             signature=signature,
-            input_example=(pd.DataFrame(sent["dataframe_records"]), sent["params"]),
+            input_example=(pd.DataFrame(body["dataframe_records"]), body["params"]),
             pip_requirements=requirements(),
             **registered,
         )

@@ -1,4 +1,4 @@
-"""A trained model that ranks the configurations of any graph of its kind."""
+"""Ranking of the configurations of any graph with a trained model."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ from hlorank.partition.segments import Partition
 MEMORY_BYTES = 256 * 2**20
 
 Configurations = LayoutConfigurations | TileConfigurations | NDArray[Any]
-"""Of one graph; an array is (configurations, 24) for tiles, (configurations, configurable nodes, 18) for layouts."""
+"""Configurations of one graph; an array has shape (configurations, 24) for tiles, and (configurations, configurable
+nodes, 18) for layouts."""
 
 
 class Ranker:
-    """Scores and ranks configurations, by whatever model a folder holds.
+    """Trained model or baseline that scores and ranks configurations.
 
-    Configurations come as `hlorank.data.graph` holds them, or as a plain array of whole or real numbers. The nodes that
-    an array of layouts configures are all that are a convolution, a dot or a reshape, in their order.
+    Configurations are given as in `hlorank.data.graph`, or as an array of whole or real numbers. An array of layouts
+    configures every convolution, dot and reshape, in the order of the nodes.
 
     Args:
-        folder: what the stage train wrote.
-        memory_bytes: bound of the activations held while scoring.
+        folder: the model folder, written by the stage train.
+        memory_bytes: limit of the activations in memory while scoring.
 
     Attributes:
-        spec: what the model is.
+        spec: the specification of the model.
 
     Raises:
         DataError: a file is missing, damaged or changed, or another version of hlorank wrote it.
@@ -57,26 +58,26 @@ class Ranker:
 
     @property
     def collection(self) -> Collection:
-        """What the model was trained on."""
+        """Collection that the model was trained on."""
         return Collection.parse(self.spec.collection)
 
     def score(
         self, graph: Graph, configurations: Configurations, extra: Extra | None = None, *, name: str = "graph"
     ) -> NDArray[np.float64]:
-        """Scores configurations of a graph.
+        """Score configurations of a graph.
 
         Args:
             graph: the graph.
             configurations: at least one.
-            extra: its extra features of the protobuf, for a model that was trained with them.
-            name: of the graph, which only the baseline `random` looks at.
+            extra: extra features of the protobuf, for a model that was trained with them.
+            name: name of the graph, which only the baseline `random` uses.
 
         Returns:
-            (configurations,) float64, larger = slower; configurations that repeat score the same.
+            (configurations,) float64, larger = slower; equal configurations have equal scores.
 
         Raises:
-            DataError: layouts where the model ranks tiles or the other way round, values that are none, extra features
-                are missing, or a score is not finite.
+            DataError: `configurations` has the wrong kind, shape or values, `extra` is missing, or a score is not
+                finite.
         """
         features, segments = self._prepared(graph, configurations, extra, name)
         scores = self._scorer.score(features, segments)[features.row_of]
@@ -88,24 +89,36 @@ class Ranker:
     def rank(
         self, graph: Graph, configurations: Configurations, extra: Extra | None = None, *, name: str = "graph"
     ) -> NDArray[np.int64]:
-        """The indices of configurations from the fastest to the slowest by score, ties by index; as for `score`."""
+        """Return the indices of configurations by ascending score, ties by index.
+
+        Arguments and errors are those of `score`.
+
+        Returns:
+            (configurations,) int64, the fastest first.
+        """
         return ranking(self.score(graph, configurations, extra, name=name))
 
     def embed(
         self, graph: Graph, configurations: Configurations, extra: Extra | None = None, *, name: str = "graph"
     ) -> NDArray[np.float64]:
-        """(configurations, width) float64: what the model knows of every configuration; arguments as for `score`."""
+        """Return the embeddings of configurations, from which the head of the model computes their scores.
+
+        Arguments and errors are those of `score`.
+
+        Returns:
+            (configurations, width) float64.
+        """
         features, segments = self._prepared(graph, configurations, extra, name)
         return self._scorer.embed(features, segments)[features.row_of]
 
     def _prepared(
         self, graph: Graph, configurations: Configurations, extra: Extra | None, name: str
     ) -> tuple[GraphFeatures, Partition | None]:
-        """What a model reads of a graph, and its segments."""
+        """Return the features of a graph, and its segments if the model reads segments."""
         if isinstance(configurations, np.ndarray):
             configurations = self._checked(graph, configurations)
         count = len(configurations)
-        # A model looks at no runtimes.
+        # No model reads runtimes, but a measured graph needs some.
         tile = isinstance(configurations, TileConfigurations)
         unknown = Measurements(np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.int64) if tile else None)
         measured = MeasuredGraph(name, graph, configurations, unknown)
@@ -114,11 +127,11 @@ class Ranker:
         return features, None if cut is None else partition_graph(features, cut)
 
     def _checked(self, graph: Graph, values: NDArray[Any]) -> LayoutConfigurations | TileConfigurations:
-        """A plain array as configurations of the model's kind."""
+        """Return an array as configurations of the kind that the model ranks."""
         if values.dtype.kind not in "iuf":
             raise DataError("configurations", "whole or real numbers", f"dtype {values.dtype}")
         if self.spec.features.kind == "tile":
-            with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused as such
+            with np.errstate(over="ignore"):  # too large values become infinite, which is refused later
                 return TileConfigurations(values.astype(np.float32))
         node_ids = np.flatnonzero(np.isin(graph.node_opcode, [OPCODES[name] for name in CONFIGURABLE]))
         if values.ndim != 3 or values.shape[1:] != (len(node_ids), LAYOUT_VALUES):

@@ -1,38 +1,74 @@
-"""The request of the HTTP server: what a client sends for each graph, and how the server reads it, within limits."""
+"""Requests of the HTTP servers: how a client writes them, and how a server reads them."""
 
 from __future__ import annotations
 
 import base64
-import math
-import os
+import reprlib
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from hlorank.config import ConfigError
-from hlorank.data.npz import NpzFile
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import DataError
 from hlorank.hlo.extra import extra_path
-from hlorank.serving.inputs import CHOICES, Input, Reader
-
-TOP = 10
-"""Configurations of a graph that the answer holds, unless the request says how many."""
-COLUMNS = ("npz", "graph", "extra")
-"""What a request holds for a graph: its npz file in base64, its name, and its `.extra.npz` in base64; all but the first
-may be left out."""
-
-_LAYOUTS = "node_config_feat"
+from hlorank.serving.graph_reader import GraphReader, InputGraph
+from hlorank.serving.limits import Limits
 
 
-def request(graphs: Sequence[Path], top: int = TOP) -> dict[str, Any]:
-    """The body of a request, as JSON values.
+class _Part(BaseModel):
+    """A part of a request; keys that are not fields are ignored, as MLflow's server ignores them."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class GraphRecord(_Part):
+    """One graph of a request.
+
+    Attributes:
+        npz: the bytes of its npz file in base64.
+        graph: its name, repeated in the response and in errors.
+        extra: the bytes of its `.extra.npz` in base64, for models trained with extra features.
+    """
+
+    npz: str
+    graph: str | None = None
+    extra: str | None = None
+
+
+class RequestParams(_Part):
+    """Options of a request.
+
+    Attributes:
+        top: configurations of each graph that the response holds.
+    """
+
+    top: int = Field(default=10, ge=1)
+
+
+class RankingRequest(_Part):
+    """A request to rank the configurations of graphs, in the JSON format of MLflow's scoring server.
+
+    Attributes:
+        dataframe_records: the graphs.
+        params: the options.
+    """
+
+    dataframe_records: list[GraphRecord]
+    params: RequestParams = RequestParams()
+
+
+DEFAULT_TOP = RequestParams().top
+
+
+def make_request(graphs: Sequence[Path], top: int = DEFAULT_TOP) -> dict[str, Any]:
+    """Return the body of a request, as JSON values.
 
     Args:
-        graphs: npz files; `<graph>.extra.npz` beside one goes along.
-        top: configurations of each graph that the answer holds.
+        graphs: npz files; `<graph>.extra.npz` next to one is sent with it.
+        top: configurations of each graph that the response should hold.
     """
     records = []
     for path in graphs:
@@ -47,122 +83,66 @@ def _encoded(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What the server takes; the variable HLORANK_MAX_<NAME>, such as HLORANK_MAX_NODES, sets another bound.
-
-    Attributes:
-        requests: that a worker reads or answers at a time.
-        request_bytes: of the body.
-        graphs: of a request.
-        top: configurations that an answer may hold, of all graphs together.
-        configurations: of a graph.
-        nodes: of a graph.
-        edges: of a graph.
-        choices: layouts of a graph's configurations, one for each configurable node of each.
-        unpacked_bytes: of the other arrays of a graph, together.
-    """
-
-    requests: int = 8
-    request_bytes: int = 2**26
-    graphs: int = 1000
-    top: int = 200_000
-    configurations: int = 200_000
-    nodes: int = 100_000
-    edges: int = 1_000_000
-    choices: int = CHOICES
-    unpacked_bytes: int = 2**28
-
-    @classmethod
-    def of_environment(cls) -> Self:
-        """The bounds that the environment sets, and the usual ones for the rest.
-
-        Raises:
-            ConfigError: a variable holds no positive number.
-        """
-        bounds = {}
-        for field in fields(cls):
-            name = f"HLORANK_MAX_{field.name.upper()}"
-            if text := os.environ.get(name):
-                if not text.isdecimal() or int(text) == 0:
-                    raise ConfigError(f"{name}={text}: expected a positive whole number")
-                bounds[field.name] = int(text)
-        return cls(**bounds)
-
-    def check_request(self, graphs: int, top: int) -> None:
-        """Refuses a request by what it asks for, before any of its graphs is decoded.
-
-        Args:
-            graphs: how many it holds.
-            top: configurations of each that the answer is to hold.
-
-        Raises:
-            DataError: names what is too many, or too few.
-        """
-        self._check("graphs", graphs, self.graphs, "graphs", "request")
-        if top < 1:
-            raise DataError("top", "at least 1", top, file="params")
-        self._check("top", graphs * top, self.top, "configurations of all graphs", "params")
-
-    def check_graph(self, path: Path) -> None:
-        """Refuses an npz file by the headers of its arrays, before any is read; its layouts are for `Reader` to refuse.
-
-        Raises:
-            DataError: an array has too many rows, or all but the layouts are too large, or the file is damaged.
-        """
-        unpacked = 0
-        with NpzFile(path) as file:
-            for key in sorted(file.keys):
-                shape, dtype = file.header(key)
-                rows = self.edges if key == "edge_index" else self.nodes
-                if key.startswith("config_") or key == _LAYOUTS:
-                    rows = self.configurations
-                self._check(key, shape[0], rows, "rows", path)
-                if key != _LAYOUTS:  # which are read in chunks
-                    unpacked += math.prod(shape) * dtype.itemsize
-        self._check("arrays", unpacked, self.unpacked_bytes, "bytes", path)
-
-    @staticmethod
-    def _check(key: str, found: int, most: int, what: str, place: Path | str) -> None:
-        if found > most:
-            raise DataError(key, f"at most {most:,} {what}", f"{found:,}", file=place)
-
-
-def read_graph(npz: object, extra: object, spec: FeatureSpec, limits: Limits) -> Input:
-    """Reads one graph of a request.
+def parse_request(body: bytes | Mapping[str, object]) -> RankingRequest:
+    """Validate the body of a request.
 
     Args:
-        npz: the value of the column `npz`.
-        extra: the value of the column `extra`; what is not text counts as left out.
-        spec: what the model reads of a graph.
-        limits: what is taken.
+        body: JSON, or its values.
 
     Raises:
-        DataError: names the column, the array and what is wrong with it.
+        DataError: `body` is not JSON, or a value is missing or of the wrong type; names the first such value.
+    """
+    try:
+        if isinstance(body, bytes):
+            return RankingRequest.model_validate_json(body)
+        return RankingRequest.model_validate(body)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        key = ".".join(map(str, problem["loc"])) or "body"
+        message = problem["msg"]
+        if problem["type"] == "json_invalid":
+            expected, found = "JSON", message
+        elif problem["type"] == "missing":
+            expected, found = "a value", "none"
+        else:  # the value may be megabytes
+            expected, found = message.removeprefix("Input should be "), reprlib.repr(problem["input"])
+        raise DataError(key, expected, found) from None
+
+
+def read_graph(record: GraphRecord, spec: FeatureSpec, limits: Limits) -> InputGraph:
+    """Read one graph of a request.
+
+    Args:
+        record: the graph.
+        spec: the features that the model reads.
+        limits: limits of the graph.
+
+    Raises:
+        DataError: `npz` or `extra` is not base64, is not an npz file of the schema, exceeds a limit, or has another
+            kind of configurations than the model ranks; names the graph, the field and the array.
     """
     with tempfile.TemporaryDirectory(prefix="hlorank-request-") as folder:
         path = Path(folder) / "graph.npz"
-        parts = {path: ("npz", npz)}
-        if isinstance(extra, str):
-            parts[extra_path(path)] = "extra", extra
+        parts = {path: ("npz", record.npz)}
+        if record.extra is not None:
+            parts[extra_path(path)] = "extra", record.extra
         try:
-            for file, (column, text) in parts.items():
-                file.write_bytes(_decoded(column, text))
+            for file, (field, text) in parts.items():
+                file.write_bytes(_decoded(field, text))
                 limits.check_graph(file)
-            reader = Reader(spec, limits.configurations, candidates=1, seed=0, choices=limits.choices)
+            reader = GraphReader(spec, limits.configurations, candidates=1, seed=0, max_choices=limits.choices)
             (given,) = reader.read(path)
         except DataError as error:
-            raise (
-                error if error.file is None else error.in_file(parts.get(Path(error.file), ("extra", None))[0])
-            ) from None
+            if error.file is None:
+                raise
+            # The client knows the field, not the server's temporary file.
+            field, _ = parts.get(Path(error.file), ("extra", ""))
+            raise error.in_file(field) from None
     return given
 
 
-def _decoded(column: str, text: object) -> bytes:
-    expected = "the bytes of an npz file in base64"
-    if not isinstance(text, str):
-        raise DataError(column, expected, type(text).__name__)
+def _decoded(field: str, text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise DataError(column, expected, error) from None
+        raise DataError(field, "the bytes of an npz file in base64", error) from None

@@ -1,7 +1,9 @@
-"""What a ranking is told as: the first configurations, and how they compare with known runtimes."""
+"""Rankings as JSON: of `hlorank rank`, and of the HTTP servers."""
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Any
 
 import numpy as np
@@ -11,21 +13,25 @@ from hlorank.data.collection import split_half_tau
 from hlorank.data.graph import LayoutConfigurations
 from hlorank.evaluation.graph_report import rank_metrics
 from hlorank.featurize.distinct import distinct_rows
+from hlorank.files import DataError
 from hlorank.hlo.layout_space import to_plain
 from hlorank.metrics import noise_ceiling, ranking
-from hlorank.serving.inputs import Input
+from hlorank.serving.graph_reader import InputGraph
+from hlorank.serving.limits import Limits
+from hlorank.serving.ranker import Ranker
+from hlorank.serving.request import GraphRecord, RankingRequest, read_graph
 
 
-def first(scores: NDArray[np.float64], order: NDArray[np.int64], count: int) -> list[dict[str, Any]]:
-    """The first configurations of a ranking, as JSON.
+def top_configurations(scores: NDArray[np.float64], order: NDArray[np.int64], count: int) -> list[dict[str, Any]]:
+    """Return the first configurations of a ranking, as JSON values.
 
     Args:
         scores: (configurations,) larger = slower.
-        order: (configurations,) their ranking.
-        count: how many, at most.
+        order: (configurations,) indices of the configurations from fastest to slowest.
+        count: configurations to return, at most.
 
     Returns:
-        `rank` from 1, `configuration` (its index) and `score` of each.
+        An object for each with `rank` (from 1), `configuration` (its index) and `score`.
     """
     indices = order[:count].tolist()
     return [
@@ -34,34 +40,74 @@ def first(scores: NDArray[np.float64], order: NDArray[np.int64], count: int) -> 
     ]
 
 
-def answer(
-    given: Input, scores: NDArray[np.float64], order: NDArray[np.int64], count: int, *, compare: bool
+def predictions(
+    ranker: Ranker, request: RankingRequest, limits: Limits, deadline: float = math.inf
+) -> list[dict[str, Any]]:
+    """Rank the graphs of an HTTP request.
+
+    Args:
+        ranker: the model.
+        request: the graphs, and the number of configurations to return.
+        limits: limits of the request and its graphs.
+        deadline: `time.monotonic()` from which no further graph is ranked.
+
+    Returns:
+        For each graph `graph` (its name), `configurations` (their number) and `top`, as in `hlorank rank --json`.
+
+    Raises:
+        DataError: the request or a graph exceeds a limit, or a graph cannot be read or ranked.
+        TimeoutError: the deadline has passed before all graphs are ranked.
+    """
+    limits.check_request(len(request.dataframe_records), request.params.top)
+    ranked = []
+    for record in request.dataframe_records:
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        ranked.append(_prediction(ranker, record, request.params.top, limits))
+    return ranked
+
+
+def _prediction(ranker: Ranker, record: GraphRecord, top: int, limits: Limits) -> dict[str, Any]:
+    name = record.graph or ""
+    try:
+        given = read_graph(record, ranker.spec.features, limits)
+        scores = ranker.score(given.measured.graph, given.measured.configurations, given.extra)
+    except DataError as error:
+        place = [str(part) for part in (name, error.file) if part]
+        raise (error.in_file(": ".join(place)) if place else error) from None
+    order = ranking(scores)
+    return {"graph": name, "configurations": len(scores), "top": top_configurations(scores, order, top)}
+
+
+def ranked_input(
+    given: InputGraph, scores: NDArray[np.float64], order: NDArray[np.int64], count: int, *, compare: bool
 ) -> dict[str, Any]:
-    """A ranked graph, as JSON.
+    """Return the ranking of a graph that was read from a file, as JSON values of `hlorank rank --json`.
 
     Args:
         given: the graph.
         scores: (configurations,) larger = slower.
-        order: (configurations,) their ranking.
-        count: how many of the first configurations.
-        compare: with the runtimes in the file.
+        order: (configurations,) indices of the configurations from fastest to slowest.
+        count: configurations in `top`, at most.
+        compare: add the runtimes in the file.
 
     Returns:
-        `file`, `graph`, `configurations` (how many), `drawn` (whether they are drawn candidates) and `top`, as `first`
-        gives it. A drawn candidate also has `layouts`, as in the files of `hlorank autotune`. With `compare`, and
-        unless the runtimes are withheld, the first configurations also have `runtime_ns`, `slowdown` (against the
-        best) and `measured_rank`. Then there is `comparison`, too: what `rank_metrics` gives, and `noise_ceiling`, null
-        where nothing was measured twice; or null where there are no different runtimes.
+        `file`, `graph`, `configurations` (their number), `drawn` (true for drawn candidates) and `top`, see
+        `top_configurations`. Drawn candidates have `layouts` in addition, as in the files of `hlorank autotune`. With
+        `compare` there is `comparison`: the values of `rank_metrics`, and `noise_ceiling`, which is null where no
+        configuration was measured twice. `comparison` is null where all runtimes are equal or withheld. Unless the
+        runtimes are withheld, `compare` also adds `runtime_ns`, `slowdown` (compared with the best configuration) and
+        `measured_rank` to the objects of `top`.
 
     Raises:
-        DataError: the JSON file beside a measured graph is damaged.
+        DataError: the JSON file next to a measured graph is damaged.
     """
     measured = given.measured
-    top = first(scores, order, count)
+    top = top_configurations(scores, order, count)
     if given.drawn is not None and isinstance(measured.configurations, LayoutConfigurations):
-        for one, row in zip(top, measured.configurations.values(order[:count]), strict=True):
-            one["layouts"] = to_plain(given.drawn, row)
-    told: dict[str, Any] = {
+        for entry, row in zip(top, measured.configurations.values(order[:count]), strict=True):
+            entry["layouts"] = to_plain(given.drawn, row)
+    ranked: dict[str, Any] = {
         "file": str(given.file),
         "graph": measured.name,
         "configurations": len(scores),
@@ -69,22 +115,22 @@ def answer(
         "top": top,
     }
     if compare:
-        told["comparison"] = _comparison(given, scores)
+        ranked["comparison"] = _comparison(given, scores)
         if not measured.measurements.withheld:
             label = measured.measurements.label
             ranks = np.empty(len(label), dtype=np.int64)
             ranks[ranking(label)] = np.arange(1, len(label) + 1)
-            for one in top:
-                index = one["configuration"]
-                one["runtime_ns"] = int(measured.measurements.runtime[index])
-                one["slowdown"] = float(label[index] / label.min() - 1)
-                one["measured_rank"] = int(ranks[index])
-    return told
+            for entry in top:
+                index = entry["configuration"]
+                entry["runtime_ns"] = int(measured.measurements.runtime[index])
+                entry["slowdown"] = float(label[index] / label.min() - 1)
+                entry["measured_rank"] = int(ranks[index])
+    return ranked
 
 
-def _comparison(given: Input, scores: NDArray[np.float64]) -> dict[str, float | None] | None:
+def _comparison(given: InputGraph, scores: NDArray[np.float64]) -> dict[str, float | None] | None:
     configurations, label = given.measured.configurations, given.measured.measurements.label
-    if label.min() == label.max():  # also where they are withheld
+    if label.min() == label.max():  # also where runtimes are withheld
         return None
     layouts = isinstance(configurations, LayoutConfigurations)
     rows = configurations.codes if isinstance(configurations, LayoutConfigurations) else configurations.feat

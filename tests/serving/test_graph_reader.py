@@ -16,7 +16,7 @@ from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
-from hlorank.serving.inputs import Input, Reader
+from hlorank.serving.graph_reader import GraphReader, InputGraph
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +24,8 @@ def spec(tiny_collections: Path) -> FeatureSpec:
     return FeatureStore(tiny_collections / "features/layout/synthetic/random").spec
 
 
-def reader(spec: FeatureSpec, most: int = 100, candidates: int = 9, seed: int = 0) -> Reader:
-    return Reader(spec, most, candidates, seed)
+def reader(spec: FeatureSpec, limit: int = 100, candidates: int = 9, seed: int = 0) -> GraphReader:
+    return GraphReader(spec, limit, candidates, seed)
 
 
 def module(*opcodes: str, rank: int = 2) -> HloModuleProto:
@@ -39,7 +39,7 @@ def module(*opcodes: str, rank: int = 2) -> HloModuleProto:
     return made
 
 
-def layouts(given: Input) -> LayoutConfigurations:
+def layouts(given: InputGraph) -> LayoutConfigurations:
     assert isinstance(given.measured.configurations, LayoutConfigurations)
     return given.measured.configurations
 
@@ -104,7 +104,7 @@ def test_the_records_of_a_file_come_one_at_a_time(spec: FeatureSpec, tmp_path: P
         ("all_2", 3, None),
     ]
     assert given[1].measured.measurements.runtime.tolist() == [1000, 1001, 1002]
-    reading = reader(spec, most=2).read(path)
+    reading = reader(spec, limit=2).read(path)
     assert next(reading).measured.name == "all_1"
     with pytest.raises(DataError, match=r"all\.pb: modules\[1\]\.runs: expected at most 2 configurations .*, found 3"):
         next(reading)
@@ -132,12 +132,12 @@ def test_configurable_nodes_of_all_configurations_are_bounded(
         (dump, "candidates", 9, 2),
     ):
         choices = configurations * nodes_
-        (given,) = Reader(spec, 100, 9, 0, choices).read(path)
+        (given,) = GraphReader(spec, 100, 9, 0, choices).read(path)
         assert layouts(given).codes.size == choices
         with monkeypatch.context() as patch:
             patch.setattr(NpzFile, "read", lambda *_: pytest.fail("an array was read"))
             with pytest.raises(DataError) as caught:
-                list(Reader(spec, 100, 9, 0, choices - 1).read(path))
+                list(GraphReader(spec, 100, 9, 0, choices - 1).read(path))
         assert str(caught.value) == (
             f"{path}: {key}: expected at most {choices - 1:,} configurable nodes of all configurations, "
             f"found {choices:,} ({configurations:,} x {nodes_:,})"

@@ -11,7 +11,7 @@ import pytest
 
 from hlorank.files import SPEC, WEIGHTS, DataError, read_json, write_json
 from hlorank.serving.locate import model_folder
-from hlorank.serving.registry import MEASURES, Registration, register
+from hlorank.serving.model_registry import MEASURES, Registration, register
 
 MakeRun = Callable[..., Path]
 NAME = "layout.synthetic.random"
@@ -32,7 +32,7 @@ def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
         version = client.create_model_version(registered_model_name, f"runs:/{run_id}/model", run_id, tags)
         return SimpleNamespace(registered_model_version=version.version)
 
-    monkeypatch.setattr("hlorank.serving.registry.log_package", log)
+    monkeypatch.setattr("hlorank.serving.model_registry.log_package", log)
 
 
 def champion() -> int:

@@ -1,4 +1,4 @@
-"""The registry: one registered model a collection, whose versions are packages, and its champion."""
+"""Model registry: one registered model for each collection, with packages as versions, and its champion."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hlorank.tracking import BEST_TAU, FEATURES, existing_store
 
 CHAMPION = "champion"
 MEASURES = {"evaluate": "evaluate/valid/kendall_tau", "training": BEST_TAU}
-"""Metrics of a run that say how good its model is on valid: of the stage evaluate over all configurations, and of the
-epoch that was kept, over those that training validates on. They are compared each with its like, the first before."""
+"""Metrics of a run that measure its model on valid: the stage evaluate uses all configurations, training those that it
+validates on. Two models are compared by the first of these metrics that both have."""
 
 
 class _Valid(NamedTuple):
-    """A Kendall tau on valid, and fingerprints of the data that it is of: those that share one can be compared."""
+    """Kendall tau on valid, and fingerprints of its data; two are comparable if they share a fingerprint."""
 
     tau: float
     data: frozenset[str]
@@ -31,19 +31,19 @@ class _Valid(NamedTuple):
 
 @dataclass(frozen=True)
 class Registration:
-    """What came of registering one model.
+    """Result of the registration of one model.
 
     Attributes:
         model: name of the registered model, such as layout.cpu.random.
-        version: of the registered model.
-        new: the version was made now; otherwise it was registered before.
-        run_id: the run that trained it, or one that evaluated it where the store has no other.
-        method: how it was trained.
-        seed: as the run's parameter says, empty without one.
-        data: fingerprint of the data that it was trained on.
+        version: number of the version.
+        new: the version was made now; otherwise it had been registered before.
+        run_id: the run that trained the model, or one that evaluated it if the store has no other.
+        method: the training method.
+        seed: the parameter `seed` of the run, empty if there is none.
+        data: fingerprint of the data that the model was trained on.
         valid_tau: Kendall tau on valid by each of `MEASURES` that the run has.
-        champion: whether the alias points to this version now.
-        reason: why it does or does not.
+        champion: the alias `champion` points to this version now.
+        reason: reason why it does or does not.
     """
 
     model: str
@@ -59,23 +59,24 @@ class Registration:
 
 
 def register(reference: str | Path, move: bool = False) -> Registration:
-    """Registers a trained model as a version of its collection's model, unless it is one, and chooses the champion.
+    """Register a trained model as a version of its collection's model, unless it is one, and choose the champion.
 
-    The alias `champion` moves to the version if there is no champion yet, or if it is better on valid than the champion
-    and was trained on the same data. The store is the one that MLflow is set up for, as `model_folder` says.
+    The alias `champion` moves to the version if there is no champion yet, or if the version is better than the champion
+    on the same valid data. The store is that of `hlorank.serving.locate.model_folder`.
 
     Args:
-        reference: what `model_folder` takes; a version that is registered, too.
+        reference: a reference of `model_folder`, which may be a registered version.
         move: move the alias to the version in any case.
 
     Raises:
-        DataError: there is no store, no such model, it is damaged, was never trained, or its run is not in the store.
+        DataError: the store or the model does not exist, the model is damaged or was never trained, or its run is not
+            in the store.
     """
     from mlflow import MlflowClient
 
     existing_store()
     folder = model_folder(reference)
-    spec = load_scorer(folder, MEMORY_BYTES).spec  # a damaged model is refused here, not when it is served
+    spec = load_scorer(folder, MEMORY_BYTES).spec  # refuses a damaged model now, not when it is served
     if spec.steps == 0:
         raise DataError("steps", "a trained model", "one that found nothing to train on", file=folder / SPEC)
     client = MlflowClient()
@@ -87,8 +88,8 @@ def register(reference: str | Path, move: bool = False) -> Registration:
         version = _new_version(client, folder, spec, name, digest)
     run_id, number = version.run_id, int(version.version)
     valid = _valid(client, run_id)
-    taus = {measure: one.tau for measure, one in valid.items()}
-    for measure, tau in taus.items():  # anew, as evaluate may have come after the version
+    taus = {measure: result.tau for measure, result in valid.items()}
+    for measure, tau in taus.items():  # also for an old version, which may have been evaluated since
         client.set_model_version_tag(name, version.version, f"valid_tau.{measure}", f"{tau:.6f}")
     champion = _champion(client, name)
     if champion is not None and champion.version == version.version:
@@ -104,16 +105,16 @@ def register(reference: str | Path, move: bool = False) -> Registration:
 
 
 def _version_of(client: Any, name: str, digest: str) -> Any:
-    """The version that holds a model, by the digest of its specification; None without one."""
+    """Return the version of a model by the digest of its specification, None if it is not registered."""
     found = client.search_model_versions(f"name='{name}' and tags.{MODEL}='{digest}'")
     return found[0] if found else None
 
 
 def _run_of(client: Any, folder: Path, digest: str) -> str:
-    """The run that a model folder names; where the store has none such, one that evaluated the model.
+    """Return the run that a model folder names, or one that evaluated the model if the store lacks that run.
 
     Raises:
-        DataError: the store has neither.
+        DataError: the store has neither of these runs.
     """
     from mlflow import get_tracking_uri
     from mlflow.exceptions import MlflowException
@@ -134,18 +135,18 @@ def _run_of(client: Any, folder: Path, digest: str) -> str:
 
 
 def _new_version(client: Any, folder: Path, spec: Spec, name: str, digest: str) -> Any:
-    """Packages a model and registers it as a version."""
+    """Package a model and register it as a version."""
     run_id = _run_of(client, folder, digest)
     seed = client.get_run(run_id).data.params.get("seed", "")
-    plain = {"collection": spec.collection, "method": spec.method, "data": spec.data, "seed": seed}
-    info = log_package(folder, spec, run_id, registered_model_name=name, tags={MODEL: digest, **plain})
+    described = {"collection": spec.collection, "method": spec.method, "data": spec.data, "seed": seed}
+    info = log_package(folder, spec, run_id, registered_model_name=name, tags={MODEL: digest, **described})
     return client.get_model_version(name, str(info.registered_model_version))
 
 
 def _valid(client: Any, run_id: str) -> dict[str, _Valid]:
-    """How good the model of a run is on valid, by those of `MEASURES` that the run has."""
+    """Return the Kendall tau on valid by each of `MEASURES` that a run has."""
     run = client.get_run(run_id).data
-    # What is evaluated does not depend on segments, which the tag `data` tells apart.
+    # The result of evaluate does not depend on segments, which change the tag `data`.
     data = {"evaluate": {run.tags["data"], run.tags.get(FEATURES)}, "training": {run.tags["data"]}}
     return {
         measure: _Valid(run.metrics[metric], frozenset(data[measure] - {None}))
@@ -155,13 +156,13 @@ def _valid(client: Any, run_id: str) -> dict[str, _Valid]:
 
 
 def _champion(client: Any, name: str) -> Any:
-    """The version that the alias points to; None without one."""
+    """Return the version that the alias points to, None if there is none."""
     version = client.get_registered_model(name).aliases.get(CHAMPION)
     return None if version is None else client.get_model_version(name, str(version))
 
 
 def _better(client: Any, spec: Spec, own: dict[str, _Valid], champion: Any) -> tuple[bool, str]:
-    """Whether a model takes the champion's place, and why."""
+    """Return whether a model becomes the champion, and the reason."""
     if not own:
         return False, "it has no Kendall tau on valid: run the stage evaluate"
     if champion is None:
@@ -169,10 +170,10 @@ def _better(client: Any, spec: Spec, own: dict[str, _Valid], champion: Any) -> t
     than, other = f"the champion, version {champion.version}", _valid(client, champion.run_id)
     for measure in MEASURES:
         if measure in own and measure in other and own[measure].data & other[measure].data:
-            tau, least = own[measure].tau, other[measure].tau
-            return tau > least, f"valid tau {tau:.4f} by {measure}, {least:.4f} of {than}"
+            tau, best = own[measure].tau, other[measure].tau
+            return tau > best, f"valid tau {tau:.4f} by {measure}, {best:.4f} of {than}"
     if champion.tags["data"] == spec.data:
-        return False, f"nothing measured both it and {than}: run the stage evaluate for both"
+        return False, f"it has no metric in common with {than}: run the stage evaluate for both"
     changed = f"it was trained on data {spec.data}, {than}, on {champion.tags['data']}"
-    remedy = "run the stage evaluate for both; where graphs or features changed, train that anew, or give --champion"
-    return False, f"{changed}, and no evaluation is of both: {remedy}"
+    remedy = "run the stage evaluate for both; if graphs or features changed, train again, or give --champion"
+    return False, f"{changed}, and no evaluation covers both: {remedy}"

@@ -1,0 +1,70 @@
+"""`hlorank serve`: rank configurations over HTTP with a trained model."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from hlorank.cli.rank import open_ranker
+from hlorank.cli.terminal import at_least
+from hlorank.serving.limits import Limits
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "serve",
+        help="rank configurations over HTTP with a trained model",
+        description=(
+            "Answers HTTP requests to rank the configurations of graphs, one request at a time, within limits. The "
+            "format of requests and responses is that of `mlflow models serve`. Ctrl-C stops the server."
+        ),
+    )
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="MODEL",
+        help="a model folder, an MLflow run id, or models:/<name>@champion",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=at_least(0), default=5002, help="port to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--memory",
+        type=at_least(1),
+        default=256,
+        metavar="MIB",
+        help="limit of the memory of activations while scoring (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=at_least(1),
+        default=60,
+        metavar="SECONDS",
+        help="time after which a request is answered with status 504 (default: %(default)s)",
+    )
+    limits = parser.add_argument_group("limits of a request")
+    for name, field in Limits.model_fields.items():
+        limits.add_argument(
+            f"--max-{name.replace('_', '-')}",
+            type=at_least(1),
+            default=field.default,
+            metavar="N",
+            help=f"{field.description} (default: %(default)s)",
+        )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal ends the process; the exit status is 1 if the address cannot be used.
+
+    Raises:
+        DataError: the model does not exist, is damaged or changed, or another version of hlorank wrote it.
+    """
+    import uvicorn
+
+    from hlorank.serving.app import make_app
+
+    limits = Limits(**{name: getattr(arguments, f"max_{name}") for name in Limits.model_fields})
+    app = make_app(open_ranker(arguments.model, arguments.memory), limits, arguments.timeout)
+    uvicorn.run(app, host=arguments.host, port=arguments.port)
+    return 0
