@@ -1,4 +1,4 @@
-"""Programs of the environment that the tests run in, MLflow's servers among them."""
+"""Commands and servers of the environment that the tests run in."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 
 
 def command(name: str, *arguments: object) -> list[str]:
-    """A command of the environment that the tests run in."""
+    """Return a command of the environment that the tests run in."""
     return [str(Path(sys.executable).with_name(name)), *map(str, arguments)]
 
 
 def free_port() -> int:
-    """A port that nothing listens on."""
+    """Return a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -28,13 +28,20 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(health: str, environment: dict[str, str], log: Path, *arguments: object) -> Iterator[str]:
-    """The address of a server of MLflow that answers to a question of its health."""
+def running(health: str, environment: dict[str, str], log: Path, server: list[str]) -> Iterator[str]:
+    """Run a server until the block ends, and return its address.
+
+    Args:
+        health: the path that responds once the server is ready.
+        environment: of the server.
+        log: file for its output.
+        server: the command, without --host and --port.
+    """
     port = free_port()
-    started = command("mlflow", *arguments, "--host", "127.0.0.1", "--port", port)
+    started = [*server, "--host", "127.0.0.1", "--port", str(port)]
     with (
         log.open("w") as output,
-        subprocess.Popen(started, env=environment, stdout=output, stderr=subprocess.STDOUT) as server,
+        subprocess.Popen(started, env=environment, stdout=output, stderr=subprocess.STDOUT) as process,
     ):
         try:
             for _ in range(240):
@@ -42,10 +49,10 @@ def running(health: str, environment: dict[str, str], log: Path, *arguments: obj
                     urllib.request.urlopen(f"http://127.0.0.1:{port}{health}", timeout=5).close()
                     break
                 except OSError:
-                    assert server.poll() is None, log.read_text()
+                    assert process.poll() is None, log.read_text()
                     time.sleep(0.5)
             else:
                 pytest.fail(f"no server: {log.read_text()}")
             yield f"127.0.0.1:{port}"
         finally:
-            server.terminate()
+            process.terminate()

@@ -15,7 +15,7 @@ import pytest
 from hlorank.config import Config
 from hlorank.models.baselines.baseline import BASELINES
 from tests.browser import Browser
-from tests.servers import running
+from tests.servers import command, running
 
 Settings = Callable[..., Config]
 METHODS = ("full", "gst", "gradient_boosting")
@@ -63,7 +63,7 @@ def test_three_methods_are_compared(browser: Browser, runs: dict[str, Any], sett
     ids, experiment = [runs[name].info.run_id for name in names], runs[names[0]].info.experiment_id
     store = ("--backend-store-uri", settings().tracking.uri, "--workers", 1)
     browser.look((1900, 1000))
-    with running("/health", dict(os.environ), tmp_path / "server.log", "ui", *store) as address:
+    with running("/health", dict(os.environ), tmp_path / "server.log", command("mlflow", "ui", *store)) as address:
         page = f"http://{address}/#/experiments/{experiment}/runs"
 
         # The list of runs, and MLflow's own charts: one of each metric.

@@ -1,10 +1,11 @@
-"""`hlorank rank`: rankings as tables and JSON, comparisons, and whatever is refused."""
+"""`hlorank rank`: rankings as tables and JSON, comparisons, and errors."""
 
 from __future__ import annotations
 
 import io
 import json
 import logging
+import re
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -34,12 +35,12 @@ Capture = pytest.CaptureFixture[str]
 
 def ranked(arguments: list[Any], capsys: Capture) -> list[dict[str, Any]]:
     assert main(["rank", *map(str, arguments), "--json"]) == 0
-    told: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
-    return told
+    printed: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return printed
 
 
 def refused(arguments: list[Any], capsys: Capture) -> str:
-    """The only line of the only error, with nothing ranked."""
+    """Return the error, which is one line, where nothing is ranked."""
     assert main(["rank", *map(str, arguments)]) == 2
     captured = capsys.readouterr()
     assert captured.out.strip() == ""
@@ -53,9 +54,9 @@ def test_json_holds_the_first_configurations_of_the_model(
     kind: str, model: Path, tile_model: Path, graphs: list[Path], kernel: Path, capsys: Capture
 ) -> None:
     files, folder = (graphs, model) if kind == "layout" else ([kernel], tile_model)
-    told = ranked(["--model", folder, *files, "--top", "3"], capsys)
-    assert [one["file"] for one in told] == [str(path) for path in files]
-    for one, path in zip(told, files, strict=True):
+    printed = ranked(["--model", folder, *files, "--top", "3"], capsys)
+    assert [one["file"] for one in printed] == [str(path) for path in files]
+    for one, path in zip(printed, files, strict=True):
         measured = read_graph(path, "layout" if kind == "layout" else "tile")
         scores = Ranker(folder).score(measured.graph, measured.configurations)
         order = np.argsort(scores, kind="stable")
@@ -82,69 +83,67 @@ def test_a_name_is_printed_as_it_is(model: Path, graphs: list[Path], tmp_path: P
     assert capsys.readouterr().out.startswith("f[bold]: the first 10 of 60 configurations\n")
 
 
-def test_the_comparison_is_that_of_the_metrics(
+def test_the_comparison_has_the_values_of_the_metrics(
     model: Path, graphs: list[Path], tmp_path: Path, capsys: Capture
 ) -> None:
     path = Path(shutil.copy(graphs[0], tmp_path))
     measured, top = read_graph(path, "layout"), ["--top", "60", "--compare"]
     label = measured.measurements.label
-    (told,) = ranked(["--model", model, path, *top], capsys)
+    (printed,) = ranked(["--model", model, path, *top], capsys)
     scores = np.empty(60)
-    for row in told["top"]:
+    for row in printed["top"]:
         scores[row["configuration"]] = row["score"]
         assert row["runtime_ns"] == measured.measurements.runtime[row["configuration"]]
         assert row["slowdown"] == pytest.approx(row["runtime_ns"] / label.min() - 1)
-    by_measurement = sorted(told["top"], key=lambda row: int(row["measured_rank"]))
+    by_measurement = sorted(printed["top"], key=lambda row: int(row["measured_rank"]))
     assert [row["measured_rank"] for row in by_measurement] == list(range(1, 61))
     assert [row["runtime_ns"] for row in by_measurement] == sorted(label)
-    compared = told["comparison"]
+    compared = printed["comparison"]
     assert compared["kendall_tau"] == pytest.approx(kendall_tau(scores, label))
     assert compared["opa"] == pytest.approx(ordered_pair_accuracy(scores, label))
     assert compared["slowdown_1"] == pytest.approx(top_k_slowdown(scores, label, 1))
     assert compared["slowdown_5"] == pytest.approx(top_k_slowdown(scores, label, 5))
     assert compared["noise_ceiling"] is None
     write_json(path.with_suffix(".json"), {"split_half_tau": 0.6})
-    (told,) = ranked(["--model", model, path, *top], capsys)
-    assert told["comparison"]["noise_ceiling"] == pytest.approx(noise_ceiling(0.6))
+    (printed,) = ranked(["--model", model, path, *top], capsys)
+    assert printed["comparison"]["noise_ceiling"] == pytest.approx(noise_ceiling(0.6))
 
 
-def test_without_runtimes_there_is_nothing_to_compare_with(
-    model: Path, graphs: list[Path], tmp_path: Path, capsys: Capture
-) -> None:
+def test_withheld_runtimes_are_not_compared(model: Path, graphs: list[Path], tmp_path: Path, capsys: Capture) -> None:
     measured = read_graph(graphs[0], "layout")
     withheld = replace(measured, measurements=Measurements(np.zeros(60, dtype=np.int64)))
     write_graph(tmp_path / "unknown.npz", withheld)
-    (told,) = ranked(["--model", model, tmp_path / "unknown.npz", "--compare"], capsys)
-    assert told["comparison"] is None
-    assert "runtime_ns" not in told["top"][0]
+    (printed,) = ranked(["--model", model, tmp_path / "unknown.npz", "--compare"], capsys)
+    assert printed["comparison"] is None
+    assert "runtime_ns" not in printed["top"][0]
     assert main(["rank", "--model", str(model), str(tmp_path / "unknown.npz"), "--compare"]) == 0
     assert "nothing to compare with: the runtimes are withheld, or all equal" in capsys.readouterr().out
 
 
 def test_a_tuning_record_is_ranked_with_its_runs(model: Path, record: Path, capsys: Capture) -> None:
-    (told,) = ranked(["--model", model, record, "--compare"], capsys)
-    assert (told["graph"], told["configurations"], told["drawn"]) == ("record", 3, False)
-    assert {row["configuration"]: row["runtime_ns"] for row in told["top"]} == {0: 3_000, 1: 2_000, 2: 2_500}
-    assert told["top"][0].keys() == {"rank", "configuration", "score", "runtime_ns", "slowdown", "measured_rank"}
+    (printed,) = ranked(["--model", model, record, "--compare"], capsys)
+    assert (printed["graph"], printed["configurations"], printed["drawn"]) == ("record", 3, False)
+    assert {row["configuration"]: row["runtime_ns"] for row in printed["top"]} == {0: 3_000, 1: 2_000, 2: 2_500}
+    assert printed["top"][0].keys() == {"rank", "configuration", "score", "runtime_ns", "slowdown", "measured_rank"}
 
 
 def test_candidates_are_drawn_for_a_dump(model: Path, program: Path, tmp_path: Path, capsys: Capture) -> None:
     arguments = ["--model", model, program, "--candidates", "9", "--top", "9"]
-    (told,) = ranked([*arguments, "--save", tmp_path / "saved"], capsys)
-    assert (told["configurations"], told["drawn"]) == (9, True)
-    layouts = {row["configuration"]: row["layouts"] for row in told["top"]}
+    (printed,) = ranked([*arguments, "--save", tmp_path / "saved"], capsys)
+    assert (printed["configurations"], printed["drawn"]) == (9, True)
+    layouts = {row["configuration"]: row["layouts"] for row in printed["top"]}
     assert layouts.pop(0) == {}  # the compiler's default
     assert all(layout.keys() == {"1"} and len(layout["1"]) == 18 for layout in layouts.values())
-    saved = read_graph(tmp_path / "saved" / f"{told['graph']}.npz", "layout")
+    saved = read_graph(tmp_path / "saved" / f"{printed['graph']}.npz", "layout")
     assert isinstance(saved.configurations, LayoutConfigurations)
     assert saved.measurements.withheld
     for index, layout in layouts.items():
         assert saved.configurations.values()[index, 0].tolist() == layout["1"]
-    # What was saved is ranked alike, and so is what is drawn again; another seed draws others.
-    (again,) = ranked(["--model", model, tmp_path / "saved" / f"{told['graph']}.npz", "--top", "9"], capsys)
-    assert [row["score"] for row in again["top"]] == [row["score"] for row in told["top"]]
-    assert ranked(arguments, capsys) == [told]
-    assert ranked([*arguments, "--seed", "1"], capsys) != [told]
+    # Saved candidates have the same ranking, and so have those drawn again; another seed draws others.
+    (again,) = ranked(["--model", model, tmp_path / "saved" / f"{printed['graph']}.npz", "--top", "9"], capsys)
+    assert [row["score"] for row in again["top"]] == [row["score"] for row in printed["top"]]
+    assert ranked(arguments, capsys) == [printed]
+    assert ranked([*arguments, "--seed", "1"], capsys) != [printed]
     assert main(["rank", *map(str, arguments)]) == 0
     assert "configurations are drawn; 0 is the compiler's default" in capsys.readouterr().out
 
@@ -158,7 +157,9 @@ def test_another_kind_of_configurations(
     assert f"node_config_feat: expected tile configurations, as the model of {TILE} ranks, found layout" in error
     assert f"{record}: runs: expected tile configurations" in refused(["--model", tile_model, record], capsys)
     error = refused(["--model", tile_model, program], capsys)
-    assert f"{program}: file: expected a tuning record or an npz file, with tiles to rank, found a compiler's" in error
+    assert (
+        f"{program}: file: expected a tuning record or an npz file, with tiles to rank, found a compiler dump" in error
+    )
 
 
 def test_extra_features_that_are_missing(
@@ -171,7 +172,7 @@ def test_extra_features_that_are_missing(
     path = Path(shutil.copy(graphs[0], tmp_path / "graph.npz"))
     error = refused(["--model", needing, path], capsys)
     assert f"{tmp_path}/graph.extra.npz: file: expected the extra features of graph.npz: fetch with" in error
-    # A protobuf holds them, and so does what was written beside an npz file.
+    # A protobuf contains them, and so does the file next to an npz file.
     ranked(["--model", needing, program], capsys)
     (record,) = read_records(program)
     graph, flat = featurize(record)
@@ -235,7 +236,7 @@ def test_ten_million_configurations_are_refused_by_the_header(
         for member in given.infolist():
             whole = member.filename != "node_config_feat.npy"
             file.writestr(member.filename, given.read(member) if whole else header.getvalue())
-        # The directory says that gigabytes follow; whoever reads them fails.
+        # The directory of the zip file announces gigabytes; reading them fails.
         file.getinfo("node_config_feat.npy").file_size += 4 * int(np.prod(shape))
     error = refused(["--model", model, path], capsys)
     assert f"{path}: node_config_feat: expected at most 1,000,000 configurations of a graph, found 10,000,000" in error
@@ -251,7 +252,7 @@ def test_too_many_runs(model: Path, record: Path, capsys: Capture) -> None:
     assert f"{record}: runs: expected at most 2" in refused(["--model", model, record, *limit], capsys)
 
 
-def test_files_that_are_none(model: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_files_of_another_kind(model: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "text.pb").write_text("HloModule m")
     (tmp_path / "broken.npz").write_bytes(b"PK")
     for path, message in (
@@ -304,37 +305,40 @@ def test_bad_models(
     assert message in error
 
 
-def test_models_that_are_not_there(model: Path, graphs: list[Path], capsys: Capture) -> None:
+def test_models_that_do_not_exist(model: Path, graphs: list[Path], capsys: Capture) -> None:
     assert "nowhere: model: expected a model folder, an MLflow run id" in refused(
         ["--model", "nowhere", *graphs], capsys
     )
     assert "expected a folder, found a file" in refused(["--model", model / SPEC, *graphs], capsys)
 
 
-def test_an_untrained_model_is_told(
+def test_an_untrained_model_is_warned_of(
     linear_model: MakeModel, graphs: list[Path], caplog: pytest.LogCaptureFixture, capsys: Capture
 ) -> None:
     with caplog.at_level(logging.WARNING):
         ranked(["--model", linear_model(steps=0), graphs[0]], capsys)
-    assert "the model was never trained; its scores say nothing" in caplog.text
+    assert "the model was never trained; its scores are meaningless" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--top", "0"], "--top 0: expected at least 1"),
-        (["--memory", "0"], "--memory 0: expected at least 1"),
-        (["--max-configurations", "0"], "--max-configurations 0: expected at least 1"),
-        (["--candidates", "0"], "--candidates 0: expected at least 1"),
-        (["--seed", "-1"], "--seed -1: expected at least 0"),
         (["--json", "--csv", "-"], "give --json or --csv -, not both"),
         (["--csv", "."], "--csv .: a folder"),
         (["--save", __file__], "not a folder"),
     ],
 )
-def test_wrong_usage(arguments: list[str], message: str, capsys: Capture) -> None:
+def test_options_that_contradict(arguments: list[str], message: str, capsys: Capture) -> None:
     assert message in refused(["--model", "m", "x.npz", *arguments], capsys)
 
 
-def test_the_bound_of_memory_changes_nothing(model: Path, graphs: list[Path], capsys: Capture) -> None:
+@pytest.mark.parametrize("option", ["--top", "--memory", "--max-configurations", "--candidates", "--seed"])
+@pytest.mark.parametrize("value", ["-1", "many"])
+def test_numbers_out_of_range(option: str, value: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["rank", "--model", "m", "x.npz", option, value])
+    assert re.search(rf"{option}: .*{value}", capsys.readouterr().err)
+
+
+def test_the_limit_of_memory_changes_no_score(model: Path, graphs: list[Path], capsys: Capture) -> None:
     assert ranked(["--model", model, *graphs, "--memory", "1"], capsys) == ranked(["--model", model, *graphs], capsys)

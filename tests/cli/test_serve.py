@@ -1,0 +1,60 @@
+"""`hlorank serve`: options of the application and its server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hlorank.cli.main import main
+from hlorank.serving.limits import Limits
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Arguments of the application and the server, which are not made."""
+    found: dict[str, Any] = {}
+
+    def make_app(ranker: Any, limits: Limits, timeout: float) -> str:
+        found.update(method=ranker.spec.method, limits=limits, timeout=timeout)
+        return "app"
+
+    monkeypatch.setattr("hlorank.serving.app.make_app", make_app)
+    monkeypatch.setattr("uvicorn.run", lambda app, **options: found.update(app=app, **options))
+    return found
+
+
+def test_defaults(model: Path, served: dict[str, Any]) -> None:
+    assert main(["serve", "--model", str(model)]) == 0
+    address = {"host": "127.0.0.1", "port": 5002}
+    assert served == {"app": "app", "method": "linear_ranking", "limits": Limits(), "timeout": 60} | address
+
+
+def test_options(model: Path, served: dict[str, Any]) -> None:
+    names = list(Limits.model_fields)
+    limits = [f"--max-{name.replace('_', '-')}={number}" for number, name in enumerate(names, start=1)]
+    assert main(["serve", "--model", str(model), "--host", "0.0.0.0", "--port=1", "--timeout=9", *limits]) == 0
+    assert served["limits"].model_dump() == {name: number for number, name in enumerate(names, start=1)}
+    assert (served["host"], served["port"], served["timeout"]) == ("0.0.0.0", 1, 9)
+
+
+@pytest.mark.parametrize("option", ["--max-nodes", "--timeout", "--memory"])
+def test_numbers_out_of_range(option: str, model: Path, served: dict[str, Any], capsys: Capture) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "--model", str(model), option, "0"])
+    assert f"{option}: expected at least 1, found 0" in capsys.readouterr().err
+    assert not served
+
+
+def test_models_that_cannot_be_served(
+    linear_model: Callable[..., Path], served: dict[str, Any], capsys: Capture, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert main(["serve", "--model", "nowhere"]) == 1
+    assert capsys.readouterr().err.startswith("error: nowhere: model: expected a model folder")
+    assert not served
+    assert main(["serve", "--model", str(linear_model(steps=0))]) == 0
+    assert "never trained" in caplog.text
