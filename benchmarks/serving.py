@@ -1,12 +1,11 @@
-"""Configurations a second of ranking, in process and by the HTTP server, for batches of 1 to 1,000 configurations.
+"""Throughput of ranking, in process and over HTTP, for batches of 1 to 1,000 configurations.
 
 A batch is one call of `Ranker.rank` with that many different configurations of one graph, and one request with them as
-an npz file. The graph is unet_3d.4x4.bf16 (3,163 nodes) where there is shared data, else the program of the
-bundled sample with the most configurations. The model is the default of conf/, written after one step: what weights
-hold does not change the cost. The server is `mlflow models serve` with one worker; client and server share the machine,
-each with one thread.
+an npz file. The graph is unet_3d.4x4.bf16 (3,163 nodes) where there is shared data, else the program of the bundled
+sample with the most configurations. The model is the default of conf/ after one step of training, as weights do not
+change the cost. The server is `hlorank serve`; client and server share the machine, with one thread each.
 
-Both are called in turn; a figure is the median of the calls. The first call of each batch size does not count.
+The calls alternate; a figure is the median of their times, without the first call of each batch size.
 
     python benchmarks/serving.py --json benchmarks/results/serving.json
 """
@@ -39,7 +38,7 @@ from hlorank.data.collection import Collection, graph_files, read_graph, write_g
 from hlorank.data.graph import LayoutConfigurations, MeasuredGraph, Measurements
 from hlorank.files import shared_dir, write_json
 from hlorank.serving.ranker import Ranker
-from hlorank.serving.request import request
+from hlorank.serving.request import make_request
 
 UNET = Path("data/tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz")
 COLLECTION = "layout/cpu/random"
@@ -56,9 +55,9 @@ ROW = (
 
 
 def some_model(work: Path) -> Path:
-    """The folder of a model that was trained for one step on the bundled sample, with its run in a store of its own."""
-    little = ("trainer.max_epochs=1", "trainer.steps_per_epoch=1", "trainer.validation_configs=2")
-    config = quality.composed(COLLECTION, little, 0, work)
+    """Train a model for one step on the bundled sample and return its folder."""
+    short = ("trainer.max_epochs=1", "trainer.steps_per_epoch=1", "trainer.validation_configs=2")
+    config = quality.composed(COLLECTION, short, 0, work)
     quality.fetch(config)
     quality.featurize(config)
     quality.train_model(config, work / "model")
@@ -66,7 +65,7 @@ def some_model(work: Path) -> Path:
 
 
 def some_graph(work: Path, quick: bool) -> MeasuredGraph:
-    """A graph with layouts to rank."""
+    """Return a graph with layouts to rank."""
     path = shared_dir() / UNET
     if path.is_file() and not quick:
         return read_graph(path, "layout")
@@ -75,7 +74,7 @@ def some_graph(work: Path, quick: bool) -> MeasuredGraph:
 
 
 def batch(measured: MeasuredGraph, size: int) -> MeasuredGraph:
-    """The graph with so many different configurations, or with all there are."""
+    """Return the graph with `size` different configurations, or with all if there are fewer."""
     configurations = measured.configurations
     assert isinstance(configurations, LayoutConfigurations)
     _, first = np.unique(configurations.codes, axis=0, return_index=True)
@@ -85,15 +84,13 @@ def batch(measured: MeasuredGraph, size: int) -> MeasuredGraph:
 
 
 @contextmanager
-def server(model: str, environment: dict[str, str]) -> Iterator[HTTPConnection]:
-    """A connection to a scoring server of its own."""
+def server(model: Path) -> Iterator[HTTPConnection]:
+    """Run a server of a model, and return a connection to it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("mlflow")), "models", "serve", "-m", model, "--env-manager", "local"]
-    with subprocess.Popen(
-        [*command, "--port", str(port)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
+    command = [str(Path(sys.executable).with_name("hlorank")), "serve", "--model", str(model), "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             with closing(HTTPConnection("127.0.0.1", port)) as connection:
                 start = time.monotonic()
@@ -113,7 +110,7 @@ def server(model: str, environment: dict[str, str]) -> Iterator[HTTPConnection]:
 
 
 def timed(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
-    """The median time of each call, made in turn: at least three times each, and for so long."""
+    """Return the median time of each call; the calls alternate, at least three times, for so many seconds."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
@@ -129,10 +126,10 @@ def timed(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, floa
 def measure(
     ranker: Ranker, connection: HTTPConnection, measured: MeasuredGraph, work: Path, seconds: float
 ) -> dict[str, Any]:
-    """The figures of one batch; makes sure that both answers are the same."""
+    """Return the figures of one batch, after a check that both rankings are equal."""
     path = work / f"{measured.name}.npz"
     write_graph(path, measured)
-    body = json.dumps(request([path], top=len(measured.configurations)))
+    body = json.dumps(make_request([path], top=len(measured.configurations)))
 
     def in_process() -> list[int]:
         order: list[int] = ranker.rank(measured.graph, measured.configurations).tolist()
@@ -141,10 +138,10 @@ def measure(
     def by_server() -> list[int]:
         connection.request("POST", "/invocations", body, {"Content-Type": "application/json"})
         response = connection.getresponse()
-        answer = json.load(response)
+        value = json.load(response)
         if response.status != 200:
-            raise RuntimeError(f"{response.status}: {answer['message']}")
-        return [one["configuration"] for one in answer["predictions"][0]["top"]]
+            raise RuntimeError(f"{response.status}: {value['message']}")
+        return [entry["configuration"] for entry in value["predictions"][0]["top"]]
 
     assert in_process() == by_server()
     taken = timed({"rank": in_process, "server": by_server}, seconds)
@@ -164,18 +161,11 @@ def main() -> None:
     arguments = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="hlorank-serving-"))
     try:
-        import mlflow
-
         folder = some_model(work)
-        environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{work}/mlflow.db"}
-        mlflow.set_tracking_uri(environment["MLFLOW_TRACKING_URI"])
-        from hlorank.serving.registry import register
-
-        name = register(folder, move=True).model
         measured = some_graph(work, arguments.quick)
         print(f"{measured.name}: {measured.graph.nodes:,} nodes\n\n{HEADER}", flush=True)
         results: dict[str, Any] = {"graph": measured.name, "nodes": measured.graph.nodes, "batches": []}
-        with server(f"models:/{name}@champion", environment) as connection:
+        with server(folder) as connection:
             for size in SIZES[::2] if arguments.quick else SIZES:
                 some = batch(measured, size)
                 if len(some.configurations) < size:

@@ -53,17 +53,22 @@ PARSED = {
     "docs/reference/metrics.md": "rankings of all collections",
 }
 """What a page needs that is not executed."""
-# Commands that never end, or take hours, do nothing. A server and the queue's worker are waited for.
+# Commands that never end, or take hours, do nothing. hlorank's server and the queue's worker are waited for.
 PRELUDE = r"""
 make() { case $1 in ui | test) ;; *) command make "$@" ;; esac; }
 python() { case $1 in benchmarks/*) ;; *) command python "${@/n_trials=50/n_trials=2}" ;; esac; }
-hlorank() { case $1 in autotune) command hlorank "$@" --allow-busy --rounds 4 ;; *) command hlorank "$@" ;; esac; }
-curl() { command curl --fail-with-body "$@"; }
-mlflow() {
-  setsid mlflow "$@" > server.log 2>&1 &
-  trap "kill -- -$!" EXIT
-  command curl -s --retry 120 --retry-delay 1 --retry-connrefused http://127.0.0.1:5002/ping || cat server.log
+hlorank() {
+  case $1 in
+    autotune) command hlorank "$@" --allow-busy --rounds 4 ;;
+    serve)
+      setsid hlorank "$@" > server.log 2>&1 &
+      trap "kill -- -$!" EXIT
+      command curl -s --retry 120 --retry-delay 1 --retry-connrefused http://127.0.0.1:5002/ping || cat server.log ;;
+    *) command hlorank "$@" ;;
+  esac
 }
+curl() { command curl --fail-with-body "$@"; }
+mlflow() { :; }
 dvc() {
   command dvc "$@"
   if [ "$1 $2" = "queue start" ]; then

@@ -87,7 +87,9 @@ def test_servers(make_run: MakeRun, tiny_collections: Path, tmp_path: Path) -> N
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         own += ["--port", str(taken.getsockname()[1])]
-        assert subprocess.run(own, env=environment, capture_output=True, check=False).returncode == 1
+        ended = subprocess.run(own, env=environment, capture_output=True, check=False)
+        assert ended.returncode == 3
+        assert b"address already in use" in ended.stderr
 
 
 _RUN = """

@@ -55,7 +55,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal ends the process; the exit status is 1 if the address cannot be used.
+    """Serve until a signal ends the process; uvicorn exits with status 3 if it cannot use the address.
 
     Raises:
         DataError: the model does not exist, is damaged or changed, or another version of hlorank wrote it.
