@@ -44,12 +44,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     limits = parser.add_argument_group("limits of a request")
     for name, field in Limits.model_fields.items():
+        meaning = str(field.description)
         limits.add_argument(
             f"--max-{name.replace('_', '-')}",
             type=at_least(1),
             default=field.default,
             metavar="N",
-            help=f"{field.description} (default: %(default)s)",
+            help=f"{meaning[0].lower()}{meaning[1:-1]} (default: %(default)s)",
         )
     parser.set_defaults(run=run)
 
