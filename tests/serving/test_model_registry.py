@@ -95,13 +95,13 @@ def test_registering_again_makes_no_second_version(make_run: MakeRun) -> None:
     assert len(mlflow.MlflowClient().search_model_versions(f"name='{NAME}'")) == 1
 
 
-def test_like_is_compared_with_like(make_run: MakeRun) -> None:
+def test_only_the_same_metrics_are_compared(make_run: MakeRun) -> None:
     import mlflow
 
     register(make_run({TRAINED: 0.5}))
     other = register(make_run({EVALUATED: 0.9}, steps=4))
     assert not other.champion
-    assert other.reason == "nothing measured both it and the champion, version 1: run the stage evaluate for both"
+    assert other.reason == "it has no metric in common with the champion, version 1: run the stage evaluate for both"
     mlflow.MlflowClient().log_metric(other.run_id, TRAINED, 0.6)
     assert register(other.run_id).reason == "valid tau 0.6000 by training, 0.5000 of the champion, version 1"
     assert champion() == other.version
