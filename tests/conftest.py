@@ -235,8 +235,8 @@ def linear_model(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactor
     from hlorank.config import BaselineConfig
     from hlorank.featurize.feature_store import FeatureStore
     from hlorank.models.baselines.baseline import BaselineSpec, save_baseline
-    from hlorank.models.baselines.linear import Linear
     from hlorank.models.baselines.pooled_features import pooled_columns
+    from hlorank.models.baselines.predictors import Linear
     from hlorank.models.serialization import input_sizes
 
     def make(address: str = "layout:synthetic:random", **changes: Any) -> Path:

@@ -1,4 +1,4 @@
-"""Baselines of every kind in folders: what is saved comes back, and damage is named."""
+"""Folders of baselines: loading returns what was saved, and damage is an error with the name of the file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file, write_json
 from hlorank.models.baselines.baseline import BASELINES, Baseline, BaselineSpec, load_baseline, save_baseline
-from hlorank.models.baselines.linear import Linear
 from hlorank.models.baselines.pooled_features import changed_column, pooled_columns
-from hlorank.models.baselines.predictor import Predictor
-from hlorank.models.baselines.random_ranker import RandomRanker
+from hlorank.models.baselines.predictors import Linear, Predictor, RandomRanker
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.serialization import input_sizes, load_model, sealed
 
@@ -51,7 +49,7 @@ def graph(store: FeatureStore) -> GraphFeatures:
 
 @pytest.fixture
 def predictors(store: FeatureStore) -> dict[str, Predictor]:
-    """One of each kind that tells configurations apart."""
+    """A predictor of each kind, with different scores for different configurations."""
     sizes = input_sizes(store.spec)
     columns, changed = pooled_columns(sizes), changed_column(sizes)
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Trees as plain arrays: sums, and arrays that lead nowhere."""
+"""Trees as plain arrays: sums, and wrong arrays are errors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_sums_of_trees() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
-def test_trees_that_lead_nowhere(name: str, change: Callable[[Any], Any], message: str) -> None:
+def test_wrong_arrays_are_errors(name: str, change: Callable[[Any], Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         replace(make_trees(), **{name: change(getattr(make_trees(), name))}).check(columns=2)
 

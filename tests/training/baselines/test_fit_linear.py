@@ -1,4 +1,4 @@
-"""Linear ranking: the pairs, the minimum that weights are at, and what is found where it is known."""
+"""Linear ranking: the pairs that are drawn, and weights at the minimum of the loss."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from scipy.optimize import minimize
 
 from hlorank.config import Config
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.models.baselines.linear import Linear
 from hlorank.models.baselines.pooled_features import PooledGraph
+from hlorank.models.baselines.predictors import Linear
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.fit_linear import draw_differences, draw_pairs, fit_linear
 
@@ -48,7 +48,7 @@ def test_differences_are_those_of_a_graph(collection: str, small: Settings, stor
     config = small(collection=collection, baseline__pairs_per_graph=40)
     store, sizes = store_of(config), input_sizes(store_of(config).spec)
     names = store.trainable("train")
-    differences = draw_differences(store, names, config)
+    differences = draw_differences(store, names, config.baseline.pairs_per_graph, config.seed)
     assert differences.shape[0] == 40 * len(names)
     of_graph = 1 + sizes.opcodes + sizes.node_columns
     np.testing.assert_array_equal(differences[:, :of_graph], 0)
@@ -66,8 +66,8 @@ def test_weights_are_at_the_minimum(small: Settings, store_of: StoreOf) -> None:
     config = small(baseline__strengths=[0.3, 0.01], baseline__pairs_per_graph=60)
     store = store_of(config)
     names = store.trainable("train")
-    fit = fit_linear(store, names, config)
-    differences = draw_differences(store, names, config)
+    fit = fit_linear(store, names, config.baseline, config.seed)
+    differences = draw_differences(store, names, config.baseline.pairs_per_graph, config.seed)
     assert [candidate.epoch for candidate in fit.candidates] == [1, 2]
     assert fit.rows == 2 * len(differences)
     constant = ~differences.any(axis=0)
@@ -95,7 +95,7 @@ def test_weights_are_at_the_minimum(small: Settings, store_of: StoreOf) -> None:
 def test_scores_are_those_of_each_candidate(small: Settings, store_of: StoreOf) -> None:
     config = small()
     store = store_of(config)
-    fit = fit_linear(store, store.trainable("train"), config)
+    fit = fit_linear(store, store.trainable("train"), config.baseline, config.seed)
     graph = PooledGraph(store.open("valid", store.graphs("valid")[0]), input_sizes(store.spec))
     rows = np.array([3, 0])
     scores = fit.scores(graph, rows)

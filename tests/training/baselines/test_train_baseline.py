@@ -1,4 +1,4 @@
-"""Whole trainings of the baselines: outputs, what valid chooses, determinism, and what MLflow is told."""
+"""Trainings of the baselines: outputs, the choice on valid, determinism, and the MLflow run."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_outputs(
 
 
 def test_losses(small: Settings, tmp_path: Path, history: History) -> None:
-    """Trees fit better and better, weights worse and worse the stronger they are shrunk, rules fit nothing."""
+    """The loss falls with the number of trees and rises with the strength of regularization; rules have none."""
     losses = {}
     for method in BASELINES:
         train_baseline(small(method=method), tmp_path / method)
@@ -126,18 +126,18 @@ def test_the_same_training_gives_the_same_bits(method: str, small: Settings, tmp
     assert same == (method == "default_configuration")
 
 
-@pytest.mark.parametrize(("method", "least"), [("gradient_boosting", 0.5), ("linear_ranking", 0.4)])
+@pytest.mark.parametrize(("method", "min_tau"), [("gradient_boosting", 0.5), ("linear_ranking", 0.4)])
 def test_it_learns(
-    method: str, least: float, small: Settings, store_of: StoreOf, tmp_path: Path, without_valid: None
+    method: str, min_tau: float, small: Settings, store_of: StoreOf, tmp_path: Path, without_valid: None
 ) -> None:
-    """The ranking of the graphs that it was fitted to is far better than chance; the smallest loss is kept for them."""
+    """Training graphs are ranked far better than at random; without valid the smallest training loss is kept."""
     config = small(method=method, baseline__iterations=60)
     assert train_baseline(config, tmp_path / "model") is None
     baseline, spec = load_baseline(tmp_path / "model")
     assert spec.steps == 60 or method == "linear_ranking"
     store = store_of(config)
     graphs = [store.open("train", name) for name in store.graphs("train")]
-    assert min(kendall_tau(baseline.score(graph, 2**30), graph.targets()[1]) for graph in graphs) > least
+    assert min(kendall_tau(baseline.score(graph, 2**30), graph.targets()[1]) for graph in graphs) > min_tau
 
 
 @every_baseline
@@ -166,12 +166,12 @@ def test_nothing_to_train_on(
     history: History,
     runs: Runs,
 ) -> None:
-    """A rule needs nothing."""
+    """A rule needs no graphs."""
     monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: [])
     config, rule = small(method=method), method in RULES
     with caplog.at_level(logging.WARNING):
         assert train_baseline(config, tmp_path / "model") is None
-    assert ("nothing is left to train on" in caplog.text) == (not rule)
+    assert ("no graph to train on" in caplog.text) == (not rule)
     baseline, spec = load_baseline(tmp_path / "model")
     assert spec.steps == int(rule)
     graph = store_of(config).open("test", store_of(config).graphs("test")[0])
@@ -183,11 +183,7 @@ def test_nothing_to_train_on(
 
 def test_tiles_have_no_default(small: Settings, tmp_path: Path, runs: Runs) -> None:
     config = small(method="default_configuration", collection="tile:synthetic")
-    expected = (
-        r"method=default_configuration: tile:synthetic does not say .*; "
-        r"set method to one of gradient_boosting, linear_ranking, random, or"
-    )
-    with pytest.raises(ConfigError, match=expected):
+    with pytest.raises(ConfigError, match=r"method=default_configuration: .*tile:synthetic"):
         train_baseline(config, tmp_path / "model")
     assert not runs(config)
     assert not (tmp_path / "model").exists()

@@ -1,1 +1,1 @@
-"""Rankers that see no edges and are no neural networks: arrays that score configurations."""
+"""Rankers without message passing or neural networks: arrays that score pooled features of configurations."""

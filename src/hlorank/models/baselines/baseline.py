@@ -13,10 +13,8 @@ from safetensors.numpy import load_file, save
 from hlorank.config import BaselineConfig
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import SPEC, DataError
-from hlorank.models.baselines.linear import Linear
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
-from hlorank.models.baselines.predictor import Predictor
-from hlorank.models.baselines.random_ranker import RandomRanker
+from hlorank.models.baselines.predictors import Linear, Predictor, RandomRanker
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.inputs import InputSizes
 from hlorank.models.serialization import Spec, input_sizes, read_folder, save_folder
@@ -26,9 +24,9 @@ RANDOM, DEFAULT_CONFIGURATION = "random", "default_configuration"
 BASELINES: Mapping[str, type[Predictor]] = MappingProxyType(
     {GRADIENT_BOOSTING: Trees, LINEAR_RANKING: Linear, RANDOM: RandomRanker, DEFAULT_CONFIGURATION: Linear}
 )
-"""Methods whose models are no cost models of `models.cost_model`, and what they are instead."""
+"""Predictors of the baselines by name; a baseline is chosen by `method` like a training method."""
 
-_COLUMN_BYTES = 16  # what a configuration takes of memory while it is scored, for each column
+_COLUMN_BYTES = 16  # memory of a configuration while it is scored, for each column
 
 
 class BaselineSpec(Spec):
@@ -42,8 +40,8 @@ class Baseline:
     """A predictor on the graphs of one collection.
 
     Args:
-        predictor: scores configurations.
-        sizes: those of the collection.
+        predictor: of scores.
+        sizes: of the collection's inputs.
     """
 
     def __init__(self, predictor: Predictor, sizes: InputSizes) -> None:
@@ -51,12 +49,12 @@ class Baseline:
         self.sizes = sizes
 
     def score(self, graph: GraphFeatures, memory_bytes: int) -> NDArray[np.float64]:
-        """Scores all distinct configurations of a graph.
+        """Score all distinct configurations of a graph.
 
         Args:
             graph: the graph.
-            memory_bytes: bound of what is held at once of pooled features, and of what is computed from them; at
-                least one configuration is.
+            memory_bytes: bound of the pooled features and temporary arrays in memory at once; at least one
+                configuration is scored at once.
 
         Returns:
             (distinct,) float64, larger = slower.
@@ -69,17 +67,17 @@ class Baseline:
         return np.concatenate([self.predictor.score(pooled, rows) for rows in chunks])
 
     def embed(self, graph: GraphFeatures) -> NDArray[np.float64]:
-        """What all distinct configurations of a graph are scored by: (distinct, width) float64."""
+        """Return the inputs of the predictor for all distinct configurations of a graph: (distinct, width) float64."""
         return self.predictor.embed(PooledGraph(graph, self.sizes), np.arange(graph.distinct))
 
 
 def save_baseline(folder: Path, predictor: Predictor, spec: BaselineSpec) -> None:
-    """Writes a baseline."""
+    """Write a baseline into a model folder."""
     save_folder(folder, save(dict(vars(predictor))), spec)
 
 
 def load_baseline(folder: Path) -> tuple[Baseline, BaselineSpec]:
-    """Reads what `save_baseline` wrote.
+    """Read a baseline from a model folder.
 
     Raises:
         DataError: a file is missing or damaged, or the arrays do not fit the specification.

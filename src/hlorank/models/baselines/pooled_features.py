@@ -16,16 +16,16 @@ from hlorank.models.inputs import InputSizes
 
 _CHUNK_BYTES = 16 * 2**20
 _VALUES = np.arange(LAYOUT_MIN, LAYOUT_MAX + 1)
-_CODE_BYTES = 32  # of temporary arrays, for each configurable node of a configuration
+_CODE_BYTES = 32  # temporary arrays for each configurable node of a configuration
 
 
 def pooled_columns(sizes: InputSizes) -> int:
-    """The number of columns of `PooledGraph.rows` for graphs of these sizes."""
+    """Return the number of columns of `PooledGraph.rows` for graphs of these sizes."""
     return sizes.tile_columns + _of_nodes(sizes) if sizes.kind == "tile" else changed_column(sizes) + _of_nodes(sizes)
 
 
 def changed_column(sizes: InputSizes) -> int:
-    """The column of `PooledGraph.rows` of layout graphs that holds the share of configurable nodes that are changed."""
+    """Return the column of `PooledGraph.rows` with the share of changed configurable nodes, for layout graphs."""
     return _of_nodes(sizes) + LAYOUT_VALUES * len(_VALUES)
 
 
@@ -34,18 +34,18 @@ def _of_nodes(sizes: InputSizes) -> int:
 
 
 class PooledGraph:
-    """What a model without message passing knows of the distinct configurations of a graph.
+    """Features of a graph's distinct configurations, without message passing.
 
-    Of the graph: log(1 + nodes), the share of each opcode, the mean of the numeric node features. Of a layout
-    configuration: how often each value stands in each of its 18 places, as a share of the configurable nodes; the
-    share of these nodes that it changes, overall and by opcode; and the sum of the numeric features of the changed
-    nodes, as a share of all configurable ones. A node is changed where its layout is not its most frequent one among
-    the graph's distinct configurations, which for `default` search and for measured data is mostly the compiler's own.
-    Of a tile configuration: its features.
+    - Of the graph: log(1 + nodes), the share of each opcode, the mean of the numeric node features.
+    - Of a layout configuration: the frequency of each value at each of its 18 positions, the share of nodes that it
+      changes, the same by opcode, and the sum of the numeric features of the changed nodes; all divided by the number
+      of configurable nodes. A node is changed if its layout is not its most frequent one among the graph's distinct
+      configurations, which for `default` search and for measured data is mostly the compiler's own.
+    - Of a tile configuration: its features.
 
     Args:
         graph: the graph.
-        sizes: those of its collection.
+        sizes: of its collection's inputs.
     """
 
     def __init__(self, graph: GraphFeatures, sizes: InputSizes) -> None:
@@ -58,7 +58,7 @@ class PooledGraph:
         return self._graph.name
 
     def rows(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The features of some distinct configurations, each row independent of the others.
+        """Compute the features of some distinct configurations, each independently of the others.
 
         Args:
             rows: (configurations,) int64, indices of distinct configurations.
@@ -91,7 +91,7 @@ class PooledGraph:
 
 
 class _PooledLayouts:
-    """What a layout configuration adds."""
+    """The features of layout configurations."""
 
     def __init__(self, graph: GraphFeatures, opcodes: int) -> None:
         layouts = graph.configurations
@@ -104,7 +104,7 @@ class _PooledLayouts:
         self._of_node = np.hstack([np.ones_like(opcode[:, :1]), opcode, graph.node_feat[nodes]], dtype=np.float32)
 
     def __call__(self, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float32]:
-        # Sparse, so that the codebook's length does not matter and each row is summed up in the order of its nodes.
+        # Sparse: independent of the codebook's length, and each row is summed in the order of its nodes.
         count, nodes = codes.shape
         place = csr_array(
             (np.ones(codes.size, np.float32), codes.ravel().astype(np.int32), nodes * np.arange(count + 1)),
@@ -116,6 +116,6 @@ class _PooledLayouts:
 
 
 def _most_frequent(layouts: LayoutFeatures) -> NDArray[np.int64]:
-    """The code that each configurable node has most often, the smallest of those that tie."""
+    """Return the most frequent code of each configurable node, the smallest of those that tie."""
     usual = [np.bincount(column).argmax() for _, block in column_blocks(layouts.codes) for column in block]
     return np.array(usual, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Boosted regression trees on pooled features. Fitted trees are plain arrays; nothing is pickled."""
+"""Boosted regression trees on pooled features, as plain arrays that can be saved without pickle."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.models.baselines.pooled_features import PooledGraph
-from hlorank.models.baselines.predictor import Predictor, check_array, check_values
+from hlorank.models.baselines.predictors import Predictor, check_array, check_values
 
 _DTYPES: dict[str, Any] = {
     **dict.fromkeys(("root", "feature", "left", "right"), np.int32),
     **dict.fromkeys(("threshold", "value", "base"), np.float64),
 }
-_TREE_BYTES = 64  # what a configuration takes of memory while it is scored, for each tree
+_TREE_BYTES = 64  # memory of a configuration while it is scored, for each tree
 
 
 @dataclass(frozen=True, eq=False)
 class Trees(Predictor):
-    """Regression trees whose values are summed, all their nodes one after the other; children follow their parent.
+    """Sum of regression trees. The nodes of all trees are in one array; children come after their parent.
 
     Attributes:
         root: (trees,) int32, the first node of each tree.
-        feature: (nodes,) int32, the column that a node looks at; 0 for a leaf.
-        threshold: (nodes,) float64; a row goes left where its value is at most this, else right.
-        left: (nodes,) int32; a leaf names itself, on both sides.
-        right: (nodes,) int32.
-        value: (nodes,) float64, what a leaf adds; 0 for the other nodes.
-        base: (1,) float64, what no tree changes.
+        feature: (nodes,) int32, the column that a node compares; 0 for a leaf.
+        threshold: (nodes,) float64; the next node of a row is `left` if its value is at most this, else `right`.
+        left: (nodes,) int32; for a leaf its own number.
+        right: (nodes,) int32; for a leaf its own number.
+        value: (nodes,) float64, the summand of a leaf; 0 for other nodes.
+        base: (1,) float64, a constant summand.
     """
 
     root: NDArray[np.int32]
@@ -42,17 +42,17 @@ class Trees(Predictor):
 
     @classmethod
     def none(cls) -> Trees:
-        """No trees: every score is 0."""
+        """Return no trees, with which every score is 0."""
         return cls(**{name: np.zeros(int(name == "base"), dtype) for name, dtype in _DTYPES.items()})
 
     def first(self, count: int) -> Trees:
-        """The first trees, `count` of them."""
+        """Return the first `count` trees."""
         nodes = self.root[count] if count < len(self.root) else len(self.value)
         cut = {name: array[: count if name == "root" else nodes] for name, array in vars(self).items()}
         return Trees(**cut | {"base": self.base})
 
     def staged(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
-        """The sums over the first 0, 1, 2, ... trees, added up one after the other.
+        """Compute the sums over the first 0, 1, 2, ... trees, in the order of the trees.
 
         Args:
             x: (rows, columns).
@@ -63,7 +63,7 @@ class Trees(Predictor):
         count, trees = len(x), len(self.root)
         values, first = x.ravel(), np.repeat(np.arange(count) * x.shape[1], trees)
         node = np.tile(self.root, count)
-        inner = np.flatnonzero(self.left[node] != node)  # the pairs of a row and a tree that are not at a leaf yet
+        inner = np.flatnonzero(self.left[node] != node)  # pairs of a row and a tree that have not reached a leaf
         while len(inner):
             at = node[inner]
             below = values[first[inner] + self.feature[at]] <= self.threshold[at]
@@ -74,22 +74,22 @@ class Trees(Predictor):
 
     @property
     def row_bytes(self) -> int:
-        """What a configuration takes of memory while it is scored, beside its pooled features."""
+        """Bytes of memory that a configuration needs while it is scored, besides its pooled features."""
         return _TREE_BYTES * len(self.root)
 
     def score(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The sums over all trees: (configurations,) float64."""
+        """Compute the sums over all trees: (configurations,) float64."""
         return self.staged(graph.rows(rows))[:, -1]
 
     def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The pooled features: (configurations, columns) float64."""
+        """Return the pooled features: (configurations, columns) float64."""
         return graph.rows(rows).astype(np.float64)
 
     def check(self, columns: int) -> None:
-        """Makes sure that every row of this many columns reaches a leaf of each tree.
+        """Check that every row of this many columns reaches a leaf of each tree.
 
         Raises:
-            DataError: an array has another dtype or shape, or names a node or a column that it must not.
+            DataError: an array has a wrong dtype or shape, or contains a node or column out of range.
         """
         nodes = len(self.value)
         for name, array in vars(self).items():

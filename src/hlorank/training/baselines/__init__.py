@@ -1,1 +1,1 @@
-"""Trainings of the baselines: how each is fitted, and what all of them share."""
+"""Training of the baselines: a fit for each, and the steps that all of them share."""

@@ -1,4 +1,4 @@
-"""What fitting a baseline gives: candidates, of which valid chooses one."""
+"""Results of fitting a baseline, and the baselines that need no fitting."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.models.baselines.pooled_features import PooledGraph
-from hlorank.models.baselines.predictor import Predictor
+from hlorank.config import BaselineConfig
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
+from hlorank.models.baselines.predictors import Linear, Predictor, RandomRanker
+from hlorank.models.serialization import input_sizes
 
 
 class Candidate(NamedTuple):
-    """One of several ways to rank.
+    """One of several predictors, of which the validation graphs choose the best.
 
     Attributes:
-        predictor: scores configurations.
+        predictor: of scores.
         epoch: its number in the history, increasing.
-        steps: taken to fit it; 1 for a rule.
+        steps: trees, or iterations of a solver; 1 for a rule.
         train_loss: None for a rule.
     """
 
@@ -31,12 +34,13 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Candidates, and what they cost.
+    """Candidates, and the cost of fitting them.
 
     Attributes:
         candidates: at least one.
-        scores: (configurations, candidates) float64, larger = slower, of distinct configurations of a graph.
-        rows: configurations that a step looks at.
+        scores: function of a graph and distinct configurations to (configurations, candidates) float64, larger =
+            slower.
+        rows: number of configurations that a step reads.
         step_seconds: time of one step; None for a rule, which takes none.
     """
 
@@ -44,3 +48,21 @@ class Fit:
     scores: Callable[[PooledGraph, NDArray[np.int64]], NDArray[np.float64]]
     rows: int
     step_seconds: float | None
+
+
+def random_scores(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:  # noqa: ARG001 - not fitted
+    """Return random scores, drawn from the seed."""
+    return _rule(RandomRanker(np.array([seed], dtype=np.int64)))
+
+
+def changed_share(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:  # noqa: ARG001 - not fitted
+    """Return the share of configurable nodes with an unusual layout as score: the default configuration ranks first."""
+    sizes = input_sizes(store.spec)
+    return _rule(Linear.of_column(changed_column(sizes), pooled_columns(sizes)))
+
+
+def _rule(predictor: Predictor) -> Fit:
+    def scores(graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        return predictor.score(graph, rows)[:, None]
+
+    return Fit([Candidate(predictor, epoch=1, steps=1, train_loss=None)], scores, rows=0, step_seconds=None)

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import sklearn
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from hlorank.config import Config
+from hlorank.config import BaselineConfig
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.models.baselines.pooled_features import PooledGraph
 from hlorank.models.baselines.trees import Trees
@@ -21,16 +22,16 @@ from hlorank.training.random_streams import Stream, generator
 
 log = logging.getLogger(__name__)
 
-_STAGES = 50  # numbers of trees that are tried, at most
+_MAX_CANDIDATES = 50
 _ROWS_AT_ONCE = 1024
 
 
 class Sample(NamedTuple):
-    """The rows that trees are fitted to.
+    """Training rows of the trees.
 
     Attributes:
         x: (rows, columns) float32, pooled features.
-        y: (rows,) float64, log runtimes, standardised within each graph: mean 0, standard deviation 1.
+        y: (rows,) float64, log runtimes, standardized within each graph: mean 0, standard deviation 1.
         weight: (rows,) float64, 1 on average; each graph has the same sum.
     """
 
@@ -39,12 +40,18 @@ class Sample(NamedTuple):
     weight: NDArray[np.float64]
 
 
-def fit_trees(store: FeatureStore, names: Sequence[str], config: Config) -> Fit:
-    """Fits trees to these graphs of train; the candidates are the first 1, 2, ... of them, 50 numbers at most.
+def fit_trees(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:
+    """Fit trees to training graphs, with the first 1, 2, ... trees as candidates, at most 50 of them.
 
-    Steps and epochs are trees, the loss is the mean squared error of runtimes standardised within each graph.
+    Steps and epochs are trees; the loss is the mean squared error of log runtimes standardized within each graph.
+
+    Args:
+        store: of the collection.
+        names: graphs of train.
+        settings: of the baseline.
+        seed: of the sample and of scikit-learn.
     """
-    settings, sample = config.baseline, draw_sample(store, names, config)
+    sample = draw_sample(store, names, settings.rows_per_graph, seed)
     log.info("fitting %d trees to %d rows of %d columns", settings.iterations, *sample.x.shape)
     regressor = HistGradientBoostingRegressor(
         learning_rate=settings.learning_rate,
@@ -52,33 +59,34 @@ def fit_trees(store: FeatureStore, names: Sequence[str], config: Config) -> Fit:
         max_leaf_nodes=settings.leaves,
         min_samples_leaf=settings.min_leaf,
         l2_regularization=settings.l2,
-        early_stopping=False,  # graphs are held out, not rows
-        random_state=config.seed,
+        early_stopping=False,  # validation graphs decide, not held-out rows
+        random_state=seed,
     )
     start = time.perf_counter()
     trees = trees_of(regressor.fit(sample.x, sample.y, sample.weight))
     seconds = (time.perf_counter() - start) / settings.iterations
+    check_trees(trees, regressor, sample.x[:_ROWS_AT_ONCE])
     fitted = len(trees.root)
-    counts = np.unique(np.linspace(1, fitted, min(fitted, _STAGES)).round().astype(np.int64))
+    counts = np.unique(np.linspace(1, fitted, min(fitted, _MAX_CANDIDATES)).round().astype(np.int64))
 
     def scores(graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        return trees.staged(graph.rows(rows))[:, counts]  # one pass for all of them
+        return trees.staged(graph.rows(rows))[:, counts]  # one pass for all candidates
 
     losses = _losses(trees, counts, sample).tolist()
     candidates = [Candidate(trees.first(n), n, n, loss) for n, loss in zip(counts.tolist(), losses, strict=True)]
     return Fit(candidates, scores, len(sample.x), seconds)
 
 
-def draw_sample(store: FeatureStore, names: Sequence[str], config: Config) -> Sample:
-    """At most `baseline.rows_per_graph` targets of each of these graphs of train."""
-    sizes, most = input_sizes(store.spec), config.baseline.rows_per_graph
+def draw_sample(store: FeatureStore, names: Sequence[str], max_rows: int, seed: int) -> Sample:
+    """Draw at most `max_rows` targets of each of the training graphs `names`."""
+    sizes = input_sizes(store.spec)
     xs, ys = [], []
     for number, name in enumerate(names):
         graph = store.open("train", name)
         rows, labels = graph.targets()
         logs = np.log(labels)
-        rng = generator(config.seed, Stream.TREES, number)
-        drawn = np.sort(rng.choice(len(rows), size=min(most, len(rows)), replace=False))
+        rng = generator(seed, Stream.TREES, number)
+        drawn = np.sort(rng.choice(len(rows), size=min(max_rows, len(rows)), replace=False))
         xs.append(PooledGraph(graph, sizes).rows(rows[drawn]))
         ys.append((logs[drawn] - logs.mean()) / logs.std())
     counts = np.array([len(y) for y in ys])
@@ -86,9 +94,11 @@ def draw_sample(store: FeatureStore, names: Sequence[str], config: Config) -> Sa
 
 
 def trees_of(regressor: HistGradientBoostingRegressor) -> Trees:
-    """The trees of a fitted regressor without categories, on data without missing values.
+    """Return the trees of a fitted regressor without categorical features or missing values.
 
-    They lie in private attributes of scikit-learn, which are read here and nowhere else: as they are in 1.9.1.
+    scikit-learn has no public access to the nodes of a histogram gradient boosting, so this function, and no other,
+    reads two private attributes; hence the upper bound of its version in pyproject.toml. `check_trees` compares the
+    result with the public `predict`, so that a change of these attributes cannot give wrong scores.
     """
     trees = [predictor.nodes for (predictor,) in regressor._predictors]
     counts = np.array([len(nodes) for nodes in trees])
@@ -105,8 +115,20 @@ def trees_of(regressor: HistGradientBoostingRegressor) -> Trees:
     )
 
 
+def check_trees(trees: Trees, regressor: HistGradientBoostingRegressor, x: NDArray[np.float32]) -> None:
+    """Check the result of `trees_of`.
+
+    Raises:
+        RuntimeError: the scores of some rows `x` are not those of scikit-learn.
+    """
+    if not np.array_equal(trees.staged(x)[:, -1], regressor.predict(x)):
+        raise RuntimeError(
+            f"trees_of does not fit scikit-learn {sklearn.__version__}: install the version of constraints.txt"
+        )
+
+
 def _losses(trees: Trees, counts: NDArray[np.int64], sample: Sample) -> NDArray[np.float64]:
-    """(counts,) weighted mean squared errors of the first trees, for some numbers of them."""
+    """Compute the weighted mean squared error of the first trees for each of some numbers of trees: (counts,)."""
     total = np.zeros(len(counts))
     for start in range(0, len(sample.x), _ROWS_AT_ONCE):
         rows = slice(start, start + _ROWS_AT_ONCE)

@@ -1,4 +1,4 @@
-"""One training of a baseline: it is fitted to the graphs of train, and valid chooses among what that gives."""
+"""Training of a baseline: fit it to the graphs of train, and choose among its candidates on valid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hlorank import __version__
-from hlorank.config import Config, ConfigError
+from hlorank.config import BaselineConfig, Config, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import fingerprint
@@ -27,17 +27,15 @@ from hlorank.models.baselines.baseline import (
     BaselineSpec,
     save_baseline,
 )
-from hlorank.models.baselines.linear import Linear
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
-from hlorank.models.baselines.predictor import Predictor
+from hlorank.models.baselines.predictors import Linear, Predictor
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import input_sizes
 from hlorank.tracking import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
-from hlorank.training.baselines.candidates import Fit
+from hlorank.training.baselines.candidates import Fit, changed_share, random_scores
 from hlorank.training.baselines.fit_linear import fit_linear
 from hlorank.training.baselines.fit_trees import fit_trees
-from hlorank.training.baselines.rules import changed_share, random_scores
 from hlorank.training.callbacks import peak_memory_bytes
 from hlorank.training.mlflow_run import keep_record, one_process, take_finished, training_run
 from hlorank.training.step_data import usable_graphs, validation_targets
@@ -46,14 +44,15 @@ log = logging.getLogger(__name__)
 
 
 class Recipe(NamedTuple):
-    """How a baseline comes about.
+    """Fitting of a baseline.
 
     Attributes:
-        fit: to some graphs of train, by name.
-        untrained: of this many columns, where there is nothing to train on; None for a rule, which needs nothing.
+        fit: function of the store, the names of training graphs, the settings and the seed.
+        untrained: function of the number of columns, for a collection without graphs to train on; None for a rule,
+            which needs none.
     """
 
-    fit: Callable[[FeatureStore, Sequence[str], Config], Fit]
+    fit: Callable[[FeatureStore, Sequence[str], BaselineConfig, int], Fit]
     untrained: Callable[[int], Predictor] | None
 
 
@@ -68,13 +67,13 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 
 
 class Epoch(NamedTuple):
-    """A row of the history: one candidate.
+    """A candidate as a row of the history.
 
     Attributes:
         epoch: its number.
-        train_loss: of what it was fitted to, None for a rule.
-        valid_kendall_tau: mean over the validation graphs, None without any.
-        step_seconds: time of one step, None for a rule.
+        train_loss: None for a rule.
+        valid_kendall_tau: mean over the validation graphs; None without such graphs.
+        step_seconds: time of one step; None for a rule.
     """
 
     epoch: int
@@ -84,11 +83,11 @@ class Epoch(NamedTuple):
 
 
 def train_baseline(config: Config, output: Path) -> float | None:
-    """Fits the baseline `method` to one collection; valid chooses among its candidates.
+    """Fit the baseline `method` to one collection, and choose among its candidates on valid.
 
     Writes the model folder (weights.safetensors, spec.json, history.csv, run.json) and one MLflow run, as all
-    trainings do; an epoch is a candidate. It takes the graphs whole, needs no segments, and starts anew where it was
-    interrupted. The same seed gives the same bytes.
+    trainings do; an epoch is a candidate. Graphs are read whole, without segments. An interrupted training starts
+    again from the beginning. The same seed gives the same bytes.
 
     Args:
         config: the whole configuration.
@@ -99,7 +98,7 @@ def train_baseline(config: Config, output: Path) -> float | None:
 
     Raises:
         DataError: features are missing or damaged.
-        ConfigError: a number is too small, or the collection has no default configuration.
+        ConfigError: `method` is default_configuration, and `collection` one of tiles.
     """
     collection = Collection.parse(config.collection)
     _check(config, collection)
@@ -126,24 +125,24 @@ def train_baseline(config: Config, output: Path) -> float | None:
 
 
 def _fit(config: Config, spec: BaselineSpec, key: str, store: FeatureStore, output: Path) -> float | None:
-    """Fits and records; `key` is the fingerprint of the training."""
+    """Fit and record; `key` is the fingerprint of the training."""
     started, recipe = time.perf_counter(), RECIPES[config.method]
     train, valid = usable_graphs(store, config.trainer.validation_configs, config.seed)
     with training_run(
         config.tracking, spec, config.model_dump(mode="json"), key, store.fingerprint, bool(train)
     ) as run_id:
         if train or recipe.untrained is None:
-            fit = recipe.fit(store, train, config)
+            fit = recipe.fit(store, train, config.baseline, config.seed)
             history = _history(fit, store, valid, config)
             _log_history(history, fit, time.perf_counter() - started)
             if not valid:
-                log.warning("no graph of valid can be ranked: what has the smallest training loss is kept")
+                log.warning("no graph of valid can be ranked: the candidate with the smallest training loss is kept")
             best = max(range(len(history)), key=lambda number: _merit(history[number]))
             tau = history[best].valid_kendall_tau
             predictor, epoch, steps, _ = fit.candidates[best]
             log.info("epoch %d is kept", epoch)
         else:
-            log.warning("%s: nothing is left to train on; the model scores all configurations alike", spec.collection)
+            log.warning("%s: no graph to train on; the model gives all configurations the same score", spec.collection)
             predictor, steps = recipe.untrained(pooled_columns(input_sizes(store.spec))), 0
             history, tau = [], None
         save_baseline(output, predictor, spec.model_copy(update={"steps": steps}))
@@ -156,13 +155,13 @@ def _check(config: Config, collection: Collection) -> None:
     if config.method == DEFAULT_CONFIGURATION and collection.kind == "tile":
         others = ", ".join(name for name in BASELINES if name != DEFAULT_CONFIGURATION)
         raise ConfigError(
-            f"method={config.method}: {collection} does not say which tile is the compiler's own; set method to one of "
+            f"method={config.method}: {collection} does not record the compiler's own tile; set method to one of "
             f"{others}, or collection to one of layouts"
         )
 
 
 def _history(fit: Fit, store: FeatureStore, valid: Sequence[str], config: Config) -> list[Epoch]:
-    """One row for each candidate."""
+    """Return a row for each candidate."""
     sizes = input_sizes(store.spec)
     taus = []
     for name in valid:
@@ -177,12 +176,18 @@ def _history(fit: Fit, store: FeatureStore, valid: Sequence[str], config: Config
 
 
 def _merit(epoch: Epoch) -> float:
-    """What the best epoch has most of: tau, or without any of it a small loss. The first of those that tie is best."""
+    """Return the value that the best epoch maximizes: tau, or without validation graphs the negative training loss."""
     return epoch.valid_kendall_tau if epoch.valid_kendall_tau is not None else -(epoch.train_loss or 0.0)
 
 
 def _log_history(history: Sequence[Epoch], fit: Fit, seconds: float) -> None:
-    """Logs what each candidate came to; `seconds` is what all took, of which an earlier one needed fewer steps."""
+    """Log the metrics of each candidate.
+
+    Args:
+        history: of the candidates.
+        fit: the candidates.
+        seconds: time of the whole training, of which an earlier candidate needs fewer steps.
+    """
     import mlflow
 
     last = fit.candidates[-1].steps
@@ -191,8 +196,8 @@ def _log_history(history: Sequence[Epoch], fit: Fit, seconds: float) -> None:
         known = {name: value for name, value in figures.items() if value is not None}
         shown = ", ".join(f"{name} {value:.4f}" for name, value in known.items())
         log.info("epoch %d of %d: %s", epoch.epoch, history[-1].epoch, shown)
-        spared = (last - candidate.steps) * (fit.step_seconds or 0.0)
-        mlflow.log_metrics({**known, TRAIN_SECONDS: seconds - spared}, step=epoch.epoch)
+        saved = (last - candidate.steps) * (fit.step_seconds or 0.0)
+        mlflow.log_metrics({**known, TRAIN_SECONDS: seconds - saved}, step=epoch.epoch)
     cost = {"train/peak_memory_bytes": float(peak_memory_bytes())}
     if fit.step_seconds is not None:
         cost |= {"train/step_seconds": fit.step_seconds, "train/configs_per_second": fit.rows / fit.step_seconds}

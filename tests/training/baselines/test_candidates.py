@@ -1,4 +1,4 @@
-"""Rules: the default configuration ranks first, and chance follows the seed."""
+"""Rules: the default configuration ranks first, and random scores depend on the seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import LayoutFeatures
 from hlorank.models.baselines.pooled_features import PooledGraph
 from hlorank.models.serialization import input_sizes
-from hlorank.training.baselines.rules import changed_share, random_scores
+from hlorank.training.baselines.candidates import changed_share, random_scores
 
 Settings = Callable[..., Config]
 StoreOf = Callable[[Config], FeatureStore]
@@ -20,7 +20,7 @@ StoreOf = Callable[[Config], FeatureStore]
 def test_configurations_score_by_the_share_of_nodes_they_change(small: Settings, store_of: StoreOf) -> None:
     config = small(method="default_configuration")
     store = store_of(config)
-    fit = changed_share(store, [], config)
+    fit = changed_share(store, [], config.baseline, config.seed)
     (candidate,) = fit.candidates
     assert (candidate.steps, candidate.train_loss, fit.step_seconds) == (1, None, None)
     features = store.open("valid", store.graphs("valid")[0])
@@ -33,7 +33,8 @@ def test_configurations_score_by_the_share_of_nodes_they_change(small: Settings,
     assert len(np.unique(scores)) > 2
 
 
-def test_chance_follows_the_seed(small: Settings, store_of: StoreOf) -> None:
-    store = store_of(small())
-    seeds = [vars(random_scores(store, [], small(seed=seed)).candidates[0].predictor)["seed"] for seed in (0, 5)]
+def test_random_scores_depend_on_the_seed(small: Settings, store_of: StoreOf) -> None:
+    config = small()
+    fits = [random_scores(store_of(config), [], config.baseline, seed) for seed in (0, 5)]
+    seeds = [vars(fit.candidates[0].predictor)["seed"] for fit in fits]
     np.testing.assert_array_equal(seeds, np.array([[0], [5]], dtype=np.int64), strict=True)

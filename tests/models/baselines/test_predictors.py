@@ -1,4 +1,4 @@
-"""Weighted sums of pooled features: exact on numbers, and arrays that are something else."""
+"""Predictors: weighted sums and random scores are exact, and wrong arrays are errors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
-from hlorank.models.baselines.linear import Linear
 from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
+from hlorank.models.baselines.predictors import Linear, RandomRanker
 from hlorank.models.inputs import InputSizes
 
 SIZES = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
@@ -20,8 +21,13 @@ COLUMNS = pooled_columns(SIZES)
 
 
 @pytest.fixture
-def graph(make_features: Callable[..., GraphFeatures]) -> PooledGraph:
-    return PooledGraph(make_features(dtype=np.float32), SIZES)
+def features(make_features: Callable[..., GraphFeatures]) -> GraphFeatures:
+    return make_features(dtype=np.float32)
+
+
+@pytest.fixture
+def graph(features: GraphFeatures) -> PooledGraph:
+    return PooledGraph(features, SIZES)
 
 
 @pytest.fixture
@@ -42,7 +48,7 @@ def test_scores_are_sums_of_the_embedding(linear: Linear, graph: PooledGraph) ->
     assert linear.score(graph, rows[:0]).shape == (0,)
 
 
-def test_a_single_column_and_none(graph: PooledGraph) -> None:
+def test_a_single_column_and_no_weights(graph: PooledGraph) -> None:
     column, rows = changed_column(SIZES), np.arange(12)
     of_column = Linear.of_column(column, COLUMNS)
     of_column.check(COLUMNS)
@@ -62,6 +68,47 @@ def test_a_single_column_and_none(graph: PooledGraph) -> None:
         ("scale", lambda a: a + np.inf, "scale: expected finite"),
     ],
 )
-def test_arrays_of_something_else(name: str, change: Callable[[Any], Any], message: str, linear: Linear) -> None:
+def test_wrong_arrays_are_errors(name: str, change: Callable[[Any], Any], message: str, linear: Linear) -> None:
     with pytest.raises(DataError, match=message):
         replace(linear, **{name: change(getattr(linear, name))}).check(COLUMNS)
+
+
+def random_ranker(seed: int) -> RandomRanker:
+    return RandomRanker(np.array([seed], dtype=np.int64))
+
+
+def test_random_scores_depend_on_seed_name_and_row_only(
+    features: GraphFeatures, make_features: Callable[..., GraphFeatures]
+) -> None:
+    rows = np.arange(12)
+
+    def scores(seed: int, graph: GraphFeatures, rows: NDArray[np.int64] = rows) -> NDArray[np.float64]:
+        return random_ranker(seed).score(PooledGraph(graph, SIZES), rows)
+
+    first = scores(3, features)
+    assert len(set(first.tolist())) == 12
+    assert 0 <= first.min() < first.max() < 1
+    np.testing.assert_array_equal(scores(3, make_features(seed=8, nodes=40, distinct=30)), first)
+    np.testing.assert_array_equal(scores(3, features, np.array([7, 2, 2])), first[[7, 2, 2]])
+    assert scores(3, features, rows[:0]).shape == (0,)
+    others = (scores(4, features), scores(3, replace(features, name="other")))
+    assert not any(set(first.tolist()) & set(other.tolist()) for other in others)
+
+
+def test_the_embedding_of_random_scores_are_the_scores(graph: PooledGraph) -> None:
+    rows = np.array([5, 1])
+    np.testing.assert_array_equal(random_ranker(0).embed(graph, rows), random_ranker(0).score(graph, rows)[:, None])
+
+
+@pytest.mark.parametrize(
+    ("seed", "message"),
+    [
+        (np.array([-1]), "seed: .* first at 0"),
+        (np.array([1, 2]), r"seed: expected int64 of shape \(1,\), found int64 of shape \(2,\)"),
+        (np.array([1.0]), "seed: expected int64 .* found float64"),
+    ],
+)
+def test_wrong_seeds_are_errors(seed: NDArray[np.int64], message: str) -> None:
+    random_ranker(2**40).check(columns=7)
+    with pytest.raises(DataError, match=message):
+        RandomRanker(seed).check(columns=7)
