@@ -96,13 +96,6 @@ def _check_origin(value: Mapping[str, Any]) -> None:
         raise DataError(_SPEC_DIGEST, f"{expected}, the digest of the rest of the file", changed)
 
 
-def _parse_spec(kind: type[AnySpec], values: dict[str, Any]) -> AnySpec:
-    try:
-        return parse(kind, values)
-    except ConfigError as error:
-        raise DataError("keys", f"those of a {kind.__name__}", str(error).replace("\n", "; ")) from None
-
-
 def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
     """Read the specification of a model folder, and check the digest of its weights.
 
@@ -116,7 +109,10 @@ def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
     value, path = read_json(folder / SPEC), folder / WEIGHTS
     try:
         _check_origin(value)
-        spec = _parse_spec(kind, {key: part for key, part in value.items() if key not in _DIGESTS})
+        spec = parse(kind, {key: part for key, part in value.items() if key not in _DIGESTS})
+    except ConfigError as error:
+        found = str(error).replace("\n", "; ")
+        raise DataError("keys", f"those of a {kind.__name__}", found, file=folder / SPEC) from None
     except DataError as error:
         raise error.in_file(folder / SPEC) from None
     if not path.is_file():

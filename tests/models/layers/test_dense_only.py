@@ -21,7 +21,7 @@ from hlorank.models.layers.layer import Layer, Mixing
 from hlorank.models.node_states import NodeStates
 from hlorank.models.scorer import load_scorer
 from hlorank.models.scoring import score_configurations
-from hlorank.training.run import train
+from hlorank.training.trainer import train
 
 MakeModel = Callable[..., CostModel]
 MakeInputs = Callable[..., GraphInputs]
