@@ -1,8 +1,8 @@
-"""Comparison of ways to adapt a ranking to measurements: a Gaussian process, a finetuned head, or none.
+"""Comparison of ways to adapt a ranking to measured runtimes: a Gaussian process, a finetuned head, and none.
 
-Autotuning is replayed on measured graphs of the sample that the model was not trained on: the graph's configurations
-are the candidates, and their measured runtimes are looked up. The figure is the slowdown of the best found so far
-against the best of all, after each batch of four, averaged over graphs. The choice was made on valid.
+Autotuning is replayed on measured graphs of the sample outside the training data: the graph's configurations are the
+candidates, and their stored runtimes replace measurements. The metric is the slowdown of the best configuration found
+so far relative to the best of all, after each batch of four, averaged over graphs. The way was chosen on valid.
 
     python benchmarks/adaptation.py --model models/layout/cpu/random/gst --families densenet gru dlrm
 """
@@ -34,7 +34,7 @@ SEEDS = 20
 
 
 def finetuned_heads(heads: Sequence[nn.Module], scores: Float64, embedding: Float64) -> Priority:
-    """The head of each member, trained by 30 steps of ListMLE on what was measured, from where training left it."""
+    """Return priorities by the heads of all members, each finetuned by 30 steps of ListMLE on the measured runtimes."""
     inputs = torch.from_numpy(embedding).float().chunk(len(heads), dim=1)  # members have equal widths
 
     def finetuned(head: nn.Module, x: Tensor, known: list[int], labels: Tensor) -> Float64:
@@ -59,7 +59,7 @@ def finetuned_heads(heads: Sequence[nn.Module], scores: Float64, embedding: Floa
 
 
 def slowdowns(priority: Priority, runtimes: Float64) -> Float64:
-    """(batches,) of the best found so far."""
+    """Return (batches,) slowdowns of the best configuration found so far."""
     tried = propose(priority, lambda chosen: runtimes[chosen], batch=BATCH, budget=BUDGET)
     best = np.minimum.accumulate(list(tried.values()))[BATCH - 1 :: BATCH]
     found: Float64 = np.full(BUDGET // BATCH, best[-1])
@@ -73,7 +73,7 @@ def fixed(scores: Float64) -> Priority:
 
 
 def ways(ranker: Ranker, heads: Sequence[nn.Module], measured: MeasuredGraph) -> Iterator[tuple[str, list[Priority]]]:
-    """Each way, and the priorities to average over."""
+    """Yield the name of each way, and the priorities to average over."""
     given = measured.graph, measured.configurations
     scores, embedding = ranker.score(*given), ranker.embed(*given)
     yield "no adaptation", [fixed(scores)]
@@ -108,7 +108,7 @@ def main() -> None:
                 mean = np.mean([slowdowns(priority, runtimes) for priority in priorities], axis=0)
                 found.setdefault(name, []).append(mean)
     counts = range(BATCH, BUDGET + 1, BATCH)
-    print(f"{len(paths)} graphs, {len(arguments.model)} models: slowdown against the best, after measurements")
+    print(f"{len(paths)} graphs, {len(arguments.model)} models: slowdown relative to the best, by measurements")
     print(f"| | {' | '.join(map(str, counts))} |\n|---{'|---' * len(counts)}|")
     for name, values in found.items():
         print(f"| {name} | {' | '.join(f'{value:.2%}' for value in np.mean(values, axis=0))} |")

@@ -1,9 +1,9 @@
-"""Gain of autotuning on programs that the model never saw: of its top 1, its top 5, and as many at random.
+"""Speedup of autotuning on programs outside the training data: top 1, top 5, and as many at random.
 
 For each program the candidates of the strategies are compiled and measured together with the compiler's default, in
 one process: each strategy then chooses by every other round, the default among its choices, and its speedup is
-estimated on the rounds between. Nothing that was measured for training takes part. Results go to
-benchmarks/results/autotune.csv program by program; what is there is not measured again.
+estimated on the rounds between. No measurement of the training data is used. Results are
+appended to benchmarks/results/autotune.csv program by program; programs in it are not measured again.
 
     python benchmarks/autotune.py --model models/layout/cpu/random/gst
 """
@@ -21,18 +21,17 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from rows import append_row, read_rows  # type: ignore[import-not-found] # same folder
+from rows import append_row, read_rows  # type: ignore[import-not-found] # next to this script
 
 from hlorank.files import read_json
 from hlorank.metrics import ranking
-from hlorank_collect.autotune.autotune_task import TuneTask
+from hlorank_collect.autotune.autotune_tasks import TuneTask
 from hlorank_collect.autotune.propose import propose
 from hlorank_collect.autotune.tune_program import Pool
-from hlorank_collect.busy import require_quiet
-from hlorank_collect.layouts.capture import captured, configurable
-from hlorank_collect.layouts.compiled_layouts import Candidates
+from hlorank_collect.child_process import environment
+from hlorank_collect.layouts.compiled_layouts import CompiledLayouts, captured, configurable
+from hlorank_collect.machine import require_quiet
 from hlorank_collect.timing import Float64, Rounds, measure
-from hlorank_collect.worker import environment
 from hlorank_collect.zoo import programs
 
 RESULTS = Path(__file__).parent / "results" / "autotune.csv"
@@ -44,7 +43,7 @@ COLUMNS = ("program", "model", "candidates", "rounds", "left_out", *STRATEGIES, 
 
 
 def chosen_speedup(times: Float64, columns: list[int]) -> float:
-    """The speedup of the best of some columns and the default by half of the rounds, on the other half."""
+    """Return the speedup on odd rounds of the best of some columns and the default on even rounds."""
     logs = np.log(times) - np.log(times[:, :1])
     options = [0, *columns]
     best = options[int(np.argmin(np.median(logs[::2, options], axis=0)))]
@@ -52,31 +51,31 @@ def chosen_speedup(times: Float64, columns: list[int]) -> float:
 
 
 def mean_over_draws(times: Float64, columns: list[int], count: int, rng: np.random.Generator) -> float:
-    """The geometric mean of `chosen_speedup` over random choices of some columns."""
+    """Return the geometric mean of `chosen_speedup` over random choices of some columns."""
     draws = [rng.choice(columns, size=min(count, len(columns)), replace=False).tolist() for _ in range(200)]
     return math.exp(float(np.mean([math.log(chosen_speedup(times, draw)) for draw in draws])))
 
 
 def measured(task: TuneTask, seed: int) -> dict[str, object]:
-    """One row of the results."""
+    """Measure one row of the results."""
     program = task.load()
     module, inputs = captured(program, task.platform)
     space = configurable(module)
     rng = np.random.default_rng([seed, zlib.crc32(program.name.encode())])
     pool = Pool(module, space, task, rng)
-    candidates = Candidates(module, space, inputs, task.platform)
+    compiled = CompiledLayouts(module, space, inputs, task.platform)
 
     def works(one: int) -> bool:
-        return candidates.executable(pool.rows[one]) is not None
+        return compiled.executable(pool.candidates[one]) is not None
 
     top = [*islice(filter(works, ranking(pool.scores).tolist()), 5)]
-    random = [*islice(filter(works, rng.permutation(len(pool.rows)).tolist()), RANDOM)]
-    tried = propose(pool.priority, lambda chosen: candidates.quick(pool.rows[chosen], rng), batch=5, budget=10)
+    random = [*islice(filter(works, rng.permutation(len(pool.candidates)).tolist()), RANDOM)]
+    tried = propose(pool.priority, lambda chosen: compiled.quick(pool.candidates[chosen], rng), batch=5, budget=10)
     adaptive = [one for one, runtime in tried.items() if math.isfinite(runtime)]
     every = list(dict.fromkeys([*top, *adaptive, *random]))
     column = {one: 1 + place for place, one in enumerate(every)}
-    rows = np.stack([space.default, *pool.rows[every]])
-    times = measure(candidates.timer(rows), len(rows), rng, Rounds(least=task.rounds, most=task.rounds))
+    finalists = np.stack([space.default, *pool.candidates[every]])
+    times = measure(compiled.timer(finalists), len(finalists), rng, Rounds(min=task.rounds, max=task.rounds))
 
     def of(some: list[int]) -> float:
         return chosen_speedup(times, [column[one] for one in some])
@@ -92,16 +91,16 @@ def measured(task: TuneTask, seed: int) -> dict[str, object]:
     return {
         "program": program.name,
         "model": task.model,
-        "candidates": len(pool.rows),
+        "candidates": len(pool.candidates),
         "rounds": len(times),
-        "left_out": len(candidates.left_out),
+        "left_out": len(compiled.left_out),
         **{name: round(value, 4) for name, value in found.items()},
         "default_ms": round(float(np.median(times[:, 0])) / 1e6, 3),
     }
 
 
 def test_programs() -> list[str]:
-    """The forward programs of the families that the sample's split tests on, up to a few thousand nodes."""
+    """Return the forward programs of the test families of the sample, up to a few thousand nodes."""
     folds = read_json(SAMPLE / "split.json")["families"]
     return [
         program.name
@@ -127,7 +126,7 @@ def settings(program: str, arguments: argparse.Namespace) -> TuneTask:
 
 
 def summarize(rows: list[dict[str, str]]) -> str:
-    """Geometric means over programs, as Markdown."""
+    """Return geometric means over programs as a Markdown table."""
     models = sorted({row["model"] for row in rows})
     lines = [f"| model | programs | {' | '.join(STRATEGIES)} |", "|---" * (2 + len(STRATEGIES)) + "|"]
     for model in models:

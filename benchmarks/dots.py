@@ -1,4 +1,4 @@
-"""Figure of the results of quality.py: a panel for each collection, a row for each experiment, a dot for each seed."""
+"""Plot of the results of quality.py: a panel per collection, a row per experiment, a dot per seed."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from matplotlib.figure import Figure
 
 from hlorank.files import atomic_path
 
-# Shape and fill distinguish splits where colours (Okabe and Ito's, for all kinds of vision) do not.
+# Splits also differ in shape and fill, for readers who cannot distinguish the colours (of Okabe and Ito).
 _SPLITS = {"valid": ("#0072B2", "o", "none"), "test": ("#D55E00", "D", "#D55E00")}
-_COLUMNS = 2  # of panels side by side
+_COLUMNS = 2  # panels per line
 
 
 def draw(rows: Sequence[dict[str, Any]], splits: Sequence[str], path: Path) -> None:
-    """Write an SVG of Kendall tau; the same rows give the same bytes.
+    """Write an SVG of Kendall tau; equal rows give equal bytes.
 
     Args:
         rows: with collection, experiment, and <split>/kendall_tau and <split>/noise_ceiling, empty where unknown.
-        splits: those that are drawn.
+        splits: the drawn splits.
         path: of the SVG.
     """
     collections = list(dict.fromkeys(row["collection"] for row in rows))

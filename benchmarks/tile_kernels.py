@@ -1,10 +1,10 @@
-"""Tile kernels from the dataset's raw protobuf, each ranked by a model trained on the others.
+"""Ranking of tile kernels from the dataset's raw protobuf, each by a model trained on the others.
 
 Converts the 15 kernels of alexnet_train_batch_32 (752 configurations) with the origin `hlo`, then for each kernel
-featurizes and trains on the other 14 and evaluates on it. Nothing is chosen by the kernel left out: without a valid
-split the epoch with the smallest training loss is kept. The reference is a pick at random, whose slowdown is its
-expectation. Kernels whose tiles have equal features cannot be ranked and are left out of the means, which are
-also given over kernels of more than 5 configurations, as slowdown@5 is 0 for the others.
+featurizes and trains on the other 14 and evaluates on it. The evaluated kernel has no influence on the
+model: without a valid split the epoch with the smallest training loss is kept. The baseline is the expected slowdown
+of a random choice. Kernels whose tiles have equal features cannot be ranked, and are not part of the means. The means
+are also given over kernels of more than 5 configurations, as slowdown@5 is 0 for the others.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ METRICS = ("kendall_tau", "slowdown_1", "slowdown_5")
 
 
 def settings(root: Path, kernel: str, seed: int, quick: bool) -> Config:
-    """The composed configuration, with folders of this kernel."""
+    """Return the configuration of one kernel, with its own folders."""
     values = {
         "collection": COLLECTION,
         "method": "full",
@@ -64,7 +64,7 @@ def settings(root: Path, kernel: str, seed: int, quick: bool) -> Config:
 
 
 def leave_one_out(files: Sequence[Path], kernel: Path, raw: Path) -> None:
-    """Make a tree with one kernel in the split test and the others in train."""
+    """Create a tree with one kernel in the split test and the others in train."""
     for file in files:
         target = raw / COLLECTION.path / ("test" if file == kernel else "train") / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,15 +72,15 @@ def leave_one_out(files: Sequence[Path], kernel: Path, raw: Path) -> None:
 
 
 def random_slowdown(label: NDArray[np.float64], k: int) -> float:
-    """The expected slowdown of the best of k different configurations drawn at random."""
+    """Return the expected slowdown of the best of k different configurations drawn at random."""
     count, k = len(label), min(k, len(label))
-    # The i-th fastest is the best of those drawn if the other k - 1 are among the slower ones.
+    # The i-th fastest is the best drawn one if the other k - 1 are slower.
     share = np.array([comb(count - 1 - i, k - 1) for i in range(count)]) / comb(count, k)
     return float(share @ np.sort(label) / label.min() - 1)
 
 
 def measure(root: Path, files: Sequence[Path], kernel: Path, seeds: Sequence[int], quick: bool) -> dict[str, Any]:
-    """The figures of one kernel, one value a seed."""
+    """Return the metrics of one kernel, one value per seed."""
     config = settings(root, kernel.stem, seeds[0], quick)
     leave_one_out(files, kernel, Path(config.paths.raw))
     features = Path(config.paths.features) / COLLECTION.path
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="four kernels, one seed, a short training")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
     arguments = parser.parse_args()
-    logging.getLogger("hlorank").setLevel(logging.ERROR)  # each training tells that it has no valid split
+    logging.getLogger("hlorank").setLevel(logging.ERROR)  # each training warns that it has no valid split
     record = shared_dir() / "data" / "official" / "op_tuning_data.pb"
     if not record.is_file():
         parser.exit(0, f"skipped: {record} is not there\n")

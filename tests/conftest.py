@@ -16,6 +16,7 @@ from hlorank.config import Config, ModelConfig, load
 from hlorank.data.collection import Collection
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.files import SHARED_VARIABLE, shared_dir
+from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
 from tests.browser import PROGRAMS, Browser, chromium
 
 if TYPE_CHECKING:
@@ -266,3 +267,20 @@ def linear_model(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactor
         return folder
 
     return make
+
+
+@pytest.fixture
+def dot_and_reshape() -> HloModuleProto:
+    """A module of a (4, 6) parameter, its product with its transpose, tanh, and a reshape, which is the root."""
+    module = HloModuleProto(name="m")
+    computation = module.computations.add(name="main", id=7, root_id=14)
+    shapes = {10: ("parameter", [], [4, 6]), 11: ("transpose", [10], [6, 4]), 12: ("dot", [10, 11], [4, 4])}
+    shapes[13] = ("tanh", [12], [4, 4])
+    shapes[14] = ("reshape", [13], [2, 2, 4])
+    for number, (opcode, operands, dimensions) in shapes.items():
+        one = HloInstructionProto(name=f"{opcode}.{number}", opcode=opcode, id=number, operand_ids=operands)
+        one.shape.element_type = 11
+        one.shape.dimensions.extend(dimensions)
+        one.shape.layout.minor_to_major.extend(reversed(range(len(dimensions))))
+        computation.instructions.append(one)
+    return module

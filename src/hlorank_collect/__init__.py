@@ -1,1 +1,1 @@
-"""Measuring JAX programs: the programs, their configurations, and the runtimes on the XLA backend at hand."""
+"""Measurement of JAX programs on the user's own XLA backend: a zoo of programs, layouts, tiles and autotuning."""

@@ -1,4 +1,4 @@
-"""What was measured, as Markdown tables for a data card: `python -m hlorank_collect.card FOLDER`."""
+"""Markdown tables of measured graphs for a data card: `python -m hlorank_collect.card FOLDER`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIGURES = ("max / min", "default / best", "split-half tau", "noise ceiling")
 
 
 def collected(root: Path) -> Iterator[tuple[Collection, list[Mapping[str, Any]]]]:
-    """The collections below the folder of `hlorank collect`, with the JSON of each graph, sorted.
+    """Yield the collections in the folder of `hlorank collect`, sorted, with the JSON of each graph.
 
     Raises:
         DataError: a graph has no JSON file.
@@ -50,7 +50,7 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def table(graphs: Sequence[Mapping[str, Any]]) -> str:
-    """One row for each graph, and one of medians.
+    """Return a table with one row per graph and a last row of medians.
 
     Args:
         graphs: the JSON of each, at least one.
@@ -69,8 +69,8 @@ def table(graphs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints a table for each collection; its only argument is the folder of `hlorank collect`."""
-    parser = argparse.ArgumentParser(description="Print what was measured as Markdown tables.")
+    """Print a table for each collection; the only argument is the folder of `hlorank collect`."""
+    parser = argparse.ArgumentParser(description="Print the measured graphs as Markdown tables.")
     parser.add_argument("folder", type=Path, help="the --out of hlorank collect")
     folder = parser.parse_args(arguments).folder
     try:

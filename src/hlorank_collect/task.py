@@ -1,51 +1,101 @@
-"""What a child process is told, and what it tells: one program to measure."""
+"""Tasks of child processes: one program to measure, and how."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import cast
+from typing import Any, ClassVar, cast
 
-from hlorank import files as io
 from hlorank.data.collection import Collection
-from hlorank_collect.program import Program, user_program
+from hlorank.files import fingerprint
+from hlorank_collect.jax_program import Program, user_program
 from hlorank_collect.xla import Platform
 from hlorank_collect.zoo import program_named
 
 
+class SkippedError(Exception):
+    """A program that cannot be measured; the message is the reason."""
+
+
+def one_line(error: Exception) -> str:
+    """Return the type of an error and the first line of its message."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}"[:300]
+
+
 def load_program(program: str, arguments: str | None) -> Program:
-    """A program of the zoo or, with arguments, of the user's; raises ConfigError where there is none."""
+    """Return a program of the zoo or, with arguments, one of the user.
+
+    Raises:
+        ConfigError: there is no such program.
+    """
     return program_named(program) if arguments is None else user_program(program, arguments)
 
 
 @dataclass(frozen=True)
-class Task:
-    """One program to measure, and how."""
+class Progress:
+    """The next step of a child process; it also shows the parent that the child is alive."""
+
+    stage: str
+    configuration: str | None = None
+    """Name of the configuration that is compiled and run for the first time."""
+    share: float = 0.0
+    """Part of the program's work that is finished, 0..1."""
+
+
+Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """One program to measure, and how. A child process receives it as JSON."""
+
+    child: ClassVar[str]
+    """Module that the child process runs."""
 
     program: str
-    """A name in the zoo or, with `arguments`, `module:function`."""
+    """Name in the zoo or, with `arguments`, `module:function`."""
     arguments: str | None
     """As for `user_program`; None for a program of the zoo."""
     collection: str
-    """Where it goes: layout:<platform>:<search>."""
+    """Address of the collection; its source is the backend."""
     output: str
-    """The folder of the tree."""
+    """Folder of the written files."""
     configurations: int
+    """Number of configurations to measure."""
     seed: int
     rounds: int
-    """At most."""
+    """Maximum number of rounds."""
     fast_compile: bool
+    """Compile without fusion emitters where that gives the right outputs."""
     time_limit: float
     """Seconds for the whole program."""
     core: int | None
-    """The core to measure on; None for any."""
+    """CPU core to measure on; None for any."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Configurations, by name, that killed or hung a process before, with the reason."""
+    """Names of configurations that killed or hung an earlier process -> reason."""
+
+    @abstractmethod
+    def is_complete(self, name: str) -> bool:
+        """Return True if the program of this name has been measured with the same settings."""
+
+    @abstractmethod
+    def summarize(self, about: Mapping[str, Any]) -> str:
+        """Return one line about a measured program.
+
+        Args:
+            about: the result of the child process.
+        """
 
     def load(self) -> Program:
-        """The program; raises ConfigError where there is none."""
+        """Return the program.
+
+        Raises:
+            ConfigError: there is no such program.
+        """
         return load_program(self.program, self.arguments)
 
     @property
@@ -53,27 +103,18 @@ class Task:
         """The backend."""
         return cast("Platform", Collection.parse(self.collection).source)
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the collection's files."""
+        return Path(self.output) / Collection.parse(self.collection).path
+
     def npz(self, name: str) -> Path:
-        """The file of the program of this name."""
-        return Path(self.output) / Collection.parse(self.collection).path / f"{name}.npz"
+        """Return the npz file of the program or kernel of this name."""
+        return self.folder / f"{name}.npz"
 
     @property
     def fingerprint(self) -> str:
-        """Of all that decides what is measured; not of when, where, or for how long at most."""
+        """Fingerprint of the settings that decide the result; date, place and time limit are not among them."""
         names = ("program", "arguments", "collection", "configurations", "seed", "rounds", "fast_compile")
         settings = {name: getattr(self, name) for name in names}
-        return io.fingerprint({**settings, "jaxlib": version("jaxlib")})
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a child process is about to do, so that its parent knows that it is alive."""
-
-    stage: str
-    configuration: str | None = None
-    """The name of the one that is compiled and run for the first time."""
-    share: float = 0.0
-    """Of the whole program's work that is done, 0..1."""
-
-
-Report = Callable[[Progress], None]
+        return fingerprint({**settings, "jaxlib": version("jaxlib")})

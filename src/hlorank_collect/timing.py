@@ -1,4 +1,4 @@
-"""Measuring configurations against each other: interleaved rounds, until two halves of them rank alike."""
+"""Timing of configurations in interleaved rounds, until two halves of the rounds give the same ranking."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ from hlorank.metrics import kendall_tau
 
 Float64 = NDArray[np.float64]
 Timer = Callable[[int], float]
-"""Measures the configuration of this index once, and returns its runtime in nanoseconds."""
+"""Measures the configuration at an index once, and returns its runtime in nanoseconds."""
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """When measuring ends: after the round limit or the time limit, or as soon as two halves of the rounds agree."""
+    """Number of rounds: measuring ends at the round limit, the time limit, or as soon as two halves agree."""
 
-    least: int = 10
+    min: int = 10
     """Rounds before the halves are compared."""
-    most: int = 100
+    max: int = 100
+    """Round limit."""
     tau: float = 0.9
-    """Split-half Kendall tau that is good enough."""
+    """Split-half Kendall tau at which the halves agree."""
     check: int = 5
     """Rounds between two comparisons."""
     certain: int = 2
-    """Rounds that are measured whatever the time limit says, up to `most`: halves need one each."""
+    """Rounds that are measured even after the time limit, up to `max`: each half needs one."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.least <= self.most or self.check < 1:
-            raise ValueError(f"rounds: expected 1 <= least <= most and check >= 1, found {self}")
+        if not 1 <= self.min <= self.max or self.check < 1:
+            raise ValueError(f"rounds: expected 1 <= min <= max and check >= 1, found {self}")
 
 
 def runtimes(times: Float64) -> Float64:
-    """The runtime of each configuration, freed of what slows down whole rounds.
+    """Estimate the runtime of each configuration, without the effects that slow down whole rounds.
 
-    exp of the median over rounds of (log T - median over configurations of log T), times the machine's usual level:
-    exp of the median over rounds of the median over configurations of log T.
+    The estimate is exp of the median over rounds of (log T - median over configurations of log T), times the usual
+    level of the machine: exp of the median over rounds of the median over configurations of log T.
 
     Args:
         times: (rounds, configurations) nanoseconds, at least one of each, all positive.
@@ -57,7 +58,7 @@ def runtimes(times: Float64) -> Float64:
 
 
 def split_half_tau(times: Float64) -> float:
-    """Kendall tau between the runtimes by every other round and by the rounds between: -1..1.
+    """Compute Kendall tau between the runtimes of the even rounds and of the odd rounds: -1..1.
 
     NaN where there are fewer than two rounds or configurations.
     """
@@ -67,7 +68,7 @@ def split_half_tau(times: Float64) -> float:
 
 
 def timer_of(run: Callable[[int], object]) -> Timer:
-    """A timer of a Python function: one warm run, then the faster of two."""
+    """Return a timer of a Python function: one warm-up run, then the faster of two."""
 
     def timer(index: int) -> float:
         run(index)
@@ -102,28 +103,28 @@ def measure(
     deadline: float = math.inf,
     heartbeat: Callable[[int], None] = lambda _: None,
 ) -> Float64:
-    """Measures all configurations round by round, each round in an order of its own.
+    """Measure all configurations in each round, in a new random order per round.
 
     Args:
         timer: measures one configuration.
-        configurations: how many there are, at least 1.
+        configurations: their number, at least 1.
         rng: shuffles the rounds.
-        rounds: when to end; None = the defaults.
-        deadline: `time.monotonic()` after which no round is begun, other than those that are certain.
-        heartbeat: called with the number of rounds done, after each.
+        rounds: number of rounds; None = the defaults.
+        deadline: `time.monotonic()` after which no round is started, except for the `certain` ones.
+        heartbeat: called after each round with the number of finished rounds.
 
     Returns:
         (rounds, configurations) float64, nanoseconds.
 
     Raises:
-        ValueError: there are no configurations, or the timer returned a time that is not positive and finite.
+        ValueError: `configurations` is below 1, or the timer returned a time that is not positive and finite.
     """
     if configurations < 1:
         raise ValueError(f"configurations: expected at least 1, found {configurations}")
     rounds = rounds or Rounds()
     done: list[Float64] = []
     with _no_garbage_collection():
-        while len(done) < rounds.most:
+        while len(done) < rounds.max:
             row = np.empty(configurations)
             for index in rng.permutation(configurations).tolist():
                 row[index] = timer(index)
@@ -134,7 +135,7 @@ def measure(
             count = len(done)
             if count >= rounds.certain and time.monotonic() > deadline:
                 break
-            if count >= rounds.least and (count - rounds.least) % rounds.check == 0:
+            if count >= rounds.min and (count - rounds.min) % rounds.check == 0:
                 tau = split_half_tau(np.stack(done))
                 if tau >= rounds.tau or configurations == 1:
                     break

@@ -1,4 +1,4 @@
-"""Whether a configuration computes what the default one computes."""
+"""Comparison of a configuration's outputs with those of the default configuration."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_EPSILON = {"bfloat16": 2.0**-7}  # numpy's finfo knows its own types only
-_COARSE = 0.25  # of the 8-bit floats
+_EPSILON = {"bfloat16": 2.0**-7}  # finfo of numpy has only numpy's own types
+_COARSE = 0.25  # for 8-bit floats
+
+
+class WrongOutputError(RuntimeError):
+    """A configuration whose outputs differ from the default's."""
 
 
 def _comparable(array: NDArray[Any]) -> tuple[NDArray[Any], float]:
-    """An array of a type that numpy computes with, and the tolerance: half the digits, none for whole numbers."""
+    """Return an array of a type of numpy, and the tolerance: half the digits of floats, 0 for whole numbers."""
     if array.dtype.kind in "fc":
         return array, float(np.finfo(array.dtype).eps) ** 0.5
     if array.dtype.kind in "biu":
@@ -22,18 +26,18 @@ def _comparable(array: NDArray[Any]) -> tuple[NDArray[Any], float]:
 
 
 def has_nan(outputs: Sequence[NDArray[Any]]) -> bool:
-    """Whether a value of any output is not a number."""
+    """Return True if any output holds NaN."""
     return any(bool(np.isnan(array).any()) for array, tolerance in map(_comparable, outputs) if tolerance)
 
 
 def difference(reference: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]]) -> str | None:
-    """Compares outputs with those of the default configuration, which hold no NaN.
+    """Compare outputs with those of the default configuration, which hold no NaN.
 
     Floats may differ by half of their digits, relative to the value or to the root mean square of its output, since
     layouts change the order of sums; whole numbers may not.
 
     Returns:
-        None where they are equal, else what differs.
+        None where they are equal, else a description of the first output that differs.
     """
     for number, (wanted, got) in enumerate(zip(reference, outputs, strict=True)):
         expected, tolerance = _comparable(wanted)

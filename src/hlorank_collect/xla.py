@@ -1,6 +1,6 @@
-"""XLA's compiler by way of jaxlib: capturing modules, compiling them, running them.
+"""XLA's compiler, called through jaxlib: modules are captured, compiled and run.
 
-The only module that calls private parts of jaxlib; `TESTED` is the version that they were tried with.
+This is the only module that calls private parts of jaxlib; `TESTED` is the version that they were tested with.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Executable:
         self._loaded = loaded
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Runs to the end and returns the outputs, flat, as arrays on the device.
+        """Run to the end and return the outputs, flat, as arrays on the device.
 
         Args:
-            inputs: one array for each parameter, as `put` gives them.
+            inputs: one array per parameter, as `put` returns them.
 
         Raises:
-            RuntimeError: the backend failed, as when memory runs out.
+            RuntimeError: the backend fails, for example because memory runs out.
         """
         outputs = [array for (array,) in self._loaded.execute_sharded(inputs).disassemble_into_single_device_arrays()]
         for output in outputs:
@@ -48,7 +48,7 @@ class Executable:
         return outputs
 
     def module(self) -> bytes:
-        """The module after all passes, as a serialized HloModuleProto."""
+        """Return the module after all passes, as a serialized HloModuleProto."""
         (module,) = self._loaded.hlo_modules()
         data: bytes = module.as_serialized_hlo_module_proto()
         return data
@@ -60,35 +60,35 @@ def _device(platform: Platform) -> Any:
     import jaxlib
 
     if jaxlib.__version__ != TESTED:
-        _log.warning("jaxlib %s: hlorank collect was tried with %s only", jaxlib.__version__, TESTED)
-    # Runs in the calling thread: a hand-over to another one costs 6 us and a context switch each time. Ignored where
+        _log.warning("jaxlib %s: hlorank collect was tested with %s only", jaxlib.__version__, TESTED)
+    # Run in the calling thread: another thread costs 6 us and a context switch per run. jax ignores the setting where
     # the process has a client already.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     return jax.devices(platform)[0]
 
 
 def device_name(platform: Platform) -> str:
-    """What the backend calls its device."""
+    """Return the backend's name of its device."""
     return str(_device(platform).device_kind)
 
 
 def put(arguments: Sequence[Any], platform: Platform = "cpu") -> list[Any]:
-    """The leaves of example arguments as arrays on the device, in the order of the module's parameters."""
+    """Return the leaves of example arguments as arrays on the device, in the order of the module's parameters."""
     import jax
 
-    def plain(leaf: Any) -> Any:
+    def as_array(leaf: Any) -> Any:
         key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         return jax.random.key_data(leaf) if key else leaf
 
-    leaves = [plain(leaf) for leaf in jax.tree.leaves(tuple(arguments))]
+    leaves = [as_array(leaf) for leaf in jax.tree.leaves(tuple(arguments))]
     return [jax.device_put(leaf, _device(platform)) for leaf in leaves]
 
 
 def unoptimized_module(function: Function, arguments: Sequence[Any], platform: Platform = "cpu") -> bytes:
-    """Traces a function, and returns its module before any pass as a serialized HloModuleProto.
+    """Trace a function, and return its module before any pass as a serialized HloModuleProto.
 
     Raises:
-        Exception: whatever jax or the function raises where it can't be traced.
+        Exception: the function cannot be traced; jax and the function raise exceptions of any class.
     """
     import jax
 
@@ -107,19 +107,20 @@ def compile_module(
     overrides: Mapping[str, str | int | bool] | None = None,
     dump: Path | None = None,
 ) -> Executable:
-    """Compiles a module for one device.
+    """Compile a module for one device.
 
     Args:
         module: a serialized HloModuleProto.
         platform: the backend.
-        fusion_emitters: False generates the code of fusions the old way on a CPU: much faster to compile, and known to
-            be wrong for rare layouts, so compare outputs and fall back to True.
-        library_fusions: False keeps a CPU's dots, convolutions and reductions apart, which a library would run as one.
+        fusion_emitters: False generates the code of fusions on a CPU with the older emitters: much faster to compile,
+            and known to be wrong for rare layouts, so compare outputs and fall back to True.
+        library_fusions: False compiles a CPU's dots, convolutions and reductions separately, where a library would
+            run several as one.
         overrides: further compiler options, by the names of the fields of xla.DebugOptions.
-        dump: a folder for the modules after each pass that changed something.
+        dump: a folder for the modules after each pass that changed the module.
 
     Raises:
-        RuntimeError: the compiler refuses, or knows no option of such a name or value.
+        RuntimeError: the compiler rejects the module, or the name or value of an option.
     """
     from jaxlib import _jax
 
@@ -142,29 +143,29 @@ def compile_module(
 def optimized_module(
     function: Function, arguments: Sequence[Any], platform: Platform = "cpu", *, library_fusions: bool = True
 ) -> bytes:
-    """The module of a function after all passes, as a serialized HloModuleProto.
+    """Return the module of a function after all passes, as a serialized HloModuleProto.
 
-    Arguments as for `compile_module`; raises as `unoptimized_module`.
+    Arguments as for `compile_module`; exceptions as for `unoptimized_module`.
     """
     module = unoptimized_module(function, arguments, platform)
     return compile_module(module, platform, library_fusions=library_fusions).module()
 
 
 def capture(function: Function, arguments: Sequence[Any], platform: Platform = "cpu") -> bytes:
-    """The module of a function right before layout assignment: what layout configurations speak of.
+    """Return the module of a function right before layout assignment, to which layout configurations refer.
 
     Returns:
-        a serialized HloModuleProto, without metadata and number, so that equal programs give equal modules.
+        A serialized HloModuleProto, without metadata and number, so that equal programs give equal modules.
 
     Raises:
         NotCapturedError: the compiler dumped no such module.
-        Exception: as `unoptimized_module`.
+        Exception: the function cannot be traced, as in `unoptimized_module`.
     """
     return capture_module(unoptimized_module(function, arguments, platform), platform)
 
 
 def capture_module(module: bytes, platform: Platform = "cpu") -> bytes:
-    """`capture` for a module that has been traced already."""
+    """Return the module right before layout assignment, as `capture` does, of a module that is already traced."""
     with tempfile.TemporaryDirectory(prefix="hlorank-dump-") as folder:
         compile_module(module, platform, dump=Path(folder))
         dumps = sorted(Path(folder).glob("*.hlo.pb"))

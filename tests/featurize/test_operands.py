@@ -198,7 +198,7 @@ def test_convolutions_of_jax_and_their_gradients() -> None:
 def test_programs_of_the_zoo(name: str, expected: tuple[int, int, int]) -> None:
     """The one wrong pair is that of a gradient, [512, 64] by [64, 512], whose shapes fit in both orders."""
     pytest.importorskip("jax", reason="needs jax (extra collect)")
-    from hlorank_collect.layouts.capture import captured
+    from hlorank_collect.layouts.compiled_layouts import captured
     from hlorank_collect.zoo import program_named
 
     module, _ = captured(program_named(name), "cpu")

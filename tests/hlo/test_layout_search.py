@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hlorank.hlo.layout_search import GENERATION, SEARCHES, Float64, default, random
-from hlorank.hlo.layout_space import LayoutSpace, Rows
+from hlorank.hlo.layout_space import Layouts, LayoutSpace
 
 
 @pytest.fixture
@@ -13,13 +13,13 @@ def space() -> LayoutSpace:
     return LayoutSpace(np.arange(20), np.full((20, 3), 2))
 
 
-def configured(rows: Rows) -> Float64:
-    """How many nodes each configuration configures."""
-    return np.asarray((rows >= 0).any(axis=2).sum(axis=1), np.float64)
+def configured(layouts: Layouts) -> Float64:
+    """Return the number of nodes that each configuration configures."""
+    return np.asarray((layouts >= 0).any(axis=2).sum(axis=1), np.float64)
 
 
-def unmeasured(batch: Rows) -> Float64:
-    raise AssertionError("nothing is to be measured")
+def unmeasured(batch: Layouts) -> Float64:
+    raise AssertionError("the search random measures nothing")
 
 
 @pytest.mark.parametrize("name", ["random", "default"])
@@ -37,7 +37,7 @@ def test_configurations_are_valid_distinct_and_begin_with_the_default(space: Lay
 
 def test_random_changes_few_nodes_as_often_as_many(space: LayoutSpace) -> None:
     changed = configured(random(space, 400, np.random.default_rng(0), unmeasured))[1:]
-    # Log-uniform between 1/20 and 1: half of the probabilities lie below 0.22, which is 4.5 nodes.
+    # Log-uniform between 1/20 and 1: half of the probabilities are below 0.22, which is 4.5 nodes.
     assert 0.35 < np.mean(changed <= 4) < 0.65
     assert changed.max() >= 18
 
@@ -51,7 +51,7 @@ def test_random_draws_each_permutation_and_the_compilers_choice_equally(space: L
 
 
 @pytest.mark.parametrize("name", ["random", "default"])
-def test_a_small_space_gives_what_it_has(name: str) -> None:
+def test_a_small_space_is_exhausted(name: str) -> None:
     tiny = LayoutSpace(np.array([3]), np.array([[2, 0, 0]]))
     rows = SEARCHES[name](tiny, 40, np.random.default_rng(0), configured)
     assert len(rows) == tiny.size == 3
@@ -60,13 +60,13 @@ def test_a_small_space_gives_what_it_has(name: str) -> None:
 
 
 def test_default_measures_generations_once_and_selects(space: LayoutSpace) -> None:
-    batches: list[Rows] = []
+    batches: list[Layouts] = []
 
-    def slower_where_configured(batch: Rows) -> Float64:
+    def slower_where_configured(batch: Layouts) -> Float64:
         batches.append(batch)
         return configured(batch)
 
-    def faster_where_configured(batch: Rows) -> Float64:
+    def faster_where_configured(batch: Layouts) -> Float64:
         return -configured(batch)
 
     rows = default(space, 50, np.random.default_rng(0), slower_where_configured)
@@ -78,7 +78,7 @@ def test_default_measures_generations_once_and_selects(space: LayoutSpace) -> No
 
 
 def test_default_never_breeds_what_fails(space: LayoutSpace) -> None:
-    def fails_with_node_0(batch: Rows) -> Float64:
+    def fails_with_node_0(batch: Layouts) -> Float64:
         return np.where((batch[:, 0] >= 0).any(axis=1), np.inf, 1 + configured(batch) / 100)
 
     rows = default(space, 80, np.random.default_rng(0), fails_with_node_0)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,20 @@ from hlorank.data.graph import LAYOUT_DIMS
 from hlorank.files import DataError
 from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
-from hlorank.hlo.layout_space import Rows, constrained, layout_space, name_of
+from hlorank.hlo.layout_space import (
+    Layouts,
+    LayoutSpace,
+    configuration_name,
+    constrained,
+    from_json,
+    layout_space,
+    to_json,
+)
+
+
+@pytest.fixture
+def module(dot_and_reshape: HloModuleProto) -> HloModuleProto:
+    return dot_and_reshape
 
 
 def layout(*dims: int) -> list[int]:
@@ -39,14 +54,14 @@ def test_scalars_and_too_many_dimensions_leave_nothing_to_choose(module: HloModu
     instructions[3].shape.dimensions[:] = []  # the operand of the reshape
     assert layout_space(module).ranks.tolist() == [[2, 0, 2], [3, 0, 0]]
     instructions[4].shape.dimensions[:] = [1] * 7
-    with pytest.raises(DataError, match="at most 6 dimensions"):
+    with pytest.raises(DataError, match="6 dimensions"):
         layout_space(module)
 
 
 def test_a_module_without_configurable_nodes_is_refused(module: HloModuleProto) -> None:
     for one in module.computations[0].instructions:
         one.opcode = "tanh"
-    with pytest.raises(NothingToConfigureError, match="convolution, dot, reshape"):
+    with pytest.raises(NothingToConfigureError, match="convolution"):
         layout_space(module)
 
 
@@ -55,7 +70,7 @@ def test_the_default_adds_nothing(module: HloModuleProto) -> None:
     assert constrained(module, space, space.default) == module
 
 
-def test_calls_stand_between_a_node_and_its_users(module: HloModuleProto) -> None:
+def test_calls_are_between_a_node_and_its_users(module: HloModuleProto) -> None:
     space = layout_space(module)
     before = module.SerializeToString(deterministic=True)
     configuration = space.default
@@ -82,7 +97,7 @@ def test_calls_stand_between_a_node_and_its_users(module: HloModuleProto) -> Non
         assert [*call.shape.layout.minor_to_major] == dims
         assert [*call.shape.dimensions] == shape
         assert [*call.operand_shapes_with_layout] == [call.shape]
-    assert [*found[12].shape.layout.minor_to_major] == [1, 0]  # what the compiler decides
+    assert [*found[12].shape.layout.minor_to_major] == [1, 0]  # left to the compiler
 
 
 def test_one_tensor_used_twice_has_a_layout_for_each_use(module: HloModuleProto) -> None:
@@ -97,7 +112,7 @@ def test_one_tensor_used_twice_has_a_layout_for_each_use(module: HloModuleProto)
     assert [*found[second].shape.layout.minor_to_major] == [1, 0]
 
 
-def test_a_layout_between_two_configurable_nodes_is_asked_for_on_both_sides(module: HloModuleProto) -> None:
+def test_a_layout_between_two_configurable_nodes_is_constrained_on_both_sides(module: HloModuleProto) -> None:
     module.computations[0].instructions[4].operand_ids[:] = [12]
     space = layout_space(module)
     configuration = space.default
@@ -116,13 +131,13 @@ def test_layouts_that_are_no_permutation_are_refused(module: HloModuleProto, val
     space = layout_space(module)
     configuration = space.default
     configuration[0, LAYOUT_DIMS : 2 * LAYOUT_DIMS] = values
-    with pytest.raises(DataError, match="node_config_feat of node 2, input: expected a permutation of 2"):
+    with pytest.raises(DataError, match="node_config_feat of node 2, input"):
         constrained(module, space, configuration)
 
 
 def test_configurations_of_another_module_are_refused(module: HloModuleProto) -> None:
     space = layout_space(module)
-    with pytest.raises(DataError, match=r"shape \(2, 18\), found \(3, 18\)"):
+    with pytest.raises(DataError, match=r"\(2, 18\).*\(3, 18\)"):
         constrained(module, space, np.full((3, 18), -1, np.int8))
 
 
@@ -130,12 +145,12 @@ def test_configurations_of_another_module_are_refused(module: HloModuleProto) ->
 @given(st.data())
 def test_there_is_one_call_for_each_layout(module: HloModuleProto, data: st.DataObject) -> None:
     space = layout_space(module)
-    configuration: Rows = space.default
+    configuration: Layouts = space.default
     wanted = []
-    for row, tensor, rank in space.slots():
+    for node, tensor, rank in space.slots():
         if data.draw(st.booleans()):
             dims = data.draw(st.permutations(range(rank)))
-            configuration[row, tensor * LAYOUT_DIMS : tensor * LAYOUT_DIMS + rank] = dims
+            configuration[node, tensor * LAYOUT_DIMS : tensor * LAYOUT_DIMS + rank] = dims
             wanted.append(tuple(dims))
     result = constrained(module, space, configuration)
     calls = [one for one in by_id(result).values() if one.opcode == "custom-call"]
@@ -148,8 +163,34 @@ def test_there_is_one_call_for_each_layout(module: HloModuleProto, data: st.Data
     assert math.prod(layout_space(result).ranks.shape) == 6
 
 
-def test_names_tell_configurations_apart(module: HloModuleProto) -> None:
+def test_different_configurations_have_different_names(module: HloModuleProto) -> None:
     space = layout_space(module)
     other = space.default
     other[1, :3] = [2, 1, 0]
-    assert name_of(space.default) == name_of(space.default.copy()) != name_of(other)
+    assert configuration_name(space.default) == configuration_name(space.default.copy()) != configuration_name(other)
+
+
+SPACE = LayoutSpace(np.array([3, 8]), np.array([[2, 2, 2], [3, 2, 0]]))
+
+
+def test_configurations_are_read_back_from_json() -> None:
+    configuration = SPACE.default
+    configuration[1, :3] = [2, 0, 1]
+    values = to_json(SPACE, configuration)
+    assert values == {"8": [2, 0, 1, *[-1] * 15]}
+    np.testing.assert_array_equal(from_json(SPACE, json.loads(json.dumps(values))), configuration)
+    np.testing.assert_array_equal(from_json(SPACE, {}), SPACE.default)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"4": [-1] * 18}, "configuration: .*node 4"),
+        ({"3": [-1] * 17}, "configuration of node 3: "),
+        ({"3": [0.5] * 18}, "configuration of node 3: "),
+        ({"3": [0, 0, *[-1] * 16]}, "node_config_feat of node 3"),
+    ],
+)
+def test_json_that_does_not_fit_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        from_json(SPACE, values)

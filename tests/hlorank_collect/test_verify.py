@@ -27,7 +27,7 @@ def test_tolerance_follows_the_type(dtype: type) -> None:
     assert difference([one], [(one * (1 + 4 * half)).astype(dtype)]) is not None
 
 
-def test_whole_numbers_and_flags_must_be_equal() -> None:
+def test_whole_numbers_and_booleans_must_be_equal() -> None:
     for array in (np.array([1, 2, 2**31 - 1], np.int32), np.array([True, False, True])):
         other = array.copy()
         other[1] = not other[1]

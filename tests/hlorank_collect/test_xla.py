@@ -33,7 +33,7 @@ def opcodes(data: bytes) -> list[str]:
     ]
 
 
-def test_the_private_calls_were_tried_with_the_pinned_version() -> None:
+def test_the_private_calls_were_tested_with_the_pinned_version() -> None:
     import jaxlib
 
     assert xla.TESTED == "0.10.2" == jaxlib.__version__
@@ -41,12 +41,12 @@ def test_the_private_calls_were_tried_with_the_pinned_version() -> None:
     assert pins == [xla.TESTED, xla.TESTED]
 
 
-def test_another_version_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_version_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(xla, "TESTED", "0.0.1")
     xla._device.cache_clear()
     xla.device_name("cpu")
     xla.device_name("cpu")
-    assert caplog.messages == [f"jaxlib {jax.__version__}: hlorank collect was tried with 0.0.1 only"]
+    assert caplog.messages == [f"jaxlib {jax.__version__}: hlorank collect was tested with 0.0.1 only"]
 
 
 def test_only_one_module_calls_private_parts() -> None:
@@ -64,7 +64,7 @@ def test_modules_come_before_during_and_after_the_passes(captured: HloModuleProt
     assert "convolution" in during
     assert "fusion" in after
     assert "fusion" not in before + during
-    # XLA:CPU convolves in NHWC: the passes before layout assignment have put a transpose there.
+    # XLA:CPU convolves in NHWC: a pass before layout assignment inserts a transpose.
     assert before.count("transpose") == 1 < during.count("transpose")
 
 
@@ -80,8 +80,8 @@ def test_equal_programs_give_equal_modules_without_metadata(captured: HloModuleP
 def test_every_configuration_computes_what_the_function_does(captured: HloModuleProto, fusion_emitters: bool) -> None:
     space, inputs = layout_space(captured), xla.put(ARGUMENTS)
     configuration = space.default
-    for row, tensor, rank in space.slots():
-        configuration[row, tensor * 6 : tensor * 6 + rank] = np.roll(np.arange(rank), 1)
+    for node, tensor, rank in space.slots():
+        configuration[node, tensor * 6 : tensor * 6 + rank] = np.roll(np.arange(rank), 1)
     expected = jax.tree.leaves(program(*ARGUMENTS))
     sizes = []
     for one in (space.default, configuration):
@@ -92,10 +92,10 @@ def test_every_configuration_computes_what_the_function_does(captured: HloModule
         optimized = opcodes(executable.module())
         assert "custom-call" not in optimized
         sizes.append(optimized.count("copy") + optimized.count("transpose"))
-    assert sizes[0] < sizes[1]  # at the borders of the layouts that were asked for
+    assert sizes[0] < sizes[1]  # at the borders of the constrained layouts
 
 
-def test_layouts_that_were_asked_for_are_in_the_compiled_module() -> None:
+def test_constrained_layouts_are_in_the_compiled_module() -> None:
     def double(x: Any) -> Any:
         return (x * 2).reshape(4, 6)
 
@@ -130,8 +130,8 @@ def test_unused_arguments_random_keys_and_trees_are_passed_on() -> None:
 
 def test_further_options_are_passed_on_and_unknown_ones_refused() -> None:
     module = xla.unoptimized_module(program, ARGUMENTS)
-    plain, unfused = (xla.compile_module(module, overrides=one) for one in (None, {"xla_disable_hlo_passes": "fusion"}))
-    assert opcodes(plain.module()) != opcodes(unfused.module())
+    fused, unfused = (xla.compile_module(module, overrides=one) for one in (None, {"xla_disable_hlo_passes": "fusion"}))
+    assert opcodes(fused.module()) != opcodes(unfused.module())
     with pytest.raises(RuntimeError, match="No such compile option: 'xla_gpu_no_such'"):
         xla.compile_module(module, overrides={"xla_gpu_no_such": 1})
 
@@ -150,7 +150,7 @@ def test_runs_need_no_other_thread() -> None:
     assert switches() - before < 20
 
 
-def test_a_compiler_that_dumps_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_dump_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xla, "compile_module", lambda *_, **__: None)
-    with pytest.raises(xla.NotCapturedError, match="among 0 dumps"):
+    with pytest.raises(xla.NotCapturedError, match="0 dumps"):
         xla.capture(program, ARGUMENTS)

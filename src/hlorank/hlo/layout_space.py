@@ -1,4 +1,4 @@
-"""The layout configurations of a captured module, and the modules that they ask for."""
+"""Layout configurations of a captured module, and the modules with these layouts as constraints."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from hlorank.hlo.configurations import default_layout
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto, ShapeProto
 from hlorank.hlo.program import flatten
 
-Rows = NDArray[np.int8]
-"""(configurations, configurable nodes, 18), or one of them: layouts as in hlorank.data.graph.LayoutConfigurations."""
+Layouts = NDArray[np.int8]
+"""(configurations, configurable nodes, 18), or one configuration, as in hlorank.data.graph.LayoutConfigurations."""
 
 _API_VERSION_ORIGINAL = 1  # xla.CustomCallApiVersion
 
 
 @dataclass(frozen=True, eq=False)
 class LayoutSpace:
-    """What can be configured in a module.
+    """Configurable layouts of a module.
 
     Attributes:
         node_ids: (configurable nodes,) int64, increasing: convolutions, dots and reshapes.
-        ranks: (configurable nodes, 3) int64: dimensions of the output and of the first two operands; 0 where there is
-            no such tensor, and where its layout would not fit in six values.
+        ranks: (configurable nodes, 3) int64: number of dimensions of the output and of the first two operands; 0 where
+            there is no such tensor, and where its layout would not fit in six values.
     """
 
     node_ids: Int64
@@ -37,43 +37,47 @@ class LayoutSpace:
 
     @property
     def nodes(self) -> int:
-        """The number of configurable nodes."""
+        """Number of configurable nodes."""
         return len(self.node_ids)
 
     @property
     def size(self) -> int:
-        """The number of different configurations: each tensor in any order of its dimensions, or the compiler's."""
+        """Number of different configurations: each tensor in any order of its dimensions, or the compiler's choice."""
         return math.prod(math.factorial(rank) + 1 for rank in self.ranks.ravel().tolist() if rank > 1)
 
     @property
-    def default(self) -> Rows:
-        """The configuration that leaves every layout to the compiler."""
+    def default(self) -> Layouts:
+        """Configuration that leaves every layout to the compiler."""
         return np.full((self.nodes, LAYOUT_VALUES), -1, dtype=np.int8)
 
     def slots(self) -> Iterator[tuple[int, int, int]]:
-        """Configurable node (its row), tensor (0 output, 1 and 2 operands) and rank, where there is a choice."""
-        for row, tensor in np.argwhere(self.ranks > 1).tolist():
-            yield row, tensor, int(self.ranks[row, tensor])
+        """Yield node (its position in `node_ids`), tensor (0 output, 1 and 2 operands) and rank of each choice."""
+        for node, tensor in np.argwhere(self.ranks > 1).tolist():
+            yield node, tensor, int(self.ranks[node, tensor])
 
-    def check(self, configuration: Rows) -> None:
-        """Raises DataError unless each layout is a permutation of its tensor's dimensions, or all -1."""
+    def check(self, configuration: Layouts) -> None:
+        """Check a configuration.
+
+        Raises:
+            DataError: a layout is neither a permutation of its tensor's dimensions nor all -1.
+        """
         if configuration.shape != (self.nodes, LAYOUT_VALUES):
             expected = f"shape ({self.nodes}, {LAYOUT_VALUES})"
             raise DataError("node_config_feat", expected, configuration.shape)
         layouts = configuration.reshape(self.nodes, len(LAYOUT_TENSORS), LAYOUT_DIMS)
-        for row, tensor in np.ndindex(self.ranks.shape):
-            rank, layout = int(self.ranks[row, tensor]), layouts[row, tensor].tolist()
+        for node, tensor in np.ndindex(self.ranks.shape):
+            rank, layout = int(self.ranks[node, tensor]), layouts[node, tensor].tolist()
             if any(dim != -1 for dim in layout) and sorted(layout) != sorted([*range(rank), *[-1] * (6 - rank)]):
                 expected = f"a permutation of {rank} dimensions padded with -1, or all -1"
-                place = f"node_config_feat of node {self.node_ids[row]}, {LAYOUT_TENSORS[tensor]}"
+                place = f"node_config_feat of node {self.node_ids[node]}, {LAYOUT_TENSORS[tensor]}"
                 raise DataError(place, expected, layout)
 
 
 def layout_space(module: HloModuleProto) -> LayoutSpace:
-    """What can be configured in a module.
+    """Return the configurable layouts of a module.
 
     Raises:
-        hlorank.hlo.configurations.NothingToConfigureError: there is no convolution, dot or reshape.
+        hlorank.hlo.configurations.NothingToConfigureError: the module has no convolution, dot or reshape.
         DataError: the module is broken, or the layout of a configurable node has more than six dimensions.
     """
     program = flatten(module)
@@ -86,17 +90,17 @@ def layout_space(module: HloModuleProto) -> LayoutSpace:
     return LayoutSpace(node_ids, ranks)
 
 
-def name_of(configuration: Rows) -> str:
-    """A short name, equal for equal configurations only."""
+def configuration_name(configuration: Layouts) -> str:
+    """Return a short name that is equal for equal configurations only."""
     return fingerprint(pack_layouts(configuration).tolist())
 
 
-def constrained(module: HloModuleProto, space: LayoutSpace, configuration: Rows) -> HloModuleProto:
-    """A copy of a module in which LayoutConstraint calls ask for the layouts of a configuration.
+def constrained(module: HloModuleProto, space: LayoutSpace, configuration: Layouts) -> HloModuleProto:
+    """Return a copy of a module in which LayoutConstraint calls demand the layouts of a configuration.
 
     Args:
-        module: as captured; unchanged.
-        space: of this module.
+        module: the captured module; it is not changed.
+        space: its configurable layouts.
         configuration: (configurable nodes, 18) int8; -1 leaves a layout to the compiler, and adds no call.
 
     Raises:
@@ -105,25 +109,25 @@ def constrained(module: HloModuleProto, space: LayoutSpace, configuration: Rows)
     space.check(configuration)
     result = HloModuleProto()
     result.CopyFrom(module)
-    stored = np.argsort(flatten(module).node_of)  # node -> place in the file
-    layouts = {int(stored[node]): row for node, row in zip(space.node_ids, configuration, strict=True)}
+    position_of = np.argsort(flatten(module).node_of)  # node -> position in the file
+    layouts = {int(position_of[node]): one for node, one in zip(space.node_ids, configuration, strict=True)}
     start = 0
     for computation in result.computations:
         size = len(computation.instructions)
-        rows = {place - start: layouts[place] for place in range(start, start + size) if place in layouts}
-        if any((row != -1).any() for row in rows.values()):
-            _constrain_computation(computation, rows)
+        own = {place - start: layouts[place] for place in range(start, start + size) if place in layouts}
+        if any((one != -1).any() for one in own.values()):
+            _constrain_computation(computation, own)
         start += size
     return result
 
 
-def _constrain_computation(computation: HloComputationProto, rows: dict[int, Rows]) -> None:
-    """Adds the calls; `rows` holds the layouts of its configurable instructions by their place."""
+def _constrain_computation(computation: HloComputationProto, layouts: dict[int, Layouts]) -> None:
+    """Add the calls; `layouts` holds those of the configurable instructions, by position in the computation."""
     instructions = list(computation.instructions)
     shapes = {one.id: one.shape for one in instructions}
     next_id = max(shapes) + 1
     result: list[HloInstructionProto] = []
-    replaced: dict[int, int] = {}  # a constrained output -> the call that its users read instead
+    replaced: dict[int, int] = {}  # constrained output -> call that its users read instead
 
     def constrain(operand: int, layout: list[int]) -> int:
         nonlocal next_id
@@ -148,10 +152,10 @@ def _constrain_computation(computation: HloComputationProto, rows: dict[int, Row
 
     for place, instruction in enumerate(instructions):
         instruction.operand_ids[:] = [replaced.get(operand, operand) for operand in instruction.operand_ids]
-        if place not in rows:
+        if place not in layouts:
             result.append(instruction)
             continue
-        output, *inputs = rows[place].reshape(len(LAYOUT_TENSORS), LAYOUT_DIMS).tolist()
+        output, *inputs = layouts[place].reshape(len(LAYOUT_TENSORS), LAYOUT_DIMS).tolist()
         for number, layout in enumerate(inputs):
             if layout[0] >= 0:
                 instruction.operand_ids[number] = constrain(instruction.operand_ids[number], layout)
@@ -163,25 +167,25 @@ def _constrain_computation(computation: HloComputationProto, rows: dict[int, Row
     computation.instructions.extend(result)
 
 
-def to_plain(space: LayoutSpace, configuration: Rows) -> dict[str, list[int]]:
-    """A configuration as JSON: the layouts of each node that does not leave them all to the compiler, by node."""
+def to_json(space: LayoutSpace, configuration: Layouts) -> dict[str, list[int]]:
+    """Return a configuration as JSON: node -> its 18 values, without nodes that leave all to the compiler."""
     pairs = zip(space.node_ids.tolist(), configuration.tolist(), strict=True)
     return {str(node): layouts for node, layouts in pairs if any(value != -1 for value in layouts)}
 
 
-def from_plain(space: LayoutSpace, plain: Mapping[str, Any]) -> Rows:
-    """The inverse of `to_plain`.
+def from_json(space: LayoutSpace, values: Mapping[str, Any]) -> Layouts:
+    """Return a configuration from the values of `to_json`.
 
     Raises:
-        DataError: it names a node that can't be configured, or a layout that does not fit.
+        DataError: a node is not configurable, or a layout does not fit its tensor.
     """
-    rows = {str(node): row for row, node in enumerate(space.node_ids.tolist())}
+    positions = {str(node): position for position, node in enumerate(space.node_ids.tolist())}
     result = space.default
-    for node, layouts in plain.items():
-        if node not in rows:
+    for node, layouts in values.items():
+        if node not in positions:
             raise DataError("configuration", "configurable nodes of the program", f"node {node}")
         if not (isinstance(layouts, list) and len(layouts) == LAYOUT_VALUES and {*map(type, layouts)} == {int}):
             raise DataError(f"configuration of node {node}", f"{LAYOUT_VALUES} whole numbers", layouts)
-        result[rows[node]] = layouts
+        result[positions[node]] = layouts
     space.check(result)
     return result

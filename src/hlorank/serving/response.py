@@ -14,7 +14,7 @@ from hlorank.data.graph import LayoutConfigurations
 from hlorank.evaluation.graph_report import rank_metrics
 from hlorank.featurize.distinct import distinct_rows
 from hlorank.files import DataError
-from hlorank.hlo.layout_space import to_plain
+from hlorank.hlo.layout_space import to_json
 from hlorank.metrics import noise_ceiling, ranking
 from hlorank.serving.graph_reader import InputGraph
 from hlorank.serving.limits import Limits
@@ -106,7 +106,7 @@ def ranked_input(
     top = top_configurations(scores, order, count)
     if given.drawn is not None and isinstance(measured.configurations, LayoutConfigurations):
         for entry, row in zip(top, measured.configurations.values(order[:count]), strict=True):
-            entry["layouts"] = to_plain(given.drawn, row)
+            entry["layouts"] = to_json(given.drawn, row)
     ranked: dict[str, Any] = {
         "file": str(given.file),
         "graph": measured.name,

@@ -1,1 +1,1 @@
-"""Finding a faster configuration of one program: rank, compile the most promising, measure, adapt, decide."""
+"""Search for a faster layout configuration of one program: rank, compile the most promising, measure, adapt, decide."""

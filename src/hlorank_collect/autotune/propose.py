@@ -1,4 +1,4 @@
-"""Which configurations to measure next: a trained model's ranking, corrected by what was measured so far."""
+"""Choice of the configurations to measure next: a trained model's ranking, corrected by the measured runtimes."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from hlorank.metrics import ranking
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
 Priority = Callable[[Mapping[int, float]], Float64]
-"""From the relative runtimes of what was measured, by candidate, to (candidates,) priorities: smaller = sooner."""
+"""Maps the relative runtimes of the measured candidates to (candidates,) priorities: smaller = sooner."""
 
-_DIRECTIONS = 16  # principal directions of the embeddings; those beyond hold next to nothing of the few candidates
-_NOISE = 0.1  # of the residuals' variance: quick measurements, and what no embedding can tell
+_DIRECTIONS = (
+    16  # principal directions of the embeddings; the others hold almost none of the variance of the few candidates
+)
+_NOISE = 0.1  # of the residuals' variance: from quick measurements, and from effects outside the embedding
 
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """A Gaussian process on the embeddings, over a line through the scores.
+    """Priorities by a Gaussian process on the embeddings.
 
-    The residuals of a straight line from score to log runtime are what the process is fitted to; its mean is the
-    priority. No bonus for what is uncertain: budgets are small, and it cost more than it found
-    (benchmarks/adaptation.py). Before anything is measured the score is the priority.
+    A straight line maps scores to log runtimes, and the process is fitted to its residuals; the sum of both is the
+    priority. There is no bonus for uncertain candidates: with small budgets it costs more than it finds
+    (benchmarks/adaptation.py). Before two candidates are measured, the score is the priority.
 
     Attributes:
         scores: (candidates,) larger = slower.
-        embedding: (candidates, width), what the model knows of each candidate.
+        embedding: (candidates, width), the model's embedding of each candidate.
     """
 
     scores: Float64
     embedding: Float64
 
     def __call__(self, measured: Mapping[int, float]) -> Float64:
-        """The priorities; failed candidates, of runtime inf, teach nothing."""
+        """Return the priorities; failed candidates, whose runtime is inf, are ignored."""
         known = np.array([one for one, runtime in measured.items() if math.isfinite(runtime)], dtype=np.int64)
         if len(known) < 2:
             return self.scores
@@ -46,7 +48,7 @@ class Adapted:
         from sklearn.linear_model import LinearRegression
 
         logs = np.log([measured[one] for one in known.tolist()])
-        # A model that ranks the wrong way round is ignored, not believed.
+        # The scores of a model whose ranking is reversed are ignored.
         line = LinearRegression(positive=True).fit(self.scores[known, None], logs)
         expected: Float64 = line.predict(self.scores[:, None])
         residuals = logs - expected[known]
@@ -54,7 +56,7 @@ class Adapted:
         if spread == 0:
             return expected
         points = _principal(self.embedding)
-        # Nothing is fitted: a few points say too little about the kernel. Squared distances are 2 on average.
+        # Hyperparameters are fixed: a few points are too few to fit them. Squared distances are 2 on average.
         process = GaussianProcessRegressor(RBF(1.0) + WhiteKernel(_NOISE), optimizer=None)
         process.fit(points[known], residuals / spread)
         adapted: Float64 = expected + spread * process.predict(points)
@@ -62,7 +64,7 @@ class Adapted:
 
 
 def _principal(embedding: Float64) -> Float64:
-    """The candidates along the principal directions of their embeddings, at a mean squared distance of 2."""
+    """Project candidates on the principal directions of their embeddings, scaled to a mean squared distance of 2."""
     centred = embedding - embedding.mean(axis=0)
     left, length, _ = np.linalg.svd(centred, full_matrices=False)
     points: Float64 = left[:, :_DIRECTIONS] * length[:_DIRECTIONS]
@@ -78,17 +80,17 @@ def propose(
     budget: int,
     in_time: Callable[[], bool] = lambda: True,
 ) -> dict[int, float]:
-    """Measures candidates batch by batch, each batch the most promising ones by then.
+    """Measure candidates batch by batch, always the most promising ones.
 
     Args:
-        priority: is asked before each batch.
-        measure: the relative runtimes of some candidates, inf for those that fail.
-        batch: candidates measured before the priorities are asked again.
-        budget: of candidates that do not fail.
-        in_time: asked before each batch; False ends the search.
+        priority: called before each batch.
+        measure: returns the relative runtimes of some candidates, inf for those that fail.
+        batch: candidates measured before the priorities are updated.
+        budget: number of candidates to measure, without those that fail.
+        in_time: called before each batch; False ends the search.
 
     Returns:
-        The relative runtime of each candidate that was tried, in the order of trial.
+        The relative runtime of each tried candidate, in the order of trial.
     """
     tried: dict[int, float] = {}
     left = budget

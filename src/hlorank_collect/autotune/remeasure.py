@@ -1,4 +1,4 @@
-"""What a child process does: it runs a tuned program beside the compiler's default, and measures both anew."""
+"""Child process that measures a tuned program again next to the compiler's default."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from typing import Any
 
 import numpy as np
 
-from hlorank_collect.autotune.autotune_task import AgainTask
+from hlorank_collect.autotune.autotune_tasks import RemeasureTask
 from hlorank_collect.autotune.significance import speedup
 from hlorank_collect.autotune.tuned import Tuned
-from hlorank_collect.layouts import measure_program as child
+from hlorank_collect.child_process import run_child
 from hlorank_collect.task import Progress, Report
 from hlorank_collect.timing import Rounds, measure
 
 
-def run_again(task: AgainTask, report: Report) -> dict[str, Any]:
-    """Runs and measures.
+def remeasure(task: RemeasureTask, report: Report) -> dict[str, Any]:
+    """Run and measure a tuned program.
 
     Args:
-        task: which program, and how often.
+        task: the program, and the number of rounds.
         report: called before each step that may take long.
 
     Returns:
-        `tuned`, whether the program has a configuration of its own; `speedup` with estimate, low and high; and
-        `runtime_ns` of `default` and `tuned`, medians over rounds.
+        `tuned`, False where the default won; `speedup` with estimate, low and high; and `runtime_ns` of `default` and
+        `tuned`, medians over rounds.
 
     Raises:
-        SkippedError: the program or its configuration does not work any more.
+        SkippedError: the program does not compile, or its configuration no longer works.
         ConfigError: there is no such program.
-        DataError: the file is damaged, or another program.
+        DataError: the file is damaged, or belongs to another program.
     """
     report(Progress("compile"))
     tuned = Tuned(Path(task.saved))
-    rows = np.stack([tuned.space.default, tuned.configuration])
+    configurations = np.stack([tuned.space.default, tuned.configuration])
     rng = np.random.default_rng(task.seed)
-    rounds = Rounds(least=task.rounds, most=task.rounds)
 
     def heartbeat(done: int) -> None:
         report(Progress("measure", share=done / task.rounds))
 
-    times = measure(tuned.candidates.timer(rows), len(rows), rng, rounds, heartbeat=heartbeat)
+    timer = tuned.compiled.timer(configurations)
+    times = measure(timer, len(configurations), rng, Rounds(task.rounds, task.rounds), heartbeat=heartbeat)
     default, own = np.median(times, axis=0).tolist()
     return {
         "tuned": bool((tuned.configuration != -1).any()),
@@ -51,4 +51,4 @@ def run_again(task: AgainTask, report: Report) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    child.main(AgainTask, run_again)
+    run_child(RemeasureTask, remeasure)

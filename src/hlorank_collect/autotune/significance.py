@@ -1,4 +1,4 @@
-"""Whether a configuration is faster than the default beyond noise."""
+"""Test whether a configuration is faster than the default beyond noise."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Speedup:
-    """How many times as fast as the default one a configuration is.
+    """Runtime of the default divided by that of a configuration, with its uncertainty.
 
     Attributes:
         estimate: the median over rounds.
-        low: the lower end of its confidence interval of 95 %.
-        high: the upper end.
+        low: lower end of the 95 % confidence interval.
+        high: upper end of the interval.
     """
 
     estimate: float
@@ -29,19 +29,19 @@ class Speedup:
 
     @property
     def real(self) -> bool:
-        """Whether it is faster beyond noise."""
+        """True if the configuration is faster beyond noise."""
         return self.low > 1
 
 
 def speedup(times: Float64, configuration: int, rng: np.random.Generator) -> Speedup:
-    """The speedup of one configuration over the default, whose times are in the first column.
+    """Estimate the speedup of one configuration over the default, whose times are in the first column.
 
-    The median over rounds of the quotient of both times in a round, which is free of what slows down whole rounds;
-    its interval is the percentile bootstrap over rounds.
+    The estimate is the median over rounds of the quotient of both times in a round, in which effects on whole rounds
+    cancel; its interval is the percentile bootstrap over rounds.
 
     Args:
         times: (rounds, configurations) nanoseconds, at least two rounds.
-        configuration: its column.
+        configuration: column of the configuration.
         rng: draws the resamples.
     """
     from scipy.stats import bootstrap
@@ -57,20 +57,20 @@ def speedup(times: Float64, configuration: int, rng: np.random.Generator) -> Spe
 
 
 def winner(times: Float64, rng: np.random.Generator) -> tuple[int, Speedup]:
-    """The fastest configuration, and its speedup over the default.
+    """Choose the fastest configuration, and estimate its speedup over the default.
 
-    It is chosen by every other round, and its speedup is estimated on the rounds between: on the rounds that chose it
-    the best of many looks better than it is.
+    The even rounds choose, and the odd rounds estimate: on the rounds that chose it, the speedup of the best of many
+    would be overestimated.
 
     Args:
         times: (rounds, configurations) nanoseconds, the default first; at least four rounds.
         rng: draws the resamples.
 
     Returns:
-        The column of the configuration, not the default's, and its speedup, which may be none.
+        The column of the configuration, never the default's, and its speedup, which may be below 1.
 
     Raises:
-        ValueError: there are fewer than four rounds, or nothing but the default.
+        ValueError: there are fewer than four rounds, or no configurations other than the default.
     """
     if len(times) < 4 or times.shape[1] < 2:
         raise ValueError(f"times: expected at least (4, 2), found {times.shape}")

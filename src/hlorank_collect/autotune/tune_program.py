@@ -1,4 +1,4 @@
-"""What a child process does: it tunes one program."""
+"""Child process that tunes one program."""
 
 from __future__ import annotations
 
@@ -16,45 +16,43 @@ from hlorank.data.graph import LayoutConfigurations
 from hlorank.files import write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_search import SEARCHES
-from hlorank.hlo.layout_space import LayoutSpace, Rows, name_of, to_plain
+from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, to_json
 from hlorank.hlo.reader import Record, featurize
 from hlorank.metrics import ranking
 from hlorank.serving.ranker import Ranker
-from hlorank_collect import xla
-from hlorank_collect.autotune.autotune_task import TuneTask
+from hlorank_collect import machine, xla
+from hlorank_collect.autotune.autotune_tasks import TuneTask
 from hlorank_collect.autotune.propose import Adapted, Priority, propose
 from hlorank_collect.autotune.significance import winner
 from hlorank_collect.autotune.tuned import digest
-from hlorank_collect.layouts import measure_program as child
-from hlorank_collect.layouts import record
-from hlorank_collect.layouts.capture import captured, configurable
-from hlorank_collect.layouts.compiled_layouts import Candidates, SkippedError
-from hlorank_collect.task import Progress, Report
+from hlorank_collect.child_process import run_child
+from hlorank_collect.layouts.compiled_layouts import CompiledLayouts, captured, configurable
+from hlorank_collect.task import Progress, Report, SkippedError
 from hlorank_collect.timing import Float64, Rounds, measure
 
 _FINALISTS = 5
-_FINAL_ROUNDS = 10  # whatever the time limit: half of them choose, and fewer than five others make no interval
+_FINAL_ROUNDS = 10  # also after the time limit: half of them choose, and an interval needs five others
 _PROPOSE_SHARE = 0.7  # of the time limit; the rest is for measuring the finalists
-_COMPILE_SHARE = 0.8  # of the work, as the progress shows it
+_COMPILE_SHARE = 0.8  # of the work, in the shown progress
 
 
 class Pool:
-    """The candidates of one program, and what a model makes of them.
+    """Candidates of one program, with the scores of a model.
 
     Args:
         module: captured before layout assignment.
-        space: of this module.
-        task: says how many, by which search, and which model ranks them.
-        rng: draws them.
+        space: its configurable layouts.
+        task: number of candidates, search, and model.
+        rng: draws the candidates.
 
     Attributes:
-        rows: (candidates, configurable nodes, 18) int8, without the default.
-        scores: (candidates,), larger = slower; in the order drawn without a model.
-        priority: which to measure next.
+        candidates: (candidates, configurable nodes, 18) int8, without the default.
+        scores: (candidates,), larger = slower; increasing in the order drawn where there is no model.
+        priority: decides which candidates are measured next.
 
     Raises:
         SkippedError: the program has one configuration only.
-        DataError: the model's folder is damaged, or the model ranks tiles.
+        DataError: the folder of the model is damaged, or the model ranks tiles.
     """
 
     def __init__(self, module: HloModuleProto, space: LayoutSpace, task: TuneTask, rng: np.random.Generator) -> None:
@@ -65,46 +63,51 @@ class Pool:
         drawn = search(space, task.configurations + 1, rng, self._score)
         if len(drawn) < 2:
             raise SkippedError("it has one configuration only")
-        self.rows = drawn[1:]
-        # The default comes along: what a model makes of a configuration may depend on what is usual.
+        self.candidates = drawn[1:]
+        # With the default: a score may depend on the other configurations of the graph.
         self.scores = self._score(drawn)[1:]
         self.priority: Priority = lambda _: self.scores
         if self._ranker is not None:
-            self.priority = Adapted(self.scores, self._ranker.embed(self._graph, self._layouts(drawn))[1:])
+            self.priority = Adapted(self.scores, self._ranker.embed(self._graph, self._configurations(drawn))[1:])
 
-    def _layouts(self, rows: Rows) -> LayoutConfigurations:
-        return LayoutConfigurations.from_chunks(self._space.node_ids, [rows])
+    def _configurations(self, layouts: Layouts) -> LayoutConfigurations:
+        return LayoutConfigurations.from_chunks(self._space.node_ids, [layouts])
 
-    def _score(self, rows: Rows) -> Float64:
+    def _score(self, layouts: Layouts) -> Float64:
         if self._ranker is None:
-            return np.arange(len(rows), dtype=np.float64)
-        return self._ranker.score(self._graph, self._layouts(rows))
+            return np.arange(len(layouts), dtype=np.float64)
+        return self._ranker.score(self._graph, self._configurations(layouts))
 
 
-def _final(
-    candidates: Candidates, finalists: Rows, task: TuneTask, rng: np.random.Generator, deadline: float, report: Report
+def _measure_finalists(
+    compiled: CompiledLayouts,
+    finalists: Layouts,
+    task: TuneTask,
+    rng: np.random.Generator,
+    deadline: float,
+    report: Report,
 ) -> Float64:
-    """(rounds, 1 + finalists) times, the default first."""
+    """Return (rounds, finalists) times, the default first."""
 
     def heartbeat(done: int) -> None:
         report(Progress("measure", share=_COMPILE_SHARE + (1 - _COMPILE_SHARE) * done / task.rounds))
 
-    rounds = Rounds(least=task.rounds, most=task.rounds, certain=_FINAL_ROUNDS)
-    return measure(candidates.timer(finalists), len(finalists), rng, rounds, deadline=deadline, heartbeat=heartbeat)
+    rounds = Rounds(min=task.rounds, max=task.rounds, certain=_FINAL_ROUNDS)
+    return measure(compiled.timer(finalists), len(finalists), rng, rounds, deadline=deadline, heartbeat=heartbeat)
 
 
 def tune(task: TuneTask, report: Report) -> dict[str, Any]:
-    """Tunes one program in this process, and writes its JSON file.
+    """Tune one program in this process, and write its JSON file.
 
     Args:
-        task: which, and how.
+        task: the program and the settings.
         report: called before each step that may take long.
 
     Returns:
-        what the JSON file holds.
+        The content of the JSON file.
 
     Raises:
-        SkippedError: this program can't be tuned.
+        SkippedError: the program cannot be tuned.
         ConfigError: there is no such program.
         DataError: there is no such model.
     """
@@ -122,7 +125,7 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     ranked = time.monotonic()
     deadline = start + _PROPOSE_SHARE * task.time_limit
     share = itertools.count(step=_COMPILE_SHARE / (task.budget + 1))
-    candidates = Candidates(
+    compiled = CompiledLayouts(
         module,
         space,
         inputs,
@@ -133,7 +136,7 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     )
     tried = propose(
         pool.priority,
-        lambda chosen: candidates.quick(pool.rows[chosen], rng),
+        lambda chosen: compiled.quick(pool.candidates[chosen], rng),
         batch=task.batch,
         budget=task.budget,
         in_time=lambda: time.monotonic() < deadline,
@@ -147,36 +150,40 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
         "collection": task.collection,
         "model": task.reference,
         "seed": task.seed,
-        "candidates": len(pool.rows),
+        "candidates": len(pool.candidates),
         "batch": task.batch,
         "budget": task.budget,
         "measured": [
-            {"configuration": name_of(pool.rows[one]), "score": float(pool.scores[one]), "relative_runtime": relative}
+            {
+                "configuration": configuration_name(pool.candidates[one]),
+                "score": float(pool.scores[one]),
+                "relative_runtime": relative,
+            }
             for one, relative in measured.items()
         ],
-        "left_out": candidates.left_out,
+        "left_out": compiled.left_out,
         "module": digest(module),
         "winner": "default",
         "configuration": {},
         "speedup": None,
         "device": xla.device_name(task.platform),
-        **record.environment(),
+        **machine.description(),
     }
     if measured:
-        fastest = list(measured)
-        best = [fastest[place] for place in ranking(list(measured.values()))[:_FINALISTS]]
-        finalists = np.stack([space.default, *pool.rows[best]])
-        times = _final(candidates, finalists, task, rng, start + task.time_limit, report)
+        known = list(measured)
+        best = [known[place] for place in ranking(list(measured.values()))[:_FINALISTS]]
+        finalists = np.stack([space.default, *pool.candidates[best]])
+        times = _measure_finalists(compiled, finalists, task, rng, start + task.time_limit, report)
         column, speedup = winner(times, rng)
         about["speedup"] = dataclasses.asdict(speedup)
         about["rounds"] = len(times)
         if speedup.real:
-            about["winner"] = name_of(finalists[column])
-            about["configuration"] = to_plain(space, finalists[column])
+            about["winner"] = configuration_name(finalists[column])
+            about["configuration"] = to_json(space, finalists[column])
     about["seconds"] = {"rank": round(ranked - start, 2), "all": round(time.monotonic() - start, 2)}
     write_json(task.saved(program.name), about)
     return about
 
 
 if __name__ == "__main__":
-    child.main(TuneTask, tune)
+    run_child(TuneTask, tune)

@@ -1,4 +1,4 @@
-"""The configuration that tuning found, on disk and as a function to call."""
+"""A tuned configuration, on disk and as a function to call."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import numpy as np
 
 from hlorank.files import DataError, read_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_space import from_plain, name_of
+from hlorank.hlo.layout_space import configuration_name, from_json
 from hlorank_collect import xla
-from hlorank_collect.layouts.capture import captured, configurable
-from hlorank_collect.layouts.compiled_layouts import Candidates, SkippedError
-from hlorank_collect.task import load_program
+from hlorank_collect.layouts.compiled_layouts import CompiledLayouts, captured, configurable
+from hlorank_collect.task import SkippedError, load_program
 
 _KEYS = {
     "program": (str,),
@@ -26,43 +25,43 @@ _KEYS = {
 
 
 def digest(module: HloModuleProto) -> str:
-    """Equal for equal modules only."""
+    """Return a hash that is equal for equal modules only."""
     return hashlib.sha256(module.SerializeToString(deterministic=True)).hexdigest()
 
 
 def read_saved(path: Path) -> dict[str, Any]:
-    """The JSON that tuning wrote.
+    """Read the JSON file that tuning wrote.
 
     Raises:
-        DataError: a key that running needs is missing or of another type.
+        DataError: the file cannot be read, or a key is missing or has another type.
     """
     saved = read_json(path)
     for key, kinds in _KEYS.items():
         if key not in saved or not isinstance(saved[key], kinds):
-            raise DataError(key, "what hlorank autotune writes", saved.get(key, "nothing"), file=path)
+            raise DataError(key, "a value that hlorank autotune writes", saved.get(key, "nothing"), file=path)
     if saved["platform"] not in ("cpu", "gpu"):
         raise DataError("platform", "cpu or gpu", saved["platform"], file=path)
     return saved
 
 
 class Tuned:
-    """A tuned program: call it like the function that was tuned.
+    """A tuned program, called like the function that was tuned.
 
-    It is compiled anew, with the saved configuration, and its outputs on the example arguments are compared with
+    It is compiled again, with the saved configuration, and its outputs on the example arguments are compared with
     those of the compiler's default.
 
     Args:
         path: the JSON file that tuning wrote.
 
     Attributes:
-        space: what can be configured.
+        space: the configurable layouts.
         configuration: (configurable nodes, 18) int8; all -1 where the default won.
-        candidates: the default configuration and this one, compiled.
+        compiled: the default configuration and this one as executables.
 
     Raises:
-        ConfigError: the program is not there.
-        SkippedError: it does not compile any more, or the configuration does not compute what the default does.
-        DataError: the file is damaged, or the compiler sees another program than the one that was tuned.
+        ConfigError: there is no such program.
+        SkippedError: the program does not compile, or the outputs of the configuration differ from the default's.
+        DataError: the file is damaged, or the module of the program is not the one that was tuned.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,34 +72,34 @@ class Tuned:
         program = load_program(saved["program"], saved["arguments"])
         module, inputs = captured(program, self._platform)
         if digest(module) != saved["module"]:
-            found = "another one: the program, its arguments or jax have changed; tune it again"
+            found = "another module: the program, its arguments or jax have changed; tune it again"
             raise DataError("module", f"the module of {saved['program']} that was tuned", found, file=path)
         self.space = configurable(module)
         try:
-            self.configuration = from_plain(self.space, saved["configuration"])
+            self.configuration = from_json(self.space, saved["configuration"])
         except DataError as error:
             raise error.in_file(path) from None
-        self.candidates = Candidates(module, self.space, inputs, self._platform)
-        executable = self.candidates.executable(self.configuration)
+        self.compiled = CompiledLayouts(module, self.space, inputs, self._platform)
+        executable = self.compiled.executable(self.configuration)
         if executable is None:
-            why = self.candidates.left_out[name_of(self.configuration)]
-            raise SkippedError(f"the configuration of {path} does not work any more: {why}")
+            why = self.compiled.left_out[configuration_name(self.configuration)]
+            raise SkippedError(f"the configuration of {path} no longer works: {why}")
         self._executable = executable
         self._expected = [(array.shape, array.dtype) for array in inputs]
         function, arguments = program.build()
         self._outputs = jax.tree.structure(jax.eval_shape(function, *arguments))
 
     def __call__(self, *arguments: Any) -> Any:
-        """Runs the program.
+        """Run the program.
 
         Args:
             arguments: pytrees with leaves of the shapes and types that the program was tuned for.
 
         Returns:
-            What the function returns, arrays on the device.
+            The result of the function, arrays on the device.
 
         Raises:
-            ValueError: arguments of other shapes or types, or a call that jax traces.
+            ValueError: `arguments` have other shapes or types, or jax traces the call.
         """
         import jax
 

@@ -1,4 +1,4 @@
-"""`hlorank autotune`: finds a faster layout configuration of a JAX program, guided by a trained model."""
+"""`hlorank autotune`: search for a faster layout configuration of a JAX program, guided by a trained model."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from typing import Any
 
 from hlorank.config import ConfigError
 from hlorank.files import SPEC, DataError, read_json
-from hlorank_collect.commands.programs import (
+from hlorank_collect.commands.common_arguments import (
+    add_command,
     add_machine_arguments,
     add_program_arguments,
     check_arguments,
     measuring_core,
-    named,
-    reporting,
+    program_fields,
     status,
+    supervision,
 )
 
-_LEAST = {"candidates": 1, "top": 1, "measurements": 1, "rounds": 4, "seconds": 1, "hang_seconds": 1}
+_MIN = {"candidates": 1, "top": 1, "measurements": 1, "rounds": 4, "seconds": 1, "hang_seconds": 1}
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
-    """Adds the subcommand."""
-    parser = commands.add_parser(
+    """Add the subcommand."""
+    parser = add_command(
+        commands,
         "autotune",
+        run,
         help="find a faster layout configuration of a JAX program with a trained model",
         description=(
-            "Draws layout configurations of a program, ranks them with a trained model, compiles and measures the "
-            "most promising ones beside the compiler's default, and saves the fastest one. A configuration that "
-            "computes something else than the default can't win; where nothing is faster beyond noise, the default "
-            "wins. Needs jax: pip install 'hlorank[collect]'."
+            "Draw layout configurations of a program, rank them with a trained model, compile and measure the most "
+            "promising ones next to the compiler's default, and save the fastest one. A configuration whose outputs "
+            "differ from the default's cannot win; where none is faster beyond noise, the default wins."
         ),
     )
     what = parser.add_argument_group("what is tuned")
@@ -41,7 +43,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         type=Path,
         metavar="FILE",
         default=[],
-        help="tune nothing: run the programs of these saved files beside the default, and measure both anew",
+        help="do not tune: run the programs of these saved files next to the default, and measure both again",
     )
     how = parser.add_argument_group("how candidates are found")
     how.add_argument(
@@ -50,10 +52,10 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="a trained model that ranks layouts: a model folder, an MLflow run id, or models:/<name>@champion",
     )
     how.add_argument(
-        "--random", action="store_true", help="no model: try the candidates in random order, to compare with"
+        "--random", action="store_true", help="no model: try the candidates in random order, as a baseline"
     )
     how.add_argument(
-        "--candidates", type=int, default=256, metavar="N", help="configurations that are ranked (default: 256)"
+        "--candidates", type=int, default=256, metavar="N", help="number of ranked configurations (default: 256)"
     )
     how.add_argument(
         "--search",
@@ -62,39 +64,38 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="random: changes of the compiler's default; default: mutation and selection by the model's scores "
         "(default: %(default)s)",
     )
-    how.add_argument("--seed", type=int, default=0, help="of candidates and rounds (default: 0)")
+    how.add_argument("--seed", type=int, default=0, help="seed of candidates and rounds (default: 0)")
     budget = parser.add_argument_group("budget")
     budget.add_argument("--top", type=int, default=5, metavar="K", help="candidates measured at a time (default: 5)")
     budget.add_argument(
         "--measurements",
         type=int,
         metavar="N",
-        help="candidates measured in all; after each K of them the ranking adapts to what was measured (default: K)",
+        help="candidates measured in all; after each K of them the ranking adapts to the runtimes (default: K)",
     )
     budget.add_argument(
         "--seconds",
         type=float,
         default=600.0,
         metavar="S",
-        help="no new candidate is tried after 70 %% of this time for a program (default: 600)",
+        help="time per program; no new candidate is tried after 70 %% of it (default: 600)",
     )
     measuring = parser.add_argument_group("how it is measured")
     measuring.add_argument("--platform", choices=("cpu", "gpu"), default="cpu", help="XLA's backend (default: cpu)")
     measuring.add_argument(
-        "--rounds", type=int, default=40, metavar="N", help="of the finalists and the default (default: 40)"
+        "--rounds", type=int, default=40, metavar="N", help="rounds of the finalists and the default (default: 40)"
     )
     add_machine_arguments(measuring)
     parser.add_argument(
         "--out", type=Path, default=Path("tuned"), metavar="DIR", help="folder of the saved files (default: tuned)"
     )
-    parser.set_defaults(run=run)
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raises ConfigError for values that make no sense."""
+    """Raise ConfigError for arguments that are out of range or do not fit together."""
     if arguments.measurements is None:
         arguments.measurements = arguments.top
-    check_arguments(arguments, _LEAST)
+    check_arguments(arguments, _MIN)
     if arguments.program and arguments.again:
         raise ConfigError("give programs to tune, or --again with saved files, not both")
     if not arguments.program and not arguments.again:
@@ -104,7 +105,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _model(arguments: argparse.Namespace) -> str | None:
-    """The folder of the model, None for --random; raises ConfigError if there is no model of layouts."""
+    """Return the folder of the model, None for --random; raise ConfigError if there is no model of layouts."""
     from hlorank.serving.locate import model_folder
 
     remedy = "give a trained model of layouts, such as models/layout/cpu/random/gst of make repro"
@@ -113,7 +114,7 @@ def _model(arguments: argparse.Namespace) -> str | None:
             raise ConfigError("give --model or --random, not both")
         return None
     if arguments.model is None:
-        raise ConfigError(f"--model is missing: {remedy}, or --random to do without")
+        raise ConfigError(f"--model is missing: {remedy}, or --random to try candidates in random order")
     try:
         folder = model_folder(arguments.model)
         address = read_json(folder / SPEC).get("collection", "")
@@ -125,18 +126,18 @@ def _model(arguments: argparse.Namespace) -> str | None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tunes; programs that can't be are named at the end, and the status is then 1.
+    """Tune programs; those that fail are named at the end, and the status is then 1.
 
     Raises:
-        ConfigError: wrong usage.
+        ConfigError: jax is missing, an argument is wrong, or the machine is busy.
     """
-    from hlorank_collect.autotune.autotune import again_tasks, run_programs
-    from hlorank_collect.autotune.autotune_task import AgainTask, TuneTask
-    from hlorank_collect.program import require_device, require_jax
+    from hlorank_collect.autotune.autotune_tasks import RemeasureTask, TuneTask, remeasure_tasks
+    from hlorank_collect.jax_program import require_device, require_jax
+    from hlorank_collect.run_tasks import run_tasks
 
+    require_jax()
     _check(arguments)
     model = _model(arguments) if arguments.program else None  # before any program is compiled
-    require_jax()
     require_device(arguments.platform)
     settings: dict[str, Any] = {
         "collection": f"layout:{arguments.platform}:{arguments.search}",
@@ -148,10 +149,10 @@ def run(arguments: argparse.Namespace) -> int:
         "time_limit": arguments.seconds,
         "core": measuring_core(arguments),
     }
-    tasks: list[TuneTask] | list[AgainTask]
+    tasks: list[TuneTask] | list[RemeasureTask]
     broken: dict[str, str] = {}
     if arguments.again:
-        tasks, broken = again_tasks(arguments.again, settings)
+        tasks, broken = remeasure_tasks(arguments.again, settings)
     else:
         settings |= {
             "model": model,
@@ -159,6 +160,8 @@ def run(arguments: argparse.Namespace) -> int:
             "batch": arguments.top,
             "budget": arguments.measurements,
         }
-        tasks = [TuneTask(**one, **settings) for one in named(arguments, list(dict.fromkeys(arguments.program)))]
-    left_out = run_programs(tasks, **reporting(arguments)).left_out if tasks else {}
+        tasks = [
+            TuneTask(**one, **settings) for one in program_fields(arguments, list(dict.fromkeys(arguments.program)))
+        ]
+    left_out = run_tasks(tasks, **supervision(arguments)).left_out if tasks else {}
     return status(broken | left_out)

@@ -1,4 +1,4 @@
-"""`hlorank collect`: measures configurations of JAX programs on the XLA backend at hand."""
+"""`hlorank collect`: measurement of configurations of JAX programs on the XLA backend of this machine."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from typing import Any
 
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
-from hlorank_collect.commands.programs import (
+from hlorank_collect.commands.common_arguments import (
+    add_command,
     add_machine_arguments,
     add_program_arguments,
     check_arguments,
     measuring_core,
-    named,
-    reporting,
+    program_fields,
     status,
+    supervision,
 )
 
-_LEAST = {"configurations": 2, "kernels": 1, "max_rounds": 2, "time_limit": 1, "hang_seconds": 1}
+_MIN = {"configurations": 2, "kernels": 1, "max_rounds": 2, "time_limit": 1, "hang_seconds": 1}
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
-    """Adds the subcommand."""
-    parser = commands.add_parser(
+    """Add the subcommand."""
+    parser = add_command(
+        commands,
         "collect",
-        help="measure layouts or tiles of JAX programs on the XLA backend at hand",
+        run,
+        help="measure layouts or tiles of JAX programs on the XLA backend of this machine",
         description=(
-            "Measures configurations of JAX programs, of the built-in zoo or your own, and writes them as npz files "
-            "of the official schema, each beside a JSON file that says how it was measured. A program that was "
-            "measured with the same settings is not measured again: to continue, give the same command. Needs "
-            "jax: pip install 'hlorank[collect]'."
+            "Measure configurations of JAX programs, of the built-in zoo or your own, and write them as npz files of "
+            "the official schema, each next to a JSON file that describes its measurement. A program that was "
+            "measured with the same settings is not measured again: to continue, give the same command."
         ),
     )
     programs = parser.add_argument_group("programs")
@@ -43,29 +45,29 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     what.add_argument(
         "--collection",
         default="layout:cpu:random",
-        help="layout:<cpu|gpu>:<random|default> or tile:<cpu|gpu>; gpu is prepared and was never run on one "
-        "(default: %(default)s)",
+        help="layout:<cpu|gpu>:<random|default> or tile:<cpu|gpu>; gpu is untested (default: %(default)s)",
     )
-    what.add_argument("--out", type=Path, metavar="DIR", help="the folder of the tree that the files go to")
+    what.add_argument("--out", type=Path, metavar="DIR", help="folder of the written tree")
     what.add_argument(
-        "--configurations", type=int, default=64, metavar="N", help="of each program or kernel (default: 64)"
+        "--configurations", type=int, default=64, metavar="N", help="number per program or kernel (default: 64)"
     )
-    what.add_argument("--kernels", type=int, default=3, metavar="N", help="of each program, for tiles (default: 3)")
-    what.add_argument("--seed", type=int, default=0, help="of configurations and rounds (default: 0)")
+    what.add_argument("--kernels", type=int, default=3, metavar="N", help="number per program, for tiles (default: 3)")
+    what.add_argument("--seed", type=int, default=0, help="seed of configurations and rounds (default: 0)")
     how = parser.add_argument_group("how it is measured")
     how.add_argument(
         "--max-rounds",
         type=int,
         default=100,
         metavar="N",
-        help="end here, even if two halves of the rounds agree at less than a Kendall tau of 0.9 (default: 100)",
+        help="round limit; measuring ends earlier where two halves of the rounds agree at a Kendall tau of 0.9 "
+        "(default: 100)",
     )
     how.add_argument(
         "--time-limit",
         type=float,
         default=1800.0,
         metavar="SECONDS",
-        help="of a program; configurations that it does not reach are left out (default: 1800)",
+        help="time per program; configurations not compiled by then are left out (default: 1800)",
     )
     how.add_argument(
         "--fast-compile",
@@ -73,7 +75,6 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="compile without XLA's fusion emitters, in less than half of the time: other code, with other runtimes",
     )
     add_machine_arguments(how)
-    parser.set_defaults(run=run)
 
 
 def _list_zoo() -> None:
@@ -84,10 +85,10 @@ def _list_zoo() -> None:
 
 
 def _chosen(arguments: argparse.Namespace) -> list[str]:
-    """The programs asked for, each once, in their order.
+    """Return the requested programs, each once, in their order.
 
     Raises:
-        ConfigError: there is no such family, or nothing was asked for.
+        ConfigError: there is no such family, or no program is requested.
     """
     from hlorank_collect.zoo import programs
 
@@ -104,31 +105,31 @@ def _chosen(arguments: argparse.Namespace) -> list[str]:
 def _collection(address: str) -> Collection:
     collection = Collection.parse(address)
     if collection.source not in ("cpu", "gpu"):
-        raise ConfigError(f"--collection {address}: expected the source cpu or gpu, what can be measured")
+        raise ConfigError(f"--collection {address}: expected the source cpu or gpu, the backends that can be measured")
     return collection
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measures; programs that can't be are named at the end, and the status is then 1.
+    """Measure programs; those that fail are named at the end, and the status is then 1.
 
     Raises:
-        ConfigError: wrong usage.
+        ConfigError: jax or gcc is missing, an argument is wrong, or the machine is busy.
     """
     if arguments.list:
         _list_zoo()
         return 0
-    from hlorank_collect.collect import collect_layouts
-    from hlorank_collect.program import require_device, require_jax
-    from hlorank_collect.task import Task
-    from hlorank_collect.tiles.collect_tiles import collect_tiles
+    from hlorank_collect.jax_program import require_device, require_jax
+    from hlorank_collect.layouts.layout_task import LayoutTask
+    from hlorank_collect.run_tasks import run_tasks
+    from hlorank_collect.tiles.compiled_tiles import gcc_version
     from hlorank_collect.tiles.tile_task import TileTask
 
-    collection = _collection(arguments.collection)
-    check_arguments(arguments, _LEAST)
-    if arguments.out is None:
-        raise ConfigError("--out is missing: the folder that the files go to")
-    names = _chosen(arguments)
     require_jax()
+    collection = _collection(arguments.collection)
+    check_arguments(arguments, _MIN)
+    if arguments.out is None:
+        raise ConfigError("--out is missing: give the folder of the written tree")
+    names = _chosen(arguments)
     require_device(collection.source)
     settings: dict[str, Any] = {
         "collection": str(collection),
@@ -140,9 +141,12 @@ def run(arguments: argparse.Namespace) -> int:
         "time_limit": arguments.time_limit,
         "core": measuring_core(arguments),
     }
-    programs, how = named(arguments, names), reporting(arguments)
+    programs = program_fields(arguments, names)
+    tasks: list[TileTask] | list[LayoutTask]
     if collection.kind == "tile":
-        summary = collect_tiles([TileTask(**one, **settings, kernels=arguments.kernels) for one in programs], **how)
+        if collection.source == "cpu":
+            gcc_version()  # raises where there is no gcc
+        tasks = [TileTask(**one, **settings, kernels=arguments.kernels) for one in programs]
     else:
-        summary = collect_layouts([Task(**one, **settings) for one in programs], **how)
-    return status(summary.left_out)
+        tasks = [LayoutTask(**one, **settings) for one in programs]
+    return status(run_tasks(tasks, **supervision(arguments)).left_out)

@@ -1,4 +1,4 @@
-"""Configurations of one program as executables: compiled, run once, and compared with the default one."""
+"""Layout configurations of one program as executables: compiled, run once, and compared with the default."""
 
 from __future__ import annotations
 
@@ -9,44 +9,80 @@ from typing import Any
 
 import numpy as np
 
+from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_space import LayoutSpace, Rows, constrained, name_of
+from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, constrained, layout_space
 from hlorank_collect import xla
+from hlorank_collect.jax_program import Program
+from hlorank_collect.task import SkippedError, one_line
 from hlorank_collect.timing import Float64, Rounds, Timer, measure, runtimes, timer_of
-from hlorank_collect.verify import difference, has_nan
+from hlorank_collect.verify import WrongOutputError, difference, has_nan
 
-_QUICK = Rounds(least=3, most=3)
-
-
-class SkippedError(Exception):
-    """A program that can't be measured; the message is the reason."""
+_QUICK = Rounds(min=3, max=3)
+_IMPURE_OPCODES = {"infeed", "outfeed", "send", "recv"}
 
 
-class WrongOutputError(RuntimeError):
-    """A configuration that computes something else than the default one."""
+def _check_pure(module: HloModuleProto) -> None:
+    for computation in module.computations:
+        for one in computation.instructions:
+            called = one.custom_call_has_side_effect or "callback" in one.custom_call_target
+            if called or one.opcode in _IMPURE_OPCODES:
+                raise SkippedError(f"it has side effects ({one.custom_call_target or one.opcode})")
 
 
-def reason(error: Exception) -> str:
-    """An error in one line."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text}"[:300]
+def captured(program: Program, platform: xla.Platform) -> tuple[HloModuleProto, list[Any]]:
+    """Return the module of a program before layout assignment, and its example inputs on the device.
+
+    Raises:
+        SkippedError: the program does not trace or compile, or has side effects.
+    """
+    try:
+        function, arguments = program.build()
+        unoptimized = xla.unoptimized_module(function, arguments, platform)
+    except Exception as error:  # the user's code may raise any
+        raise SkippedError(f"it does not trace: {one_line(error)}") from error
+    _check_pure(HloModuleProto.FromString(unoptimized))
+    try:
+        module = HloModuleProto.FromString(xla.capture_module(unoptimized, platform))
+        return module, xla.put(arguments, platform)
+    except Exception as error:
+        raise SkippedError(f"it does not compile: {one_line(error)}") from error
 
 
-class Candidates:
-    """Compiles configurations, each once, and keeps those that compute the same as the default one.
+def configurable(module: HloModuleProto) -> LayoutSpace:
+    """Return the configurable layouts of a module, at least one.
+
+    Raises:
+        SkippedError: no layout can be configured, or a configurable node has more than six dimensions.
+    """
+    try:
+        space = layout_space(module)
+    except DataError as error:
+        raise SkippedError(str(error)) from error
+    if space.size == 1:
+        raise SkippedError("its convolutions, dots and reshapes have no dimensions to order")
+    return space
+
+
+class CompiledLayouts:
+    """Configurations of one program, each compiled once; kept if its outputs equal those of the default.
 
     Args:
         module: captured before layout assignment.
-        space: of this module.
-        inputs: on the device.
+        space: its configurable layouts.
+        inputs: example inputs on the device.
         platform: the backend.
-        fast_compile: compile without fusion emitters on a CPU; where that computes something else, again with them.
-        forbidden: configurations to leave out untried, by name, with the reason.
-        before: called with the name of each configuration before it is compiled, None for the default one.
-        deadline: `time.monotonic()` after which nothing but the default is compiled.
+        fast_compile: compile without fusion emitters on a CPU; where the outputs differ, compile again with them.
+        forbidden: names of configurations to leave out untried -> reason.
+        before: called with the name of each configuration before it is compiled, None for the default.
+        deadline: `time.monotonic()` after which only the default is compiled.
+
+    Attributes:
+        left_out: names of configurations that were left out -> reason.
+        recompiled: names of configurations whose outputs were right only with fusion emitters.
 
     Raises:
-        SkippedError: the default configuration fails, or an output of it is NaN.
+        SkippedError: the default configuration fails, or one of its outputs holds NaN.
     """
 
     def __init__(
@@ -65,30 +101,28 @@ class Candidates:
         self._fast_compile, self._before, self._deadline = fast_compile, before, deadline
         self._executables: dict[str, xla.Executable] = {}
         self.left_out: dict[str, str] = dict(forbidden or {})
-        """Why configurations, by name, were left out."""
         self.recompiled: list[str] = []
-        """Names of configurations that were right only with fusion emitters."""
         before(None)
-        name = name_of(space.default)
+        name = configuration_name(space.default)
         try:
             executable = self._compile(space.default, fusion_emitters=True)
             self._reference = self._outputs(executable)
             self._executables[name] = self._checked(name, space.default) if fast_compile else executable
         except Exception as error:
-            raise SkippedError(f"the default configuration fails: {reason(error)}") from error
+            raise SkippedError(f"the default configuration fails: {one_line(error)}") from error
         if has_nan(self._reference):
-            raise SkippedError("an output of the default configuration holds NaN, so that none can be checked")
+            raise SkippedError("an output of the default configuration holds NaN, so that no other can be checked")
 
-    def _compile(self, configuration: Rows, *, fusion_emitters: bool) -> xla.Executable:
+    def _compile(self, configuration: Layouts, *, fusion_emitters: bool) -> xla.Executable:
         module = constrained(self._module, self._space, configuration).SerializeToString()
         return xla.compile_module(module, self._platform, fusion_emitters=fusion_emitters)
 
     def _outputs(self, executable: xla.Executable) -> list[Any]:
         return [np.asarray(output) for output in executable.run(self._inputs)]
 
-    def executable(self, configuration: Rows) -> xla.Executable | None:
-        """The executable of a configuration; None where it is left out, with its reason in `left_out`."""
-        name = name_of(configuration)
+    def executable(self, configuration: Layouts) -> xla.Executable | None:
+        """Return the executable of a configuration; None where it is left out, with the reason in `left_out`."""
+        name = configuration_name(configuration)
         if name not in self._executables and name not in self.left_out:
             if time.monotonic() > self._deadline:
                 self.left_out[name] = "the time limit"
@@ -96,11 +130,11 @@ class Candidates:
             self._before(name)
             try:
                 self._executables[name] = self._checked(name, configuration)
-            except Exception as error:  # whatever the compiler or the backend raises, memory that ran out included
-                self.left_out[name] = reason(error)
+            except Exception as error:  # the compiler and the backend raise many kinds, also where memory runs out
+                self.left_out[name] = one_line(error)
         return self._executables.get(name)
 
-    def _checked(self, name: str, configuration: Rows) -> xla.Executable:
+    def _checked(self, name: str, configuration: Layouts) -> xla.Executable:
         for fusion_emitters in (False, True) if self._fast_compile else (True,):
             executable = self._compile(configuration, fusion_emitters=fusion_emitters)
             wrong = difference(self._reference, self._outputs(executable))
@@ -110,20 +144,20 @@ class Candidates:
                 return executable
         raise WrongOutputError(wrong)
 
-    def timer(self, configurations: Rows) -> Timer:
-        """Times configurations, by their row, that have an executable."""
-        executables = [self._executables[name_of(row)] for row in configurations]
+    def timer(self, configurations: Layouts) -> Timer:
+        """Return a timer of configurations that have an executable, by their position."""
+        executables = [self._executables[configuration_name(one)] for one in configurations]
         return timer_of(lambda index: executables[index].run(self._inputs))
 
-    def quick(self, configurations: Rows, rng: np.random.Generator) -> Float64:
-        """Measures configurations in few rounds, relative to the default one, so that batches compare.
+    def quick(self, configurations: Layouts, rng: np.random.Generator) -> Float64:
+        """Measure configurations in few rounds, relative to the default, so that batches are comparable.
 
         Returns:
-            (configurations,) float64: runtimes over the default's; inf where a configuration is left out.
+            (configurations,) float64: runtimes divided by the default's; inf where a configuration is left out.
         """
-        rows = np.stack([self._space.default, *configurations])
-        kept = [self.executable(row) is not None for row in rows]
-        relative = np.full(len(rows), np.inf)
-        times = runtimes(measure(self.timer(rows[kept]), sum(kept), rng, _QUICK))
+        stacked = np.stack([self._space.default, *configurations])
+        kept = [self.executable(one) is not None for one in stacked]
+        relative = np.full(len(stacked), np.inf)
+        times = runtimes(measure(self.timer(stacked[kept]), sum(kept), rng, _QUICK))
         relative[kept] = times / times[0]
         return relative[1:]

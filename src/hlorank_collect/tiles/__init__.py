@@ -1,1 +1,1 @@
-"""Tiles of XLA's kernels: as C loop nests, checked against XLA and timed on a CPU; of a GPU, in the folder triton."""
+"""Tiles of XLA's kernels: C loop nests, checked against XLA and timed on a CPU; the package `triton` is for a GPU."""

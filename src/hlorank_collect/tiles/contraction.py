@@ -1,4 +1,4 @@
-"""Dots, convolutions and reductions as one thing: values combined over dimensions that the result does not have."""
+"""Dots, convolutions and reductions as contractions: values combined over dimensions that the result does not have."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, WindowDimension
+from hlorank_collect.tiles.affine_index import Index, within
 from hlorank_collect.tiles.elements import Elements, Indices
-from hlorank_collect.tiles.index import Index, within
 from hlorank_collect.tiles.kernel import Body, UnsupportedKernelError
 
 Term = tuple[list[str], Callable[[], str]]
-"""The C conditions under which there is a value, and what writes it."""
+"""C conditions under which there is a value, and the function that writes it."""
 COMBINATIONS = {"add": "+", "multiply": "*", "maximum": "max", "minimum": "min", "and": "&", "or": "|"}
-"""The operations that combine values, and what `#pragma omp simd reduction` calls them."""
+"""Operations that combine values -> their names in `#pragma omp simd reduction`."""
 
 
 @dataclass(frozen=True)
 class Contraction:
-    """How values are combined into one element of the result.
+    """Combination of values into one element of the result.
 
     Attributes:
         reduced: sizes of the reduced dimensions: the contracting ones of a dot; the window and the input features (of
             a group) of a convolution; the dimensions or the window of a reduction.
-        combine: the opcode that combines two values.
-        init: where the first value comes from; None is 0.
-        term: the value at an output index and a reduction index.
+        combine: opcode that combines two values.
+        init: instruction of the initial value; None is 0.
+        term: returns the value at an output index and a reduction index.
     """
 
     reduced: tuple[int, ...]
@@ -35,10 +35,10 @@ class Contraction:
 
 
 def contraction(body: Body, one: HloInstructionProto) -> Contraction:
-    """What a dot, convolution, reduction or windowed reduction combines.
+    """Return the contraction of a dot, convolution, reduction or windowed reduction.
 
     Raises:
-        UnsupportedKernelError: it can't be written.
+        UnsupportedKernelError: a convolution has batch groups, or a reduction several arrays or operations.
     """
     makers = {"dot": _dot, "convolution": _convolution, "reduce": _reduce, "reduce-window": _reduce_window}
     return makers[one.opcode](body, one)
@@ -53,7 +53,7 @@ def _dot(body: Body, one: HloInstructionProto) -> Contraction:
     )
 
     def term(elements: Elements, output: Indices, reduced: Indices) -> Term:
-        free = iter(output[len(numbers.lhs_batch_dimensions) :])  # the left side's, then the right side's
+        free = iter(output[len(numbers.lhs_batch_dimensions) :])  # of the left side, then of the right side
         operands = []
         for operand, batch, contracted in sides:
             index = [
@@ -70,14 +70,14 @@ def _dot(body: Body, one: HloInstructionProto) -> Contraction:
 
 
 def _window(elements: Elements, part: Index, place: Index, one: WindowDimension, size: int) -> tuple[list[str], Index]:
-    """The conditions under which a place of a window lies on an element, and the index of that element.
+    """Return the conditions under which a window position is on an element, and the index of that element.
 
     Args:
-        elements: what writes the index, where there is more to it than a sum.
-        part: the output index.
-        place: the place in the window.
+        elements: writes the index where it is not affine.
+        part: output index.
+        place: position in the window.
         one: the window.
-        size: of the dimension that it moves over.
+        size: size of the dimension over which the window moves.
     """
     if one.window_reversal:
         place = place * -1 + (one.size - 1)
@@ -120,7 +120,7 @@ def _convolution(body: Body, one: HloInstructionProto) -> Contraction:
 
 
 def _combination(body: Body, one: HloInstructionProto) -> str:
-    """The opcode of a reduction's computation."""
+    """Return the opcode of a reduction's computation."""
     if len(one.operand_ids) != 2:
         raise UnsupportedKernelError("reduction of several arrays")
     region = body.regions[one.called_computation_ids[0]]

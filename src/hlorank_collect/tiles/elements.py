@@ -1,115 +1,42 @@
 """Single elements of HLO instructions as C statements.
 
-Each handler says what one element of an instruction is in terms of elements of its operands, by the public operation
-semantics of XLA (https://openxla.org/xla/operation_semantics).
+Each handler computes one element of an instruction from elements of its operands, by the public operation semantics of
+XLA (https://openxla.org/xla/operation_semantics).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
-from hlorank.hlo.hlo_pb2 import HloInstructionProto, LiteralProto, ShapeProto
-from hlorank_collect.tiles.index import Index, linear, within
+from hlorank.hlo.hlo_pb2 import HloInstructionProto
+from hlorank_collect.tiles.affine_index import Index, linear, within
+from hlorank_collect.tiles.c_operations import c_type, literal_values, template
 from hlorank_collect.tiles.kernel import Body, UnsupportedKernelError, dtype_of
 
 Indices = tuple[Index, ...]
 Branch = tuple[Sequence[str], Callable[[], str]]
-"""C conditions that must all hold, and what writes the value where they do."""
+"""C conditions that must all hold, and the function that then writes the value."""
 
-C_TYPES = {"bool": "unsigned char", "int32": "int", "uint32": "unsigned", "float32": "float"}
 _COMPARISONS = {"EQ": "==", "NE": "!=", "GE": ">=", "GT": ">", "LE": "<=", "LT": "<"}
-_ANY = {
-    "add": "{0} + {1}", "subtract": "{0} - {1}", "multiply": "{0} * {1}", "negate": "-{0}", "copy": "{0}",
-    "maximum": "{0} > {1} ? {0} : {1}", "minimum": "{0} < {1} ? {0} : {1}", "select": "{0} ? {1} : {2}",
-    "clamp": "{1} < {0} ? {0} : {1} > {2} ? {2} : {1}",
-}  # fmt: skip
-_OF_TYPE = {
-    "float32": {
-        "divide": "{0} / {1}", "remainder": "fmodf({0}, {1})", "power": "powf({0}, {1})", "abs": "fabsf({0})",
-        "exponential": "exp_f32({0})", "exponential-minus-one": "expm1f({0})", "log": "logf({0})",
-        "log-plus-one": "log1pf({0})", "sqrt": "sqrtf({0})", "rsqrt": "1.0f / sqrtf({0})", "cbrt": "cbrtf({0})",
-        "tanh": "tanh_f32({0})", "logistic": "1.0f / (1.0f + exp_f32(-{0}))", "erf": "erff({0})", "sine": "sinf({0})",
-        "cosine": "cosf({0})", "floor": "floorf({0})", "ceil": "ceilf({0})", "round-nearest-even": "rintf({0})",
-        "sign": "(float)(({0} > 0) - ({0} < 0))",
-    },
-    "int32": {"abs": "abs({0})", "not": "~{0}", "sign": "({0} > 0) - ({0} < 0)"},
-    "uint32": {
-        "not": "~{0}", "shift-left": "{1} < 32 ? {0} << {1} : 0", "shift-right-logical": "{1} < 32 ? {0} >> {1} : 0",
-    },
-    "bool": {"not": "!{0}", "maximum": "{0} | {1}", "minimum": "{0} & {1}"},
-}  # fmt: skip
-_BITS = {"and": "{0} & {1}", "or": "{0} | {1}", "xor": "{0} ^ {1}"}
-
-PRELUDE = """\
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* expf and tanhf of libm are no loops that a compiler can vectorise. */
-static inline float exp_f32(float x) {
-  x = x > 88.3f ? 88.3f : x < -87.3f ? -87.3f : x;
-  const float n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.0f / 5040;
-  p = p * r + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  const int bits = ((int)n + 127) << 23;
-  float scale;
-  memcpy(&scale, &bits, sizeof scale);
-  return p * scale;
-}
-
-static inline float tanh_f32(float x) {
-  return fabsf(x) < 0.02f ? x - x * x * x / 3 : 1.0f - 2.0f / (exp_f32(2.0f * x) + 1.0f);
-}
-"""
-
-
-def c_type(shape: ShapeProto) -> str:
-    """The C type of a shape's elements."""
-    return C_TYPES[dtype_of(shape).name]
-
-
-def template(opcode: str, shape: ShapeProto) -> str | None:
-    """An elementwise operation as a C expression of its operands {0}, {1}, {2}; None for what is not one."""
-    name = dtype_of(shape).name
-    known = {**(_ANY if name != "bool" else {"copy": "{0}", "select": _ANY["select"]}), **_OF_TYPE[name]}
-    return (known if name == "float32" else {**known, **_BITS}).get(opcode)
-
-
-def _literal(value: float | int | bool) -> str:
-    if not isinstance(value, float):
-        return f"({int(value)})"
-    if math.isnan(value):
-        return "NAN"
-    return f"({'-' * (value < 0)}INFINITY)" if math.isinf(value) else f"({value.hex()}f)"
-
-
-def literal_values(literal: LiteralProto) -> list[str]:
-    """The elements of a constant as C literals, in the order of its layout."""
-    name = {"bool": "preds", "int32": "s32s", "uint32": "u32s", "float32": "f32s"}[dtype_of(literal.shape).name]
-    return [_literal(value) for value in getattr(literal, name)]
 
 
 class Elements:
-    """Writes the statements that compute elements, each element once in a scope.
+    """Writer of the statements that compute elements, each element once in a scope.
+
+    Args:
+        body: the kernel.
+        sizes: index variable -> number of its values, which start at 0.
 
     Attributes:
-        lines: what was written.
-        loads: the places that were read from parameters.
-        sizes: the number of values of each index variable, 0 and up.
-        given: C expressions of values that are known already, by instruction.
-        places: where those were read.
-        sources: the loops' variables that other index variables were computed from.
+        lines: the written statements.
+        loads: offsets of the reads from parameters.
+        sizes: index variable -> number of its values.
+        given: C expressions of instructions that are computed elsewhere, by id.
+        places: indices at which those were read.
+        sources: index variable -> loop variables from which it was computed.
     """
 
     def __init__(self, body: Body, sizes: dict[str, int]) -> None:
@@ -121,15 +48,15 @@ class Elements:
         self.sources: dict[str, frozenset[str]] = {}
         self._body = body
         self._count = 0
-        self._divisions: list[tuple[Index, int, str, str]] = []  # what was divided by what, and what came out
+        self._divisions: list[tuple[Index, int, str, str]] = []  # index, divisor, quotient, remainder
         self._scopes: list[dict[tuple[int, Indices], str]] = [{}]
         self._places = {one.id: number for number, one in enumerate(body.parameters)}
 
     def value(self, instruction: HloInstructionProto, index: Indices) -> str:
-        """Writes what computes an element, and returns its C expression.
+        """Write the statements of an element, and return its C expression.
 
         Raises:
-            UnsupportedKernelError: an instruction that can't be written.
+            UnsupportedKernelError: an instruction is not supported.
         """
         if instruction.id in self.given:
             if self.places.setdefault(instruction.id, index) != index:
@@ -157,19 +84,19 @@ class Elements:
         return name
 
     def _variable(self, text: str, size: int, *sources: Index) -> Index:
-        """A new index variable, computed from others."""
+        """Define an index variable that is computed from others."""
         name = self._define("long", text)
         self.sizes[name] = size
         self.sources[name] = self.depends(*sources)
         return Index.variable(name)
 
     def depends(self, *indices: Index) -> frozenset[str]:
-        """The variables of the loops that indices depend on."""
+        """Return the loop variables on which indices depend."""
         names = {name for index in indices for name in index.names}
         return frozenset(source for name in names for source in self.sources.get(name, {name}))
 
     def divided(self, index: Index, divisor: int) -> tuple[Index, Index]:
-        """Quotient and remainder of an index that is not negative."""
+        """Return quotient and remainder of an index that is not negative."""
         if affine := index.split(divisor, self.sizes):
             return affine
         quotient = self._variable(f"({index}) / {divisor}", index.bounds(self.sizes)[1] // divisor + 1, index)
@@ -178,7 +105,7 @@ class Elements:
         return quotient, remainder
 
     def _place(self, index: Indices, dims: Sequence[int], minor_to_major: Sequence[int]) -> Index:
-        """The place of an element in memory, where quotients and remainders often come together again."""
+        """Return the offset of an element; a quotient and its remainder are merged where both occur."""
         place = linear(index, dims, minor_to_major)
         for divided, divisor, quotient, remainder in reversed(self._divisions):
             factor = place.coefficient(remainder)
@@ -188,7 +115,7 @@ class Elements:
         return place
 
     def _choose(self, kind: str, branches: Sequence[Branch]) -> str:
-        """The value of the first branch whose conditions hold."""
+        """Return the value of the first branch whose conditions hold."""
         name = self._fresh()
         self.lines.append(f"{kind} {name};")
         for number, (conditions, write) in enumerate(branches):
@@ -243,8 +170,8 @@ class Elements:
 
     def _reverse(self, one: HloInstructionProto, index: Indices) -> str:
         dims = one.shape.dimensions
-        turned = (part * -1 + (dims[d] - 1) if d in one.dimensions else part for d, part in enumerate(index))
-        return self._operand(one, 0, tuple(turned))
+        reversed_index = (part * -1 + (dims[d] - 1) if d in one.dimensions else part for d, part in enumerate(index))
+        return self._operand(one, 0, tuple(reversed_index))
 
     def _reshape(self, one: HloInstructionProto, index: Indices) -> str:
         (operand,) = self._body.operands(one)
@@ -264,7 +191,7 @@ class Elements:
         order: Sequence[int],
         operand_order: Sequence[int],
     ) -> str:
-        """The element at the same place of memory, for minor-to-major orders of both."""
+        """Return the element at the same offset, for minor-to-major orders of both shapes."""
         if one.shape.element_type != operand.shape.element_type:
             raise UnsupportedKernelError("bitcast to another type")
         place = self._place(index, one.shape.dimensions, order)
@@ -311,24 +238,24 @@ class Elements:
             branches.append((conditions, partial(self.value, operand, moved)))
         return self._choose(c_type(one.shape), branches)
 
-    def _start(self, operand: HloInstructionProto, index: Indices, most: int) -> Index:
-        """A start index that is data, clamped to 0..most as XLA does."""
+    def _start(self, operand: HloInstructionProto, index: Indices, limit: int) -> Index:
+        """Return a start index that is read from data, clamped to 0..limit as in XLA."""
         value = self.value(operand, index)
-        text = f"(long){value} < 0 ? 0 : (long){value} > {most} ? {most} : (long){value}"
-        return self._variable(text, most + 1, *index)
+        text = f"(long){value} < 0 ? 0 : (long){value} > {limit} ? {limit} : (long){value}"
+        return self._variable(text, limit + 1, *index)
 
     def _dynamic_slice(self, one: HloInstructionProto, index: Indices) -> str:
         operand, *starts = self._body.operands(one)
-        room = [most - size for most, size in zip(operand.shape.dimensions, one.dynamic_slice_sizes, strict=True)]
-        moved = [part + self._start(start, (), most) for part, start, most in zip(index, starts, room, strict=True)]
+        limits = [dim - size for dim, size in zip(operand.shape.dimensions, one.dynamic_slice_sizes, strict=True)]
+        moved = [part + self._start(start, (), limit) for part, start, limit in zip(index, starts, limits, strict=True)]
         return self.value(operand, tuple(moved))
 
     def _dynamic_update_slice(self, one: HloInstructionProto, index: Indices) -> str:
         operand, update, *starts = self._body.operands(one)
         dims, sizes = operand.shape.dimensions, update.shape.dimensions
         moved = tuple(
-            part + self._start(start, (), most - size) * -1
-            for part, start, most, size in zip(index, starts, dims, sizes, strict=True)
+            part + self._start(start, (), dim - size) * -1
+            for part, start, dim, size in zip(index, starts, dims, sizes, strict=True)
         )
         conditions = [text for part, size in zip(moved, sizes, strict=True) for text in within(part, size, self.sizes)]
         branches = [(conditions, lambda: self.value(update, moved)), ((), lambda: self.value(operand, index))]
@@ -340,12 +267,12 @@ class Elements:
         batch = [part for dim, part in enumerate(index) if dim not in numbers.offset_dims]
         offsets = iter(index[dim] for dim in numbers.offset_dims)
         moved = []
-        for dim, (most, size) in enumerate(zip(table.shape.dimensions, one.gather_slice_sizes, strict=True)):
+        for dim, (rows, size) in enumerate(zip(table.shape.dimensions, one.gather_slice_sizes, strict=True)):
             part = Index() if dim in numbers.collapsed_slice_dims else next(offsets, Index())
             if dim in numbers.start_index_map:
                 place = list(batch)
                 if numbers.index_vector_dim < len(positions.shape.dimensions):
                     place.insert(numbers.index_vector_dim, Index((), list(numbers.start_index_map).index(dim)))
-                part = part + self._start(positions, tuple(place), most - size)
+                part = part + self._start(positions, tuple(place), rows - size)
             moved.append(part)
         return self.value(table, tuple(moved))

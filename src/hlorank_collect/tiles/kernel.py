@@ -1,4 +1,4 @@
-"""Kernels: the fusions, dots, convolutions and reductions of a compiled module, each as a small module of its own."""
+"""Kernels: the fusions, dots, convolutions and reductions of a compiled module, each as a separate small module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloMod
 
 Kind = Literal["convolution", "dot", "reduction", "loop"]
 KINDS: tuple[Kind, ...] = ("convolution", "dot", "reduction", "loop")
-"""A kernel is of the first kind that one of its instructions makes it."""
+"""Kinds of kernels; a kernel has the first kind of those of its instructions."""
 
 CONTRACTIONS: dict[str, Kind] = {
     "dot": "dot",
@@ -22,16 +22,16 @@ CONTRACTIONS: dict[str, Kind] = {
     "reduce": "reduction",
     "reduce-window": "reduction",
 }
-"""Opcodes that combine values over dimensions which their result does not have, and the kind of kernel they make."""
+"""Opcodes that combine values over dimensions that their result does not have -> kind of their kernel."""
 ELEMENT_TYPES: dict[int, np.dtype[np.generic]] = {
     1: np.dtype(np.bool_),
     4: np.dtype(np.int32),
     8: np.dtype(np.uint32),
     11: np.dtype(np.float32),
 }
-"""The element types of kernels that can be written, by xla.PrimitiveType."""
+"""Supported element types, by xla.PrimitiveType."""
 
-# What moves, makes or waits for data without work of its own, or runs other computations.
+# Instructions that only move, create or wait for data, or run other computations.
 _NOT_KERNELS = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all",
     "add-dependency", "opt-barrier", "partition-id", "replica-id",
@@ -41,11 +41,15 @@ _TUPLE = 13
 
 
 class UnsupportedKernelError(Exception):
-    """A kernel that is not measured; the message is the reason, the same for all kernels of its sort."""
+    """A kernel that is not measured; the message is the reason, equal for all kernels with that reason."""
 
 
 def dtype_of(shape: ShapeProto) -> np.dtype[np.generic]:
-    """The numpy type of a shape's elements; UnsupportedKernelError where kernels of it can't be written."""
+    """Return the numpy type of a shape's elements.
+
+    Raises:
+        UnsupportedKernelError: kernels of that element type are not supported.
+    """
     if shape.element_type not in ELEMENT_TYPES:
         raise UnsupportedKernelError("several outputs" if shape.element_type == _TUPLE else "element type")
     return ELEMENT_TYPES[shape.element_type]
@@ -53,12 +57,12 @@ def dtype_of(shape: ShapeProto) -> np.dtype[np.generic]:
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """A kernel as one computation, its fusion dissolved.
+    """A kernel as one computation, with the content of its fusion.
 
     Attributes:
         instructions: by id, operands first.
         root: id of the result.
-        regions: the computations that reductions apply, by id.
+        regions: computations that reductions apply, by id.
     """
 
     instructions: Mapping[int, HloInstructionProto]
@@ -67,31 +71,31 @@ class Body:
 
     @property
     def parameters(self) -> list[HloInstructionProto]:
-        """The parameters that the result depends on, in the order of their numbers."""
+        """Parameters on which the result depends, in the order of their numbers."""
         found = [one for one in self.instructions.values() if one.opcode == "parameter"]
         return sorted(found, key=lambda one: one.parameter_number)
 
     @property
     def kind(self) -> Kind:
-        """What the kernel is, by the contractions in it."""
+        """Kind of the kernel, from its contractions."""
         kinds = {CONTRACTIONS.get(one.opcode, "loop") for one in self.instructions.values()}
         return min(kinds, key=KINDS.index)
 
     def operands(self, instruction: HloInstructionProto) -> list[HloInstructionProto]:
-        """The operands of an instruction of this computation."""
+        """Return the operands of an instruction of this computation."""
         return [self.instructions[operand] for operand in instruction.operand_ids]
 
     def fingerprint(self) -> str:
-        """64 hexadecimal digits that depend on opcodes, shapes, attributes and edges, and on no name, id or order."""
+        """Return a SHA-256 of opcodes, shapes, attributes and edges; names, ids and order have no effect."""
         digest = hashlib.sha256()
         places = {id_: place for place, id_ in enumerate(self.instructions)}
         for one in self.instructions.values():
-            plain = HloInstructionProto()
-            plain.CopyFrom(one)
+            anonymous = HloInstructionProto()
+            anonymous.CopyFrom(one)
             for name in ("name", "id", "operand_ids", "called_computation_ids", "parameter_number", "metadata"):
-                plain.ClearField(name)
-            plain.DiscardUnknownFields()
-            digest.update(plain.SerializeToString(deterministic=True))
+                anonymous.ClearField(name)
+            anonymous.DiscardUnknownFields()
+            digest.update(anonymous.SerializeToString(deterministic=True))
             digest.update(repr([places[operand] for operand in one.operand_ids]).encode())
             for called in one.called_computation_ids:
                 digest.update(_region(self.regions[called], self.regions).fingerprint().encode())
@@ -103,11 +107,11 @@ class Kernel:
     """One kernel of a program.
 
     Attributes:
-        name: the program's name, a dot, and the first digits of the fingerprint.
+        name: name of the program, a dot, and the first digits of the fingerprint.
         fingerprint: equal for kernels of the same structure.
-        module: an entry computation of parameters, constants and the instruction, and what it calls, as in the
-            official records of tiles.
-        body: the same, dissolved.
+        module: an entry computation of parameters, constants and the instruction, and the computations that it calls,
+            as in the official records of tiles.
+        body: the same kernel as one computation.
     """
 
     name: str
@@ -117,7 +121,7 @@ class Kernel:
 
     @classmethod
     def of(cls, program: str, module: HloModuleProto, body: Body) -> Kernel:
-        """The kernel of a module, which gets the kernel's name, and its body."""
+        """Return the kernel of a module and its body; the module gets the kernel's name."""
         digits = body.fingerprint()
         module.name = f"{program}.{digits[:8]}"
         return cls(module.name, digits, module, body)
@@ -125,12 +129,12 @@ class Kernel:
 
 @dataclass
 class Harvest:
-    """What was found in a program.
+    """Kernels found in a program.
 
     Attributes:
-        kernels: distinct ones.
-        repeated: how many had the structure of an earlier one.
-        left_out: how many others were left out, by reason.
+        kernels: distinct kernels.
+        repeated: number of kernels with the structure of an earlier one.
+        left_out: number of kernels that are not supported, by reason.
     """
 
     kernels: list[Kernel] = field(default_factory=list)
@@ -138,7 +142,7 @@ class Harvest:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def add(self, kernel: Kernel) -> None:
-        """Takes a kernel, unless one of its structure is there."""
+        """Add a kernel, unless there is one of its structure."""
         if any(kernel.fingerprint == other.fingerprint for other in self.kernels):
             self.repeated += 1
         else:
@@ -146,11 +150,11 @@ class Harvest:
 
 
 def harvest(program: str, module: HloModuleProto) -> Harvest:
-    """The distinct kernels of an optimized module, in its order.
+    """Return the distinct kernels of an optimized module, in its order.
 
     Args:
-        program: its name, which kernels are named after.
-        module: after all passes.
+        program: name of the program, the prefix of the kernels' names.
+        module: the module after all passes.
     """
     found = Harvest()
     computations = {computation.id: computation for computation in module.computations}
@@ -167,27 +171,27 @@ def harvest(program: str, module: HloModuleProto) -> Harvest:
                 if one.opcode == "custom-call":
                     raise UnsupportedKernelError("custom call")
                 dtype_of(one.shape)
-                alone = _alone(one, by_id, computations)
-                found.add(Kernel.of(program, alone, dissolve(alone)))
+                isolated = _isolated(one, by_id, computations)
+                found.add(Kernel.of(program, isolated, body_of(isolated)))
             except UnsupportedKernelError as error:
                 found.left_out[str(error)] += 1
     return found
 
 
 def _called(instruction: HloInstructionProto, computations: Mapping[int, HloComputationProto]) -> Iterator[int]:
-    """The ids of the computations that an instruction calls, and that those call, callees first."""
+    """Yield the ids of the computations that an instruction calls, directly and indirectly, callees first."""
     for called in instruction.called_computation_ids:
         for one in computations[called].instructions:
             yield from _called(one, computations)
         yield called
 
 
-def _alone(
+def _isolated(
     instruction: HloInstructionProto,
     by_id: Mapping[int, HloInstructionProto],
     computations: Mapping[int, HloComputationProto],
 ) -> HloModuleProto:
-    """A module of one instruction: operands that are constants stay so, the others become parameters."""
+    """Return a module of one instruction: constant operands remain constants, the others become parameters."""
     root = HloInstructionProto()
     root.CopyFrom(instruction)
     entry = HloComputationProto(name="kernel", id=max(computations) + 1, root_id=len(root.operand_ids))
@@ -209,7 +213,7 @@ def _alone(
 
 
 def as_module(name: str, computations: Sequence[HloComputationProto]) -> HloModuleProto:
-    """A module whose last computation is the entry, without metadata."""
+    """Return a module whose last computation is the entry, without metadata."""
     entry = computations[-1]
     module = HloModuleProto(
         name=name, id=1, computations=computations, entry_computation_id=entry.id, entry_computation_name=entry.name
@@ -232,7 +236,7 @@ def _region(computation: HloComputationProto, regions: Mapping[int, HloComputati
 
 
 def _operands_first(instructions: Iterable[HloInstructionProto], root: int) -> dict[int, HloInstructionProto]:
-    """What the root depends on, by id, in an order that depends on the edges alone."""
+    """Return the instructions on which the root depends, by id, in an order that depends only on the edges."""
     by_id = {one.id: one for one in instructions}
     ordered: dict[int, HloInstructionProto] = {}
     waiting = [root]
@@ -246,11 +250,11 @@ def _operands_first(instructions: Iterable[HloInstructionProto], root: int) -> d
     return ordered
 
 
-def dissolve(module: HloModuleProto) -> Body:
-    """The kernel of a module as one computation.
+def body_of(module: HloModuleProto) -> Body:
+    """Return the kernel of a module as one computation.
 
     Raises:
-        UnsupportedKernelError: a fusion within the fusion, or a type of elements that can't be written.
+        UnsupportedKernelError: the fusion contains a fusion, or an element type is not supported.
     """
     computations = {computation.id: computation for computation in module.computations}
     entry = computations[module.entry_computation_id]

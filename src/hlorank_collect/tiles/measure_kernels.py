@@ -1,4 +1,4 @@
-"""What a child process does: it measures the tiles of the kernels of one program."""
+"""Child process that measures the tiles of the kernels of one program."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from hlorank.data.collection import sidecar_path
 from hlorank.files import DataError, read_json, write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import xla
-from hlorank_collect.layouts import measure_program as child
-from hlorank_collect.layouts.compiled_layouts import SkippedError, reason
-from hlorank_collect.task import Progress, Report
+from hlorank_collect.child_process import run_child
+from hlorank_collect.task import Progress, Report, SkippedError, one_line
 from hlorank_collect.tiles.kernel import KINDS, Harvest, Kernel, Kind, UnsupportedKernelError, harvest
-from hlorank_collect.tiles.measure_kernel import MeasuredTiles, TooFastError, measure_tiles, write_kernel
+from hlorank_collect.tiles.measure_tiles import MeasuredTiles, TooFastError, measure_tiles, write_kernel
 from hlorank_collect.tiles.nest import Nest
 from hlorank_collect.tiles.tile_task import TileTask
 from hlorank_collect.tiles.triton.gemm import Gemm, harvest_gemms
 from hlorank_collect.tiles.triton.measure_gemm import measure_gemm
 
-_TOO_FAST = 6  # kernels are tried from large to small, so that after some the others are too fast as well
+_MAX_TOO_FAST = 6  # kernels are tried from large to small: after so many that are too fast, the others are too
 _Measure = Callable[[TileTask, Callable[[int], None]], MeasuredTiles]
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Platform:
-    """How kernels are found and measured.
+    """Functions that find and measure the kernels of a backend.
 
     Attributes:
-        module: of a function, its arguments and the platform, what kernels are taken from.
-        harvest: the kernels of such a module.
-        prepare: the work of a kernel, in a unit that compares kernels of a kind, and what measures it.
+        module: maps a function, its arguments and the backend to the module that holds the kernels.
+        harvest: finds the kernels of such a module.
+        prepare: returns the work of a kernel, in a unit that is comparable within a kind, and the function that
+            measures it.
     """
 
     module: Callable[..., bytes]
@@ -64,17 +64,17 @@ _PLATFORMS: dict[xla.Platform, _Platform] = {
 
 
 def _harvest(task: TileTask) -> tuple[str, str, Harvest]:
-    """Name and family of the program, and its kernels."""
+    """Return name and family of the program, and its kernels."""
     program, platform = task.load(), _PLATFORMS[task.platform]
     try:
         module = platform.module(*program.build(), task.platform)
-    except Exception as error:  # whatever the user's code raises
-        raise SkippedError(f"it does not compile: {reason(error)}") from error
+    except Exception as error:  # the user's code may raise any
+        raise SkippedError(f"it does not compile: {one_line(error)}") from error
     return program.name, program.family, platform.harvest(program.name, HloModuleProto.FromString(module))
 
 
 def _measured_before(task: TileTask) -> dict[str, dict[str, Any]]:
-    """What the JSON files of kernels hold that were measured with the same settings, by structure."""
+    """Return the JSON content of the kernels measured earlier with the same settings, by structure."""
     found = {}
     for npz in sorted(task.folder.glob("*.npz")):
         try:
@@ -88,11 +88,11 @@ def _measured_before(task: TileTask) -> dict[str, dict[str, Any]]:
 
 
 class _Kernels:
-    """The kernels of one program that can be written, and what became of them.
+    """Supported kernels of one program, and their results.
 
     Attributes:
-        measured: what the JSON files of the measured ones hold, by name.
-        left_out: how many were not measured, by reason.
+        measured: JSON content of the measured kernels, by name.
+        left_out: number of kernels that were not measured, by reason.
     """
 
     def __init__(self, task: TileTask, report: Report, family: str, found: Harvest) -> None:
@@ -111,10 +111,10 @@ class _Kernels:
         for kernels in self._waiting.values():
             kernels.sort(key=lambda one: one[0])
 
-    def next_of(self, kind: Kind) -> bool:
-        """Measures the largest of the kernels of a kind that wait, or the next one that can be; whether there was."""
+    def measure_next(self, kind: Kind) -> bool:
+        """Measure the largest waiting kernel of a kind that can be measured; return False if there is none."""
         too_fast = 0
-        while self._waiting[kind] and too_fast < _TOO_FAST:
+        while self._waiting[kind] and too_fast < _MAX_TOO_FAST:
             _, kernel, measure = self._waiting[kind].pop()
             try:
                 self.measured[kernel.name] = self._about(kernel, measure)
@@ -126,7 +126,7 @@ class _Kernels:
         return False
 
     def _about(self, kernel: Kernel, measure: _Measure) -> dict[str, Any]:
-        """Measures a kernel, unless it was measured before."""
+        """Measure a kernel, unless it was measured before; return its JSON content."""
         if about := self._before.get(kernel.fingerprint):
             if about["name"] == kernel.name:
                 return about
@@ -147,27 +147,27 @@ class _Kernels:
         )
 
 
-def measure_program(task: TileTask, report: Report) -> dict[str, Any]:
-    """Measures kernels of one program, the kinds in turn, and writes the files of each and a JSON file of them all.
+def measure_kernels(task: TileTask, report: Report) -> dict[str, Any]:
+    """Measure kernels of one program, the kinds in turn; write the files of each kernel and one JSON file of all.
 
     Args:
-        task: which program, and how.
+        task: the program and the settings.
         report: called before each step that may take long.
 
     Returns:
-        what the JSON file of the program holds.
+        The content of the JSON file of the program.
 
     Raises:
         SkippedError: the program does not compile.
-        ConfigError: there is no such program, or, on a CPU, no gcc.
+        ConfigError: there is no such program, or gcc is missing on a CPU.
     """
     report(Progress("trace"))
     name, family, found = _harvest(task)
     kernels = _Kernels(task, report, family, found)
     turn = deque(KINDS)
-    turn.rotate(zlib.crc32(name.encode()) % len(KINDS))  # so that the kinds are alike over all programs
+    turn.rotate(zlib.crc32(name.encode()) % len(KINDS))  # so that each kind comes first in as many programs
     while turn and len(kernels.measured) < task.kernels:
-        if kernels.next_of(turn[0]):
+        if kernels.measure_next(turn[0]):
             turn.rotate(-1)
         else:
             turn.popleft()
@@ -186,4 +186,4 @@ def measure_program(task: TileTask, report: Report) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    child.main(TileTask, measure_program)
+    run_child(TileTask, measure_kernels)

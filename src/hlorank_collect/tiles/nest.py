@@ -9,19 +9,20 @@ from dataclasses import dataclass
 from itertools import chain
 
 from hlorank.hlo.hlo_pb2 import HloInstructionProto
+from hlorank_collect.tiles.affine_index import Index, linear, strides
+from hlorank_collect.tiles.c_operations import c_type, literal_values, template
 from hlorank_collect.tiles.contraction import COMBINATIONS, Contraction, contraction
-from hlorank_collect.tiles.elements import Elements, Indices, c_type, literal_values, template
-from hlorank_collect.tiles.index import Index, linear, strides
+from hlorank_collect.tiles.elements import Elements, Indices
 from hlorank_collect.tiles.kernel import CONTRACTIONS, Body, UnsupportedKernelError
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Sizes of tiles, each from 1 to the size of its dimension.
+    """Sizes of a tile, each from 1 to the size of its dimension.
 
     Attributes:
-        output: of the result's dimensions, in their logical order.
-        reduction: of the reduced dimensions, in the order of `Nest.reduced`.
+        output: sizes along the result's dimensions, in logical order.
+        reduction: sizes along the reduced dimensions, in the order of `Nest.reduced`.
     """
 
     output: tuple[int, ...]
@@ -29,20 +30,21 @@ class Tile:
 
 
 class Nest:
-    """The loops of a kernel: over output tiles, reduction tiles, and the points of both.
+    """Loops of a kernel over output tiles, reduction tiles, and the points of both.
 
-    The innermost loop, which the C compiler vectorises, runs over the dimension along which most arrays are read and
-    written in order. Outer loops have the order of the result in memory. A tile is accumulated apart, and written to
-    the result when its last reduction tile is done, together with what follows the contraction.
+    The innermost loop, which the C compiler vectorizes, runs over the dimension along which the largest number of
+    arrays is accessed contiguously. Outer loops have the memory order of the result. A tile is accumulated in a
+    separate array, and written to the result after its last reduction tile, by the operations that follow the
+    contraction.
 
     Attributes:
         output: sizes of the result's dimensions, logical.
-        order: those dimensions from major to minor, as they lie in memory.
-        points: those dimensions in the order of the loops over the points of a tile, outermost first.
+        order: the result's dimensions from major to minor, as in memory.
+        points: the result's dimensions in the order of the loops over the points of a tile, outermost first.
         reduced: sizes of the reduced dimensions, empty for a kernel without a contraction.
 
     Raises:
-        UnsupportedKernelError: the kernel can't be written.
+        UnsupportedKernelError: the kernel cannot be written as such a nest.
     """
 
     def __init__(self, body: Body) -> None:
@@ -69,7 +71,7 @@ class Nest:
         self._reordered = f" reduction({COMBINATIONS[combine]}:sum)" if combine else ""
 
     def _contract(self, body: Body, one: HloInstructionProto) -> Contraction:
-        """Writes what is combined."""
+        """Write the statements of the combined values."""
         place = self._result.places[one.id]
         direct = not any(part.names & self._result.sources.keys() for part in place)
         if not direct or math.prod(one.shape.dimensions) != math.prod(self.output):
@@ -92,7 +94,7 @@ class Nest:
         return tuple(Index.variable(f"{letter}{dim}") if size > 1 else Index() for dim, size in enumerate(sizes))
 
     def _innermost(self) -> str:
-        """The variable of the innermost loop."""
+        """Return the variable of the innermost loop."""
         elements = self._term if self._contraction else self._result
         # A loop kernel's result is written in the innermost loop; that of a contraction is not.
         places = elements.loads if self._contraction else [*elements.loads, self._place, self._place]
@@ -107,7 +109,7 @@ class Nest:
         return max(wide or candidates, key=in_order, default="")
 
     def constants(self) -> str:
-        """The arrays that the kernel's functions read, as C."""
+        """Return the constant arrays of the kernel as C."""
         arrays = [one for one in self._constants if one.shape.dimensions]
         return "".join(
             f"static const {c_type(one.shape)} c{one.id}[] = {{{', '.join(literal_values(one.literal))}}};\n"
@@ -115,10 +117,10 @@ class Nest:
         )
 
     def function(self, name: str, tile: Tile) -> str:
-        """The C function `static void <name>(const void *const *in, void *out)` that computes the kernel in tiles.
+        """Return the C function `static void <name>(const void *const *in, void *out)` of the kernel in tiles.
 
         Raises:
-            ValueError: the tile has another number of dimensions, or a size out of range.
+            ValueError: the tile has another number of dimensions, or a size is out of range.
         """
         sizes, extents = (*tile.output, *tile.reduction), (*self.output, *self.reduced)
         if len(tile.output) != len(self.output) or len(sizes) != len(extents):
@@ -136,7 +138,7 @@ class Nest:
 
     @staticmethod
     def _tile_loops(letter: str, dims: Iterable[int], extents: Sequence[int], sizes: Sequence[int]) -> Iterator[str]:
-        """Loops over tiles; the points of dimension d of the current one go from start_<v> to end_<v>."""
+        """Yield loops over tiles; the current tile covers variable v from start_<v> to end_<v>."""
         for dim in dims:
             extent, size, name = extents[dim], sizes[dim], f"{letter}{dim}"
             last = f"start_{name} + {size}"
@@ -145,7 +147,7 @@ class Nest:
             yield f"const long end_{name} = {end};"
 
     def _loop(self, name: str) -> Iterator[str]:
-        """A loop over points, which may run in any order if it is the innermost one."""
+        """Yield a loop over points; the innermost one may run in any order."""
         if name == self._inner:
             yield f"#pragma omp simd{self._reordered}"
         yield f"for (long {name} = start_{name}; {name} < end_{name}; ++{name}) {{"
@@ -154,7 +156,7 @@ class Nest:
         return chain.from_iterable(map(self._loop, names))
 
     def _guarded(self, names: Iterable[str], opened: Iterable[str] = ()) -> Iterator[str]:
-        """Loops over points, within those that are open; a condition is tested as soon as its variables are known."""
+        """Yield loops over points inside open loops; a condition is tested as soon as its variables are known."""
         known = set(opened)
         for name in names:
             yield from self._loop(name)
@@ -178,7 +180,7 @@ class Nest:
         steps = strides(sizes, range(len(sizes))[::-1])
         sums = f"sums[{' + '.join(f'({n} - start_{n}) * {step}' for n, step in zip(names, steps, strict=True)) or 0}]"
         combined = template(one.combine, self._sum_shape)
-        assert combined is not None  # Contraction holds only such
+        assert combined is not None  # COMBINATIONS are elementwise
         count = math.prod(sizes)
         yield f"static {self._sum_type} sums[{count}] __attribute__((aligned(64)));"
         yield from self._first.lines

@@ -1,4 +1,4 @@
-"""What XLA itself makes of a kernel: the values that every tile must reproduce."""
+"""Result of a kernel as XLA computes it, which every tile must reproduce."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hlorank_collect.tiles.kernel import Body, as_module, dtype_of
 
 Values = NDArray[Any]
 
-# What is defined for positive numbers only, or loses all digits near 0.
+# Operations that are defined for positive numbers only, or lose all digits near 0.
 _NARROW = {"sqrt", "rsqrt", "cbrt", "log", "log-plus-one", "power", "divide"}
-_POSITIONS = 100
+_INTEGERS = 100
 
 
-def inputs(body: Body, rng: np.random.Generator) -> list[Values]:
-    """Random values of a kernel's parameters, as logical arrays.
+def random_inputs(body: Body, rng: np.random.Generator) -> list[Values]:
+    """Draw values of a kernel's parameters, as logical arrays.
 
     Floats are normal, or uniform in 0.5 to 1.5 where the kernel takes a root, logarithm, power or quotient; whole
-    numbers, which may be positions in a table, are uniform below 100.
+    numbers, which may be indices of a table, are uniform below 100.
     """
     positive = any(one.opcode in _NARROW for one in body.instructions.values())
     values: list[Values] = []
@@ -33,24 +33,24 @@ def inputs(body: Body, rng: np.random.Generator) -> list[Values]:
         elif dtype == np.float32:
             values.append(np.asarray(rng.uniform(0.5, 1.5, dims) if positive else rng.normal(size=dims), dtype))
         else:
-            values.append(rng.integers(0, _POSITIONS, dims).astype(dtype))
+            values.append(rng.integers(0, _INTEGERS, dims).astype(dtype))
     return values
 
 
 def evaluate(body: Body, values: list[Values]) -> Values:
-    """The kernel's result as XLA computes it.
+    """Compute the result of a kernel with XLA.
 
     Raises:
-        RuntimeError: XLA refuses the kernel.
+        RuntimeError: XLA rejects the kernel.
     """
     from hlorank_collect import xla
 
-    (output,) = xla.compile_module(plain_module(body).SerializeToString()).run(xla.put(values))
+    (output,) = xla.compile_module(_compilable(body).SerializeToString()).run(xla.put(values))
     return np.asarray(output)
 
 
-def plain_module(body: Body) -> HloModuleProto:
-    """A kernel as a module that can be compiled: bitcasts, which speak of layouts, as reshapes and transposes."""
+def _compilable(body: Body) -> HloModuleProto:
+    """Return a module with reshapes and transposes in place of bitcasts, which depend on layouts."""
     entry = HloComputationProto(name="kernel", id=max(body.regions, default=0) + 1, root_id=body.root)
     numbers = {parameter.id: number for number, parameter in enumerate(body.parameters)}
     next_id = max(body.instructions) + 1
@@ -68,7 +68,7 @@ def plain_module(body: Body) -> HloModuleProto:
 
 
 def _bitcast_steps(body: Body, bitcast: HloInstructionProto, next_id: int) -> list[HloInstructionProto]:
-    """Dimensions in the operand's physical order, cut into the result's, and put in the result's logical order."""
+    """Transpose to the operand's memory order, reshape to the result's, and transpose to the result's logical order."""
     (operand,) = body.operands(bitcast)
     major_first = operand.shape.layout.minor_to_major[::-1]
     result_first = bitcast.shape.layout.minor_to_major[::-1]

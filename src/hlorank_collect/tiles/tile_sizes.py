@@ -1,4 +1,4 @@
-"""The tiles that a kernel is measured with."""
+"""Choice of the tiles with which a kernel is measured."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import numpy as np
 
 from hlorank_collect.tiles.nest import Nest, Tile
 
-# Elements: 16 kB of sums and a few rows of operands stay in a core's first cache.
+# Elements: 16 kB of sums and a few rows of operands fit in the first-level cache.
 _OUTPUT_ELEMENTS = 4096
 _REDUCTION_ELEMENTS = 256
 _ATTEMPTS = 20
 
 
 def default_tile(nest: Nest) -> Tile:
-    """A sensible tile by a fixed rule: whole inner dimensions, as many as fit, then a power of two of the next one."""
+    """Return a tile by a fixed rule: as many whole inner dimensions as fit, then a power of two of the next one."""
     looped = _filled([nest.output[dim] for dim in nest.points], _OUTPUT_ELEMENTS)
     output = [size for _, size in sorted(zip(nest.points, looped, strict=True))]
     return Tile(tuple(output), tuple(_filled(nest.reduced, _REDUCTION_ELEMENTS)))
 
 
 def _filled(sizes: Sequence[int], budget: int) -> list[int]:
-    """Sizes of a tile of up to `budget` elements of an array, filled from the last dimension on."""
+    """Return the sizes of a tile of up to `budget` elements, filled from the last dimension on."""
     tile: list[int] = []
     for size in reversed(sizes):
         tile.append(size if size <= budget else 1 << (budget.bit_length() - 1))
@@ -31,7 +31,7 @@ def _filled(sizes: Sequence[int], budget: int) -> list[int]:
 
 
 def choices(size: int) -> list[int]:
-    """The tile sizes that a dimension may have: powers of two, three times those, and its divisors."""
+    """Return the possible tile sizes of a dimension: powers of two, three times those, and its divisors."""
     powers = {1 << bit for bit in range(size.bit_length())}
     divisors = {divisor for divisor in range(1, size + 1) if size % divisor == 0}
     halves = {3 << bit for bit in range(size.bit_length())}
@@ -39,12 +39,12 @@ def choices(size: int) -> list[int]:
 
 
 def draw_tiles(nest: Nest, count: int, rng: np.random.Generator) -> list[Tile]:
-    """Up to `count` distinct tiles, the default tile first, the others random.
+    """Draw up to `count` distinct tiles, the default tile first.
 
     Each size is drawn from the dimension's `choices`, so that sizes are nearly log-uniform.
 
     Returns:
-        fewer than `count` tiles where the kernel has hardly more.
+        Fewer than `count` tiles where the kernel has hardly more.
     """
     extents = (*nest.output, *nest.reduced)
     known = {default_tile(nest): None}

@@ -1,4 +1,4 @@
-"""The built-in programs: neural networks of many families in plain JAX, each forward and as a training step."""
+"""Built-in programs: neural networks of many families in plain JAX, each as forward function and training step."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from importlib import import_module
 from types import MappingProxyType
 
 from hlorank.config import ConfigError
-from hlorank_collect.program import Arguments, Function, Program, require_jax
+from hlorank_collect.jax_program import Arguments, Function, Program, require_jax
 from hlorank_collect.zoo.table import MODULES, TABLE, Row
 
 
 @cache
 def programs() -> Mapping[str, Program]:
-    """All programs by name, in the order of the table; builds none of them."""
+    """Return all programs by name, in the order of the table; none of them is built yet."""
     rows = [(f"{row.name}.{mode}", row, mode) for row in TABLE for mode in row.modes]
     return MappingProxyType({name: Program(name, row.family, partial(_build, row, mode)) for name, row, mode in rows})
 
 
 def program_named(name: str) -> Program:
-    """The program of that name.
+    """Return the program of a name.
 
     Raises:
-        ConfigError: there is none; names those most like it.
+        ConfigError: there is no such program; the message suggests the most similar names.
     """
     if name in programs():
         return programs()[name]

@@ -1,4 +1,4 @@
-"""Families of convolutional networks on images and texts, in any data layout."""
+"""Families of convolutional networks for images and texts, in several data layouts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _images(layout: str, batch: int, side: int) -> NDArray[np.float32]:
 
 
 def resnet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], bottleneck: bool = False) -> Model:
-    """Classifies images (He et al., "Deep residual learning for image recognition", 2015).
+    """Build a classifier of images (He et al., "Deep residual learning for image recognition", 2015).
 
     Args:
         layout: NHWC or NCHW.
@@ -69,14 +69,14 @@ def resnet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], bottl
 
 
 def efficientnet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], expansion: int = 4) -> Model:
-    """Classifies images by inverted bottlenecks with squeeze and excitation (Tan and Le, "EfficientNet", 2019).
+    """Build a classifier of images by inverted bottlenecks with gates (Tan and Le, "EfficientNet", 2019).
 
     Args:
         layout: NHWC or NCHW.
         batch: number of images.
         side: height and width of an image.
         widths: channels of the stem, then of the blocks; a block that changes the channels halves height and width.
-        expansion: channels inside a block, as a multiple of those before it.
+        expansion: channels inside a block, as a multiple of the block's input channels.
     """
 
     def block(p: Parameters, x: Array, width: int) -> Array:
@@ -100,14 +100,14 @@ def efficientnet(*, layout: str, batch: int, side: int, widths: tuple[int, ...],
 
 
 def densenet(*, layout: str, batch: int, side: int, growth: int, blocks: tuple[int, ...]) -> Model:
-    """Classifies images by blocks that keep all earlier features (Huang et al., "Densely connected", 2016).
+    """Build a classifier of images by blocks that keep all earlier features (Huang et al., "Densely connected", 2016).
 
     Args:
         layout: NHWC or NCHW.
         batch: number of images.
         side: height and width of an image.
         growth: channels that a layer adds.
-        blocks: layers of each block; transitions that halve channels, height and width lie between blocks.
+        blocks: layers of each block; transitions between blocks halve channels, height and width.
     """
     channel = layout.index("C")
 
@@ -125,14 +125,14 @@ def densenet(*, layout: str, batch: int, side: int, growth: int, blocks: tuple[i
 
 
 def unet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], learned: bool) -> Model:
-    """Regresses every pixel of images (Ronneberger et al., "U-Net", 2015).
+    """Build a regressor of every pixel of images (Ronneberger et al., "U-Net", 2015).
 
     Args:
         layout: NHWC or NCHW.
         batch: number of images.
         side: height and width of an image.
         widths: channels of the levels; each after the first halves height and width.
-        learned: go up by transposed convolutions; else by repeated pixels.
+        learned: upsample by transposed convolutions; else by repeated pixels.
     """
     channel = layout.index("C")
 
@@ -153,7 +153,7 @@ def unet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], learned
 
 
 def autoencoder(*, layout: str, batch: int, side: int, widths: tuple[int, ...], code: int) -> Model:
-    """Compresses images by strided convolutions to vectors of `code` features, and back.
+    """Build an autoencoder of images: strided convolutions to vectors of `code` features, and back.
 
     Args:
         layout: NHWC or NCHW.
@@ -180,7 +180,7 @@ def autoencoder(*, layout: str, batch: int, side: int, widths: tuple[int, ...], 
 
 
 def textcnn(*, layout: str, batch: int, time: int, width: int, filters: int, windows: tuple[int, ...]) -> Model:
-    """Classifies texts by convolutions over words (Kim, "Convolutional neural networks for sentences", 2014).
+    """Build a classifier of texts (Kim, "Convolutional neural networks for sentence classification", 2014).
 
     Args:
         layout: NWC or NCW, where W is the word.
@@ -195,7 +195,7 @@ def textcnn(*, layout: str, batch: int, time: int, width: int, filters: int, win
         x = embed(p, words, 1000, width)
         x = x if layout == "NWC" else x.swapaxes(1, 2)
         features = [conv(p, x, filters, layout, window=window) for window in windows]
-        most = [jax.nn.relu(y + per_channel(p(filters, fan_in=100), layout)).max(layout.index("W")) for y in features]
-        return dense(p, jnp.concatenate(most, axis=-1), _CLASSES)
+        maxima = [jax.nn.relu(y + per_channel(p(filters, fan_in=100), layout)).max(layout.index("W")) for y in features]
+        return dense(p, jnp.concatenate(maxima, axis=-1), _CLASSES)
 
     return Model(forward, (indices(1000, batch, time),))

@@ -1,4 +1,4 @@
-"""Families of dense layers alone: multi-layer perceptrons and mixers."""
+"""Families of dense layers only: multi-layer perceptrons and mixers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hlorank_collect.zoo.model import Model, Parameters, floats
 
 
 def mlp(*, batch: int, side: int, widths: tuple[int, ...], groups: int = 1, feature_major: bool = False) -> Model:
-    """Classifies images of `side` x `side` pixels, flattened.
+    """Build a classifier of images of `side` x `side` pixels, flattened.
 
     Args:
         batch: number of images.
         side: height and width of an image; side * side is a multiple of `groups`.
-        widths: of the layers, multiples of `groups`; the last is the number of classes.
+        widths: widths of the layers, multiples of `groups`; the last is the number of classes.
         groups: groups of features that a layer maps independently of each other.
         feature_major: keep the activations as (features, batch).
     """
@@ -40,15 +40,15 @@ def mlp(*, batch: int, side: int, widths: tuple[int, ...], groups: int = 1, feat
 
 
 def mixer(*, batch: int, side: int, patch: int, width: int, layers: int, swap: bool) -> Model:
-    """Classifies images (Tolstikhin et al., "MLP-Mixer", 2021).
+    """Build a classifier of images (Tolstikhin et al., "MLP-Mixer", 2021).
 
     Args:
         batch: number of images.
         side: height and width of an image in pixels.
-        patch: those of a patch.
+        patch: height and width of a patch.
         width: channels of a patch.
         layers: pairs of a perceptron over patches and one over channels.
-        swap: move the patches to the last axis by transposes; else contract them where they are.
+        swap: transpose the patches to the last axis; else contract them in place.
     """
     count = side // patch
 

@@ -1,7 +1,7 @@
-"""Layers that several families share.
+"""Layers shared by several families.
 
-The first argument is the source of the parameters, the second the tensor. Data layouts are words of one letter per
-axis: N batch, H height, W width, C channels; b batch, t time or position, h heads, d features of a head.
+The first argument is the source of the parameters, the second the input tensor. Data layouts are words of one letter
+per axis: N batch, H height, W width, C channels; b batch, t time or position, h heads, d features of a head.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _KERNELS = {"NHWC": "HWIO", "NCHW": "OIHW", "NWC": "WIO", "NCW": "OIW"}
 
 
 def dense(p: Parameters, x: Array, width: int) -> Array:
-    """Maps the last axis to `width` features."""
+    """Map the last axis to `width` features."""
     return x @ p(x.shape[-1], width, fan_in=x.shape[-1]) + p(width, fan_in=100)
 
 
 def perceptron(p: Parameters, x: Array, hidden: int, activation: Activation) -> Array:
-    """Two dense layers that keep the width of the last axis."""
+    """Apply two dense layers that keep the width of the last axis."""
     return dense(p, activation(dense(p, x, hidden)), x.shape[-1])
 
 
 def embed(p: Parameters, indices: Array, rows: int, width: int) -> Array:
-    """Rows of a table: (*indices.shape, width)."""
+    """Look up rows of a table: (*indices.shape, width)."""
     return jnp.take(p(rows, width, fan_in=4), indices, axis=0, mode="clip")
 
 
 def layer_norm(p: Parameters, x: Array) -> Array:
-    """Normalizes over the last axis."""
+    """Normalize over the last axis."""
     width = x.shape[-1]
     return _normalize(x, (-1,)) * p(width, fan_in=100, mean=1.0) + p(width, fan_in=100)
 
@@ -46,25 +46,25 @@ def _normalize(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def spatial_axes(layout: str) -> tuple[int, ...]:
-    """The axes of height and width."""
+    """Return the axes of height and width."""
     return tuple(axis for axis, letter in enumerate(layout) if letter in "HW")
 
 
 def image_shape(layout: str, batch: int, side: int, channels: int) -> tuple[int, ...]:
-    """The shape of square images in a data layout."""
+    """Return the shape of square images in a data layout."""
     sizes = {"N": batch, "H": side, "W": side, "C": channels}
     return tuple(sizes[letter] for letter in layout)
 
 
 def per_channel(vector: Array, layout: str) -> Array:
-    """A vector of channels, to be broadcast over the other axes."""
+    """Reshape a vector of channels so that it is broadcast over the other axes."""
     return vector.reshape([-1 if letter == "C" else 1 for letter in layout])
 
 
 def conv(
     p: Parameters, x: Array, width: int, layout: str, *, window: int = 3, stride: int = 1, groups: int = 1
 ) -> Array:
-    """A convolution with "same" padding and without bias."""
+    """Apply a convolution with "same" padding and without bias."""
     kernel = _KERNELS[layout]
     inputs = x.shape[layout.index("C")] // groups
     sizes = {"I": inputs, "O": width, "H": window, "W": window}
@@ -79,7 +79,7 @@ def conv(
 
 
 def conv_transpose(p: Parameters, x: Array, width: int, layout: str) -> Array:
-    """A transposed convolution with a window of 4 that doubles height and width."""
+    """Apply a transposed convolution with a window of 4 that doubles height and width."""
     kernel = _KERNELS[layout]
     inputs = x.shape[layout.index("C")]
     sizes = {"I": inputs, "O": width, "H": 4, "W": 4}
@@ -88,7 +88,7 @@ def conv_transpose(p: Parameters, x: Array, width: int, layout: str) -> Array:
 
 
 def batch_norm(p: Parameters, x: Array, layout: str) -> Array:
-    """Normalizes each channel over batch, height and width, with the statistics of the batch."""
+    """Normalize each channel over batch, height and width, with the statistics of the batch."""
     axes = tuple(axis for axis, letter in enumerate(layout) if letter != "C")
     width = x.shape[layout.index("C")]
     scale, shift = p(width, fan_in=100, mean=1.0), p(width, fan_in=100)
@@ -96,7 +96,7 @@ def batch_norm(p: Parameters, x: Array, layout: str) -> Array:
 
 
 def average_pool(x: Array, layout: str) -> Array:
-    """Averages over windows of 2 x 2, by a reshape that gives each window axes of its own."""
+    """Average over windows of 2 x 2, by a reshape that gives each window separate axes."""
     shape = [s for size, letter in zip(x.shape, layout, strict=True) for s in _halved(size, letter)]
     first, second = spatial_axes(layout)
     return x.reshape(shape).mean((first + 1, second + 2))
@@ -107,26 +107,26 @@ def _halved(size: int, letter: str) -> tuple[int, ...]:
 
 
 def upsample(x: Array, layout: str) -> Array:
-    """Doubles height and width by repeating pixels: a broadcast between two reshapes."""
+    """Double height and width by repeating pixels: a broadcast between two reshapes."""
     first, second = spatial_axes(layout)
     repeats = (first + 1, second + 2)
-    apart = jnp.expand_dims(x, repeats)
-    repeated = jnp.broadcast_to(apart, [2 if axis in repeats else size for axis, size in enumerate(apart.shape)])
+    expanded = jnp.expand_dims(x, repeats)
+    repeated = jnp.broadcast_to(expanded, [2 if axis in repeats else size for axis, size in enumerate(expanded.shape)])
     return repeated.reshape([2 * size if axis in (first, second) else size for axis, size in enumerate(x.shape)])
 
 
 def attention(
     p: Parameters, x: Array, heads: int, *, axes: str, transposed: bool, causal: bool = False, rotary: bool = False
 ) -> Array:
-    """Self-attention (Vaswani et al., "Attention is all you need", 2017).
+    """Apply self-attention (Vaswani et al., "Attention is all you need", 2017).
 
     Args:
         p: parameters.
         x: (batch, time, width), or (time, batch, width).
         heads: number of heads.
         axes: the first two axes of x, `bt` or `tb`.
-        transposed: move the heads before the time by explicit transposes, and back; else contract them in place.
-        causal: let no position see a later one.
+        transposed: transpose the heads before the time, and back; else contract them in place.
+        causal: mask later positions.
         rotary: rotate queries and keys by their position (Su et al., "RoFormer", 2021).
     """
     split = axes + "hd"
@@ -144,7 +144,7 @@ def attention(
 
 
 def _rotate(x: Array, time_axis: int) -> Array:
-    """Rotates the pairs (i, i + d / 2) of the last axis by the position times a frequency that falls with i."""
+    """Rotate the pairs (i, i + d / 2) of the last axis by the position times a frequency that falls with i."""
     half, time = x.shape[-1] // 2, x.shape[time_axis]
     angles = jnp.arange(time)[:, None] * 100.0 ** -(jnp.arange(half) / half)
     angles = jnp.expand_dims(angles, [axis for axis in range(x.ndim - 1) if axis != time_axis])

@@ -1,4 +1,4 @@
-"""From a forward function to a program: its parameters, its training step, its arguments."""
+"""Programs of a model: its forward function or a training step, with parameters and example inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from hlorank_collect.program import Arguments, Function
+from hlorank_collect.jax_program import Arguments, Function
 
 Shape = tuple[int, ...]
 
@@ -21,12 +21,13 @@ _LEARNING_RATE = 0.01
 
 
 class Parameters:
-    """The parameters of a model, handed out in the order in which its forward function asks for them.
+    """Parameters of a model, in the order in which its forward function calls for them.
 
-    A forward function is thus written once, and says in one place which parameters there are and what they do.
+    A forward function thus declares its parameters where it uses them. Without arrays, each call draws an initial
+    value.
 
     Attributes:
-        drawn: the initial parameters, where there were none to hand out.
+        drawn: the drawn initial parameters.
     """
 
     def __init__(self, arrays: Sequence[Array] | None = None) -> None:
@@ -35,12 +36,12 @@ class Parameters:
         self.drawn: list[NDArray[np.float32]] = []
 
     def __call__(self, *shape: int, fan_in: int = 1, mean: float = 0.0) -> Array:
-        """The next parameter.
+        """Return the next parameter.
 
         Args:
-            shape: its shape.
-            fan_in: inputs per output; the parameter starts with standard deviation 1 / sqrt(fan_in).
-            mean: that it starts around.
+            shape: shape of the parameter.
+            fan_in: inputs per output; the initial standard deviation is 1 / sqrt(fan_in).
+            mean: initial mean.
         """
         if self._arrays is not None:
             return next(self._arrays)
@@ -50,35 +51,35 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Model:
-    """A forward function and what it is applied to."""
+    """A forward function and its example inputs."""
 
     forward: Callable[..., Array]
-    """Of Parameters and the inputs."""
+    """Maps Parameters and the inputs to the outputs."""
     inputs: Arguments
     classifies: bool = True
-    """Whether the last axis of the outputs holds logits of classes; else the outputs are regressed."""
+    """True if the last axis of the outputs holds logits of classes; False if the outputs are regressed."""
 
 
 def floats(*shape: int) -> NDArray[np.float32]:
-    """Normal inputs, the same ones whenever it is called."""
+    """Return normal inputs, equal at every call."""
     return np.random.default_rng(_SEED).standard_normal(shape, dtype=np.float32)
 
 
 def indices(bound: int, *shape: int) -> NDArray[np.int32]:
-    """Uniform inputs from 0 to below `bound`, the same ones whenever it is called."""
+    """Return uniform inputs from 0 to below `bound`, equal at every call."""
     return np.random.default_rng(_SEED).integers(bound, size=shape, dtype=np.int32)
 
 
 def forward_program(model: Model) -> tuple[Function, Arguments]:
-    """The function (parameters, *inputs) -> outputs, and its arguments."""
+    """Return the function (parameters, *inputs) -> outputs, and its arguments."""
     arrays, _ = _initialize(model)
     return _forward(model), (arrays, *model.inputs)
 
 
 def train_program(model: Model) -> tuple[Function, Arguments]:
-    """The function (parameters, *inputs, targets) -> (parameters, loss), and its arguments.
+    """Return the function (parameters, *inputs, targets) -> (parameters, loss), and its arguments.
 
-    One step of stochastic gradient descent on cross entropy or on the mean squared error.
+    The function is one step of stochastic gradient descent on cross entropy or on the mean squared error.
     """
     arrays, outputs = _initialize(model)
     forward, loss = _forward(model), _cross_entropy if model.classifies else _squared_error
@@ -97,7 +98,7 @@ def _forward(model: Model) -> Function:
 
 
 def _initialize(model: Model) -> tuple[list[NDArray[np.float32]], Any]:
-    """The initial parameters, and shape and dtype of the outputs."""
+    """Return the initial parameters, and shape and dtype of the outputs."""
     initial = Parameters()
     outputs = jax.eval_shape(lambda *inputs: model.forward(initial, *inputs), *model.inputs)
     return initial.drawn, outputs

@@ -14,7 +14,7 @@ from hlorank_collect.zoo.model import Model, Parameters, floats
 
 State = tuple[Array, ...]
 Cell = Callable[[Array, Array, State], State]
-"""The next state of (projected input, recurrent weights, state); the output is a state's first part."""
+"""Maps projected input, recurrent weights and state to the next state, whose first part is the output."""
 
 _CLASSES = 100
 
@@ -48,19 +48,19 @@ def _recurrent(
     hoisted: bool = True,
     scan: bool = False,
 ) -> Model:
-    """A classifier of every step of sequences.
+    """Build a classifier of every step of sequences.
 
     Args:
         cell: the recurrence.
-        gates: its gates, each of `width` features.
-        states: parts of its state.
+        gates: number of gates, each of `width` features.
+        states: number of parts of the state.
         axes: the order of batch and time, `bt` or `tb`.
         batch: number of sequences.
         time: steps of a sequence.
         width: features of inputs and states.
-        layers: recurrences one above the other.
-        hoisted: project the inputs of all steps by one product; else each step's by its own.
-        scan: let the compiler see a loop; else all steps.
+        layers: number of stacked recurrences.
+        hoisted: project the inputs of all steps by one product; else by one product per step.
+        scan: write the steps as a loop; else unroll them.
     """
     time_axis = axes.index("t")
 

@@ -11,13 +11,13 @@ from hlorank_collect.zoo.model import Model, Parameters, floats, indices
 
 
 def dlrm(*, axes: str, batch: int, tables: int, width: int, hidden: int) -> Model:
-    """Predicts clicks from numbers and categories (Naumov et al., "Deep learning recommendation model", 2019).
+    """Build a predictor of clicks (Naumov et al., "Deep learning recommendation model", 2019).
 
     Args:
-        axes: the order of batch b and features f in the product of every pair of features, `bf` or `fb`.
+        axes: order of batch b and features f in the product of every pair of features, `bf` or `fb`.
         batch: number of examples.
         tables: categorical features, each with a table of 1,000 rows.
-        width: of the tables' rows.
+        width: width of the tables' rows.
         hidden: width of the perceptrons' layers.
     """
 
@@ -35,14 +35,14 @@ def dlrm(*, axes: str, batch: int, tables: int, width: int, hidden: int) -> Mode
 
 
 def gnn(*, nodes: int, width: int, layers: int, graphs: int = 1, edges: int | None = None) -> Model:
-    """Classifies the nodes of graphs by passing messages along edges (Kipf and Welling, 2016).
+    """Build a classifier of the nodes of graphs by messages along edges (Kipf and Welling, 2016).
 
     Args:
-        nodes: of each graph.
+        nodes: nodes of each graph.
         width: features of a node.
-        layers: of messages.
-        graphs: how many, with dense adjacency matrices.
-        edges: of one graph given by its lists of senders and receivers; None multiplies by adjacency matrices.
+        layers: message-passing layers.
+        graphs: number of graphs, with dense adjacency matrices.
+        edges: number of edges of one graph, given as senders and receivers; None multiplies by adjacency matrices.
     """
 
     def forward(p: Parameters, x: Array, *structure: Array) -> Array:

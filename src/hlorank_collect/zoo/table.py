@@ -1,4 +1,4 @@
-"""Which programs there are."""
+"""Table of the models of the zoo."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ MODULES = {
     "vit": "transformers", "encoder": "transformers", "causal": "transformers", "lstm": "recurrent",
     "gru": "recurrent", "dlrm": "sparse", "gnn": "sparse",
 }  # fmt: skip
-"""Family -> the module with the function of that name, which makes a model of a row's configuration."""
+"""Family -> module with the function of that name, which builds a model from a row's configuration."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A model and the programs made of it: its forward function, its training step, or both."""
+    """A model and its programs: the forward function, a training step, or both."""
 
     name: str
-    """Family and variant; a program's name ends in the mode besides."""
+    """Family and variant; a program's name also ends in the mode."""
     modes: tuple[Mode, ...]
     config: Mapping[str, Any]
 
     @property
     def family(self) -> str:
-        """A key of MODULES."""
+        """Family of the model, a key of MODULES."""
         return self.name.split(".")[0]
 
 

@@ -1,4 +1,4 @@
-"""Families of transformers: on images, on texts, and generating texts."""
+"""Families of transformers: for images, for texts, and for generating texts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _CLASSES = 100
 def vit(
     *, batch: int, side: int, patch: int, width: int, heads: int, layers: int, transposed: bool, layout: str = "NHWC"
 ) -> Model:
-    """Classifies images (Dosovitskiy et al., "An image is worth 16x16 words", 2020).
+    """Build a classifier of images (Dosovitskiy et al., "An image is worth 16x16 words", 2020).
 
     Args:
         batch: number of images.
         side: height and width of an image in pixels.
-        patch: those of a patch.
+        patch: height and width of a patch in pixels.
         width: features of a patch.
-        heads: of the attention.
-        layers: of attention and perceptron.
+        heads: attention heads.
+        layers: pairs of attention and perceptron.
         transposed: see `layers.attention`.
         layout: of the images, NHWC or NCHW.
     """
@@ -47,15 +47,15 @@ def vit(
 
 
 def encoder(*, axes: str, batch: int, time: int, width: int, heads: int, layers: int, transposed: bool) -> Model:
-    """Labels every word of texts, with normalization after each layer (Vaswani et al., 2017).
+    """Build a labeller of every word of texts, with normalization after each layer (Vaswani et al., 2017).
 
     Args:
-        axes: the order of batch and time, `bt` or `tb`.
+        axes: order of batch and time, `bt` or `tb`.
         batch: number of texts.
         time: words of a text.
         width: features of a word.
-        heads: of the attention.
-        layers: of attention and perceptron.
+        heads: attention heads.
+        layers: pairs of attention and perceptron.
         transposed: see `layers.attention`.
     """
     shape = (batch, time) if axes == "bt" else (time, batch)
@@ -72,15 +72,15 @@ def encoder(*, axes: str, batch: int, time: int, width: int, heads: int, layers:
 
 
 def causal(*, axes: str, batch: int, time: int, width: int, heads: int, layers: int, transposed: bool) -> Model:
-    """Predicts every next word of texts: rotary positions, gated perceptrons, the embeddings also at the end.
+    """Build a predictor of every next word of texts: rotary positions, gated perceptrons, tied embeddings.
 
     Args:
-        axes: the order of batch and time, `bt` or `tb`.
+        axes: order of batch and time, `bt` or `tb`.
         batch: number of texts.
         time: words of a text.
         width: features of a word.
-        heads: of the attention.
-        layers: of attention and perceptron.
+        heads: attention heads.
+        layers: pairs of attention and perceptron.
         transposed: see `layers.attention`.
     """
     vocabulary = 256

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hlorank_collect.autotune.autotune_task import TuneTask
+from hlorank_collect.autotune.autotune_tasks import TuneTask
 
 PROGRAMS = """
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ def nothing(x, w):
 
 @pytest.fixture
 def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuneTask:
-    """Tunes `dots` without a model."""
+    """A task of tuning `dots` without a model."""
     pytest.importorskip("jax", reason="needs jax (extra collect)")
     (tmp_path / "tuned_programs.py").write_text(PROGRAMS)
     monkeypatch.chdir(tmp_path)

@@ -18,7 +18,7 @@ def priority(_: Mapping[int, float]) -> Any:
     return np.array([3.0, 1.0, 2.0, 0.0, 4.0, 5.0])
 
 
-def test_batches_are_the_most_promising_ones_and_end_with_the_budget() -> None:
+def test_batches_are_the_most_promising_candidates_and_end_with_the_budget() -> None:
     asked: list[list[int]] = []
 
     def measure(chosen: Any) -> Any:
@@ -29,7 +29,7 @@ def test_batches_are_the_most_promising_ones_and_end_with_the_budget() -> None:
     assert asked == [[3, 1], [2, 0], [4]]
 
 
-def test_what_fails_costs_no_budget() -> None:
+def test_failed_candidates_cost_no_budget() -> None:
     def measure(chosen: Any) -> Any:
         return np.where(np.isin(chosen, [3, 2]), math.inf, 1.0)
 
@@ -42,21 +42,21 @@ def test_everything_is_tried_once_where_the_budget_allows_more() -> None:
     assert sorted(propose(priority, lambda chosen: np.ones(len(chosen)), batch=4, budget=100)) == [*range(6)]
 
 
-def test_no_batch_is_begun_when_time_is_up() -> None:
+def test_after_the_time_limit_no_batch_is_started() -> None:
     clock = iter([True, True, False])
     tried = propose(priority, lambda chosen: np.ones(len(chosen)), batch=1, budget=6, in_time=lambda: next(clock))
     assert list(tried) == [3, 1]
 
 
 def candidates(seed: int = 0) -> tuple[Any, Any, Any]:
-    """Scores that know nothing, embeddings that tell the runtime, and the runtimes."""
+    """Return random scores, embeddings that determine the runtimes, and the runtimes."""
     rng = np.random.default_rng(seed)
     embedding = rng.normal(size=(200, 6))
     runtimes = np.exp(0.3 * np.tanh(embedding[:, 0]) + 0.1 * embedding[:, 1])
     return rng.normal(size=200), embedding, runtimes
 
 
-def test_before_anything_is_measured_the_scores_count() -> None:
+def test_before_anything_is_measured_the_scores_are_the_priorities() -> None:
     scores, embedding, _ = candidates()
     np.testing.assert_array_equal(Adapted(scores, embedding)({}), scores)
     np.testing.assert_array_equal(Adapted(scores, embedding)({3: 1.0, 5: math.inf}), scores)
@@ -81,13 +81,13 @@ def test_measurements_correct_scores_that_are_wrong() -> None:
 def test_priorities_ignore_the_scale_of_scores_and_runtimes(seed: int, shift: float, count: int) -> None:
     scores, embedding, runtimes = candidates(seed)
     measured = {one: float(runtimes[one]) for one in range(count)}
-    plain = Adapted(scores, embedding)(measured)
+    unscaled = Adapted(scores, embedding)(measured)
     scaled = Adapted(3 * scores + 1, shift * embedding)({one: shift * value for one, value in measured.items()})
-    np.testing.assert_allclose(scaled, plain + math.log(shift), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(scaled, unscaled + math.log(shift), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_candidates_that_all_look_alike_are_no_error(width: int) -> None:
+def test_equal_embeddings_are_no_error(width: int) -> None:
     scores, runtimes = np.arange(4.0), {0: 1.0, 1: 1.2, 2: 0.9}
     assert np.isfinite(Adapted(scores, np.ones((4, width)))(runtimes)).all()
     assert np.isfinite(Adapted(np.zeros(4), np.ones((4, width)))(dict.fromkeys(range(3), 1.0))).all()

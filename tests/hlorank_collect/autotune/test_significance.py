@@ -11,7 +11,7 @@ from hlorank_collect.autotune.significance import Speedup, speedup, winner
 
 
 def times(relative: list[float], noise: float, rounds: int = 40, seed: int = 0) -> Any:
-    """Times of which every round has a level of its own."""
+    """Return times with a random level per round."""
     rng = np.random.default_rng(seed)
     level = np.exp(rng.normal(0, 1.0, (rounds, 1)))
     return 1e6 * level * np.array(relative) * np.exp(rng.normal(0, noise, (rounds, len(relative))))
@@ -34,7 +34,7 @@ def test_the_interval_holds_the_truth_and_shrinks_with_rounds() -> None:
 
 def test_the_best_of_many_equal_ones_does_not_win() -> None:
     wins = [winner(times([1.0] * 31, 0.05, seed=seed), np.random.default_rng(0))[1].real for seed in range(40)]
-    # 2.5 % are expected to be wrong at random; chosen and judged by the same rounds nearly all would be.
+    # 2.5 % are expected to be wrong at random; if the same rounds chose and judged, nearly all would be.
     assert sum(wins) <= 4
 
 
@@ -45,7 +45,7 @@ def test_a_slower_one_is_reported_as_slower() -> None:
     assert found.high < 1
 
 
-def test_it_is_the_same_again() -> None:
+def test_the_same_times_give_the_same_winner() -> None:
     some = times([1.0, 0.95, 0.96], 0.05)
     assert winner(some, np.random.default_rng(3)) == winner(some, np.random.default_rng(3))
 

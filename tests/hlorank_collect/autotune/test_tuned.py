@@ -1,4 +1,4 @@
-"""A saved configuration runs the program that it was found for, and no other."""
+"""A saved configuration runs the program for which it was found, and no other."""
 
 from __future__ import annotations
 
@@ -11,50 +11,24 @@ import numpy as np
 import pytest
 
 from hlorank.files import DataError, write_json
-from hlorank.hlo.layout_space import LayoutSpace, from_plain, to_plain
-from hlorank_collect.autotune import tune_program as child
-from hlorank_collect.autotune.autotune_task import TuneTask
+from hlorank_collect.autotune import tune_program
+from hlorank_collect.autotune.autotune_tasks import TuneTask
 from hlorank_collect.autotune.significance import Speedup
 from hlorank_collect.autotune.tuned import Tuned, read_saved
-from hlorank_collect.layouts.compiled_layouts import SkippedError
-from hlorank_collect.task import Progress
-
-SPACE = LayoutSpace(np.array([3, 8]), np.array([[2, 2, 2], [3, 2, 0]]))
+from hlorank_collect.layouts import compiled_layouts
+from hlorank_collect.task import Progress, SkippedError
 
 
 def silent(progress: Progress) -> None:
     pass
 
 
-def test_configurations_go_to_json_and_back() -> None:
-    configuration = SPACE.default
-    configuration[1, :3] = [2, 0, 1]
-    plain = to_plain(SPACE, configuration)
-    assert plain == {"8": [2, 0, 1, *[-1] * 15]}
-    np.testing.assert_array_equal(from_plain(SPACE, json.loads(json.dumps(plain))), configuration)
-    np.testing.assert_array_equal(from_plain(SPACE, {}), SPACE.default)
-
-
-@pytest.mark.parametrize(
-    ("plain", "message"),
-    [
-        ({"4": [-1] * 18}, "configuration: expected configurable nodes of the program, found node 4"),
-        ({"3": [-1] * 17}, "configuration of node 3: expected 18 whole numbers"),
-        ({"3": [0.5] * 18}, "configuration of node 3: expected 18 whole numbers"),
-        ({"3": [0, 0, *[-1] * 16]}, "expected a permutation of 2 dimensions"),
-    ],
-)
-def test_configurations_that_do_not_fit_are_refused(plain: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        from_plain(SPACE, plain)
-
-
 @pytest.fixture
 def saved(task: TuneTask, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of a program whose first candidate won."""
-    monkeypatch.setattr(child, "winner", lambda times, rng: (1, Speedup(1.5, 1.4, 1.6)))
+    monkeypatch.setattr(tune_program, "winner", lambda times, rng: (1, Speedup(1.5, 1.4, 1.6)))
     task = dataclasses.replace(task, budget=1, rounds=4)
-    return task.saved(child.tune(task, silent)["name"]).resolve()
+    return task.saved(tune_program.tune(task, silent)["name"]).resolve()
 
 
 def edited(path: Path, **changes: Any) -> Path:
@@ -62,7 +36,7 @@ def edited(path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_it_is_called_like_the_function(saved: Path) -> None:
+def test_a_tuned_program_is_called_like_the_function(saved: Path) -> None:
     from tuned_programs import dots  # type: ignore[import-not-found] # written by the fixture
 
     tuned = Tuned(saved)
@@ -81,30 +55,26 @@ def test_arguments_of_other_shapes_are_refused(saved: Path) -> None:
         tuned(np.zeros((8, 15), np.float32), np.zeros((16, 8), np.float32))
 
 
-def test_it_is_not_traced_again(saved: Path) -> None:
+def test_a_tuned_program_cannot_be_traced(saved: Path) -> None:
     import jax
 
-    with pytest.raises(ValueError, match="call it outside jit"):
+    with pytest.raises(ValueError, match="jit"):
         jax.jit(Tuned(saved))(np.zeros((8, 16), np.float32), np.zeros((16, 8), np.float32))
 
 
 def test_another_program_is_refused(saved: Path) -> None:
-    with pytest.raises(
-        DataError, match="expected the module of tuned_programs:changed that was tuned, found another one"
-    ):
+    with pytest.raises(DataError, match=r"module: .*tuned_programs:changed"):
         Tuned(edited(saved, program="tuned_programs:changed"))
 
 
 def test_a_configuration_that_does_not_fit_is_refused_with_its_file(saved: Path) -> None:
-    with pytest.raises(DataError, match=f"{saved}: configuration: expected configurable nodes"):
+    with pytest.raises(DataError, match=f"{saved}: configuration: "):
         Tuned(edited(saved, configuration={"0": [-1] * 18}))
 
 
-def test_a_configuration_that_computes_something_else_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hlorank_collect.layouts import compiled_layouts as candidates
-
-    monkeypatch.setattr(candidates, "difference", lambda reference, outputs: "3 of 4 values differ")
-    with pytest.raises(SkippedError, match="does not work any more: WrongOutputError: 3 of 4 values differ"):
+def test_a_configuration_with_wrong_outputs_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_layouts, "difference", lambda reference, outputs: "3 of 4 values differ")
+    with pytest.raises(SkippedError, match="WrongOutputError: 3 of 4 values differ"):
         Tuned(saved)
 
 
@@ -116,9 +86,9 @@ def test_the_default_runs_where_it_won(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"module": None}, "module: expected what hlorank autotune writes, found None"),
-        ({"platform": "tpu"}, "platform: expected cpu or gpu, found tpu"),
-        ({"configuration": []}, "configuration: expected what hlorank autotune writes"),
+        ({"module": None}, "module: .* None"),
+        ({"platform": "tpu"}, "platform: .* tpu"),
+        ({"configuration": []}, "configuration: "),
     ],
 )
 def test_damaged_files_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Kernels of small functions, compiled as `hlorank collect` compiles programs."""
+"""Kernels of small functions, compiled as in `hlorank collect`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def gcc() -> str:
 
 @pytest.fixture
 def task(tmp_path: Path, gcc: str) -> TileTask:
-    """Measures few tiles of one kernel."""
+    """A task of a few tiles of one kernel."""
     return TileTask(
         program="tiled:layer",
         arguments="f32[512,64] f32[64,256]",
@@ -49,7 +49,7 @@ def task(tmp_path: Path, gcc: str) -> TileTask:
 
 @pytest.fixture(scope="session")
 def harvest_of() -> HarvestOf:
-    """What is harvested from a function of float32 arrays, or arrays of their own type, of these shapes."""
+    """Finds the kernels of a function of float32 arrays of these shapes, or of these arrays."""
 
     def make(function: Callable[..., Any], *arguments: Any, name: str = "program") -> Harvest:
         arrays = [np.zeros(one, np.float32) if isinstance(one, tuple) else one for one in arguments]

@@ -1,4 +1,4 @@
-"""Loop nests against XLA, in tiles that divide the dimensions and in tiles that don't."""
+"""Loop nests compared with XLA, in tiles that divide the dimensions and in tiles that do not."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hlorank_collect.tiles.compiled_tiles import CompiledTiles
 from hlorank_collect.tiles.kernel import Body, Kernel, UnsupportedKernelError
-from hlorank_collect.tiles.native import Tiles
 from hlorank_collect.tiles.nest import Nest, Tile
-from hlorank_collect.tiles.reference import evaluate, inputs
+from hlorank_collect.tiles.reference import evaluate, random_inputs
 from hlorank_collect.tiles.tile_sizes import default_tile
 from hlorank_collect.verify import difference
 
@@ -80,7 +80,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 def some_tiles(nest: Nest) -> list[Tile]:
-    """The default, all at once, point by point, and sizes of which most don't divide."""
+    """Return the default tile, one tile of everything, tiles of one point, and sizes that mostly do not divide."""
     extents = (*nest.output, *nest.reduced)
     sizes = [extents, [1] * len(extents), [math.ceil(n / 2) for n in extents], [min(n, 3) for n in extents]]
     split = len(nest.output)
@@ -90,10 +90,10 @@ def some_tiles(nest: Nest) -> list[Tile]:
 def check(body: Body, folder: Path) -> None:
     nest = Nest(body)
     tiles = some_tiles(nest)
-    values = inputs(body, np.random.default_rng(0))
+    values = random_inputs(body, np.random.default_rng(0))
     expected = evaluate(body, values)
     assert np.isfinite(expected).all()
-    compiled = Tiles(nest, body, tiles, values, folder, timeout=60)
+    compiled = CompiledTiles(nest, body, tiles, values, folder, timeout=60)
     for number, tile in enumerate(tiles):
         assert difference([expected], [compiled.run(number)]) is None, tile
 
@@ -111,12 +111,12 @@ def test_all_tiles_compute_what_xla_computes(name: str, harvest_of: HarvestOf, g
 
 def test_a_product_agrees_with_numpy(dot: Kernel, gcc: str, tmp_path: Path) -> None:
     nest = Nest(dot.body)
-    left, right = inputs(dot.body, np.random.default_rng(0))
-    compiled = Tiles(nest, dot.body, [Tile((7, 5), (9,))], [left, right], tmp_path, timeout=60)
+    left, right = random_inputs(dot.body, np.random.default_rng(0))
+    compiled = CompiledTiles(nest, dot.body, [Tile((7, 5), (9,))], [left, right], tmp_path, timeout=60)
     np.testing.assert_allclose(compiled.run(0), left @ right, rtol=1e-4, atol=1e-5)
 
 
-def test_a_wrong_tile_is_noticed(dot: Kernel, gcc: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_result_is_found(dot: Kernel, gcc: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nest = Nest(dot.body)
     function = Nest.function
 
@@ -124,8 +124,10 @@ def test_a_wrong_tile_is_noticed(dot: Kernel, gcc: str, tmp_path: Path, monkeypa
         return re.sub(r"(start_r0 \+ \d+)", r"\1 - (start_r0 > 0)", function(self, name, tile))
 
     monkeypatch.setattr(Nest, "function", one_short)
-    values = inputs(dot.body, np.random.default_rng(0))
-    compiled = Tiles(nest, dot.body, [Tile((20, 36), (24,)), Tile((20, 36), (8,))], values, tmp_path, timeout=60)
+    values = random_inputs(dot.body, np.random.default_rng(0))
+    compiled = CompiledTiles(
+        nest, dot.body, [Tile((20, 36), (24,)), Tile((20, 36), (8,))], values, tmp_path, timeout=60
+    )
     expected = evaluate(dot.body, values)
     assert difference([expected], [compiled.run(0)]) is None
     assert difference([expected], [compiled.run(1)]) is not None
@@ -137,7 +139,7 @@ def test_a_tile_that_does_not_fit_is_refused(dot: Kernel, tile: Tile) -> None:
         Nest(dot.body).function("f", tile)
 
 
-def test_the_innermost_loop_runs_along_memory(harvest_of: HarvestOf) -> None:
+def test_the_innermost_loop_accesses_memory_contiguously(harvest_of: HarvestOf) -> None:
     def innermost(function: Callable[..., Any], *shapes: tuple[int, ...]) -> str:
         (kernel,) = harvest_of(function, *shapes).kernels
         nest = Nest(kernel.body)
@@ -150,15 +152,15 @@ def test_the_innermost_loop_runs_along_memory(harvest_of: HarvestOf) -> None:
     assert innermost(lambda x: x.sum(0), (20, 24)) == "i0"
 
 
-def test_a_result_that_reads_a_sum_again_is_left_out(harvest_of: HarvestOf, dot: Kernel) -> None:
+def test_a_result_that_reads_a_sum_twice_is_left_out(harvest_of: HarvestOf, dot: Kernel) -> None:
     body = dot.body
     root = body.instructions[body.root]
-    turned = type(root)(opcode="transpose", id=900, operand_ids=[root.id], dimensions=[1, 0], shape=root.shape)
-    turned.shape.dimensions[:] = [36, 20]
-    again = type(root)(opcode="broadcast", id=901, operand_ids=[900], dimensions=[1, 2], shape=root.shape)
-    again.shape.dimensions[:] = [5, 36, 20]
-    again.shape.layout.minor_to_major[:] = [2, 1, 0]
-    instructions = {**body.instructions, 900: turned}
+    transposed = type(root)(opcode="transpose", id=900, operand_ids=[root.id], dimensions=[1, 0], shape=root.shape)
+    transposed.shape.dimensions[:] = [36, 20]
+    broadcast = type(root)(opcode="broadcast", id=901, operand_ids=[900], dimensions=[1, 2], shape=root.shape)
+    broadcast.shape.dimensions[:] = [5, 36, 20]
+    broadcast.shape.layout.minor_to_major[:] = [2, 1, 0]
+    instructions = {**body.instructions, 900: transposed}
     Nest(Body(instructions, 900, body.regions))  # one sum for each point
-    with pytest.raises(UnsupportedKernelError, match="point by point"):
-        Nest(Body({**instructions, 901: again}, 901, body.regions))
+    with pytest.raises(UnsupportedKernelError, match="point"):
+        Nest(Body({**instructions, 901: broadcast}, 901, body.regions))

@@ -15,7 +15,7 @@ def test_tiles_are_distinct_and_fit_and_the_default_is_first(dot: Kernel) -> Non
     assert len(set(tiles)) == len(tiles) == 48
     assert tiles[0] == default_tile(nest) == Tile((20, 36), (24,))
     for tile in tiles:
-        assert all(1 <= size <= most for size, most in zip(tile.output, (20, 36), strict=True))
+        assert all(1 <= size <= limit for size, limit in zip(tile.output, (20, 36), strict=True))
         assert 1 <= tile.reduction[0] <= 24
     assert tiles == draw_tiles(nest, 48, np.random.default_rng(0))
     assert tiles != draw_tiles(nest, 48, np.random.default_rng(1))
@@ -27,11 +27,11 @@ def test_a_small_kernel_has_few_tiles(harvest_of: HarvestOf) -> None:
     assert sorted(tile.output for tile in tiles) == [(1,), (2,), (3,), (4,)]
 
 
-def test_the_default_tile_is_filled_from_the_inside(harvest_of: HarvestOf) -> None:
+def test_the_default_tile_fills_inner_dimensions_first(harvest_of: HarvestOf) -> None:
     (kernel,) = harvest_of(lambda x, y: x @ y, (100, 600), (600, 300)).kernels
     assert default_tile(Nest(kernel.body)) == Tile((8, 300), (256,))
 
 
-def test_choices_are_powers_divisors_and_three_times_powers() -> None:
+def test_choices_are_powers_of_two_three_times_those_and_divisors() -> None:
     assert choices(20) == [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20]
     assert choices(1) == [1]

@@ -1,4 +1,4 @@
-"""Layers, against other data layouts and plain formulas."""
+"""Layers compared with other data layouts and with formulas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TO_NCHW = (0, 3, 1, 2)
 
 
 def run(forward: Callable[..., Any], *inputs: Any, arrays: Any = None) -> tuple[Any, list[Any]]:
-    """The outputs and the parameters, those given or those drawn."""
+    """Return the outputs and the parameters, given or drawn."""
     function, (drawn, *_) = forward_program(Model(forward, inputs))
     arrays = drawn if arrays is None else arrays
     return np.asarray(jax.jit(function)(arrays, *inputs)), arrays
@@ -62,7 +62,7 @@ def attend(axes: str, **options: bool) -> Callable[[Parameters, Any], Any]:
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "rotary": True}])
-def test_transposition_habits_agree(options: dict[str, bool]) -> None:
+def test_transposed_and_contracted_attention_agree(options: dict[str, bool]) -> None:
     x = floats(3, 5, 8)
     expected, arrays = run(attend("bt", transposed=True, **options), x)
     for axes, transposed in (("bt", False), ("tb", True), ("tb", False)):
@@ -71,7 +71,7 @@ def test_transposition_habits_agree(options: dict[str, bool]) -> None:
         np.testing.assert_allclose(swap(outputs), expected, atol=1e-5)
 
 
-def test_no_position_sees_a_later_one() -> None:
+def test_causal_attention_does_not_depend_on_later_positions() -> None:
     x = floats(1, 5, 8)
     later = x.copy()
     later[:, 3:] += 1
@@ -82,7 +82,7 @@ def test_no_position_sees_a_later_one() -> None:
     assert np.abs(after[:, 3:] - before[:, 3:]).max() > 0.01
 
 
-def test_rotary_scores_depend_on_the_distance_alone() -> None:
+def test_rotary_scores_depend_only_on_the_distance() -> None:
     query, key = floats(8), floats(2, 8)[1]
     rotated = [np.asarray(layers._rotate(np.tile(vector, (6, 1)), 0)) for vector in (query, key)]
     scores = rotated[0] @ rotated[1].T
@@ -99,7 +99,7 @@ def test_layer_norm_standardizes() -> None:
 
 
 @pytest.mark.parametrize("family", [lstm, gru])
-def test_recurrences_agree_however_they_are_written(family: Callable[..., Model]) -> None:
+def test_forms_of_a_recurrence_agree(family: Callable[..., Model]) -> None:
     config = {"axes": "bt", "batch": 3, "time": 3, "width": 5, "layers": 1}
     function, (arrays, x) = forward_program(family(**config))
     expected = np.asarray(jax.jit(function)(arrays, x))

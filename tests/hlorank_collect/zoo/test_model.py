@@ -1,5 +1,3 @@
-"""From a forward function to a program."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -16,7 +14,7 @@ def linear(p: Parameters, x: Any) -> Any:
     return x @ p(3, 2, fan_in=3) + p(2, mean=5.0, fan_in=10**6)
 
 
-def test_parameters_are_drawn_as_asked_and_handed_out_in_order() -> None:
+def test_parameters_are_drawn_and_passed_in_order() -> None:
     function, ((weights, bias), x) = forward_program(Model(linear, (floats(4, 3),)))
     assert (weights.shape, weights.dtype, bias.shape) == ((3, 2), np.float32, (2,))
     np.testing.assert_allclose(bias, 5, atol=0.01)

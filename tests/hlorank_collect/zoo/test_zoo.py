@@ -1,4 +1,4 @@
-"""The table of programs, and the programs that it makes."""
+"""The table of models, and its programs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Triton GEMM configurations: the tiles that XLA's GPU compiler has for matrix products. Never run on a GPU so far."""
+"""Triton GEMM configurations: the tiles of XLA's GPU compiler for matrix products. Not yet tested on a GPU."""

@@ -1,4 +1,4 @@
-"""Triton GEMM configurations: which there are, how the compiler is told one, and their place among the features."""
+"""Triton GEMM configurations: how they are drawn, passed to the compiler, and stored as bounds of a tile."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import numpy as np
 from hlorank.hlo.hlo_pb2 import TileSizeConfig
 from hlorank_collect.tiles.triton.gemm import Gemm
 
-# Sizes are powers of two: Triton has no others. XLA takes no block_k below 16.
+# Triton has powers of two only. XLA accepts no block_k below 16.
 _BLOCKS = (16, 32, 64, 128, 256)
 _SPLITS = (1, 2, 4, 8, 16)
 _STAGES = (1, 2, 3, 4, 5)
 _WARPS = (2, 4, 8, 16)
-# What no GPU has more of: bytes of shared memory for a block, and 32-bit registers of a thread.
+# Upper limits of any GPU: bytes of shared memory of a block, and 32-bit registers of a thread.
 _SHARED_BYTES = 227 * 1024
 _REGISTERS = 255
 _WARP_THREADS = 32
 _ATTEMPTS = 50  # draws for each configuration before a space counts as exhausted
 
 OPTIONS: Mapping[str, str | int | bool] = {
-    "xla_gpu_experimental_autotune_backends": "TRITON",  # alone, so that no library takes the product
-    "xla_gpu_autotune_level": 0,  # the first configuration, which is the only one, without trying it
+    "xla_gpu_experimental_autotune_backends": "TRITON",  # the only one, so that no library computes the product
+    "xla_gpu_autotune_level": 0,  # take the first configuration, which is the only one, without trying it
     "xla_gpu_triton_gemm_any": True,  # also a product that nothing is fused into
     "xla_gpu_gemm_rewrite_size_threshold": 0,  # also a small one
 }
-"""Compiler options that make XLA compile a product with Triton, in the configuration it is told."""
+"""Compiler options that make XLA compile a product with Triton, in the overriding configuration."""
 
 
 @dataclass(frozen=True)
 class GemmConfiguration:
-    """One of `AutotuneResult.TritonGemmKey` (xla/autotuning.proto), whose field names these are.
+    """One Triton GEMM configuration, with the field names of `AutotuneResult.TritonGemmKey` (xla/autotuning.proto).
 
     Attributes:
         block_m: rows of the result that a block of threads computes.
-        block_n: columns of it.
-        block_k: elements of the contracted dimension that it multiplies at a time.
-        split_k: parts of the contracted dimension that different blocks work on.
-        num_stages: loads that are under way at a time.
-        num_warps: of a block.
+        block_n: columns of the result that a block computes.
+        block_k: elements of the contracted dimension that a block multiplies at a time.
+        split_k: number of parts of the contracted dimension, each computed by its own block.
+        num_stages: number of loads in flight.
+        num_warps: number of warps of a block.
     """
 
     block_m: int
@@ -52,15 +52,15 @@ class GemmConfiguration:
 
     @property
     def name(self) -> str:
-        """Such as m64.n64.k32.split1.stages3.warps4."""
+        """Name such as m64.n64.k32.split1.stages3.warps4."""
         blocks = f"m{self.block_m}.n{self.block_n}.k{self.block_k}"
         return f"{blocks}.split{self.split_k}.stages{self.num_stages}.warps{self.num_warps}"
 
     def options(self) -> dict[str, str | int | bool]:
-        """The compiler options of a module that holds one dot.
+        """Return the compiler options of a module that holds one dot.
 
-        The override is of all Triton GEMMs of a module. Its own split_k stays 1: XLA's Triton backend refuses others
-        since it splits products in a pass of their own, which has an option for it.
+        The override applies to all Triton GEMMs of a module. Its own split_k stays 1: a separate pass of XLA splits
+        products, with an option of its own, and the Triton backend rejects other values.
         """
         key = (
             f"block_m: {self.block_m} block_n: {self.block_n} block_k: {self.block_k} split_k: 1 "
@@ -73,11 +73,11 @@ class GemmConfiguration:
         }
 
     def bounds(self, gemm: Gemm) -> TileSizeConfig:
-        """As bounds of a tile, which the 24 features of a tile configuration are made of.
+        """Return the configuration as bounds of a tile, the source of the 24 features of a tile configuration.
 
         Returns:
-            the output's tile (1 for each batch dimension, block_m, block_n), the tile of the contracted dimension
-            (block_k), and in the place of input bounds, which the dataset hardly uses, split_k, num_stages, num_warps.
+            Output bounds (1 for each batch dimension, block_m, block_n), kernel bounds (block_k), and as input bounds,
+            which the dataset hardly uses, split_k, num_stages and num_warps.
         """
         return TileSizeConfig(
             output_bounds=[*[1] * gemm.batch_dims, self.block_m, self.block_n],
@@ -87,20 +87,20 @@ class GemmConfiguration:
 
 
 def _blocks(size: int) -> list[int]:
-    """The sizes of blocks along a dimension: up to the first one that holds all of it."""
+    """Return the block sizes of a dimension, up to the first one that covers it."""
     return [block for block in _BLOCKS if block == _BLOCKS[0] or block < 2 * size]
 
 
 def default_configuration(gemm: Gemm) -> GemmConfiguration:
-    """A sensible configuration by a fixed rule; not XLA's own choice, which depends on the GPU."""
+    """Return a configuration by a fixed rule; it is not XLA's own choice, which depends on the GPU."""
     block_m, block_n, block_k = (
-        min(most, _blocks(size)[-1]) for most, size in ((64, gemm.m), (64, gemm.n), (32, gemm.k))
+        min(limit, _blocks(size)[-1]) for limit, size in ((64, gemm.m), (64, gemm.n), (32, gemm.k))
     )
     return GemmConfiguration(block_m, block_n, block_k, split_k=1, num_stages=3, num_warps=4)
 
 
 def fits(configuration: GemmConfiguration, gemm: Gemm) -> bool:
-    """Whether any GPU could run a configuration, and every part of a split has a whole block to do."""
+    """Return True if a GPU may be able to run a configuration, and every part of a split has at least one block."""
     one = configuration
     staged = one.num_stages * (one.block_m + one.block_n) * one.block_k * gemm.element_bytes
     sums = one.block_m * one.block_n
@@ -112,10 +112,10 @@ def fits(configuration: GemmConfiguration, gemm: Gemm) -> bool:
 
 
 def draw_configurations(gemm: Gemm, count: int, rng: np.random.Generator) -> list[GemmConfiguration]:
-    """Up to `count` distinct configurations that may fit, the default first, the others uniformly random.
+    """Draw up to `count` distinct configurations that may fit, the default first, the others uniformly random.
 
     Returns:
-        fewer than `count` where there are hardly more.
+        Fewer than `count` configurations where there are hardly more.
     """
     known = {default_configuration(gemm): None}
     allowed = (_blocks(gemm.m), _blocks(gemm.n), _blocks(gemm.k), _SPLITS, _STAGES, _WARPS)

@@ -1,4 +1,4 @@
-"""Matrix products of a program: each as a module of its own, so that one compiler option names its configuration."""
+"""Matrix products of a program, each as a separate module, so that one compiler option sets its configuration."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloMod
 from hlorank_collect.tiles.kernel import Body, Harvest, Kernel, UnsupportedKernelError, as_module
 
 ELEMENT_TYPES: dict[int, str] = {10: "float16", 11: "float32", 16: "bfloat16"}
-"""The element types of products that are measured, by xla.PrimitiveType: those that Triton's tensor cores multiply."""
+"""Element types of measured products, by xla.PrimitiveType: those that Triton multiplies on tensor cores."""
 
 
 @dataclass(frozen=True)
 class Gemm:
-    """The sizes of a product of matrices: (batch, m, k) with (batch, k, n).
+    """Sizes of a product of matrices: (batch, m, k) with (batch, k, n).
 
     Attributes:
-        batch: the product of the batch dimensions.
-        batch_dims: how many of them there are.
-        m: the product of the left operand's own dimensions.
-        n: the product of the right operand's own dimensions.
-        k: the product of the contracted dimensions.
-        element_bytes: of the wider operand.
+        batch: product of the batch dimensions.
+        batch_dims: number of batch dimensions.
+        m: product of the remaining dimensions of the left operand.
+        n: product of the remaining dimensions of the right operand.
+        k: product of the contracted dimensions.
+        element_bytes: bytes of an element of the wider operand.
     """
 
     batch: int
@@ -39,10 +39,10 @@ class Gemm:
 
     @classmethod
     def of(cls, body: Body) -> Gemm:
-        """The sizes of a dot.
+        """Return the sizes of a dot.
 
         Raises:
-            UnsupportedKernelError: a matrix-vector product, which is no GEMM, or an element type that is not measured.
+            UnsupportedKernelError: the dot is a matrix-vector product, or has an element type that is not measured.
         """
         dot = body.instructions[body.root]
         lhs, rhs = (operand.shape for operand in body.operands(dot))
@@ -59,16 +59,16 @@ class Gemm:
 
     @property
     def work(self) -> int:
-        """Multiplications."""
+        """Number of multiplications."""
         return self.batch * self.m * self.n * self.k
 
 
 def harvest_gemms(program: str, module: HloModuleProto) -> Harvest:
-    """The distinct dots of a module, each with its operands as parameters.
+    """Return the distinct dots of a module, each with its operands as parameters.
 
     Args:
-        program: its name, which kernels are named after.
-        module: before optimization: there, every product is still a dot, whatever library or fusion it ends in.
+        program: name of the program, the prefix of the kernels' names.
+        module: the module before optimization, in which every product is still a dot.
     """
     found = Harvest()
     for computation in module.computations:
@@ -76,7 +76,7 @@ def harvest_gemms(program: str, module: HloModuleProto) -> Harvest:
         for one in computation.instructions:
             if one.opcode != "dot":
                 continue
-            kernel = _alone(program, one, shapes)
+            kernel = _as_kernel(program, one, shapes)
             try:
                 Gemm.of(kernel.body)
             except UnsupportedKernelError as error:
@@ -86,8 +86,8 @@ def harvest_gemms(program: str, module: HloModuleProto) -> Harvest:
     return found
 
 
-def _alone(program: str, dot: HloInstructionProto, shapes: Mapping[int, ShapeProto]) -> Kernel:
-    """A dot as a kernel; an operand that stands on both sides becomes two parameters."""
+def _as_kernel(program: str, dot: HloInstructionProto, shapes: Mapping[int, ShapeProto]) -> Kernel:
+    """Return a dot as a kernel; an operand on both sides becomes two parameters."""
     entry = HloComputationProto(name="kernel", id=1, root_id=2)
     for number, operand in enumerate(dot.operand_ids):
         entry.instructions.add(
@@ -103,7 +103,7 @@ def _alone(program: str, dot: HloInstructionProto, shapes: Mapping[int, ShapePro
 
 
 def random_operands(body: Body, rng: np.random.Generator) -> list[NDArray[Any]]:
-    """Normal values of both operands, in their element types; jax, which knows bfloat16, must be loaded."""
+    """Draw normal values of both operands, in their element types; jax must be imported, as it registers bfloat16."""
     return [
         rng.standard_normal(tuple(one.shape.dimensions), np.float32).astype(ELEMENT_TYPES[one.shape.element_type])
         for one in body.parameters

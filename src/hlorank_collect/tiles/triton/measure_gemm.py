@@ -1,4 +1,4 @@
-"""One matrix product: its Triton GEMM configurations drawn, compiled, checked against each other, and timed."""
+"""Measurement of one matrix product: Triton GEMM configurations are drawn, compiled, compared, and timed."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ import numpy as np
 
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import xla
-from hlorank_collect.layouts.compiled_layouts import WrongOutputError, reason
+from hlorank_collect.task import one_line
 from hlorank_collect.tiles.kernel import Kernel, UnsupportedKernelError
-from hlorank_collect.tiles.measure_kernel import MeasuredTiles, TooFastError
+from hlorank_collect.tiles.measure_tiles import MeasuredTiles, TooFastError
 from hlorank_collect.tiles.tile_task import TileTask
 from hlorank_collect.tiles.triton.configuration import OPTIONS, GemmConfiguration, draw_configurations
 from hlorank_collect.tiles.triton.gemm import Gemm, random_operands
 from hlorank_collect.timing import Rounds, measure, timer_of
-from hlorank_collect.verify import difference, has_nan
+from hlorank_collect.verify import WrongOutputError, difference, has_nan
 
 WHAT = (
-    "Triton GEMM configurations that XLA's GPU compiler takes for single matrix products, measured on a GPU: block_m "
+    "Triton GEMM configurations of XLA's GPU compiler for single matrix products, measured on a GPU: block_m "
     "and block_n as output bounds, block_k as kernel bounds; split_k, num_stages and num_warps as input bounds. Not "
     "TPU data."
 )
-FASTEST = 100e3
-"""The runtime of a default configuration, in ns, from which on products are measured: the time includes the launch."""
-_SECONDS_PER_CONFIGURATION = 0.5  # of measuring; rounds that do not fit are left
-_TRITON = b"__triton"  # how the kinds of all fusions begin that XLA compiles with Triton
+"""Description in the JSON file of each product."""
+MIN_RUNTIME = 100e3
+"""Products are measured if the default configuration takes at least this time, in ns, which includes the launch."""
+_SECONDS_PER_CONFIGURATION = 0.5  # time limit of measuring; no round is started after it
+_TRITON = b"__triton"  # prefix of the kind of all fusions that XLA compiles with Triton
 
 
 class NotTritonError(RuntimeError):
-    """XLA compiled a product without Triton, so that its configuration means nothing."""
+    """A product that XLA compiled without Triton, so that the configuration had no effect."""
 
 
 def compile_gemm(module: HloModuleProto, configuration: GemmConfiguration, platform: xla.Platform) -> xla.Executable:
-    """Compiles a module of one dot with a configuration.
+    """Compile a module of one dot with a configuration.
 
     Raises:
-        NotTritonError: XLA took something else for it.
-        RuntimeError: the compiler refuses, as where a configuration needs more memory than there is.
+        NotTritonError: XLA compiled it without Triton.
+        RuntimeError: the compiler rejects the configuration, for example because memory runs out.
     """
     executable = xla.compile_module(module.SerializeToString(), platform, overrides=configuration.options())
     if _TRITON not in executable.module():
@@ -49,11 +50,10 @@ def compile_gemm(module: HloModuleProto, configuration: GemmConfiguration, platf
 
 
 class _Compiled:
-    """The configurations of a product that compile and compute what the default one, which is the first, does.
+    """The configurations of a product that compile and give the result of the default one, which is the first.
 
     Raises:
-        UnsupportedKernelError: the default configuration fails, is too fast, or its result holds NaN; or it is the
-            only one left.
+        UnsupportedKernelError: the default configuration fails, is too fast, its result holds NaN, or all others fail.
     """
 
     def __init__(
@@ -73,26 +73,26 @@ class _Compiled:
         before()
         try:
             self._expected = self._add(default)
-        except Exception as error:  # whatever the compiler or the backend raises
-            raise UnsupportedKernelError(f"the default configuration fails: {reason(error)}") from error
+        except Exception as error:  # the compiler and the backend raise many kinds
+            raise UnsupportedKernelError(f"the default configuration fails: {one_line(error)}") from error
         if has_nan(self._expected):
             raise UnsupportedKernelError("NaN in its result")
-        if self.timer(0) < FASTEST:
-            raise TooFastError(f"the default configuration takes less than {FASTEST / 1e3:g} us")
+        if self.timer(0) < MIN_RUNTIME:
+            raise TooFastError(f"the default configuration takes less than {MIN_RUNTIME / 1e3:g} us")
         for configuration in others:
             before()
             try:
                 self._add(configuration, self._expected)
-            except Exception as error:  # memory that ran out included
-                self.left_out[configuration.name] = reason(error)
+            except Exception as error:  # also where memory runs out
+                self.left_out[configuration.name] = one_line(error)
         if len(self.configurations) < 2:
             raise UnsupportedKernelError(f"only its default configuration works: {next(iter(self.left_out.values()))}")
 
     def _add(self, configuration: GemmConfiguration, expected: list[Any] | None = None) -> list[Any]:
-        """Compiles and runs a configuration, keeps it, and returns its outputs.
+        """Compile, run and keep a configuration, and return its outputs.
 
         Raises:
-            WrongOutputError: they are not what was expected.
+            WrongOutputError: the outputs differ from the expected ones.
         """
         executable = compile_gemm(self._module, configuration, self._platform)
         outputs = [np.asarray(output) for output in executable.run(self._values)]
@@ -104,13 +104,13 @@ class _Compiled:
 
 
 def measure_gemm(kernel: Kernel, gemm: Gemm, task: TileTask, heartbeat: Callable[[int], None]) -> MeasuredTiles:
-    """Measures configurations of a matrix product in this process.
+    """Measure configurations of a matrix product in this process.
 
     Args:
         kernel: a dot.
         gemm: its sizes.
-        task: how.
-        heartbeat: called with the number of rounds done, before each compilation and after each round.
+        task: the settings.
+        heartbeat: called before each compilation and after each round, with the number of finished rounds.
 
     Raises:
         UnsupportedKernelError: the product is too fast, has too few configurations, or its default one fails.
@@ -127,7 +127,7 @@ def measure_gemm(kernel: Kernel, gemm: Gemm, task: TileTask, heartbeat: Callable
         compiled.timer,
         len(compiled.configurations),
         rng,
-        Rounds(least=min(Rounds.least, task.rounds), most=task.rounds),
+        Rounds(min=min(Rounds.min, task.rounds), max=task.rounds),
         deadline=ready + _SECONDS_PER_CONFIGURATION * len(compiled.configurations),
         heartbeat=heartbeat,
     )

@@ -1,4 +1,4 @@
-"""The GPU path on a CPU: XLA takes the GPU's options there too, and ignores them."""
+"""The code for GPUs on a CPU, where XLA accepts the options of GPUs and ignores them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("jax", reason="needs jax (extra collect)")
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import xla
 from hlorank_collect.tiles.kernel import Harvest, Kernel
-from hlorank_collect.tiles.triton import measure_gemm as measuring
+from hlorank_collect.tiles.triton import measure_gemm
 from hlorank_collect.tiles.triton.gemm import harvest_gemms
 
 GemmsOf = Callable[..., Harvest]
@@ -21,7 +21,7 @@ GemmsOf = Callable[..., Harvest]
 
 @pytest.fixture(scope="session")
 def gemms_of() -> GemmsOf:
-    """The products in a function of float32 arrays, or arrays of their own type, of these shapes."""
+    """Finds the products of a function of float32 arrays of these shapes, or of these arrays."""
 
     def make(function: Callable[..., Any], *arguments: Any) -> Harvest:
         arrays = [np.zeros(one, np.float32) if isinstance(one, tuple) else one for one in arguments]
@@ -39,8 +39,8 @@ def gemm(gemms_of: GemmsOf) -> Kernel:
 
 @pytest.fixture
 def cpu_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU under the name of a GPU, where no product is too fast and none is compiled with Triton."""
+    """The CPU in place of a GPU; no product counts as too fast, and Triton is not required."""
     device = xla._device("cpu")
     monkeypatch.setattr(xla, "_device", lambda _: device)
-    monkeypatch.setattr(measuring, "_TRITON", b"")
-    monkeypatch.setattr(measuring, "FASTEST", 0)
+    monkeypatch.setattr(measure_gemm, "_TRITON", b"")
+    monkeypatch.setattr(measure_gemm, "MIN_RUNTIME", 0)

@@ -22,7 +22,7 @@ LARGE = Gemm(batch=1, batch_dims=0, m=1024, n=1024, k=1024, element_bytes=4)
 SIZES = st.integers(2, 5000)
 
 
-def test_the_compiler_takes_the_options_as_they_are_meant(gemm: Kernel, tmp_path: Path) -> None:
+def test_the_compiler_reads_the_options_as_intended(gemm: Kernel, tmp_path: Path) -> None:
     xla.compile_module(gemm.module.SerializeToString(), overrides=CONFIGURATION.options(), dump=tmp_path)
     (dumped,) = tmp_path.glob("*.debug_options")
     found = dict(line.split(": ", 1) for line in dumped.read_text().splitlines() if ": " in line)
@@ -34,7 +34,7 @@ def test_the_compiler_takes_the_options_as_they_are_meant(gemm: Kernel, tmp_path
     assert found["xla_gpu_autotune_level"] == "0"
 
 
-def test_the_place_of_each_value_among_the_bounds() -> None:
+def test_the_order_of_the_values_in_the_bounds() -> None:
     bounds = CONFIGURATION.bounds(Gemm(6, 2, 8, 32, 16, 4))
     assert [*bounds.output_bounds] == [1, 1, 64, 128]
     assert [*bounds.kernel_bounds] == [32]
@@ -82,5 +82,5 @@ def test_the_default_is_limited_by_the_product() -> None:
         (GemmConfiguration(16, 16, 128, 16, 1, 4), False),  # parts of half a block
     ],
 )
-def test_what_no_gpu_can_run_is_not_drawn(configuration: GemmConfiguration, expected: bool) -> None:
+def test_configurations_that_no_gpu_can_run_are_not_drawn(configuration: GemmConfiguration, expected: bool) -> None:
     assert fits(configuration, LARGE) is expected

@@ -48,7 +48,7 @@ def test_products_are_found_once_wherever_they_are(gemms_of: GemmsOf) -> None:
     assert all(kernel.module.name == kernel.name and kernel.body.kind == "dot" for kernel in found.kernels)
 
 
-def test_what_triton_does_not_multiply_has_a_reason(gemms_of: GemmsOf) -> None:
+def test_unsupported_products_have_a_reason(gemms_of: GemmsOf) -> None:
     integers = np.zeros((16, 16), np.int32)
     found = gemms_of(lambda x, v, i: (x @ v, i @ i, v @ v), (16, 16), (16,), integers)
     assert found.left_out == {"no matrix product": 2, "element type": 1}
@@ -57,7 +57,7 @@ def test_what_triton_does_not_multiply_has_a_reason(gemms_of: GemmsOf) -> None:
 
 def test_operands_become_parameters(gemms_of: GemmsOf) -> None:
     found = gemms_of(lambda x: (x @ x) @ np.ones((16, 16), np.float32), (16, 16))
-    (kernel,) = found.kernels  # a constant is a parameter, and so is each place of an operand that has two
+    (kernel,) = found.kernels  # constants and both sides of an operand are parameters
     assert found.repeated == 1
     assert [one.opcode for one in flatten(kernel.module).instructions] == ["parameter", "parameter", "dot"]
     assert [one.parameter_number for one in kernel.body.parameters] == [0, 1]
@@ -74,7 +74,7 @@ def test_a_module_of_one_product_computes_it(gemms_of: GemmsOf, dtype: Any) -> N
     np.testing.assert_allclose(np.asarray(output).astype(np.float32), left @ right, rtol=2e-2, atol=2e-2)
 
 
-def test_a_kernel_that_is_no_product_is_refused(gemm: Kernel) -> None:
+def test_other_element_types_are_refused(gemm: Kernel) -> None:
     body = gemm.body
     body.instructions[body.root].shape.element_type = 12  # f64
     try:

@@ -1,4 +1,4 @@
-"""Triton GEMM configurations of a program, with XLA's CPU backend in the place of its GPU backend."""
+"""Triton GEMM configurations of a program, with XLA's CPU backend in place of its GPU backend."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hlorank.files import read_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import xla
 from hlorank_collect.task import Progress
-from hlorank_collect.tiles import measure_kernels as child
 from hlorank_collect.tiles.kernel import Kernel, UnsupportedKernelError
-from hlorank_collect.tiles.measure_kernel import TooFastError
+from hlorank_collect.tiles.measure_kernels import measure_kernels
+from hlorank_collect.tiles.measure_tiles import TooFastError
 from hlorank_collect.tiles.tile_task import TileTask
-from hlorank_collect.tiles.triton import measure_gemm as measuring
+from hlorank_collect.tiles.triton import measure_gemm
 from hlorank_collect.tiles.triton.configuration import GemmConfiguration, default_configuration, draw_configurations
 from hlorank_collect.tiles.triton.gemm import Gemm
 
@@ -56,7 +56,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TileTask:
 
 
 class Broken:
-    """An executable with another result."""
+    """An executable with a changed result."""
 
     def __init__(self, executable: xla.Executable, change: Callable[[Any], Any]) -> None:
         self._executable, self._change = executable, change
@@ -66,19 +66,19 @@ class Broken:
 
 
 def change_result(monkeypatch: pytest.MonkeyPatch, change: Callable[[GemmConfiguration, Any], Any]) -> None:
-    compile_gemm = measuring.compile_gemm
+    compile_gemm = measure_gemm.compile_gemm
 
     def changed(module: HloModuleProto, configuration: GemmConfiguration, platform: xla.Platform) -> Any:
         executable = compile_gemm(module, configuration, platform)
         return Broken(executable, lambda output: change(configuration, output))
 
-    monkeypatch.setattr(measuring, "compile_gemm", changed)
+    monkeypatch.setattr(measure_gemm, "compile_gemm", changed)
 
 
 @pytest.mark.usefixtures("cpu_as_gpu")
 def test_products_of_a_program_are_measured(task: TileTask) -> None:
     steps: list[Progress] = []
-    summary = child.measure_program(task, steps.append)
+    summary = measure_kernels(task, steps.append)
     assert summary["harvested"] == {"dot": 1}
     assert summary["repeated"] == 1
     assert summary["left_out"] == {"no matrix product": 1}
@@ -109,7 +109,7 @@ def test_products_of_a_program_are_measured(task: TileTask) -> None:
     assert about["device"] == "cpu"
 
     before = npz.stat().st_mtime_ns
-    child.measure_program(task, steps.append)
+    measure_kernels(task, steps.append)
     assert npz.stat().st_mtime_ns == before
 
 
@@ -128,9 +128,9 @@ def test_configurations_that_fail_are_left_out_with_their_reason(
         return output + (configuration == wrong)
 
     change_result(monkeypatch, change)
-    measured = measuring.measure_gemm(gemm, sizes, task, lambda _: None)
+    measured = measure_gemm.measure_gemm(gemm, sizes, task, lambda _: None)
     assert measured.tiles == [one.bounds(sizes) for one in (default, *others)]
-    assert measured.times.shape[1] == 4  # how many rounds there is time for depends on the machine
+    assert measured.times.shape[1] == 4  # the number of rounds depends on the speed of the machine
     assert measured.about["left_out"] == {
         wrong.name: "WrongOutputError: 6144 of 6144 values of output 0 differ from the default's",
         refused.name: "RuntimeError: RESOURCE_EXHAUSTED: shared memory",
@@ -152,18 +152,18 @@ def test_a_product_that_cannot_be_measured_has_a_reason(
     default = default_configuration(sizes)
     change_result(monkeypatch, lambda one, output: output * value if fails(one, default) else output)
     with pytest.raises(UnsupportedKernelError, match=why):
-        measuring.measure_gemm(gemm, sizes, task, lambda _: None)
+        measure_gemm.measure_gemm(gemm, sizes, task, lambda _: None)
 
 
 @pytest.mark.usefixtures("cpu_as_gpu")
 def test_a_product_that_xla_gives_to_something_else_is_left_out(
     task: TileTask, gemm: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "_TRITON", b"__triton")
+    monkeypatch.setattr(measure_gemm, "_TRITON", b"__triton")
     with pytest.raises(
         UnsupportedKernelError, match="the default configuration fails: NotTritonError: XLA compiles it without"
     ):
-        measuring.measure_gemm(gemm, Gemm.of(gemm.body), task, lambda _: None)
+        measure_gemm.measure_gemm(gemm, Gemm.of(gemm.body), task, lambda _: None)
 
 
 @pytest.mark.usefixtures("cpu_as_gpu")
@@ -172,7 +172,7 @@ def test_fast_products_and_those_with_few_configurations_are_left_out(
 ) -> None:
     many = dataclasses.replace(task, configurations=100)
     with pytest.raises(UnsupportedKernelError, match="fewer than 50 configurations"):
-        measuring.measure_gemm(gemm, Gemm(1, 0, 8, 8, 8, 4), many, lambda _: None)
-    monkeypatch.setattr(measuring, "FASTEST", 1e15)
+        measure_gemm.measure_gemm(gemm, Gemm(1, 0, 8, 8, 8, 4), many, lambda _: None)
+    monkeypatch.setattr(measure_gemm, "MIN_RUNTIME", 1e15)
     with pytest.raises(TooFastError, match="takes less than"):
-        measuring.measure_gemm(gemm, Gemm.of(gemm.body), task, lambda _: None)
+        measure_gemm.measure_gemm(gemm, Gemm.of(gemm.body), task, lambda _: None)

@@ -1,4 +1,8 @@
-"""A child process for each program, and the watch over it: what hangs or dies costs one configuration."""
+"""A child process per task, supervised by its parent: a hang or a crash costs one configuration, not the run.
+
+The parent writes the task as JSON to the child's standard input. The child writes events as JSON lines to a pipe whose
+file number is its argument: `progress` before each step, then `done` with the result, or `skipped` with a reason.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +18,32 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, TextIO, TypeVar
 
-from hlorank_collect.task import Progress, Task
+from hlorank.config import ConfigError
+from hlorank.files import DataError
+from hlorank_collect.machine import limit_memory
+from hlorank_collect.task import Progress, Report, SkippedError, Task
 
-CHILD = (sys.executable, "-m", "hlorank_collect.layouts.measure_program")
-_ATTEMPTS = 4  # a program that hangs or dies in more configurations than this is not worth the time
+_ATTEMPTS = 4  # a program that hangs or crashes in more configurations than this is not worth the time
 _FLAGS = {
     # One thread, as the process has one core.
     "cpu": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
-    # Layouts, not the choice of kernels, are what is compared; without autotuning compiles are short.
+    # Layouts, not the choice of kernels, are compared; without autotuning compilation is short.
     "gpu": "--xla_gpu_autotune_level=0",
 }
+_AnyTask = TypeVar("_AnyTask", bound=Task)
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one program.
+    """Result of one program.
 
     Attributes:
-        about: what its JSON file holds; None where it was not measured.
-        reason: why it was not measured; empty where it was.
+        about: result of the child process; None where the program was not measured.
+        reason: why the program was not measured; empty where it was.
     """
 
     about: dict[str, Any] | None
@@ -52,16 +59,16 @@ class _Death:
 
 
 def environment(platform: str) -> dict[str, str]:
-    """The environment of a child process: XLA's flags beside the user's, and the backend."""
+    """Return the environment of a child process: XLA's flags next to the user's, and the backend."""
     variables = {"XLA_FLAGS": " ".join(filter(None, [os.environ.get("XLA_FLAGS"), _FLAGS[platform]]))}
     if platform == "cpu":
-        variables["JAX_PLATFORMS"] = "cpu"  # looks for no accelerator
+        variables["JAX_PLATFORMS"] = "cpu"  # skip the search for accelerators
     return {**os.environ, **variables}
 
 
 @contextmanager
 def _child(task: Task, command: Sequence[str], errors: IO[bytes]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A child process that works on a task, and the file number of its events; killed at the end if it still runs."""
+    """Yield a child process with a task, and the file number of its events; kill it at the end if it still runs."""
     reading, writing = os.pipe()
     try:
         try:
@@ -88,10 +95,10 @@ def _child(task: Task, command: Sequence[str], errors: IO[bytes]) -> Iterator[tu
 
 
 def _events(reading: int, hang_seconds: float) -> Iterator[dict[str, Any]]:
-    """The events of a child process until it ends.
+    """Yield the events of a child process until it ends.
 
     Raises:
-        TimeoutError: none came for `hang_seconds`.
+        TimeoutError: no event arrived for `hang_seconds`.
     """
     buffer = b""
     with selectors.DefaultSelector() as selector:
@@ -135,19 +142,20 @@ def supervise(
     *,
     hang_seconds: float,
     progress: Callable[[Progress], None] = lambda _: None,
-    command: Sequence[str] = CHILD,
+    command: Sequence[str] | None = None,
 ) -> Outcome:
-    """Measures one program in a child process.
+    """Measure one program in a child process.
 
-    A configuration in which the process hangs or dies is left out, and the program is begun again without it, a few
-    times; a process that hangs or dies elsewhere ends the program.
+    A configuration in which the process hangs or crashes is left out, and the program is started again without it, a
+    few times. A process that hangs or crashes elsewhere ends the program.
 
     Args:
         task: the program.
-        hang_seconds: a process that says nothing for so long is killed.
-        progress: called with what the child process says.
-        command: the child process; the number of the file for its events is appended.
+        hang_seconds: seconds without an event after which a process is killed.
+        progress: called with each progress of the child process.
+        command: the child process, to which the file number of its events is appended; None runs `task.child`.
     """
+    command = [sys.executable, "-m", task.child] if command is None else command
     for _ in range(_ATTEMPTS):
         match _attempt(task, command, hang_seconds, progress):
             case Outcome() as outcome:
@@ -155,6 +163,31 @@ def supervise(
             case _Death(reason, Progress(stage, None)):
                 return Outcome(None, f"{reason}, in stage {stage}")
             case _Death(reason, Progress(_, str(name))):
-                _log.warning("%s: begun again without configuration %s: %s", task.program, name, reason)
+                _log.warning("%s: started again without configuration %s: %s", task.program, name, reason)
                 task = dataclasses.replace(task, left_out={**task.left_out, name: reason})
-    return Outcome(None, f"the process hung or died in {_ATTEMPTS} configurations, the last time: {reason}")
+    return Outcome(None, f"the process hung or crashed in {_ATTEMPTS} configurations, the last time: {reason}")
+
+
+def _send(events: TextIO, message: dict[str, Any]) -> None:
+    events.write(json.dumps(message) + "\n")
+    events.flush()  # raises where the parent has ended, and ends this process too
+
+
+def run_child(kind: type[_AnyTask], work: Callable[[_AnyTask, Report], dict[str, Any]]) -> None:
+    """Run the task of this child process, and send its events.
+
+    Args:
+        kind: class of the task.
+        work: measures the task's program and returns the result.
+    """
+    task = kind(**json.load(sys.stdin))
+    if task.core is not None:
+        os.sched_setaffinity(0, {task.core})
+    limit_memory()
+    with os.fdopen(int(sys.argv[1]), "w") as events:
+        try:
+            about = work(task, lambda progress: _send(events, {"progress": dataclasses.asdict(progress)}))
+        except (SkippedError, ConfigError, DataError) as error:
+            _send(events, {"skipped": str(error)})
+        else:
+            _send(events, {"done": about})

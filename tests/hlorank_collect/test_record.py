@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import math
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 from hlorank.data.collection import read_graph, sidecar_path
 from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph
 from hlorank.metrics import noise_ceiling
-from hlorank_collect.layouts import record
+from hlorank_collect import record
 
 
 @pytest.fixture
@@ -29,15 +27,15 @@ def measured() -> MeasuredGraph:
 
 def test_what_is_written_is_read_back(measured: MeasuredGraph, tmp_path: Path) -> None:
     npz = tmp_path / "layout" / "a.b.forward.npz"
-    assert not record.complete(npz, "f")
+    assert not record.is_complete(npz, "f")
     record.write(npz, measured, {"fingerprint": "f", "x": 1})
     assert json.loads(sidecar_path(npz).read_text()) == {"fingerprint": "f", "x": 1}
     found = read_graph(npz, "layout")
     assert found.measurements.runtime.tolist() == [900, 1500]
     assert isinstance(found.configurations, LayoutConfigurations)
     np.testing.assert_array_equal(found.configurations.codes, [[0], [1]])
-    assert record.complete(npz, "f")
-    assert not record.complete(npz, "g")
+    assert record.is_complete(npz, "f")
+    assert not record.is_complete(npz, "g")
 
 
 def test_half_of_a_pair_is_not_complete(
@@ -46,7 +44,7 @@ def test_half_of_a_pair_is_not_complete(
     npz = tmp_path / "a.npz"
     record.write(npz, measured, {"fingerprint": "old"})
     sidecar_path(npz).rename(tmp_path / "away.json")
-    assert not record.complete(npz, "old")
+    assert not record.is_complete(npz, "old")
     (tmp_path / "away.json").rename(sidecar_path(npz))
 
     def killed(*_: object) -> None:
@@ -55,13 +53,13 @@ def test_half_of_a_pair_is_not_complete(
     monkeypatch.setattr(record, "write_graph", killed)
     with pytest.raises(KeyboardInterrupt):
         record.write(npz, measured, {"fingerprint": "new"})
-    assert not record.complete(npz, "new")
+    assert not record.is_complete(npz, "new")
     sidecar_path(npz).write_text("{")
     npz.touch()
-    assert not record.complete(npz, "new")
+    assert not record.is_complete(npz, "new")
 
 
-def test_quality_has_the_ceiling_beside_the_tau() -> None:
+def test_quality_has_the_ceiling_next_to_the_tau() -> None:
     rng = np.random.default_rng(0)
     times = np.exp(0.05 * rng.standard_normal((20, 30))) * np.linspace(1000, 1300, 30)
     quality = record.quality(times)
@@ -71,21 +69,3 @@ def test_quality_has_the_ceiling_beside_the_tau() -> None:
 
 def test_runtimes_that_are_all_equal_rank_nothing() -> None:
     assert record.quality(np.full((4, 3), 10.0)) == {"rounds": 4, "split_half_tau": None, "noise_ceiling": None}
-
-
-def test_the_environment_is_json_and_names_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "--xla_x=1")
-    environment = record.environment()
-    assert json.loads(json.dumps(environment)) == environment
-    assert environment["xla_flags"] == "--xla_x=1"
-    assert environment["cpu"]
-    assert set(environment["versions"]) == {"python", "hlorank", "jax", "jaxlib"}
-    assert math.isclose(len(environment["date"]), 10)
-
-
-def test_a_package_that_is_missing_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(package: str) -> str:
-        raise PackageNotFoundError(package)
-
-    monkeypatch.setattr(record, "version", missing)
-    assert record.environment()["versions"]["jax"] is None

@@ -1,4 +1,4 @@
-"""Affine indices of loop variables, as far as address arithmetic of a loop nest needs them."""
+"""Affine indices of loop variables, for the address arithmetic of a loop nest."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 Sizes = Mapping[str, int]
-"""The number of values, from 0 on, of each variable."""
+"""Variable -> number of its values, which start at 0."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """A whole number that depends on variables: constant + sum of coefficient * variable.
+    """Integer function of variables: constant + sum of coefficient * variable.
 
     Attributes:
         terms: (variable, coefficient), sorted by variable, no coefficient 0.
-        constant: what is added.
+        constant: the constant.
     """
 
     terms: tuple[tuple[str, int], ...] = ()
@@ -23,7 +23,7 @@ class Index:
 
     @classmethod
     def variable(cls, name: str) -> Index:
-        """The index that is one variable."""
+        """Return the index that equals one variable."""
         return cls(((name, 1),))
 
     def __add__(self, other: Index | int) -> Index:
@@ -48,20 +48,20 @@ class Index:
 
     @property
     def names(self) -> frozenset[str]:
-        """The variables that it depends on."""
+        """Variables of the index."""
         return frozenset(name for name, _ in self.terms)
 
     def coefficient(self, name: str) -> int:
-        """What the index grows by when this variable grows by 1."""
+        """Return the coefficient of a variable, 0 where it does not occur."""
         return dict(self.terms).get(name, 0)
 
     def bounds(self, sizes: Sizes) -> tuple[int, int]:
-        """The smallest and the largest value."""
+        """Return the smallest and the largest value."""
         reach = [value * (sizes[name] - 1) for name, value in self.terms]
         return self.constant + sum(min(0, r) for r in reach), self.constant + sum(max(0, r) for r in reach)
 
     def split(self, divisor: int, sizes: Sizes) -> tuple[Index, Index] | None:
-        """Quotient and remainder by a positive divisor, None where they are not affine."""
+        """Return quotient and remainder by a positive divisor, None where they are not affine."""
         quotient, remainder = divmod(self.constant, divisor)
         whole = Index(tuple((n, v // divisor) for n, v in self.terms if v % divisor == 0), quotient)
         rest = Index(tuple((n, v) for n, v in self.terms if v % divisor), remainder)
@@ -70,7 +70,7 @@ class Index:
 
 
 def strides(dims: Sequence[int], minor_to_major: Sequence[int]) -> list[int]:
-    """The stride of each dimension of a dense array, in elements."""
+    """Return the stride of each dimension of a dense array, in elements."""
     result = [0] * len(dims)
     step = 1
     for dim in minor_to_major:
@@ -80,7 +80,7 @@ def strides(dims: Sequence[int], minor_to_major: Sequence[int]) -> list[int]:
 
 
 def linear(index: Sequence[Index], dims: Sequence[int], minor_to_major: Sequence[int]) -> Index:
-    """The place of an element in a dense array."""
+    """Return the offset of an element in a dense array."""
     total = Index()
     for one, step in zip(index, strides(dims, minor_to_major), strict=True):
         total = total + one * step
@@ -88,6 +88,6 @@ def linear(index: Sequence[Index], dims: Sequence[int], minor_to_major: Sequence
 
 
 def within(index: Index, size: int, sizes: Sizes) -> list[str]:
-    """The C conditions for an index to lie in 0..size - 1, without those that always hold."""
+    """Return the C conditions for an index to be in 0..size - 1, without those that always hold."""
     low, high = index.bounds(sizes)
     return [f"{index} >= 0"] * (low < 0) + [f"{index} < {size}"] * (high >= size)

@@ -1,5 +1,3 @@
-"""Programs of users."""
-
 from __future__ import annotations
 
 import subprocess
@@ -10,8 +8,8 @@ import numpy as np
 import pytest
 
 from hlorank.config import ConfigError
-from hlorank_collect import program
-from hlorank_collect.program import require_jax, user_program
+from hlorank_collect import jax_program
+from hlorank_collect.jax_program import require_jax, user_program
 
 
 @pytest.fixture
@@ -34,17 +32,15 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_imports_no_jax() -> None:
-    code = (
-        "import sys, hlorank_collect.program, hlorank_collect.zoo as z; z.programs(); assert 'jax' not in sys.modules"
-    )
+    code = "import sys\nfrom hlorank_collect.zoo import programs\nprograms()\nassert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_jax_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jax_the_error_names_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(ConfigError, match=r"pip install 'hlorank\[collect\]'"):
         require_jax()
-    with pytest.raises(ConfigError, match=r"hlorank collect needs jax"):
+    with pytest.raises(ConfigError, match=r"needs jax"):
         user_program("math:sin", "f32[2]")
 
 
@@ -69,11 +65,11 @@ class TestUserProgram:
         np.testing.assert_array_equal(vector, [0.0, 1.0, 2.0])
         np.testing.assert_array_equal(tables["table"], np.eye(2))
 
-    def test_reaches_attributes(self, module: str) -> None:
+    def test_a_reference_may_be_an_attribute(self, module: str) -> None:
         function, arguments = user_program(f"{module}:Net.forward", "f32[1]").build()
         assert function(*arguments) is arguments[0]
 
-    def test_names_tell_arguments_apart_and_families_do_not(self, module: str) -> None:
+    def test_names_depend_on_arguments_and_families_do_not(self, module: str) -> None:
         made = [user_program(f"{module}:double", shapes) for shapes in ("f32[8,128]", "f32[8] f32[128]", "f32[]")]
         assert [one.name for one in made] == [
             "users_own-double-f32-8-128", "users_own-double-f32-8-f32-128", "users_own-double-f32",
@@ -83,15 +79,15 @@ class TestUserProgram:
     @pytest.mark.parametrize(
         ("reference", "found"),
         [
-            ("no_such_module:f", "No module named 'no_such_module'; give module:function, importable from"),
+            ("no_such_module:f", "No module named 'no_such_module'"),
             ("users_own:absent", "no attribute 'absent'"),
             ("users_own", "no colon"),
-            ("users_own:", "can't be called"),
-            ("users_own:constant", "a float can't be called; name a function"),
+            ("users_own:", "not callable"),
+            ("users_own:constant", "float"),
             ("not a name:f", "invalid format"),
         ],
     )
-    def test_refuses_what_is_no_function(self, module: str, reference: str, found: str) -> None:
+    def test_refuses_references_without_a_function(self, module: str, reference: str, found: str) -> None:
         with pytest.raises(ConfigError, match=found) as raised:
             user_program(reference, "f32[2]")
         assert str(raised.value).startswith(f"function {reference!r}: ")
@@ -101,17 +97,17 @@ class TestUserProgram:
 
     @pytest.mark.parametrize("shape", ["f32[?]", "f32[<=8]", "f64[2]", "f32[2,]", "f32[2],f32[2]", "f32[2]{0}", "[2]"])
     def test_refuses_other_shapes(self, module: str, shape: str) -> None:
-        with pytest.raises(ConfigError, match="is no shape; give element type and static sizes") as raised:
+        with pytest.raises(ConfigError, match="not a shape") as raised:
             user_program(f"{module}:double", f"s32[1] {shape}")
         assert repr(shape) in str(raised.value)
 
-    def test_refuses_arguments_that_are_no_tuple(self, module: str) -> None:
+    def test_refuses_arguments_that_are_not_a_tuple(self, module: str) -> None:
         made = user_program(f"{module}:double", f"{module}:no_tuple")
-        with pytest.raises(ConfigError, match="returned a list; return a tuple"):
+        with pytest.raises(ConfigError, match="returned a list"):
             made.build()
 
     def test_element_types_are_those_of_numpy_and_jax(self) -> None:
         import jax.numpy as jnp
 
-        for element in program._ELEMENTS.values():
+        for element in jax_program._ELEMENTS.values():
             assert jnp.zeros(1, element).dtype == element

@@ -1,4 +1,4 @@
-"""C code on this machine: compiled by gcc, called through ctypes, timed from within."""
+"""Tiles as C code: compiled by gcc, called through ctypes, and timed in C."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hlorank.config import ConfigError
 from hlorank.hlo.hlo_pb2 import ShapeProto
-from hlorank_collect.tiles.elements import PRELUDE
+from hlorank_collect.tiles.c_operations import PRELUDE
 from hlorank_collect.tiles.kernel import Body, Kind, dtype_of
 from hlorank_collect.tiles.nest import Nest, Tile
 
@@ -22,7 +22,7 @@ FLAGS = (
     "-ftree-vectorize", "-fvect-cost-model=dynamic", "-march=native", "-fno-math-errno", "-fno-trapping-math",
     "-fopenmp-simd", "-std=gnu11", "-w", "-shared", "-fPIC",
 )  # fmt: skip
-"""What gcc gets beside the optimization level."""
+"""Flags of gcc next to the optimization level."""
 _ALIGNMENT = 64
 _TIMING = """
 #include <limits.h>
@@ -42,13 +42,13 @@ static long time_once(int tile, const void *const *in, void *out) {
   return now() - start;
 }
 
-/* A warm run, then the fastest of two or more that take `enough` ns together; a run so slow that caches mean little
-   counts at once. */
-long time_tile(int tile, const void *const *in, void *out, long enough) {
+/* One warm-up run, then the fastest of two or more runs of at least `min_timed` ns in total; a first run that is so
+   slow that caches hardly matter counts itself. */
+long time_tile(int tile, const void *const *in, void *out, long min_timed) {
   long best = time_once(tile, in, out), sum = 0;
   if (best > 10000000) return best;
   best = LONG_MAX;
-  for (int i = 0; i < 2 || (sum < enough && i < 100); ++i) {
+  for (int i = 0; i < 2 || (sum < min_timed && i < 100); ++i) {
     const long taken = time_once(tile, in, out);
     sum += taken;
     if (taken < best) best = taken;
@@ -64,19 +64,19 @@ def optimization(kind: Kind) -> str:
 
 
 def gcc_version() -> str:
-    """What `gcc --version` calls itself.
+    """Return the first line of `gcc --version`.
 
     Raises:
-        ConfigError: there is no gcc.
+        ConfigError: gcc is missing.
     """
     if shutil.which("gcc") is None:
-        raise ConfigError("collecting tiles needs gcc, and there is none on PATH: install it (Debian: apt install gcc)")
-    out = subprocess.run(["gcc", "--version"], check=True, capture_output=True, text=True).stdout  # noqa: S607 (whichever gcc the user has)
+        raise ConfigError("measuring tiles needs gcc, which is not on PATH: install it (Debian: apt install gcc)")
+    out = subprocess.run(["gcc", "--version"], check=True, capture_output=True, text=True).stdout  # noqa: S607 (the user's gcc)
     return out.splitlines()[0]
 
 
 def source(nest: Nest, tiles: Sequence[Tile]) -> str:
-    """One C file with a function for each tile."""
+    """Return one C file with a function for each tile."""
     functions = "\n".join(nest.function(f"tile_{number}", tile) for number, tile in enumerate(tiles))
     names = ", ".join(f"tile_{number}" for number in range(len(tiles)))
     table = f"static void (*const tiles[])(const void *const *, void *) = {{{names}}};\n"
@@ -84,7 +84,7 @@ def source(nest: Nest, tiles: Sequence[Tile]) -> str:
 
 
 def _aligned(shape: ShapeProto) -> NDArray[Any]:
-    """An array for a shape as it lies in memory, major dimension first, on a cache line."""
+    """Return an array for a shape in its memory order, major dimension first, aligned to a cache line."""
     dtype = dtype_of(shape)
     dims = [shape.dimensions[dim] for dim in reversed(shape.layout.minor_to_major)]
     size = int(np.prod(dims, dtype=np.int64)) * dtype.itemsize
@@ -93,19 +93,21 @@ def _aligned(shape: ShapeProto) -> NDArray[Any]:
     return room[start : start + size].view(dtype).reshape(dims)
 
 
-class Tiles:
-    """The compiled tiles of one kernel, with its arrays.
+class CompiledTiles:
+    """Compiled tiles of one kernel, with its arrays.
 
     Args:
+        nest: the loops of the kernel.
         body: the kernel.
-        tiles: what to compile.
-        values: the parameters' values, logical arrays.
+        tiles: the tiles to compile.
+        values: values of the parameters, logical arrays.
         folder: for the C file and the library.
+        timeout: time limit of gcc in seconds.
 
     Raises:
-        ConfigError: there is no gcc.
-        UnsupportedKernelError: the kernel can't be written.
-        subprocess.SubprocessError: gcc fails or takes longer than `timeout` seconds.
+        ConfigError: gcc is missing.
+        UnsupportedKernelError: the kernel cannot be written in C.
+        subprocess.SubprocessError: gcc fails or exceeds the time limit.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class Tiles:
         file, library = folder / "tiles.c", folder / "tiles.so"
         file.write_text(source(nest, tiles))
         command = ["gcc", optimization(body.kind), *FLAGS, str(file), "-o", str(library), "-lm"]
-        subprocess.run(command, check=True, capture_output=True, timeout=timeout)  # noqa: S603 (arguments of our own)
+        subprocess.run(command, check=True, capture_output=True, timeout=timeout)  # noqa: S603 (our own arguments)
         self._library = ctypes.CDLL(str(library))
         self._library.time_tile.restype = ctypes.c_long
         self._inputs = []
@@ -129,15 +131,20 @@ class Tiles:
         self._pointers = (ctypes.c_void_p * max(len(self._inputs), 1))(*(one.ctypes.data for one in self._inputs))
 
     def run(self, number: int) -> NDArray[Any]:
-        """The result of a tile, a logical array."""
-        self._output.reshape(-1).view(np.uint8)[...] = (
-            0xAA  # what a tile does not write is no result of the tile before
-        )
+        """Run a tile and return its result, a logical array."""
+        # Elements that this tile does not write must not keep the results of the previous tile.
+        self._output.reshape(-1).view(np.uint8)[...] = 0xAA
         self._library.run_tile(number, self._pointers, ctypes.c_void_p(self._output.ctypes.data))
         order = tuple(reversed(self._shape.layout.minor_to_major))
         return self._output.transpose(np.argsort(order)).copy() if order else self._output.copy()
 
-    def time(self, number: int, enough: int = 0) -> float:
-        """The ns of a tile: the fastest of two or more runs that take `enough` ns together, or of one that is slow."""
+    def time(self, number: int, min_timed: int = 0) -> float:
+        """Return the runtime of a tile in ns.
+
+        Args:
+            number: of the tile.
+            min_timed: the fastest of two or more runs is returned that take at least so many ns in total; a slow tile
+                is run once.
+        """
         output = ctypes.c_void_p(self._output.ctypes.data)
-        return float(self._library.time_tile(number, self._pointers, output, ctypes.c_long(enough)))
+        return float(self._library.time_tile(number, self._pointers, output, ctypes.c_long(min_timed)))

@@ -1,20 +1,22 @@
 from __future__ import annotations
 
+import json
 import os
 import time
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 from hlorank.config import ConfigError
-from hlorank_collect import busy
+from hlorank_collect import machine
 
 
 @pytest.fixture
 def stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A /proc/stat in which time passes only while someone sleeps: 100 s are 10,000 ticks."""
+    """A /proc/stat in which time passes only in `sleep`: 100 s are 10,000 ticks."""
     path = tmp_path / "stat"
-    monkeypatch.setattr(busy, "_STAT", path)
+    monkeypatch.setattr(machine, "_STAT", path)
     monkeypatch.setattr(os, "sysconf", lambda name: 100)
     monkeypatch.setattr(time, "monotonic", iter([0.0, 100.0]).__next__)
     path.write_text("cpu  1000 0 500 9000 100 0 0 7 0 0\ncpu0 1 2 3 4\n")
@@ -28,21 +30,39 @@ def passes(stat: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
 def test_busy_cores_are_counted_without_idle_time(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # 5,000 ticks of users, 1,000 of the system, 500 stolen; 13,000 idle or waiting.
     passes(stat, monkeypatch, "cpu  6000 0 1500 20000 2100 0 0 507 0 0\n")
-    assert busy.busy_cores() == pytest.approx(0.65)
+    assert machine.busy_cores() == pytest.approx(0.65)
 
 
 def test_a_quiet_machine_passes(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passes(stat, monkeypatch, "cpu  2000 0 500 28000 100 0 0 7 0 0\n")
-    busy.require_quiet()
+    machine.require_quiet()
 
 
 def test_a_busy_machine_is_refused_with_a_remedy(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passes(stat, monkeypatch, "cpu  16000 0 500 14000 100 0 0 7 0 0\n")
     with pytest.raises(ConfigError, match=r"busy \(1\.5 of .* cores\).*--allow-busy"):
-        busy.require_quiet()
+        machine.require_quiet()
 
 
 def test_without_proc_the_load_average_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(busy, "_STAT", tmp_path / "none")
+    monkeypatch.setattr(machine, "_STAT", tmp_path / "none")
     monkeypatch.setattr(os, "getloadavg", lambda: (3.5, 1.0, 1.0))
-    assert busy.busy_cores() == 3.5
+    assert machine.busy_cores() == 3.5
+
+
+def test_the_description_is_json_and_names_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_x=1")
+    description = machine.description()
+    assert json.loads(json.dumps(description)) == description
+    assert description["xla_flags"] == "--xla_x=1"
+    assert description["cpu"]
+    assert set(description["versions"]) == {"python", "hlorank", "jax", "jaxlib"}
+    assert len(description["date"]) == 10
+
+
+def test_a_package_that_is_missing_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(machine, "version", missing)
+    assert machine.description()["versions"]["jax"] is None

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hlorank_collect.tiles.index import Index, linear, strides, within
+from hlorank_collect.tiles.affine_index import Index, linear, strides, within
 
 SIZES = {"a": 3, "b": 4, "c": 2}
 indices = st.builds(
@@ -18,14 +18,14 @@ indices = st.builds(
 
 
 def values(index: Index) -> list[int]:
-    """The C expression at all values of the variables."""
+    """Evaluate the C expression at all values of the variables."""
     spaces = product(*(range(size) for size in SIZES.values()))
     return [eval(str(index), dict(zip(SIZES, point, strict=True))) for point in spaces]
 
 
 @settings(deadline=None, max_examples=50)
 @given(indices, indices, st.integers(-3, 3))
-def test_arithmetic_is_that_of_the_values(one: Index, other: Index, factor: int) -> None:
+def test_arithmetic_agrees_with_the_values(one: Index, other: Index, factor: int) -> None:
     assert values(one + other) == [a + b for a, b in zip(values(one), values(other), strict=True)]
     assert values(one * factor) == [a * factor for a in values(one)]
     assert one.bounds(SIZES) == (min(values(one)), max(values(one)))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -15,6 +16,9 @@ from typing import Any
 import numpy as np
 
 from hlorank.config import ConfigError
+
+INSTALL = "pip install 'hlorank[collect]'"
+"""Installs jax, which measuring needs."""
 
 Function = Callable[..., Any]
 Arguments = tuple[Any, ...]
@@ -29,28 +33,43 @@ _SCALE = 0.1  # small enough for deep programs to stay finite
 
 @dataclass(frozen=True)
 class Program:
-    """A function that XLA compiles, by name."""
+    """A function that XLA compiles, and its name."""
 
     name: str
     """Unique and safe in file names: letters, digits, dot, minus, underscore."""
     family: str
-    """What a split by model family groups by."""
+    """Group of the program in a split by model family."""
     build: Callable[[], tuple[Function, Arguments]]
-    """Makes the function and its example arguments, pytrees of arrays; the same ones whenever it is called."""
+    """Returns the function and its example arguments, pytrees of arrays; equal ones at every call."""
+
+
+def has_jax() -> bool:
+    """Return True if jax is installed; imports nothing."""
+    try:
+        return find_spec("jax") is not None
+    except ImportError:
+        return False
 
 
 def require_jax() -> None:
-    """Raises ConfigError where jax is missing."""
+    """Check that jax can be imported.
+
+    Raises:
+        ConfigError: it cannot; the message names the line that installs it.
+    """
     try:
-        import jax  # noqa: F401 (whether it is there)
+        import jax  # noqa: F401 (only tried)
     except ImportError as error:
-        raise ConfigError(f"hlorank collect needs jax ({error}); pip install 'hlorank[collect]'") from None
+        raise ConfigError(f"measuring programs needs jax ({error}): {INSTALL}") from None
 
 
 def require_device(platform: str) -> None:
-    """Raises ConfigError where jax finds no device of a platform; its message names the remedy.
+    """Check that jax finds a device of a platform.
 
-    A process of its own looks for a GPU: to look for one takes most of its memory, which the measurements need.
+    A separate process searches for a GPU: the search reserves most of the GPU's memory, which the measurements need.
+
+    Raises:
+        ConfigError: there is no such device; the message names the remedy.
     """
     if platform == "cpu":
         return
@@ -65,16 +84,16 @@ def require_device(platform: str) -> None:
 
 
 def user_program(reference: str, arguments: str) -> Program:
-    """A program of the user's, from modules that can be imported from the current folder.
+    """Return a program of the user, from modules that can be imported from the current folder.
 
     Args:
         reference: `module:function`.
         arguments: `module:function` of a function without parameters that returns the tuple of example arguments; or
-            their shapes as in HLO, such as `f32[8,128] s32[8]`. Those of floats are then normal with standard
-            deviation 0.1 (seed 0), those of integers and booleans are zeros.
+            their shapes as in HLO, such as `f32[8,128] s32[8]`. Floats are then normal with standard deviation 0.1
+            (seed 0), integers and booleans are zeros.
 
     Raises:
-        ConfigError: jax is missing, a reference leads to no function, or the shapes can't be read.
+        ConfigError: jax is missing, a reference names no function, or the shapes cannot be read.
     """
     require_jax()
     function = _resolve("function", reference)
@@ -88,8 +107,8 @@ def user_program(reference: str, arguments: str) -> Program:
     )
 
 
-def _resolve(what: str, reference: str) -> Function:
-    """What `module:function` names."""
+def _resolve(role: str, reference: str) -> Function:
+    """Return the function that `module:function` names."""
     if str(Path.cwd()) not in sys.path:  # a console script's path starts with its own folder
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -98,11 +117,11 @@ def _resolve(what: str, reference: str) -> Function:
         found = resolve_name(reference)
     except (ValueError, ImportError, AttributeError) as error:
         raise ConfigError(
-            f"{what} {reference!r}: {error}; give module:function, importable from {Path.cwd()}"
+            f"{role} {reference!r}: {error}; give module:function, importable from {Path.cwd()}"
         ) from error
     if not callable(found):
-        raise ConfigError(f"{what} {reference!r}: a {type(found).__name__} can't be called; name a function")
-    return found  # type: ignore[no-any-return] # callable, no more is known
+        raise ConfigError(f"{role} {reference!r}: a {type(found).__name__} is not callable; name a function")
+    return found  # type: ignore[no-any-return] # more than callable is not known
 
 
 def _made_by(reference: str) -> Callable[[], Arguments]:
@@ -122,7 +141,7 @@ def _shaped(text: str) -> Callable[[], Arguments]:
     for word in text.split():
         if not (match := _SHAPE.fullmatch(word)):
             raise ConfigError(
-                f"arguments {text!r}: {word!r} is no shape; give element type and static sizes, such as f32[8,128] "
+                f"arguments {text!r}: {word!r} is not a shape; give element type and static sizes, such as f32[8,128] "
                 f"or s32[] (types: {', '.join(_ELEMENTS)}), separated by spaces"
             )
         element, sizes = match.groups()

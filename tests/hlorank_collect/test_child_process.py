@@ -1,4 +1,4 @@
-"""The parent's watch, over children that only pretend to measure."""
+"""Supervision of child processes that only simulate measuring."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hlorank_collect import worker
-from hlorank_collect.task import Progress, Task
+from hlorank_collect import child_process
+from hlorank_collect.layouts.layout_task import LayoutTask
+from hlorank_collect.task import Progress
 
 CHILD = """
 import json, os, signal, sys, time
@@ -22,7 +23,7 @@ def send(**event):
 def at(stage, configuration=None):
     send(progress={"stage": stage, "configuration": configuration, "share": 0.5})
 at("trace")
-print("what the user's program prints")
+print("output of the user's program")
 %s
 send(done={"left_out": task["left_out"], "pid": os.getpid()})
 """
@@ -34,8 +35,8 @@ os.abort()
 
 
 @pytest.fixture
-def task() -> Task:
-    return Task(
+def task() -> LayoutTask:
+    return LayoutTask(
         program="p",
         arguments=None,
         collection="layout:cpu:random",
@@ -53,9 +54,9 @@ def child(body: str) -> list[str]:
     return [sys.executable, "-c", CHILD % body]
 
 
-def test_a_result_and_the_steps_to_it_arrive(task: Task) -> None:
+def test_a_result_and_the_steps_to_it_arrive(task: LayoutTask) -> None:
     steps: list[Progress] = []
-    outcome = worker.supervise(
+    outcome = child_process.supervise(
         task, hang_seconds=20, progress=steps.append, command=child("at('compile', 'c0')\nat('measure')")
     )
     assert outcome.about is not None
@@ -64,17 +65,17 @@ def test_a_result_and_the_steps_to_it_arrive(task: Task) -> None:
     assert steps == [Progress("trace", None, 0.5), Progress("compile", "c0", 0.5), Progress("measure", None, 0.5)]
 
 
-def test_a_skipped_program_has_its_reason(task: Task) -> None:
-    outcome = worker.supervise(task, hang_seconds=20, command=child("send(skipped='no dots'); sys.exit()"))
-    assert outcome == worker.Outcome(None, "no dots")
+def test_a_skipped_program_has_its_reason(task: LayoutTask) -> None:
+    outcome = child_process.supervise(task, hang_seconds=20, command=child("send(skipped='no dots'); sys.exit()"))
+    assert outcome == child_process.Outcome(None, "no dots")
 
 
-def test_a_configuration_that_hangs_is_killed_and_left_out(task: Task, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_configuration_that_hangs_is_killed_and_left_out(task: LayoutTask, caplog: pytest.LogCaptureFixture) -> None:
     body = "if not task['left_out']:\n  at('compile', 'bad')\n  time.sleep(600)"
-    outcome = worker.supervise(task, hang_seconds=1.5, command=child(body))
+    outcome = child_process.supervise(task, hang_seconds=1.5, command=child(body))
     assert outcome.about is not None
     assert outcome.about["left_out"] == {"bad": "no sign of life for 1.5 s"}
-    assert caplog.messages == ["p: begun again without configuration bad: no sign of life for 1.5 s"]
+    assert caplog.messages == ["p: started again without configuration bad: no sign of life for 1.5 s"]
 
 
 @pytest.mark.parametrize(
@@ -86,28 +87,30 @@ def test_a_configuration_that_hangs_is_killed_and_left_out(task: Task, caplog: p
         ("sys.exit(3)", "the process ended with status 3"),
     ],
 )
-def test_a_configuration_that_kills_its_process_is_left_out(task: Task, death: str, reason: str) -> None:
+def test_a_configuration_that_kills_its_process_is_left_out(task: LayoutTask, death: str, reason: str) -> None:
     body = f"if not task['left_out']:\n  at('compile', 'bad')\n  {death}"
-    outcome = worker.supervise(task, hang_seconds=20, command=child(body))
+    outcome = child_process.supervise(task, hang_seconds=20, command=child(body))
     assert outcome.about is not None
     assert outcome.about["left_out"] == {"bad": reason}
 
 
-def test_a_death_outside_of_any_configuration_ends_the_program(task: Task) -> None:
-    outcome = worker.supervise(task, hang_seconds=1.5, command=child("time.sleep(600)"))
-    assert outcome == worker.Outcome(None, "no sign of life for 1.5 s, in stage trace")
-    outcome = worker.supervise(task, hang_seconds=20, command=child("at('compile', 'c0'); at('measure'); os.abort()"))
-    assert outcome == worker.Outcome(None, "the process was ended by SIGABRT, in stage measure")
+def test_a_crash_outside_of_any_configuration_ends_the_program(task: LayoutTask) -> None:
+    outcome = child_process.supervise(task, hang_seconds=1.5, command=child("time.sleep(600)"))
+    assert outcome == child_process.Outcome(None, "no sign of life for 1.5 s, in stage trace")
+    outcome = child_process.supervise(
+        task, hang_seconds=20, command=child("at('compile', 'c0'); at('measure'); os.abort()")
+    )
+    assert outcome == child_process.Outcome(None, "the process was ended by SIGABRT, in stage measure")
 
 
-def test_a_program_that_dies_again_and_again_is_given_up(task: Task, caplog: pytest.LogCaptureFixture) -> None:
-    outcome = worker.supervise(task, hang_seconds=20, command=child(WORSE_AND_WORSE))
+def test_a_program_that_crashes_again_and_again_is_left_out(task: LayoutTask, caplog: pytest.LogCaptureFixture) -> None:
+    outcome = child_process.supervise(task, hang_seconds=20, command=child(WORSE_AND_WORSE))
     assert outcome.about is None
-    assert outcome.reason.startswith("the process hung or died in 4 configurations")
+    assert "in 4 configurations" in outcome.reason
     assert [message.split(": ")[1][-2:] for message in caplog.messages] == ["c0", "c1", "c2", "c3"]
 
 
-def test_no_child_outlives_an_interrupted_parent(task: Task) -> None:
+def test_no_child_outlives_an_interrupted_parent(task: LayoutTask) -> None:
     pids: list[int] = []
 
     def interrupted(step: Progress) -> None:
@@ -115,7 +118,7 @@ def test_no_child_outlives_an_interrupted_parent(task: Task) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        worker.supervise(
+        child_process.supervise(
             task, hang_seconds=20, progress=interrupted, command=[sys.executable, "-c", IMMORTAL % "time.sleep(600)"]
         )
     with pytest.raises(ProcessLookupError):
@@ -133,7 +136,7 @@ events.write(json.dumps({"progress": {"stage": str(os.getpid())}}) + "\\n")
 
 def test_the_environment_keeps_xla_to_one_thread_and_the_users_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/x")
-    found = worker.environment("cpu")
+    found = child_process.environment("cpu")
     assert found["XLA_FLAGS"].split() == [
         "--xla_dump_to=/x", "--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1"
     ]  # fmt: skip
@@ -141,28 +144,28 @@ def test_the_environment_keeps_xla_to_one_thread_and_the_users_flags(monkeypatch
     assert found["PATH"] == os.environ["PATH"]
     monkeypatch.delenv("XLA_FLAGS")
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    found = worker.environment("gpu")
+    found = child_process.environment("gpu")
     assert found["XLA_FLAGS"] == "--xla_gpu_autotune_level=0"
     assert "JAX_PLATFORMS" not in found
 
 
 def test_the_real_child_skips_what_hangs_or_does_not_exist(
-    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: LayoutTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("jax", reason="needs jax (extra collect)")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hanging.py").write_text("import time\ndef hangs(x):\n    time.sleep(600)\n")
     core = min(os.sched_getaffinity(0))
     task = dataclasses.replace(task, program="hanging:hangs", arguments="f32[2]", core=core)
-    outcome = worker.supervise(task, hang_seconds=6)
-    assert outcome == worker.Outcome(None, "no sign of life for 6 s, in stage trace")
-    outcome = worker.supervise(dataclasses.replace(task, program="hanging:missing"), hang_seconds=60)
+    outcome = child_process.supervise(task, hang_seconds=6)
+    assert outcome == child_process.Outcome(None, "no sign of life for 6 s, in stage trace")
+    outcome = child_process.supervise(dataclasses.replace(task, program="hanging:missing"), hang_seconds=60)
     assert "missing" in outcome.reason
 
 
-def test_memory_beyond_the_limit_is_refused_and_not_the_end_of_the_machine() -> None:
+def test_allocations_beyond_the_limit_fail() -> None:
     code = (
-        "from hlorank_collect.layouts.measure_program import _limit_memory\nimport os, numpy as np\n_limit_memory()\n"
+        "from hlorank_collect.machine import limit_memory\nimport os, numpy as np\nlimit_memory()\n"
         "total = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')\n"
         "try:\n    np.empty(total * 9 // 10, np.uint8)\nexcept MemoryError:\n    print('refused')\n"
     )

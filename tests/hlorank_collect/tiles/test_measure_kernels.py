@@ -1,4 +1,4 @@
-"""The whole way: a program of the user's, its kernels measured in a child process."""
+"""Kernels of a user's program, measured in a child process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import pytest
 from hlorank.config import ConfigError
 from hlorank.data.collection import read_graph
 from hlorank.data.graph import TileConfigurations
-from hlorank_collect.collect import Summary
-from hlorank_collect.tiles import collect_tiles as run
-from hlorank_collect.tiles.collect_tiles import collect_tiles
+from hlorank_collect.run_tasks import run_tasks
 from hlorank_collect.tiles.tile_task import TileTask
 
 PROGRAM = """
@@ -41,7 +39,7 @@ def broken(x, w):
 
 @pytest.fixture
 def task(task: TileTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TileTask:
-    """Measures both kernels of the program."""
+    """A task of both kernels of the program."""
     (tmp_path / "tiled.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
     return dataclasses.replace(task, kernels=2)
@@ -50,7 +48,7 @@ def task(task: TileTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Til
 def test_kernels_are_measured_once(task: TileTask) -> None:
     lines: list[str] = []
     options: dict[str, Any] = {"hang_seconds": 60.0, "echo": lines.append, "check_machine": lambda: None}
-    summary = collect_tiles([task], **options)
+    summary = run_tasks([task], **options)
     (program,) = summary.measured
     assert not summary.left_out
     files = sorted(task.folder.glob("*.npz"))
@@ -79,10 +77,10 @@ def test_kernels_are_measured_once(task: TileTask) -> None:
     assert set(json.loads(task.summary(program).read_text())["kernels"]) == {npz.stem for npz in files}
 
     before = {npz: npz.stat().st_mtime_ns for npz in files}
-    assert collect_tiles([task], **options).present == [program]
+    assert run_tasks([task], **options).present == [program]
     task.summary(program).unlink()  # killed after the kernels, before the summary
     files[0].unlink()
-    assert collect_tiles([task], **options).measured == [program]
+    assert run_tasks([task], **options).measured == [program]
     assert files[0].exists()
     assert files[1].stat().st_mtime_ns == before[files[1]]
 
@@ -91,7 +89,7 @@ def test_a_kernel_of_another_program_is_not_measured_again(task: TileTask) -> No
     again, tiny = (dataclasses.replace(task, program=f"tiled:{name}") for name in ("again", "tiny"))
     tiny = dataclasses.replace(tiny, arguments="f32[8] f32[8]")
     lines: list[str] = []
-    summary = collect_tiles([task, again, tiny], hang_seconds=60, echo=lines.append, check_machine=lambda: None)
+    summary = run_tasks([task, again, tiny], hang_seconds=60, echo=lines.append, check_machine=lambda: None)
     assert len(summary.measured) == 3
     assert len(list(task.folder.glob("*.npz"))) == 2
     assert "measured none; left out 2 (measured in another program)" in lines[1]
@@ -99,14 +97,12 @@ def test_a_kernel_of_another_program_is_not_measured_again(task: TileTask) -> No
 
 
 def test_a_kernel_that_ended_the_process_is_left_out(task: TileTask) -> None:
-    collect_tiles(
-        [dataclasses.replace(task, kernels=1)], hang_seconds=60, echo=lambda _: None, check_machine=lambda: None
-    )
+    run_tasks([dataclasses.replace(task, kernels=1)], hang_seconds=60, echo=lambda _: None, check_machine=lambda: None)
     (first,) = task.folder.glob("*.npz")
     first.unlink()
     again = dataclasses.replace(task, kernels=1, seed=1, left_out={first.stem: "the process was ended by SIGSEGV"})
     lines: list[str] = []
-    collect_tiles([again], hang_seconds=60, echo=lines.append, check_machine=lambda: None)
+    run_tasks([again], hang_seconds=60, echo=lines.append, check_machine=lambda: None)
     (second,) = task.folder.glob("*.npz")
     assert second.stem != first.stem
     assert "1 (the process was ended by SIGSEGV)" in lines[0]
@@ -114,20 +110,9 @@ def test_a_kernel_that_ended_the_process_is_left_out(task: TileTask) -> None:
 
 def test_a_program_that_fails_does_not_end_the_others(task: TileTask) -> None:
     broken = dataclasses.replace(task, program="tiled:broken")
-    summary = collect_tiles([broken], hang_seconds=60, echo=lambda _: None, check_machine=lambda: None)
+    summary = run_tasks([broken], hang_seconds=60, echo=lambda _: None, check_machine=lambda: None)
     (reason,) = summary.left_out.values()
     assert "no such thing" in reason
-
-
-def test_only_tiles_of_a_cpu_need_gcc(task: TileTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> str:
-        raise ConfigError("no gcc")
-
-    monkeypatch.setattr(run, "gcc_version", missing)
-    monkeypatch.setattr(run, "collect_programs", lambda *_, **__: Summary())
-    collect_tiles([dataclasses.replace(task, collection="tile:gpu")], hang_seconds=60, echo=lambda _: None)
-    with pytest.raises(ConfigError, match="no gcc"):
-        collect_tiles([task], hang_seconds=60, echo=lambda _: None)
 
 
 def test_a_busy_machine_is_refused_before_anything_runs(task: TileTask) -> None:
@@ -135,5 +120,5 @@ def test_a_busy_machine_is_refused_before_anything_runs(task: TileTask) -> None:
         raise ConfigError("the machine is busy")
 
     with pytest.raises(ConfigError, match="busy"):
-        collect_tiles([task], hang_seconds=60, echo=lambda _: None, check_machine=busy)
+        run_tasks([task], hang_seconds=60, echo=lambda _: None, check_machine=busy)
     assert not task.folder.exists()

@@ -10,10 +10,11 @@ import pytest
 
 from hlorank.config import ConfigError
 from hlorank.files import write_json
-from hlorank_collect import collect as run
-from hlorank_collect import program, task
-from hlorank_collect.task import Progress, Task
-from hlorank_collect.worker import Outcome
+from hlorank_collect import jax_program, task
+from hlorank_collect.child_process import Outcome
+from hlorank_collect.layouts.layout_task import LayoutTask
+from hlorank_collect.run_tasks import Summary, run_tasks
+from hlorank_collect.task import Progress
 
 ABOUT: dict[str, Any] = {
     "measured": 8,
@@ -27,19 +28,19 @@ ABOUT: dict[str, Any] = {
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Task]:
-    """Makes tasks of programs that need no jax; the one called `nobody` does not exist."""
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], LayoutTask]:
+    """Makes tasks of programs that need no jax; the program `nobody` does not exist."""
 
-    def named(name: str) -> program.Program:
+    def named(name: str) -> jax_program.Program:
         if name == "nobody":
             raise ConfigError("program 'nobody': not in the zoo")
-        return program.Program(name, "family", lambda: (abs, ()))
+        return jax_program.Program(name, "family", lambda: (abs, ()))
 
     monkeypatch.setattr(task, "program_named", named)
     monkeypatch.setattr(task, "version", lambda package: "1.0")
 
-    def one(name: str) -> Task:
-        return Task(
+    def one(name: str) -> LayoutTask:
+        return LayoutTask(
             program=name,
             arguments=None,
             collection="layout:cpu:random",
@@ -55,8 +56,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Tas
     return one
 
 
-def measures(one: Task, *, hang_seconds: float, progress: Callable[[Progress], None]) -> Outcome:
-    """Measures nothing, but writes the files; the program called `bad` can't be measured."""
+def measures(one: LayoutTask, *, hang_seconds: float, progress: Callable[[Progress], None]) -> Outcome:
+    """Write the files without measuring; the program `bad` cannot be measured."""
     progress(Progress("compile", "c", 0.25))
     assert hang_seconds == 7
     if one.program == "bad":
@@ -68,16 +69,16 @@ def measures(one: Task, *, hang_seconds: float, progress: Callable[[Progress], N
     return Outcome(ABOUT)
 
 
-def collect(tasks: list[Task], lines: list[str] | None = None, **arguments: Any) -> run.Summary:
+def collect(tasks: list[LayoutTask], lines: list[str] | None = None, **arguments: Any) -> Summary:
     echo = (lines if lines is not None else []).append
     given = {"check_machine": lambda: None, "supervise": measures, **arguments}
-    return run.collect_layouts(tasks, hang_seconds=7, echo=echo, **given)
+    return run_tasks(tasks, hang_seconds=7, echo=echo, **given)
 
 
-def test_one_that_cannot_be_measured_keeps_no_other_from_it(make: Callable[[str], Task]) -> None:
+def test_a_program_that_cannot_be_measured_does_not_affect_the_others(make: Callable[[str], LayoutTask]) -> None:
     lines: list[str] = []
     summary = collect([make(name) for name in ("a.b", "bad", "c")], lines)
-    assert summary == run.Summary(["a.b", "c"], [], {"bad": "it has side effects"})
+    assert summary == Summary(["a.b", "c"], [], {"bad": "it has side effects"})
     assert re.fullmatch(
         r"\[1/3, 0:00:00 left\] a\.b: 8 configurations, 30 rounds, split-half tau 0\.91 \(ceiling 0\.95\), "
         r"max / min 1\.50, default / best 1\.10, 1 left out, 5 s",
@@ -87,7 +88,7 @@ def test_one_that_cannot_be_measured_keeps_no_other_from_it(make: Callable[[str]
     assert len(lines) == 3
 
 
-def test_what_is_measured_with_the_same_settings_is_not_measured_again(make: Callable[[str], Task]) -> None:
+def test_programs_measured_with_the_same_settings_are_not_measured_again(make: Callable[[str], LayoutTask]) -> None:
     collect([make("a"), make("b")])
 
     def fails(*_: object, **__: object) -> Outcome:
@@ -95,17 +96,19 @@ def test_what_is_measured_with_the_same_settings_is_not_measured_again(make: Cal
 
     lines: list[str] = []
     summary = collect([make("a"), make("b")], lines, check_machine=fails, supervise=fails)
-    assert summary == run.Summary([], ["a", "b"], {})
+    assert summary == Summary([], ["a", "b"], {})
     assert lines == ["2 programs are measured already"]
     assert collect([make("a"), make("c")]).measured == ["c"]
     again = [dataclasses.replace(make("a"), seed=1), dataclasses.replace(make("b"), time_limit=99.0, core=0)]
-    assert collect(again) == run.Summary(["a"], ["b"], {})
+    assert collect(again) == Summary(["a"], ["b"], {})
 
 
-def test_programs_are_known_and_the_machine_is_quiet_before_anything_is_measured(make: Callable[[str], Task]) -> None:
+def test_unknown_programs_and_a_busy_machine_are_refused_before_anything_is_measured(
+    make: Callable[[str], LayoutTask],
+) -> None:
     measured: list[str] = []
 
-    def supervise(one: Task, **_: object) -> Outcome:
+    def supervise(one: LayoutTask, **_: object) -> Outcome:
         measured.append(one.program)
         return Outcome(None, "no")
 
@@ -119,7 +122,6 @@ def test_programs_are_known_and_the_machine_is_quiet_before_anything_is_measured
     assert measured == []
 
 
-def test_a_ranking_of_equals_has_an_unknown_ceiling() -> None:
-    assert "split-half tau unknown (ceiling unknown)" in run.line(
-        {**ABOUT, "split_half_tau": None, "noise_ceiling": None}
-    )
+def test_equal_runtimes_have_an_unknown_ceiling(make: Callable[[str], LayoutTask]) -> None:
+    line = make("a").summarize({**ABOUT, "split_half_tau": None, "noise_ceiling": None})
+    assert "split-half tau unknown (ceiling unknown)" in line

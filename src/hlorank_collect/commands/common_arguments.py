@@ -1,0 +1,118 @@
+"""Arguments, checks and reports that the commands share. They import no jax, so that `hlorank --help` is fast."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hlorank.config import ConfigError
+from hlorank_collect.jax_program import INSTALL, has_jax
+
+_log = logging.getLogger(__name__)
+
+
+def add_command(
+    commands: argparse._SubParsersAction[Any],
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    help: str,  # noqa: A002 (as argparse calls it)
+    description: str,
+) -> argparse.ArgumentParser:
+    """Add a subcommand that needs jax, and return its parser; without jax the help names the line that installs it."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help if has_jax() else f"{help} (needs jax: {INSTALL})",
+        description=f"{description} Needs jax: {INSTALL}.",
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_program_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add PROGRAM... and --arguments."""
+    group.add_argument("program", nargs="*", metavar="PROGRAM", help="a name of the zoo, or module:function")
+    group.add_argument(
+        "--arguments",
+        help="example arguments of module:function: their shapes, such as 'f32[8,128] s32[8]', or the module:function "
+        "that returns them as a tuple",
+    )
+
+
+def add_machine_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add --core, --hang-seconds and --allow-busy."""
+    group.add_argument("--core", type=int, metavar="N", help="CPU core to measure on (default: the last one)")
+    group.add_argument(
+        "--hang-seconds",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="time limit of one compilation (default: 300)",
+    )
+    group.add_argument("--allow-busy", action="store_true", help="measure on a busy machine, with a warning")
+
+
+def check_arguments(arguments: argparse.Namespace, min_values: Mapping[str, float]) -> None:
+    """Check the arguments of both groups, and that numbers are large enough.
+
+    Args:
+        arguments: of the command.
+        min_values: name of an argument -> smallest value.
+
+    Raises:
+        ConfigError: a number is too small, there is no such core, or a program and --arguments do not fit together.
+    """
+    for name, min_value in min_values.items():
+        if (value := getattr(arguments, name)) < min_value:
+            raise ConfigError(f"--{name.replace('_', '-')} {value}: expected at least {min_value}")
+    cores = os.sched_getaffinity(0)
+    if arguments.core is not None and arguments.core not in cores:
+        raise ConfigError(f"--core {arguments.core}: expected one of {sorted(cores)}")
+    for program in arguments.program:
+        if (":" in program) != (arguments.arguments is not None):
+            remedy = "takes no --arguments" if arguments.arguments is not None else "needs --arguments"
+            raise ConfigError(
+                f"program {program!r}: {remedy}; module:function needs them, a program of the zoo has its own"
+            )
+
+
+def program_fields(arguments: argparse.Namespace, names: list[str]) -> list[dict[str, Any]]:
+    """Return the fields of a task that identify the program, for each name."""
+    return [{"program": name, "arguments": arguments.arguments if ":" in name else None} for name in names]
+
+
+def measuring_core(arguments: argparse.Namespace) -> int:
+    """Return the CPU core to measure on."""
+    core: int = max(os.sched_getaffinity(0)) if arguments.core is None else arguments.core
+    return core
+
+
+def supervision(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments of `run_tasks`."""
+    from hlorank_collect.machine import require_quiet
+
+    return {
+        "hang_seconds": arguments.hang_seconds,
+        "echo": lambda text: print(text, flush=True),  # noqa: T201 (the output of the command)
+        "check_machine": _warn_if_busy if arguments.allow_busy else require_quiet,
+    }
+
+
+def _warn_if_busy() -> None:
+    from hlorank_collect.machine import require_quiet
+
+    try:
+        require_quiet()
+    except ConfigError as error:
+        _log.warning("%s; measuring anyway", str(error).partition(",")[0])
+
+
+def status(left_out: Mapping[str, str]) -> int:
+    """Name the programs that were left out on standard error; return 1 if there are any, else 0."""
+    for name, why in left_out.items():
+        sys.stderr.write(f"error: {name}: {why}\n")
+    return 1 if left_out else 0

@@ -1,0 +1,91 @@
+"""The machine that measures: its description, whether it is idle enough, and a limit of memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from hlorank import __version__
+from hlorank.config import ConfigError
+
+MAX_BUSY_CORES = 0.2
+"""Busy cores up to which a machine counts as quiet: one busy core makes runtimes vary twice as much."""
+_STAT = Path("/proc/stat")
+
+
+def _cpu_seconds(text: str) -> tuple[float, float]:
+    """Return busy and total CPU time, in seconds summed over the cores, from the first line of /proc/stat."""
+    # user nice system idle iowait irq softirq steal; the time of guests is part of user.
+    ticks = [int(word) for word in text.split("\n", 1)[0].split()[1:9]]
+    idle = sum(ticks[3:5])
+    per_second = os.sysconf("SC_CLK_TCK")
+    return (sum(ticks) - idle) / per_second, sum(ticks) / per_second
+
+
+def busy_cores(seconds: float = 1.5) -> float:
+    """Return the average number of busy cores while this process sleeps; the load average where /proc is missing."""
+    if not _STAT.exists():
+        return os.getloadavg()[0]
+    before = _cpu_seconds(_STAT.read_text())
+    start = time.monotonic()
+    time.sleep(seconds)
+    after = _cpu_seconds(_STAT.read_text())
+    return (after[0] - before[0]) / (time.monotonic() - start)
+
+
+def require_quiet() -> None:
+    """Check that no other work disturbs the runtimes.
+
+    Raises:
+        ConfigError: more than `MAX_BUSY_CORES` are busy.
+    """
+    if (busy := busy_cores()) > MAX_BUSY_CORES:
+        raise ConfigError(
+            f"the machine is busy ({busy:.1f} of {os.cpu_count()} cores), which would disturb the runtimes: stop the "
+            "other programs, or give --allow-busy to measure anyway"
+        )
+
+
+def limit_memory() -> None:
+    """Limit this process to three quarters of the memory, so that a large allocation fails instead of the machine."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = total * 3 // 4
+    resource.setrlimit(resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+
+
+def description() -> dict[str, Any]:
+    """Return the conditions of a measurement: CPU model, cores, versions, XLA's flags, date (UTC)."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "versions": {
+            "python": platform.python_version(),
+            "hlorank": __version__,
+            **{name: _version(name) for name in ("jax", "jaxlib")},
+        },
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())

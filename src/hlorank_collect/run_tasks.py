@@ -1,0 +1,90 @@
+"""Execution of tasks, one after the other: parallel measurements would disturb each other."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+
+from hlorank_collect import child_process, machine
+from hlorank_collect.task import Progress, Task
+
+_SPEED_SECONDS = 3600.0  # programs differ, so that only a long period predicts the remaining time
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Results of all programs, by name.
+
+    Attributes:
+        measured: programs measured now.
+        present: programs measured earlier with the same settings.
+        left_out: programs that could not be measured -> reason.
+    """
+
+    measured: list[str] = field(default_factory=list)
+    present: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def run_tasks(
+    tasks: Sequence[Task],
+    *,
+    hang_seconds: float,
+    echo: Callable[[str], object],
+    check_machine: Callable[[], object] = machine.require_quiet,
+    supervise: Callable[..., child_process.Outcome] = child_process.supervise,
+) -> Summary:
+    """Measure programs in child processes; programs measured earlier with the same settings are kept.
+
+    Args:
+        tasks: the programs; a failure of one does not affect the others.
+        hang_seconds: seconds without a message after which a child process is killed.
+        echo: called with one line per program.
+        check_machine: called before the first program is measured; its exception ends the run.
+        supervise: measures one program.
+
+    Raises:
+        ConfigError: there is no such program, or the machine is busy.
+    """
+    named = {task.load().name: task for task in tasks}
+    waiting = {name: task for name, task in named.items() if not task.is_complete(name)}
+    summary = Summary(present=[name for name in named if name not in waiting])
+    if summary.present:
+        echo(f"{len(summary.present)} programs are measured already")
+    if waiting:
+        check_machine()
+    start = time.monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(elapsed_when_finished=True))
+    bar = ProgressBar(
+        *columns,
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+        speed_estimate_period=_SPEED_SECONDS,
+        refresh_per_second=1,  # drawing takes CPU time from the measurements
+    )
+    with bar:
+        shown = bar.add_task("", total=len(waiting))
+        for number, (name, task) in enumerate(waiting.items()):
+
+            def progress(step: Progress, name: str = name, number: int = number) -> None:
+                bar.update(shown, description=f"{name} ({step.stage})", completed=number + step.share)
+
+            outcome = supervise(task, hang_seconds=hang_seconds, progress=progress)
+            if outcome.about is None:
+                summary.left_out[name] = outcome.reason
+                result = f"left out: {outcome.reason}"
+            else:
+                summary.measured.append(name)
+                result = task.summarize(outcome.about)
+            elapsed = time.monotonic() - start
+            left = timedelta(seconds=round(elapsed / (number + 1) * (len(waiting) - number - 1)))
+            echo(f"[{number + 1}/{len(waiting)}, {left} left] {name}: {result}")
+            bar.update(shown, completed=number + 1)
+    return summary
