@@ -1,4 +1,4 @@
-"""MLflow: one run a training."""
+"""MLflow: one run for each training."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hlorank.files import DataError
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 PARENT_VARIABLE = "HLORANK_PARENT_RUN"
 FINGERPRINT = "hlorank.fingerprint"
-"""Tag of a training's run: what is trained, with which settings, on which data."""
+"""Tag of a training's run: the fingerprint of its configuration and data."""
 FEATURES = "features"
-"""Tag of a run: fingerprint of the features that its figures are of, however they are cut into segments."""
+"""Tag of a run: the fingerprint of its features, however these are cut into segments."""
 BEST_TAU, TRAIN_SECONDS = "valid/best_kendall_tau", "train/seconds"
-"""Metrics of a finished training: of the epoch that was kept, and what all epochs took."""
+"""Metrics of a finished training: Kendall tau of the epoch whose weights were kept, and seconds of all epochs."""
 TRAIN_LOSS, VALID_TAU = "train/loss", "valid/kendall_tau"
 """Metrics of each epoch of a training."""
 
@@ -29,19 +29,19 @@ _SQLITE = "sqlite:///"
 
 
 class Pruned(Exception):  # noqa: N818 - nothing went wrong
-    """Ends a training that a search gives up; its run is marked as killed, not as failed."""
+    """End of a training that its search prunes; the run is marked as killed, not as failed."""
 
 
 def tracking_uri(config: TrackingConfig) -> str:
-    """The tracking store: the variable MLFLOW_TRACKING_URI, else the configuration's."""
+    """Return the tracking store: the variable MLFLOW_TRACKING_URI, else the configuration's."""
     return os.environ.get(URI_VARIABLE) or config.uri
 
 
 def existing_store() -> str:
-    """The address of the store that MLflow is set up for: MLFLOW_TRACKING_URI, else mlflow.db in the current folder.
+    """Return the store that MLflow is set up for: MLFLOW_TRACKING_URI, else mlflow.db in the current folder.
 
     Raises:
-        DataError: that is a database which does not exist. MLflow would make an empty one.
+        DataError: the store is a database file that does not exist; MLflow would create an empty one.
     """
     import mlflow
 
@@ -55,7 +55,7 @@ def existing_store() -> str:
 
 @cache
 def _make_database(uri: str) -> None:
-    """Makes or upgrades a sqlite store, one process at a time: with MLflow's own lock, others fail meanwhile."""
+    """Create or upgrade a sqlite store, one process at a time: MLflow's own lock makes the other processes fail."""
     from mlflow.tracking import MlflowClient
 
     path = Path(uri.removeprefix(_SQLITE))
@@ -84,19 +84,19 @@ def open_experiment(config: TrackingConfig) -> str:
 
     uri = _connect(config)
     if mlflow.get_experiment_by_name(config.experiment) is None:
-        # A server knows where its artifacts go, also where the variable puts one in the place of a local store.
+        # Servers have an artifact location of their own, also one that the variable puts in place of a local store.
         location = Path(config.artifacts).resolve().as_uri() if uri.startswith("sqlite:") else None
         try:
             mlflow.create_experiment(config.experiment, artifact_location=location)
         except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process was quicker
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process has created it meanwhile
                 raise
     experiment_id: str = mlflow.set_experiment(config.experiment).experiment_id
     return experiment_id
 
 
 def _experiment_of(run_id: str) -> str | None:
-    """The experiment of a run, None if the store has no such run, or had it."""
+    """Return the experiment of a run, None if the store has no such run or it was deleted."""
     import mlflow
     from mlflow.exceptions import MlflowException
 
@@ -108,7 +108,7 @@ def _experiment_of(run_id: str) -> str | None:
 
 
 def _git_commit() -> dict[str, str]:
-    """The tag with the commit of the current folder; MLflow alone looks where the package is installed."""
+    """Return the tag with the commit of the current folder; MLflow itself records that of the installed package."""
     from mlflow.utils.git_utils import get_git_commit
     from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT
 
@@ -131,18 +131,18 @@ def _killed_if_pruned() -> Iterator[None]:
 def open_run(
     config: TrackingConfig, name: str, tags: Mapping[str, str], run_id: str | None = None
 ) -> Iterator[tuple[str, bool]]:
-    """Opens a run, or goes on with `run_id` where the store still has it; an exception marks it as failed.
+    """Open a run, or resume the run `run_id` where the store still has it.
 
-    `Pruned` marks it as killed. Inside a sweep the run is a child of the sweep's run.
+    An exception marks the run as failed, `Pruned` as killed. Inside a sweep a new run is a child of the sweep's run.
 
     Args:
-        config: where the store is.
-        name: the run's name.
-        tags: the run's tags.
-        run_id: a run to go on with.
+        config: the tracking store and its experiment.
+        name: name of a new run.
+        tags: tags of a new run.
+        run_id: an earlier run to resume.
 
     Yields:
-        The run's id, and whether it is an earlier run that goes on.
+        The run's id, and whether it is resumed.
     """
     import mlflow
 
@@ -160,7 +160,7 @@ def open_run(
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested parameters with dotted names, lists as text: what MLflow shows as columns."""
+    """Return nested parameters with dotted names, as MLflow shows them in columns."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):

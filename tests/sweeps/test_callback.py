@@ -1,4 +1,4 @@
-"""Sweeps as Hydra runs them, with trainings that only pretend, in this process."""
+"""Sweeps run by Hydra in this process, with a formula in place of trainings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Call = Callable[..., int]
 
 
 def train(config: Config) -> float:
-    """Stands for a training: its result is a formula, and it fails where the width is 13."""
+    """Replace a training: the result is a formula, and width 13 fails."""
     key = fingerprint([config.method, config.seed, config.model.width])
     finished = finished_training(config.tracking, key)
     if finished is not None:
@@ -51,7 +51,7 @@ def train(config: Config) -> float:
         if config.model.width == 13:
             raise RuntimeError("unlucky")
         tau = 1 - abs(config.model.width - 30) / 30 + config.seed / 100
-        if (trial := current_trial(config)) is not None:
+        if (trial := current_trial(config.sweep)) is not None:
             for epoch in range(1, 4):
                 trial.report(tau * epoch / 3, epoch)
                 trial.raise_if_pruned()
@@ -61,7 +61,7 @@ def train(config: Config) -> float:
 
 @pytest.fixture
 def call(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Sweeps with the real conf/, and returns the exit status."""
+    """Return a function that runs a sweep with the real conf/ and returns its exit status."""
     shutil.copytree(CONF, tmp_path / "conf")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
@@ -90,7 +90,7 @@ def artifact(client: MlflowClient, run_id: str, name: str) -> str:
     return Path(client.download_artifacts(run_id, f"sweep/{name}")).read_text()
 
 
-def test_a_sweep_is_the_parent_of_its_jobs_and_sums_them_up(
+def test_a_sweep_is_the_parent_of_its_jobs_and_has_their_table(
     call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("method=full,gst", "seed=0,1", "model.width=20") == 0
@@ -110,7 +110,7 @@ def test_a_sweep_is_the_parent_of_its_jobs_and_sums_them_up(
 
 
 @pytest.mark.parametrize("batches", [[], ["hydra.sweeper.max_batch_size=1"]])
-def test_failed_jobs_are_told_and_do_not_stop_the_others(
+def test_failed_jobs_are_reported_and_do_not_stop_the_others(
     batches: list[str], call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("seed=-1,0", "model.width=13,20", *batches) == 1
@@ -126,7 +126,7 @@ def test_failed_jobs_are_told_and_do_not_stop_the_others(
     assert states == ["finished", "failed", "failed", "failed"]
 
 
-def test_a_sweep_goes_on_under_its_name(call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_continues_under_its_name(call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
     def dies(config: Config) -> float:
         if config.seed == 1:
             raise KeyboardInterrupt
@@ -134,7 +134,7 @@ def test_a_sweep_goes_on_under_its_name(call: Call, client: MlflowClient, capsys
 
     with pytest.raises(KeyboardInterrupt):
         call("seed=-1,0,1,2", "sweep.name=one", task=dies)
-    assert "the same command goes on with what is left" in capsys.readouterr().err
+    assert "error: the sweep was interrupted" in capsys.readouterr().err
     (parent,) = sweeps(client)
     assert (parent.info.status, parent.info.run_name) == ("FAILED", "sweep one")
     assert len(artifact(client, parent.info.run_id, "jobs.csv").splitlines()) == 3
@@ -151,7 +151,7 @@ def test_a_sweep_goes_on_under_its_name(call: Call, client: MlflowClient, capsys
     wanted = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
     assert len(client.search_runs([parent.info.experiment_id], wanted)) == 3
     seeds = [line.split(",")[0] for line in artifact(client, parent.info.run_id, "jobs.csv").splitlines()[1:]]
-    assert seeds == ["2", "1", "0"]  # and the failure of before is forgotten
+    assert seeds == ["2", "1", "0"]  # the earlier failure is forgotten
 
 
 def test_a_search(call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,10 +183,9 @@ def test_a_search_with_failures(call: Call, client: MlflowClient, capsys: pytest
 
 @pytest.fixture
 def deadly(monkeypatch: pytest.MonkeyPatch, client: MlflowClient) -> Callable[..., list[int]]:
-    """Makes the launcher give up, as joblib does, where a job of width 66 comes up, so many times.
+    """Return a function that makes the launcher die at a job of width 66, as joblib does, a number of times.
 
-    Returns:
-        How many jobs it was given, at each launch.
+    The function returns a list to which each launch appends its number of jobs.
     """
     basic: Any = Plugins.instance().class_name_to_class["hydra._internal.core_plugins.basic_launcher.BasicLauncher"]
     plain, launches = basic.launch, list[int]()
@@ -228,7 +227,7 @@ def test_a_process_that_dies_takes_no_other_job_with_it(
     client: MlflowClient,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Tried once more, alone, it has failed; what had finished is not done again."""
+    """A job that dies again when it is launched alone has failed; finished jobs are not repeated."""
     launches, trained = deadly(99, begins), list[int]()
 
     def counts(config: Config) -> float:
@@ -277,8 +276,8 @@ def test_a_trial_that_dies_has_failed(
     [
         (["hparams_search=random", *NARROW, "model.width=8"], "nothing to search"),
         (["hparams_search=random", "hydra.job.name=fetch"], "only trainings can be searched"),
-        (["hparams_search=random", "hydra.sweeper.sampler=grid"], "expected one of tpe, random, found 'grid'"),
-        (["sweep.name=a/b"], "sweep.name='a/b': use letters"),
+        (["hparams_search=random", "hydra.sweeper.sampler=grid"], "hydra.sweeper.sampler=grid"),
+        (["sweep.name=a/b"], "sweep.name=a/b"),
         (["trainer.max_epochs=many"], "trainer.max_epochs"),
     ],
 )
@@ -292,12 +291,12 @@ def test_mistakes_are_one_line_and_status_2(
     assert message in line
 
 
-def test_one_process_at_a_time_is_at_a_sweep(call: Call, config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_process_at_a_time_runs_a_sweep(call: Call, config: Config, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(config.paths.state) / "locks" / f"sweep-{fingerprint('mine')}"
     path.parent.mkdir(parents=True)
     with FileLock(path):
         assert call("seed=0", "sweep.name=mine") == 2
-    assert "another process is at this sweep" in capsys.readouterr().err
+    assert "sweep.name=mine: another process" in capsys.readouterr().err
     assert call("seed=0", "sweep.name=mine") == 0
 
 

@@ -1,4 +1,4 @@
-"""What becomes of jobs, as it stands in MLflow."""
+"""Results of jobs, as MLflow stores them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parent(config: Config, client: MlflowClient) -> str:
 
 @pytest.fixture
 def run(config: Config, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Opens the run of a job; the parent `None` is no sweep."""
+    """Return a function that opens the run of a job; the parent `None` is no sweep."""
 
     @contextmanager
     def opened(parent: str | None, *overrides: str, tau: float | None = None, key: str = "") -> Iterator[str]:
@@ -51,7 +51,7 @@ def states(client: MlflowClient, parent: str) -> dict[str, str]:
     return {" ".join(f"{k}={v}" for k, v in row.values.items()): row.state for row in rows(client, parent)}
 
 
-def test_what_became_of_each_job(client: MlflowClient, parent: str, run: Run) -> None:
+def test_results_of_jobs(client: MlflowClient, parent: str, run: Run) -> None:
     with run(parent, "seed=0", "+method=full", tau=0.5) as first:
         pass
     with pytest.raises(Pruned), run(parent, "seed=1"):
@@ -87,7 +87,7 @@ def test_what_became_of_each_job(client: MlflowClient, parent: str, run: Run) ->
     assert found["4"].run_id == killed
 
 
-def test_of_several_runs_the_one_that_got_furthest(client: MlflowClient, parent: str, run: Run) -> None:
+def test_of_several_runs_the_furthest_counts(client: MlflowClient, parent: str, run: Run) -> None:
     with pytest.raises(KeyError), run(parent, "seed=0"):
         raise KeyError
     Job(parent, ("seed=0",)).fail(client, KeyError())
@@ -109,10 +109,10 @@ def test_the_order_of_overrides_makes_no_other_job(client: MlflowClient, parent:
 
 
 def test_naming_a_default_makes_no_other_row(client: MlflowClient, parent: str, run: Run) -> None:
-    """As where a sweep over methods goes on as one over methods and seeds."""
+    """For example if a sweep over methods is continued as one over methods and seeds."""
     with run(parent, "method=full", tau=0.5, key="full 0") as first:
         pass
-    Job.of(parent, ["method=full", "seed=0"]).enter(client, run_id=first)
+    Job.of(parent, ["method=full", "seed=0"]).record(client, run_id=first)
     with run(parent, "method=full", "seed=1", tau=0.75, key="full 1"):
         pass
     found = rows(client, parent)
@@ -121,7 +121,7 @@ def test_naming_a_default_makes_no_other_row(client: MlflowClient, parent: str, 
         ({"method": "full", "seed": "1"}, 0.75),
     ]
     for trial in "01":
-        Job.of(parent, ["method=full", "seed=0", f"sweep.trial={trial}"]).enter(client, run_id=first)
+        Job.of(parent, ["method=full", "seed=0", f"sweep.trial={trial}"]).record(client, run_id=first)
     assert len(rows(client, parent)) == 4
 
 
@@ -134,7 +134,7 @@ def test_the_first_lines_of_an_error_are_one(client: MlflowClient, parent: str) 
 def test_a_run_that_ended_without_its_last_metric_is_not_finished(
     config: Config, client: MlflowClient, parent: str, run: Run
 ) -> None:
-    """Lightning marks it as finished before the model is written."""
+    """Lightning marks a run as finished before the model is written."""
     with run(parent, "seed=0", key="k"):
         pass
     assert finished_training(config.tracking, "k") is None
@@ -142,10 +142,10 @@ def test_a_run_that_ended_without_its_last_metric_is_not_finished(
     assert states(client, parent) == {"seed=0": "failed"}
 
 
-def test_failures_are_forgotten_and_runs_of_others_are_not(client: MlflowClient, parent: str, run: Run) -> None:
+def test_failures_are_forgotten_and_adopted_runs_are_not(client: MlflowClient, parent: str, run: Run) -> None:
     with run(None, tau=0.5) as other:
         pass
-    Job(parent, ("seed=0",)).enter(client, run_id=other)
+    Job(parent, ("seed=0",)).record(client, run_id=other)
     Job(parent, ("seed=1",)).fail(client, KeyError("x" * 9000))  # a tag has room for 8000 characters
     assert states(client, parent) == {"seed=0": "finished", "seed=1": "failed"}
     forget_failures(client, parent)
@@ -167,7 +167,7 @@ def test_finished_trainings(config: Config, run: Run) -> None:
     assert finished_training(config.tracking, "k") == (first, 0.5)
 
 
-def test_a_run_is_adopted_unless_it_is_the_jobs_own(
+def test_a_run_is_adopted_unless_it_is_the_run_of_the_job(
     config: Config, client: MlflowClient, parent: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with run(parent, "seed=0", tau=0.5) as own:
@@ -184,7 +184,7 @@ def test_a_run_is_adopted_unless_it_is_the_jobs_own(
 
 
 def test_many_children(client: MlflowClient, parent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than MLflow gives at once."""
+    """More children than a page of MLflow has."""
     experiment = client.get_run(parent).info.experiment_id
     for number in range(3):
         tags = {"mlflow.parentRunId": parent, **Job(parent, (f"seed={number}",)).tags}

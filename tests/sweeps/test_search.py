@@ -1,4 +1,4 @@
-"""Searches: what is tried, told, continued and refused; and trials as their trainings see them."""
+"""Searches: trials that are tried, resumed and refused; and trials in the process of their training."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 
 import optuna
 import pytest
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 
 from hlorank.config import Config, ConfigError, SweepConfig
-from hlorank.sweeps.search import Search
+from hlorank.config.section import parse
+from hlorank.sweeps.search import Search, SearchSettings
+from hlorank.sweeps.space import Space
 from hlorank.sweeps.trial import SearchTrial, current_trial, open_study
 from hlorank.tracking import PARENT_VARIABLE, Pruned
 
-SPACE: dict[str, BaseDistribution] = {"x": FloatDistribution(-2, 2), "kind": CategoricalDistribution(["a", "b"])}
+SPACE: Space = {"x": FloatDistribution(-2, 2), "kind": CategoricalDistribution(["a", "b"])}
 
 
 @pytest.fixture
@@ -26,9 +28,9 @@ def config(tmp_path: Path) -> SweepConfig:
     return SweepConfig(name="s", storage=storage, trial=None, prune=False, prune_after_trials=1, prune_after_epochs=1)
 
 
-def search(study: optuna.Study, **settings: Any) -> Search:
-    plain: dict[str, Any] = {"sampler": "tpe", "seed": 0, "trials": 6, "batch": 1, "fixed": ["y=1"], "space": SPACE}
-    return Search(study, **(plain | settings))
+def search(study: optuna.Study, space: Space | None = None, **settings: Any) -> Search:
+    values = {"sampler": "tpe", "seed": 0, "n_trials": 6, "n_jobs": 1, **settings}
+    return Search(study, SearchSettings.model_validate(values), ["y=1"], SPACE if space is None else space)
 
 
 def value(job: list[str]) -> float:
@@ -37,7 +39,7 @@ def value(job: list[str]) -> float:
 
 
 class Launcher:
-    """Runs jobs, remembers them, and dies in the batch of a number."""
+    """Launcher that runs jobs, stores them, and dies in the batch of a number."""
 
     def __init__(self, dies: int = -1) -> None:
         self.batches: list[list[list[str]]] = []
@@ -55,7 +57,7 @@ class Launcher:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
-def test_the_same_seed_tries_the_same(sampler: str, config: SweepConfig) -> None:
+def test_equal_seeds_try_equal_values(sampler: str, config: SweepConfig) -> None:
     tried = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         launcher = Launcher()
@@ -70,64 +72,64 @@ def test_the_same_seed_tries_the_same(sampler: str, config: SweepConfig) -> None
 
 
 @pytest.mark.parametrize("dies", [1, 3])
-def test_an_interrupted_search_tries_what_it_would_have(dies: int, config: SweepConfig) -> None:
+def test_an_interrupted_search_tries_the_same_values(dies: int, config: SweepConfig) -> None:
     whole, first, second = Launcher(), Launcher(dies), Launcher()
-    search(open_study(config.model_copy(update={"name": "whole"}), "p", create=True), trials=6, batch=2).run(whole)
+    search(open_study(config.model_copy(update={"name": "whole"}), "p", create=True), n_trials=6, n_jobs=2).run(whole)
     with pytest.raises(KeyboardInterrupt):
-        search(open_study(config, "p", create=True), trials=6, batch=2).run(first)
-    search(open_study(config, "p", create=True), trials=6, batch=2).run(second)
+        search(open_study(config, "p", create=True), n_trials=6, n_jobs=2).run(first)
+    search(open_study(config, "p", create=True), n_trials=6, n_jobs=2).run(second)
     assert first.batches[:-1] + second.batches == whole.batches
     study = open_study(config, "p", create=False)
     assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 6
     assert study.best_value == max(map(value, whole.jobs))
     launcher = Launcher()
-    search(study, trials=6).run(launcher)
+    search(study, n_trials=6).run(launcher)
     assert launcher.jobs == []  # there is nothing left to do
 
 
-def test_tpe_goes_where_values_are_large(config: SweepConfig) -> None:
+def test_tpe_prefers_large_values(config: SweepConfig) -> None:
     launcher = Launcher()
-    search(open_study(config, "p", create=True), trials=24).run(launcher)
+    search(open_study(config, "p", create=True), n_trials=24).run(launcher)
     late = [value(job) for job in launcher.jobs[14:]]
     assert sum(late) / 10 > sum(map(value, launcher.jobs[:10])) / 10 + 0.5
 
 
 def test_batches(config: SweepConfig) -> None:
     launcher = Launcher()
-    search(open_study(config, "p", create=True), trials=5, batch=2).run(launcher)
+    search(open_study(config, "p", create=True), n_trials=5, n_jobs=2).run(launcher)
     assert [len(batch) for batch in launcher.batches] == [2, 2, 1]
 
 
 def test_failed_trials_are_replaced(config: SweepConfig) -> None:
     study = open_study(config, "p", create=True)
-    search(study, trials=3).run(lambda jobs: [None if jobs[0][-1].endswith("=1") else 0.5])
+    search(study, n_trials=3).run(lambda jobs: [None if jobs[0][-1].endswith("=1") else 0.5])
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
     launcher = Launcher()
-    search(open_study(config, "p", create=True), trials=3).run(launcher)
+    search(open_study(config, "p", create=True), n_trials=3).run(launcher)
     assert launcher.jobs == []
 
 
-def test_a_search_ends_where_all_fail_and_tries_again_when_it_goes_on(config: SweepConfig) -> None:
+def test_a_search_ends_when_all_trials_fail_and_tries_again_when_resumed(config: SweepConfig) -> None:
     study = open_study(config, "p", create=True)
-    search(study, trials=3, batch=2).run(lambda jobs: [None] * len(jobs))
+    search(study, n_trials=3, n_jobs=2).run(lambda jobs: [None] * len(jobs))
     assert [trial.state.name for trial in study.trials] == ["FAIL"] * 4  # in whole batches
-    search(open_study(config, "p", create=True), trials=3).run(Launcher())
+    search(open_study(config, "p", create=True), n_trials=3).run(Launcher())
     assert [trial.state.name for trial in study.trials] == ["FAIL"] * 4 + ["COMPLETE"] * 3
 
 
 def test_a_value_that_is_no_number_is_a_failure(config: SweepConfig) -> None:
     study = open_study(config, "p", create=True)
-    search(study, trials=2).run(lambda jobs: [math.nan if jobs[0][-1].endswith("=0") else 0.5])
+    search(study, n_trials=2).run(lambda jobs: [math.nan if jobs[0][-1].endswith("=0") else 0.5])
     assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
 
 
 def test_no_trial_stays_unfinished(config: SweepConfig) -> None:
-    """Of those that a killed process left, a search that wants fewer runs only as many."""
+    """A resumed search with a smaller n_trials runs only so many of the interrupted trials."""
     study = open_study(config, "p", create=True)
     with pytest.raises(KeyboardInterrupt):
-        search(study, trials=3, batch=3).run(Launcher(1))
+        search(study, n_trials=3, n_jobs=3).run(Launcher(1))
     assert [trial.state.name for trial in study.trials] == ["RUNNING"] * 3
-    search(open_study(config, "p", create=True), trials=1).run(Launcher())
+    search(open_study(config, "p", create=True), n_trials=1).run(Launcher())
     assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "FAIL"]
 
 
@@ -135,7 +137,7 @@ def test_a_trial_without_all_of_its_values_fails(config: SweepConfig) -> None:
     study = open_study(config, "p", create=True)
     study.ask().suggest_float("x", -2, 2)
     launcher = Launcher()
-    search(study, trials=1).run(launcher)
+    search(study, n_trials=1).run(launcher)
     assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE"]
 
 
@@ -146,19 +148,16 @@ def test_another_space_needs_another_name(config: SweepConfig) -> None:
         search(open_study(config, "p", create=True), space=SPACE | {"x": FloatDistribution(0, 1), "z": SPACE["x"]})
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"sampler": "grid"}, "hydra.sweeper.sampler: expected one of tpe, random, found 'grid'"),
-        ({"trials": 0}, "hydra.sweeper.n_trials=0"),
-        ({"batch": 0}, "hydra.sweeper.n_jobs=0"),
-        ({"seed": -1}, "hydra.sweeper.seed=-1"),
-        ({"space": {}}, "nothing to search"),
-    ],
-)
-def test_mistakes_are_named(settings: dict[str, Any], message: str, config: SweepConfig) -> None:
-    with pytest.raises(ConfigError, match=message):
-        search(open_study(config, "p", create=True), **settings)
+@pytest.mark.parametrize(("key", "wrong"), [("sampler", "grid"), ("n_trials", 0), ("n_jobs", 0), ("seed", -1)])
+def test_wrong_settings_are_named(key: str, wrong: Any) -> None:
+    values = {"sampler": "tpe", "seed": 0, "n_trials": 6, "n_jobs": 1, key: wrong}
+    with pytest.raises(ConfigError, match=rf"^hydra\.sweeper\.{key}={wrong}: "):
+        parse(SearchSettings, values, prefix="hydra.sweeper")
+
+
+def test_an_empty_space_is_refused(config: SweepConfig) -> None:
+    with pytest.raises(ConfigError, match="nothing to search"):
+        search(open_study(config, "p", create=True), space={})
 
 
 def test_a_store_that_can_not_be_opened(config: SweepConfig) -> None:
@@ -166,12 +165,12 @@ def test_a_store_that_can_not_be_opened(config: SweepConfig) -> None:
         open_study(config.model_copy(update={"storage": "nonsense"}), "p", create=True)
 
 
-def test_a_search_without_a_name_is_that_of_its_run(config: SweepConfig) -> None:
+def test_a_study_without_a_name_is_named_after_its_run(config: SweepConfig) -> None:
     assert open_study(config.model_copy(update={"name": None}), "parent", create=True).study_name == "parent"
 
 
 def run_trial(config: SweepConfig, taus: list[float]) -> TrialState:
-    """A trial whose training reports through a study that it opens itself."""
+    """Run a trial whose training reports through a study that it opens itself, and return its state."""
     study = open_study(config, "p", create=True)
     number = study.ask({"x": SPACE["x"]}).number
     trial = SearchTrial(open_study(config, "p", create=False), number)
@@ -185,7 +184,7 @@ def run_trial(config: SweepConfig, taus: list[float]) -> TrialState:
     return study.trials[number].state
 
 
-def test_poor_trials_are_given_up(config: SweepConfig) -> None:
+def test_poor_trials_are_pruned(config: SweepConfig) -> None:
     config = config.model_copy(update={"prune": True})
     assert run_trial(config, [0.5, 0.6, 0.7]) is TrialState.COMPLETE
     assert run_trial(config, [0.6, 0.7, 0.8]) is TrialState.COMPLETE
@@ -210,11 +209,11 @@ def test_a_resumed_training_may_report_an_epoch_again(config: SweepConfig) -> No
 
 def test_the_trial_of_a_process(settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(sweep__trial=0, sweep__name="s")
-    assert current_trial(config) is None
+    assert current_trial(config.sweep) is None
     monkeypatch.setenv(PARENT_VARIABLE, "p")
-    assert current_trial(settings()) is None
+    assert current_trial(settings().sweep) is None
     open_study(config.sweep, "p", create=True).ask(SPACE)
-    trial = current_trial(config)
+    trial = current_trial(config.sweep)
     assert trial is not None
     trial.report(0.5, 1)
     assert open_study(config.sweep, "p", create=False).trials[0].intermediate_values == {1: 0.5}

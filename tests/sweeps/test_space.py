@@ -51,10 +51,10 @@ def test_fixed_values_and_the_last_of_a_key() -> None:
         ("k=tag(log, range(0.5, 2.0, 0.5))", "use interval"),
         ("k=tag(log, interval(0, 1))", "k=tag(log, interval(0, 1)): "),
         ("k=interval(2, 1)", "k=interval(2, 1): "),
-        ("k=tag(lin, interval(0, 1))", "the search knows the tag log, not lin"),
+        ("k=tag(lin, interval(0, 1))", "k: expected no tag but log, found lin"),
     ],
 )
-def test_what_can_not_be_searched(override: str, message: str) -> None:
+def test_wrong_spaces_are_refused(override: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parsed(override)
     assert message in str(caught.value)

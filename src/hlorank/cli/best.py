@@ -78,10 +78,10 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
 
     Raises:
         DataError: the store, the sweep or a finished training does not exist.
-        ConfigError: `collection` is not an address, or `sweep` is not a valid name.
+        ConfigError: `collection` is not an address.
     """
     from hlorank.sweeps.jobs import adopted
-    from hlorank.sweeps.sweep import check_name, find_sweep
+    from hlorank.sweeps.sweep import find_sweep
     from hlorank.tracking import BEST_TAU, FEATURES
 
     if collection is not None:
@@ -90,7 +90,6 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     parent, others = None, set[str]()
     if sweep is not None:
-        check_name(sweep)
         found = find_sweep(client, experiments, sweep)
         if found is None:
             raise DataError("sweep", f"a sweep named {sweep!r}", "none", file=client.tracking_uri)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+import re
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from hlorank.config.section import Section
+
+SWEEP_NAME = re.compile(r"[\w.-][\w .-]*")
+"""Names that a sweep may have; they are part of queries of MLflow."""
 
 
 class SweepConfig(Section):
@@ -22,3 +28,8 @@ class SweepConfig(Section):
     """Trainings of a search before the first comparison."""
     prune_after_epochs: int = Field(ge=0)
     """Epochs that each training gets."""
+
+    @model_validator(mode="after")
+    def _check_name(self) -> Self:
+        valid = self.name is None or SWEEP_NAME.fullmatch(self.name) is not None
+        return self.require(valid, "name", "letters, digits, spaces, dots, dashes and underscores")

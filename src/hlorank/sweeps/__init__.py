@@ -1,1 +1,1 @@
-"""Multiruns of trainings: their parent run, resuming, tables, and searches."""
+"""Multiruns of trainings: parent run, resumption, tables, and hyperparameter search."""

@@ -1,4 +1,4 @@
-"""Sweeps as Hydra sees them: a callback that opens the sweep's run and keeps count of the jobs that fail."""
+"""Hydra callback of sweeps: opens the sweep's run, and records the jobs that fail."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.utils import JobReturn, JobStatus
@@ -27,17 +28,18 @@ _open: list[Sweep] = []
 
 
 class SweepRun(Callback):
-    """A Hydra callback: opens one run a multirun of trainings, which become its children.
+    """Hydra callback that opens the parent run of a multirun of trainings.
 
-    A copy of it goes to each process that jobs run in.
+    Hydra copies it to every process that runs jobs.
     """
 
     _sweep: tuple[str, str] | None = None  # run id, tracking store
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Opens the parent run and hands its id to the jobs, wherever they run; ends where it can't.
+        """Open the parent run, pass its id to the jobs, and wrap the launcher in a fault-tolerant one.
 
-        The launcher is wrapped in one that goes on where a job's process dies.
+        Raises:
+            SystemExit: the configuration is wrong, or another process runs the sweep of this name.
         """
         if config.hydra.job.name != "train":
             return
@@ -45,15 +47,16 @@ class SweepRun(Callback):
 
         try:
             own = own_config(config)
-            sweep = Sweep(own, list(config.hydra.overrides.task))
-        except ConfigError as error:  # of other exceptions Hydra makes a warning
-            sys.stderr.write(f"error: {error}\n")
+            locks = Path(own.paths.state) / "locks"
+            sweep = Sweep(own.sweep.name, own.tracking, locks, list(config.hydra.overrides.task))
+        except ConfigError as error:  # Hydra turns other exceptions of a callback into warnings
+            sys.stderr.writelines(f"error: {line}\n" for line in str(error).splitlines())
             raise SystemExit(2) from None
         _open.append(sweep)
         self._sweep = sweep.run_id, tracking_uri(own.tracking)
         with read_write(config.hydra), open_dict(config.hydra):
             config.hydra.job.env_set[PARENT_VARIABLE] = sweep.run_id
-            # Launchers compose the configuration of a job anew, from these.
+            # Launchers compose the configuration of each job again, from these overrides.
             config.hydra.overrides.hydra.append(f"+hydra.job.env_set.{PARENT_VARIABLE}='{sweep.run_id}'")
             config.hydra.launcher = {
                 "_target_": _LAUNCHER,
@@ -64,14 +67,14 @@ class SweepRun(Callback):
             }
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
-        """Enters a failure in the sweep's run, and lets the sweep go on; the job then has no value."""
+        """Record a failure in the sweep's run, and let the sweep continue; the job then has no value."""
         if self._sweep is None or job_return.status is not JobStatus.FAILED:
             return
         from mlflow.tracking import MlflowClient
 
         parent, uri = self._sweep
         error = job_return._return_value  # the property raises it
-        # First, as the store may be what fails, and the other jobs shall go on all the same.
+        # Before the store is used: if the store is down, the other jobs must still continue.
         job_return.status, job_return.return_value = JobStatus.COMPLETED, None
         if not isinstance(error, Pruned):
             expected = isinstance(error, ConfigError | DataError)
@@ -80,13 +83,13 @@ class SweepRun(Callback):
 
 
 def own_config(composed: DictConfig) -> Config:
-    """The configuration of a composition that still holds Hydra's own."""
+    """Return hlorank's configuration from a composition that also holds Hydra's."""
     return load(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]))
 
 
 @contextmanager
 def sweep_report() -> Iterator[None]:
-    """Sums up the sweep that the block opened, if any, however the block ends.
+    """Summarize the sweep that the block opened, if any, however the block ends.
 
     Raises:
         SystemExit: a job failed.

@@ -1,4 +1,4 @@
-"""The jobs of a sweep, as MLflow keeps them: child runs, and tags of the parent run for what has none."""
+"""Jobs of a sweep, as MLflow stores them: child runs, and tags of the parent run for jobs without a child run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from hlorank.files import fingerprint
 from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, tracking_uri
 
 SWEEP, NAME = "hlorank.sweep", "hlorank.sweep.name"
+"""Tags of a sweep's run: its command, and its name."""
 _OVERRIDES = "hlorank.overrides"
 _JOB = "hlorank.job."
 _TRIAL = "sweep.trial"
-_REASON_LENGTH = 500  # a tag has room for 8,000 characters, and the overrides stand in it too
+_REASON_LENGTH = 500  # a tag has room for 8,000 characters, and holds the overrides, too
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,7 @@ class Job:
 
     Attributes:
         parent: run id of the sweep.
-        overrides: what its configuration is composed with, `key=value`, sorted; no other job of the sweep has the
-            same.
+        overrides: the overrides of its configuration, `key=value`, sorted; they identify the job within the sweep.
     """
 
     parent: str
@@ -36,27 +36,27 @@ class Job:
 
     @classmethod
     def of(cls, parent: str, overrides: Iterable[str]) -> Job:
-        """The job with these overrides, in whatever order."""
+        """Return the job with these overrides, in any order."""
         return cls(parent, tuple(sorted(overrides)))
 
     @property
     def tags(self) -> dict[str, str]:
-        """Of the job's own run."""
+        """The tags of the job's own run."""
         return {_OVERRIDES: json.dumps(self.overrides)}
 
-    def enter(self, client: Any, **what: str) -> None:
-        """Enters in the parent's tags what the job's own run does not say: `run_id` of another one, or `reason`."""
-        value = json.dumps({"overrides": self.overrides, **what})
+    def record(self, client: Any, **entry: str) -> None:
+        """Record in the parent's tags what the job's own run does not contain: `run_id` of another run, or `reason`."""
+        value = json.dumps({"overrides": self.overrides, **entry})
         client.set_tag(self.parent, _JOB + fingerprint(self.overrides), value)
 
     def fail(self, client: Any, error: Exception, lines: int = 1) -> None:
-        """Enters why the job failed: the first lines of the error, as one."""
-        told = " ".join([line for line in str(error).splitlines() if line][:lines])[:_REASON_LENGTH]
-        self.enter(client, reason=f"{type(error).__name__}: {told}" if told else type(error).__name__)
+        """Record the reason of the job's failure: the first lines of the error, joined into one."""
+        text = " ".join([line for line in str(error).splitlines() if line][:lines])[:_REASON_LENGTH]
+        self.record(client, reason=f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def current_job() -> Job | None:
-    """The job that this process is at; None outside of sweeps."""
+    """Return the job that this process runs; None outside of sweeps."""
     parent = os.environ.get(PARENT_VARIABLE)
     if parent is None:
         return None
@@ -65,10 +65,10 @@ def current_job() -> Job | None:
 
 
 def finished_training(config: TrackingConfig, identity: str) -> tuple[str, float] | None:
-    """The run of a training that has finished before, and its validation Kendall tau; None where there is none.
+    """Return run and validation Kendall tau of a training that has finished before, None if there is none.
 
     Args:
-        config: where runs are.
+        config: the tracking store and its experiment.
         identity: the fingerprint of the training.
     """
     from mlflow.tracking import MlflowClient
@@ -77,15 +77,15 @@ def finished_training(config: TrackingConfig, identity: str) -> tuple[str, float
     experiment = client.get_experiment_by_name(config.experiment)
     if experiment is None:
         return None
-    wanted = f"tags.`{FINGERPRINT}` = '{identity}' and attributes.status = 'FINISHED'"
-    for run in client.search_runs([experiment.experiment_id], wanted, order_by=["attributes.start_time"]):
+    query = f"tags.`{FINGERPRINT}` = '{identity}' and attributes.status = 'FINISHED'"
+    for run in client.search_runs([experiment.experiment_id], query, order_by=["attributes.start_time"]):
         if BEST_TAU in run.data.metrics:  # logged last: Lightning marks a run as finished earlier
             return run.info.run_id, run.data.metrics[BEST_TAU]
     return None
 
 
 def adopt(config: TrackingConfig, run_id: str) -> None:
-    """Enters a run that was there before in the table of the current sweep, unless it is the run of its own job."""
+    """Enter an earlier run in the table of the current sweep, unless it is the run of the current job."""
     from mlflow.tracking import MlflowClient
 
     job = current_job()
@@ -94,22 +94,22 @@ def adopt(config: TrackingConfig, run_id: str) -> None:
     client = MlflowClient(tracking_uri(config))
     tags = client.get_run(run_id).data.tags
     if (tags.get("mlflow.parentRunId"), tags.get(_OVERRIDES)) != (job.parent, job.tags[_OVERRIDES]):
-        job.enter(client, run_id=run_id)
+        job.record(client, run_id=run_id)
 
 
 @dataclass
 class Row:
-    """What became of a job.
+    """Result of a job.
 
     Attributes:
         values: its overrides, by key.
-        seed: its seed, empty where it did not get as far as to have a run.
-        tau: best validation Kendall tau, None where there is none.
-        seconds: what its training took, None unless it finished.
+        seed: its seed, empty for a job without a run.
+        tau: best validation Kendall tau, None without a result.
+        seconds: seconds of its training, None unless it finished.
         state: finished, pruned, failed or interrupted.
-        run_id: its run, empty where it has none.
-        reason: why it failed.
-        fingerprint: of what its run trains, empty where it has none.
+        run_id: id of its run, empty without one.
+        reason: reason of its failure.
+        fingerprint: fingerprint of its training, empty without a run.
     """
 
     values: Mapping[str, str]
@@ -124,12 +124,12 @@ class Row:
 
     @property
     def ended(self) -> bool:
-        """Whether the job came to an end since its sweep was last started."""
-        return self.state in {"finished", "pruned"} or self.reason != ""  # reasons of before are forgotten
+        """Whether the job has ended since its sweep was last started."""
+        return self.state in {"finished", "pruned"} or self.reason != ""  # `forget_failures` removes earlier reasons
 
     @property
     def begun(self) -> bool:
-        """Whether the job has come to an end, or was at it when it was last heard of."""
+        """Whether the job has ended, or has a run that did not end."""
         return self.ended or self.state == "interrupted"
 
 
@@ -142,7 +142,7 @@ def _values(overrides: tuple[str, ...]) -> dict[str, str]:
 
 
 def _row(overrides: tuple[str, ...], run: Any, reason: str) -> Row:
-    """The row of a job with this run, or none."""
+    """Return the row of a job with this run, or None for a job without a run."""
     values = _values(overrides)
     if run is None:
         return Row(values, values.get("seed", ""), state="failed", reason=reason)
@@ -154,7 +154,7 @@ def _row(overrides: tuple[str, ...], run: Any, reason: str) -> Row:
         row.state, row.seconds = "finished", metrics.get(TRAIN_SECONDS)
     elif status == "KILLED":
         row.state = "pruned"
-    elif reason:  # a run that ended as failed without one was stopped from outside
+    elif reason:  # a failed run without a reason was stopped from outside
         row.state, row.reason = "failed", reason
     return row
 
@@ -166,14 +166,14 @@ def _entries(parent: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def forget_failures(client: Any, parent: str) -> None:
-    """Removes why jobs failed, before they are tried again."""
+    """Remove the reasons of failures, before the jobs are tried again."""
     for tag, entry in _entries(client.get_run(parent)):
         if "reason" in entry:
             client.delete_tag(parent, tag)
 
 
 def children(client: Any, parent: str) -> Iterator[Any]:
-    """The child runs of a sweep."""
+    """Yield the child runs of a sweep."""
     experiment = client.get_run(parent).info.experiment_id
     token = None
     while token != "":
@@ -183,12 +183,12 @@ def children(client: Any, parent: str) -> Iterator[Any]:
 
 
 def adopted(client: Any, parent: str) -> list[str]:
-    """The runs in a sweep's table that are not its children."""
+    """Return the runs in a sweep's table that are not its children."""
     return [entry["run_id"] for _, entry in _entries(client.get_run(parent)) if "run_id" in entry]
 
 
 def rows_by_job(client: Any, parent: str) -> dict[tuple[str, ...], Row]:
-    """What became of the jobs of a sweep, by their overrides; of several runs of a job, the one that got furthest."""
+    """Return the results of the jobs of a sweep by their overrides; of several runs of a job, the furthest one."""
     found: list[tuple[tuple[str, ...], Any]] = []
     reasons: dict[tuple[str, ...], str] = {}
     for _, entry in _entries(client.get_run(parent)):
@@ -206,9 +206,10 @@ def rows_by_job(client: Any, parent: str) -> dict[tuple[str, ...], Row]:
 
 
 def rows(client: Any, parent: str) -> list[Row]:
-    """What became of the jobs of a sweep, one row each.
+    """Return the results of the jobs of a sweep.
 
-    Jobs that train the same are one, as where an override names what is the default; trials of a search stay apart.
+    Jobs of the same training share one row, for example where an override repeats the default; trials of a search have
+    rows of their own.
     """
     merged: dict[tuple[object, ...], Row] = {}
     for overrides, row in rows_by_job(client, parent).items():

@@ -1,16 +1,17 @@
-"""A search: asks a sampler what to try, hands it out in batches, and tells what came of it."""
+"""Hyperparameter search: an Optuna sampler proposes trials, which run in batches."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from hlorank.config import ConfigError
+from hlorank.config.section import Section
 from hlorank.sweeps.space import Space, as_overrides
 
 if TYPE_CHECKING:
@@ -19,57 +20,52 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SAMPLERS = ("tpe", "random")
 _SPACE = "space"
 
 Launch = Callable[[list[list[str]]], Sequence[Any]]
-"""Runs jobs, each given by its overrides, and returns their values, None where one failed or was pruned."""
+"""Runs jobs, each given by its overrides, and returns their values, None for a failed or pruned job."""
 
 
-@dataclass
+class SearchSettings(Section):
+    """Settings of a search: `hydra.sweeper` in conf/hparams_search/."""
+
+    sampler: Literal["tpe", "random"]
+    """tpe (tree-structured Parzen estimators, Bergstra et al., NeurIPS 2011) or random."""
+    seed: int = Field(ge=0)
+    """Seed of the sampler."""
+    n_trials: int = Field(ge=1)
+    """Trials with a result at the end, those of earlier processes included; as many failed ones are replaced."""
+    n_jobs: int = Field(ge=1)
+    """Trials that run at a time."""
+
+
 class Search:
-    """A search for the largest value.
+    """Search for the largest value.
 
-    The n-th trial is drawn from a generator of its own, seeded by the seed and n: a search that goes on after an
-    interruption tries what it would have tried without.
+    The n-th trial is drawn from a generator of its own, seeded by the seed and n: a search that is resumed after an
+    interruption tries the same values as one without.
 
-    Attributes:
-        study: where the trials are kept.
-        sampler: tpe (tree-structured Parzen estimators, Bergstra et al., NeurIPS 2011) or random.
-        seed: of the sampler.
-        trials: how many have a result at the end, those of earlier processes among them; as many as that may fail
-            meanwhile, and are replaced.
-        batch: how many run side by side.
+    Args:
+        study: storage of the trials.
+        settings: sampler, seed and numbers of trials.
         fixed: overrides that all trials share.
-        space: what is searched.
+        space: the search space.
 
     Raises:
-        ConfigError: there is no such sampler, a number is too small, nothing is searched, or the study is over another
-            space.
+        ConfigError: `space` is empty, or the study has trials of another space.
     """
 
-    study: optuna.Study
-    sampler: str
-    seed: int
-    trials: int
-    batch: int
-    fixed: list[str]
-    space: Space
-
-    def __post_init__(self) -> None:
-        for name, value, least in (("seed", self.seed, 0), ("n_trials", self.trials, 1), ("n_jobs", self.batch, 1)):
-            if value < least:
-                raise ConfigError(f"hydra.sweeper.{name}={value}: set it to at least {least}")
-        if self.sampler not in SAMPLERS:
-            raise ConfigError(f"hydra.sweeper.sampler: expected one of {', '.join(SAMPLERS)}, found {self.sampler!r}")
-        if not self.space:
+    def __init__(self, study: optuna.Study, settings: SearchSettings, fixed: list[str], space: Space) -> None:
+        self.study, self.settings = study, settings
+        self._fixed, self._space = fixed, space
+        if not space:
             raise ConfigError("nothing to search: give a key a choice(), range() or interval()")
         self._check_space()
 
     def _check_space(self) -> None:
         from optuna.distributions import distribution_to_json
 
-        space = {key: distribution_to_json(value) for key, value in self.space.items()}
+        space = {key: distribution_to_json(value) for key, value in self._space.items()}
         earlier = self.study.user_attrs.setdefault(_SPACE, space)
         if earlier != space:
             keys = sorted(key for key in {*space, *earlier} if space.get(key) != earlier.get(key))
@@ -80,21 +76,24 @@ class Search:
         self.study.set_user_attr(_SPACE, space)
 
     def run(self, launch: Launch) -> None:
-        """Runs what an earlier process left unfinished, and then new trials, until there are as many as wanted."""
+        """Run the trials that an earlier process left unfinished, then new ones, until enough have a result."""
         from optuna.trial import TrialState
 
         results, failed = (TrialState.COMPLETE, TrialState.PRUNED), (TrialState.FAIL,)
+        wanted = self.settings.n_trials
         waiting = self._interrupted()
         if waiting:
             log.info("%d trials were interrupted and run again", len(waiting))
-        most = self._count(failed) + self.trials
-        while self._count(failed) < most and (count := min(self.batch, self.trials - self._count(results))) > 0:
+        max_failed = self._count(failed) + wanted
+        while (
+            self._count(failed) < max_failed and (count := min(self.settings.n_jobs, wanted - self._count(results))) > 0
+        ):
             batch, waiting = waiting[:count], waiting[count:]
             batch += [self._ask() for _ in range(count - len(batch))]
-            jobs = [[*self.fixed, *as_overrides(parameters), f"sweep.trial={number}"] for number, parameters in batch]
+            jobs = [[*self._fixed, *as_overrides(values), f"sweep.trial={number}"] for number, values in batch]
             for (number, _), value in zip(batch, launch(jobs), strict=True):
                 self._tell(number, value)
-        for number, _ in waiting:  # more than are wanted now
+        for number, _ in waiting:  # `n_trials` is smaller than before
             self.study.tell(number, state=TrialState.FAIL)
 
     def _count(self, states: Sequence[TrialState]) -> int:
@@ -104,19 +103,19 @@ class Search:
         import optuna
 
         number = len(self.study.get_trials(deepcopy=False))
-        seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
+        seed = int(np.random.SeedSequence([self.settings.seed, number]).generate_state(1)[0])
         samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
-        self.study.sampler = samplers[self.sampler](seed=seed)
-        trial = self.study.ask(self.space)
+        self.study.sampler = samplers[self.settings.sampler](seed=seed)
+        trial = self.study.ask(self._space)
         return trial.number, trial.params
 
     def _interrupted(self) -> list[tuple[int, dict[str, Any]]]:
-        """Trials that an earlier process did not finish; those that it had no time to give all values fail."""
+        """Return the trials that an earlier process did not finish; those without all values are marked as failed."""
         from optuna.trial import TrialState
 
         found = []
         for trial in self.study.get_trials(states=(TrialState.RUNNING,)):
-            if set(trial.params) == set(self.space):
+            if set(trial.params) == set(self._space):
                 found.append((trial.number, trial.params))
             else:
                 self.study.tell(trial.number, state=TrialState.FAIL)
@@ -133,10 +132,5 @@ class Search:
             log.info("trial %d: failed", number)
         else:
             self.study.tell(number, value)
-            log.info(
-                "trial %d: %.4f, best %.4f of trial %d",
-                number,
-                value,
-                self.study.best_value,
-                self.study.best_trial.number,
-            )
+            best = self.study.best_trial
+            log.info("trial %d: %.4f, best %.4f of trial %d", number, value, best.value, best.number)

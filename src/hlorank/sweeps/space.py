@@ -1,4 +1,4 @@
-"""Search spaces in Hydra's syntax of overrides, as Optuna's distributions."""
+"""Search spaces: overrides in Hydra's syntax as distributions of Optuna."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ Space = dict[str, "BaseDistribution"]
 
 
 def split(overrides: Sequence[Override]) -> tuple[list[str], Space]:
-    """Divides overrides into those with one value and those to search over; of several for a key, the last holds.
+    """Split overrides into those with one value and the search space; the last override of a key counts.
 
     Args:
-        overrides: parsed; `choice`, `range` and `interval`, also with `tag(log, ...)`, make a search space.
+        overrides: parsed; `choice`, `range` and `interval`, also with `tag(log, ...)`, define a search space.
+
+    Returns:
+        Overrides with one value as text, and the distribution of each other key.
 
     Raises:
-        ConfigError: a range is empty, or its tags ask for what can't be.
+        ConfigError: a range is empty, has an unknown tag, or is a logarithmic range of fractions.
     """
     last = {override.get_key_element(): override for override in overrides}
     fixed, space = list[str](), Space()
@@ -42,7 +45,7 @@ def _distribution(key: str, override: Override) -> BaseDistribution:
         return CategoricalDistribution(list(override.sweep_string_iterator()))
     log = "log" in value.tags
     if unknown := value.tags - {"log"}:
-        raise ConfigError(f"{key}: the search knows the tag log, not {', '.join(sorted(unknown))}")
+        raise ConfigError(f"{key}: expected no tag but log, found {', '.join(sorted(unknown))}")
     try:
         return _interval(value, log) if isinstance(value, IntervalSweep) else _range(value, log)
     except ValueError as error:
@@ -73,5 +76,5 @@ def _range(value: RangeSweep, log: bool) -> BaseDistribution:
 
 
 def as_overrides(parameters: Mapping[str, Any]) -> list[str]:
-    """The overrides that set the parameters of a trial."""
+    """Return the overrides that set the parameters of a trial."""
     return [f"{key}={value}" for key, value in parameters.items()]

@@ -1,9 +1,8 @@
-"""A sweep in the process that starts its jobs: opens its run, or the earlier one of its name, and sums it up."""
+"""Sweep in the process that starts its jobs: opens or resumes the sweep's run, and logs its tables."""
 
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,42 +10,45 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from hlorank.config import Config, ConfigError
+from hlorank.config import ConfigError, TrackingConfig
+from hlorank.config.sweep import SWEEP_NAME
 from hlorank.files import fingerprint
 from hlorank.sweeps.jobs import NAME, SWEEP, Row, forget_failures, rows
+from hlorank.sweeps.table import job_table, markdown, print_table, seed_table, varied_keys
 from hlorank.tracking import open_experiment, tracking_uri
 
-_NAME_LENGTH = 250  # that every store of MLflow has room for
+_NAME_LENGTH = 250  # every store of MLflow has room for
 
 log = logging.getLogger(__name__)
 
 
 class Sweep:
-    """The run of a sweep, from the start of its first job to the end of its last.
+    """Run of a sweep, from the start of its first job to the end of its last.
 
     Args:
-        config: the whole configuration, without what the jobs vary.
-        overrides: what was said on the command line.
+        name: of the sweep; None for a sweep that is never resumed.
+        tracking: the tracking store and its experiment.
+        locks: folder of locks.
+        overrides: arguments of the command.
 
     Attributes:
-        run_id: its run.
+        run_id: id of the MLflow run.
 
     Raises:
-        ConfigError: the name can't be one, or another process is at the sweep of this name.
+        ConfigError: another process runs the sweep of this name.
     """
 
-    def __init__(self, config: Config, overrides: Sequence[str]) -> None:
+    def __init__(self, name: str | None, tracking: TrackingConfig, locks: Path, overrides: Sequence[str]) -> None:
         from mlflow.tracking import MlflowClient
 
-        name = config.sweep.name
-        self._lock = None if name is None else _only_here(config, name)
-        experiment = open_experiment(config.tracking)
-        self._client = MlflowClient(tracking_uri(config.tracking))
+        self._lock = None if name is None else _lock(name, locks)
+        experiment = open_experiment(tracking)
+        self._client = MlflowClient(tracking_uri(tracking))
         command = " ".join(overrides)
         earlier = None if name is None else find_sweep(self._client, [experiment], name)
         if earlier is not None:
             self.run_id: str = earlier.info.run_id
-            log.info("the sweep %r goes on: run %s", name, self.run_id)
+            log.info("the sweep %r continues: run %s", name, self.run_id)
             forget_failures(self._client, self.run_id)
             self._client.update_run(self.run_id, status="RUNNING")
         else:
@@ -55,74 +57,57 @@ class Sweep:
             self.run_id = run.info.run_id
 
     def close(self, completed: bool) -> int:
-        """Writes and prints the table, and tells what failed.
+        """Write and print the tables, and print the failures.
 
         Args:
-            completed: whether the sweeper came to its end.
+            completed: whether the sweeper has ended regularly.
 
         Returns:
-            How many jobs have no result, although none was given up on purpose.
+            The number of jobs that failed or were interrupted; pruned ones are not among them.
         """
-        from hlorank.sweeps.table import varied_keys
-
         found = rows(self._client, self.run_id)
         failures = [row for row in found if row.state in {"failed", "interrupted"}]
         if found:
-            self._sum_up(found)
+            self._log_tables(found)
         shown = [*varied_keys(found), "seed"]
         for row in sorted(failures, key=lambda row: [row.values.get(key, "") for key in shown]):
             job = " ".join(f"{key}={row.values[key]}" for key in shown if key in row.values)
             sys.stderr.write(f"error: {job or 'the job'}: {row.reason or row.state}\n")
         if found and not completed:
-            sys.stderr.write("error: the sweep did not come to its end; the same command goes on with what is left\n")
+            sys.stderr.write("error: the sweep was interrupted; the same command continues with the remaining jobs\n")
         self._client.set_terminated(self.run_id, "FINISHED" if completed and not failures else "FAILED")
         if self._lock is not None:
             self._lock.release()
         return len(failures)
 
-    def _sum_up(self, found: Sequence[Row]) -> None:
-        from hlorank.sweeps.table import job_table, markdown, print_table, seed_table
-
+    def _log_tables(self, found: Sequence[Row]) -> None:
         table = job_table(found)
         seeds = seed_table(table)
-        artifacts = {
-            "sweep/jobs.csv": table.to_csv(index=False),
-            "sweep/seeds.csv": seeds.to_csv(index=False),
-            "sweep/summary.md": f"{markdown(table)}\n{markdown(seeds)}",
-        }
-        for path, text in artifacts.items():
-            self._client.log_text(self.run_id, text, path)
+        for name, text in (
+            ("jobs.csv", table.to_csv(index=False)),
+            ("seeds.csv", seeds.to_csv(index=False)),
+            ("summary.md", f"{markdown(table)}\n{markdown(seeds)}"),
+        ):
+            self._client.log_text(self.run_id, text, f"sweep/{name}")
         print_table(table, f"sweep {self.run_id}")
         if (seeds["seeds"] > 1).any():
             print_table(seeds, "over seeds")
 
 
 def find_sweep(client: Any, experiments: Sequence[str], name: str) -> Any:
-    """The run of the sweep of a name, the latest of several; None where there is none."""
-    wanted = f"tags.`{NAME}` = '{name}'"
-    latest = client.search_runs(list(experiments), wanted, max_results=1, order_by=["attributes.start_time DESC"])
+    """Return the latest run of the sweep of a name, None if there is none."""
+    if not SWEEP_NAME.fullmatch(name):
+        return None
+    query = f"tags.`{NAME}` = '{name}'"
+    latest = client.search_runs(list(experiments), query, max_results=1, order_by=["attributes.start_time DESC"])
     return latest[0] if latest else None
 
 
-def check_name(name: str) -> None:
-    """Checks that a sweep can have this name.
-
-    Raises:
-        ConfigError: it can't.
-    """
-    if not re.fullmatch(r"[\w.-][\w .-]*", name):
-        raise ConfigError(f"sweep.name={name!r}: use letters, digits, spaces, dots, dashes and underscores only")
-
-
-def _only_here(config: Config, name: str) -> FileLock:
-    check_name(name)
-    path = Path(config.paths.state) / "locks" / f"sweep-{fingerprint(name)}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
+def _lock(name: str, folder: Path) -> FileLock:
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / f"sweep-{fingerprint(name)}")
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise ConfigError(
-            f"sweep.name={name}: another process is at this sweep; wait, or choose another name"
-        ) from None
+        raise ConfigError(f"sweep.name={name}: another process runs this sweep; wait, or choose another name") from None
     return lock

@@ -1,4 +1,4 @@
-"""The table of a sweep: a row for each job, and the spread over seeds."""
+"""Tables of a sweep: one row for each job, and the spread over seeds."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hlorank.sweeps.jobs import Row
 
 TAU = "valid_kendall_tau"
 _SEED, _SECONDS = "seed", "train_seconds"
-_NOT_VARIED = ("sweep.", "output")  # where a job is in its sweep, and where it writes
-_LONG_FRACTION = re.compile(r"\d\.\d{5,}(e-?\d+)?")  # as samplers draw them
+_NOT_VARIED = ("sweep.", "output")  # number of the job, and its folder
+_LONG_FRACTION = re.compile(r"\d\.\d{5,}(e-?\d+)?")  # drawn by a sampler
 _DIGITS = {TAU: 4, "mean": 4, "standard_deviation": 4, _SECONDS: 1}
 
 
 def varied_keys(rows: Sequence[Row]) -> list[str]:
-    """The keys, other than the seed, whose values differ between jobs; in the order that jobs name them."""
+    """Return the keys, other than the seed, whose values differ between jobs, in the order of their overrides."""
     keys = dict.fromkeys(key for row in rows for key in row.values if not key.startswith(_NOT_VARIED) and key != _SEED)
     return [key for key in keys if len({row.values.get(key) for row in rows}) > 1]
 
 
 def job_table(rows: Sequence[Row]) -> pd.DataFrame:
-    """One row for each job, the best first and those without a result last.
+    """Return one row for each job, the best first and those without a result last.
 
     Returns:
         The varied keys as columns of text, then seed, valid_kendall_tau, train_seconds, state, run_id.
@@ -41,14 +41,14 @@ def job_table(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def seed_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Mean and sample standard deviation of the Kendall tau over seeds, the best combination of other keys first.
+    """Return mean and sample standard deviation of the Kendall tau over seeds, the best combination of keys first.
 
     Args:
-        table: of the jobs; those without a result are left out, and a run counts once, also where several trials of a
-            search have it.
+        table: the result of `job_table`; jobs without a result are left out, and a run that several trials of a search
+            share counts once.
 
     Returns:
-        The varied keys, then seeds (how many), mean, standard_deviation (missing for one seed).
+        The varied keys, then seeds (their number), mean, standard_deviation (missing for one seed).
     """
     keys = list(table.columns[: list(table.columns).index(_SEED)])
     finished = table[table[TAU].notna()].drop_duplicates("run_id")
@@ -65,19 +65,19 @@ def _text(value: Any, column: str) -> str:
 
 
 def cells(table: pd.DataFrame) -> list[list[str]]:
-    """A table's rows as text: figures rounded, missing ones empty."""
+    """Return a table's rows as text: numbers rounded, missing ones empty."""
     rows = table.to_dict("records")
     return [[_text(row[column], column) for column in table.columns] for row in rows]
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [list(table.columns), ["---"] * len(table.columns), *cells(table)]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
 def print_table(table: pd.DataFrame, title: str) -> None:
-    """Prints a table on the console."""
+    """Print a table on the console."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -87,4 +87,4 @@ def print_table(table: pd.DataFrame, title: str) -> None:
         shown.add_column(column, justify="right" if column in {*_DIGITS, _SEED, "seeds"} else "left", no_wrap=True)
     for row in cells(table):
         shown.add_row(*row)
-    Console(width=10_000).print(shown)  # a narrow terminal breaks its lines, and no run id is cut
+    Console(width=10_000).print(shown)  # wider than any terminal, so that no run id is cut

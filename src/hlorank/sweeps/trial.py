@@ -1,4 +1,4 @@
-"""A trial of a search, from both sides: the process of its training, and the one that chooses what to try."""
+"""Optuna study of a search, and its trial in the process of a training."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hlorank.config import Config, ConfigError, SweepConfig
+from hlorank.config import ConfigError, SweepConfig
 from hlorank.tracking import PARENT_VARIABLE, Pruned
 
 if TYPE_CHECKING:
     import optuna
 
 _SQLITE = "sqlite:///"
-_PATIENCE_SECONDS = 120  # that one process waits for another to let go of a sqlite file
+_PATIENCE_SECONDS = 120  # that a process waits for the lock of a sqlite file
 
 
 def open_study(config: SweepConfig, parent: str, create: bool) -> optuna.Study:
-    """The trials of a search.
+    """Open the study of a search.
 
     Args:
-        config: the sweep; its name is the study's.
-        parent: the sweep's run, whose id is the name where it has none.
-        create: whether to make a study where there is none.
+        config: the sweep; its name is the name of the study.
+        parent: run id of the sweep, the name of the study of a sweep without a name.
+        create: whether to create a missing study.
 
     Raises:
-        ConfigError: the store can't be opened.
+        ConfigError: `sweep.storage` is no database that can be opened.
     """
     import optuna
     from sqlalchemy.exc import SQLAlchemyError
@@ -56,11 +56,11 @@ def open_study(config: SweepConfig, parent: str, create: bool) -> optuna.Study:
 
 
 class SearchTrial:
-    """A trial, in the process of its training.
+    """Trial in the process of its training.
 
     Args:
-        study: the search.
-        number: the trial's number in it.
+        study: the study of the search.
+        number: the trial's number in the study.
     """
 
     def __init__(self, study: optuna.Study, number: int) -> None:
@@ -70,18 +70,18 @@ class SearchTrial:
         self._number = number
         frozen = study.trials[number]
         self._reported = set(frozen.intermediate_values)
-        self._trial = optuna.trial.Trial(study, frozen._trial_id)  # as Optuna does, where a trial has a process
+        self._trial = optuna.trial.Trial(study, frozen._trial_id)  # as Optuna opens a trial of another process
 
     def report(self, tau: float, step: int) -> None:
-        """Reports a validation; a training that goes on from a checkpoint may repeat its last one."""
+        """Report a validation, once for each step: a training that is resumed may repeat its last one."""
         if step not in self._reported:
             self._trial.report(tau, step)
 
     def raise_if_pruned(self) -> None:
-        """Ends the trial, if its best validation is below the median of earlier trials.
+        """Prune the trial if its best validation is below the median of earlier trials.
 
         Raises:
-            Pruned: it is.
+            Pruned: the training must end.
         """
         import optuna
 
@@ -90,9 +90,9 @@ class SearchTrial:
             raise Pruned
 
 
-def current_trial(config: Config) -> SearchTrial | None:
-    """The trial that this process trains; None outside of searches."""
+def current_trial(config: SweepConfig) -> SearchTrial | None:
+    """Return the trial that this process trains; None outside of searches."""
     parent = os.environ.get(PARENT_VARIABLE)
-    if parent is None or config.sweep.trial is None:
+    if parent is None or config.trial is None:
         return None
-    return SearchTrial(open_study(config.sweep, parent, create=False), config.sweep.trial)
+    return SearchTrial(open_study(config, parent, create=False), config.trial)

@@ -84,7 +84,7 @@ def train(config: Config, output: Path) -> float | None:
         with _removed_if_pruned(state), opened as run_id:
             models = [training.model for training in trainings]
             mlflow.log_metric("train/parameters", sum(p.numel() for model in models for p in model.parameters()))
-            trial, results = current_trial(config), list[_Result]()
+            trial, results = current_trial(config.sweep), list[_Result]()
             if not names:
                 log.warning("%s: no graph can be trained on; the model keeps its initial weights", spec.collection)
                 trainings.clear()

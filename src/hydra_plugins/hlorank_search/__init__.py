@@ -1,1 +1,1 @@
-"""What hlorank adds to Hydra's sweeps; Hydra finds its plugins in the namespace package `hydra_plugins`."""
+"""hlorank's Hydra plugins: a sweeper and a launcher; Hydra finds them in the namespace package `hydra_plugins`."""

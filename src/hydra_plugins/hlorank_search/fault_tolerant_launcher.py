@@ -1,4 +1,4 @@
-"""A launcher around the one that the user chose, for sweeps that go on where the process of a job dies."""
+"""Launcher around the one that the user chose, for sweeps that continue after the process of a job dies."""
 
 # No `from __future__ import annotations`: as in search_sweeper.
 import logging
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 
 class FaultTolerantLauncher(Launcher):
-    """Launches jobs by another launcher, which gives them all up where the process of one dies.
+    """Launcher around another one, which abandons all jobs as soon as the process of one dies.
 
-    What has come to an end by then stays. Jobs that had begun are launched once more, one at a time, as that says which
-    of them dies; it has then failed. Those that had not begun are launched together as before.
+    Results of jobs that have ended are kept. Jobs that had begun are launched once more, one at a time, to find the one
+    that dies; that job has then failed. Jobs that had not begun are launched together as before.
 
     Args:
-        launcher: the configuration of the other one.
+        launcher: configuration of the other launcher.
         parent: run id of the sweep.
         uri: the tracking store.
     """
@@ -36,28 +36,28 @@ class FaultTolerantLauncher(Launcher):
         self._parent, self._uri = parent, uri
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Makes the other launcher, and puts its configuration back in its place."""
+        """Create the other launcher, and restore its configuration."""
         with read_write(config):
             config.hydra.launcher = self._settings
         self._context, self._config = hydra_context, config
         self._launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Runs jobs to their ends; one that has died has no value."""
+        """Run jobs to their ends; a job whose process died has no value."""
         try:
             return self._launcher.launch(job_overrides, initial_job_idx)
         except _deaths() as error:
-            log.warning("the process of a job died: jobs that had begun are tried once more, one at a time\n%s", error)
+            log.warning("the process of a job died: jobs that had begun are launched again, one at a time\n%s", error)
         rows = self._rows()
         numbers = range(len(job_overrides))
         begun = [n for n in numbers if (row := rows.get(self._job(job_overrides[n]).overrides)) and row.begun]
-        first = 1 + max(begun, default=numbers[-1])  # of those that had not; where none had, each is suspect
-        returned = [self._again(job_overrides[n], initial_job_idx + n) for n in numbers[:first]]
+        first = 1 + max(begun, default=numbers[-1])  # job that had not begun; if none is known to have, suspect all
+        returned = [self._launch_alone(job_overrides[n], initial_job_idx + n) for n in numbers[:first]]
         rest = job_overrides[first:]
         return [*returned, *(self.launch(rest, initial_job_idx + first) if rest else [])]
 
-    def _again(self, overrides: Sequence[str], number: int) -> JobReturn:
-        """Runs one job, if it has not come to an end."""
+    def _launch_alone(self, overrides: Sequence[str], number: int) -> JobReturn:
+        """Run one job, unless it has ended."""
         job = self._job(overrides)
         row = self._rows().get(job.overrides)
         if row is not None and row.ended:
@@ -88,7 +88,6 @@ class FaultTolerantLauncher(Launcher):
 
 
 def _deaths() -> tuple[type[Exception], ...]:
-    """What launchers raise where a process ends before its job: joblib, submitit and Ray, as far as they are in use."""
-    of = {"submitit.core.utils": "UncompletedJobError", "ray.exceptions": "RayError"}
-    used = [getattr(sys.modules[module], name) for module, name in of.items() if module in sys.modules]
-    return BrokenExecutor, *used
+    """Return the exceptions of dead processes: those of joblib, and of submitit and Ray if they are loaded."""
+    names = {"submitit.core.utils": "UncompletedJobError", "ray.exceptions": "RayError"}
+    return BrokenExecutor, *(getattr(sys.modules[module], names[module]) for module in names if module in sys.modules)

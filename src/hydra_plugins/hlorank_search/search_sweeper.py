@@ -1,7 +1,7 @@
-"""Hydra's sweeper `search`: random or TPE search with Optuna, which Hydra's own plugin does not offer for Optuna 5."""
+"""Hydra sweeper `search`: random or TPE search with Optuna 5, which Hydra's own plugin does not support."""
 
-# No `from __future__ import annotations`: Hydra executes plugins before they are in sys.modules, where dataclasses
-# would look for the types.
+# No `from __future__ import annotations`: Hydra executes plugins before they are in sys.modules, from which dataclasses
+# would take the types.
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,57 +18,52 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 @dataclass
 class SearchSweeperConf:
-    """The sweeper's settings; their values stand in conf/hparams_search/."""
+    """Settings of the sweeper for Hydra; conf/hparams_search/ sets them, and SearchSettings checks them."""
 
     _target_: str = "hydra_plugins.hlorank_search.search_sweeper.SearchSweeper"
     sampler: str = MISSING
-    """tpe or random."""
     seed: int = MISSING
     n_trials: int = MISSING
     n_jobs: int = MISSING
-    """Trials side by side; the launcher must run as many."""
     params: dict[str, str] = field(default_factory=dict)
-    """Search space and fixed values, as overrides; those of the command line hold."""
+    """Search space and fixed values, as overrides; those of the command line take precedence."""
 
 
 ConfigStore.instance().store(group="hydra/sweeper", name="search", node=SearchSweeperConf, provider="hlorank")
 
 
 class SearchSweeper(Sweeper):
-    """Runs a search as batches of jobs of the launcher.
+    """Sweeper that runs a search as batches of jobs of the launcher.
 
     Args:
-        sampler: tpe or random.
-        seed: of the sampler.
-        n_trials: how many trainings, failed ones not counted.
-        n_jobs: how many side by side.
         params: overrides, by key.
+        settings: as in `hlorank.sweeps.search.SearchSettings`.
     """
 
-    def __init__(self, sampler: str, seed: int, n_trials: int, n_jobs: int, params: Mapping[str, str]) -> None:
-        self._settings = (sampler, seed, n_trials, n_jobs)
-        self._params = params
+    def __init__(self, params: Mapping[str, str], **settings: Any) -> None:
+        self._params, self._settings = params, settings
         self._jobs = 0
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Makes the launcher."""
+        """Create the launcher."""
         self.hydra_context, self.config = hydra_context, config
         self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
 
     def sweep(self, arguments: list[str]) -> None:
-        """Searches; what can't be searched is one line on standard error, and exit status 2."""
+        """Run the search; a wrong configuration ends it with lines on standard error and exit status 2."""
         from hlorank.config import ConfigError
 
         try:
             self._search(arguments)
         except ConfigError as error:
-            sys.stderr.write(f"error: {error}\n")
+            sys.stderr.writelines(f"error: {line}\n" for line in str(error).splitlines())
             raise SystemExit(2) from None
 
     def _search(self, arguments: list[str]) -> None:
         from hlorank.config import ConfigError
+        from hlorank.config.section import parse
         from hlorank.sweeps.callback import own_config
-        from hlorank.sweeps.search import Search
+        from hlorank.sweeps.search import Search, SearchSettings
         from hlorank.sweeps.space import split
         from hlorank.sweeps.trial import open_study
         from hlorank.tracking import PARENT_VARIABLE
@@ -78,6 +73,7 @@ class SearchSweeper(Sweeper):
         parent = self.config.hydra.job.env_set.get(PARENT_VARIABLE)
         if parent is None:
             raise ConfigError("hydra/sweeper=search: only trainings can be searched (python -m hlorank.stages.train)")
+        settings = parse(SearchSettings, self._settings, prefix="hydra.sweeper")
         folder = Path(self.config.hydra.sweep.dir)
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self.config, folder / "multirun.yaml")
@@ -85,7 +81,7 @@ class SearchSweeper(Sweeper):
         params = [f"{key}={value}" for key, value in self._params.items()]
         fixed, space = split(parser.parse_overrides([*params, *arguments]))
         study = open_study(own_config(self.config).sweep, parent, create=True)
-        Search(study, *self._settings, fixed, space).run(self._launch)
+        Search(study, settings, fixed, space).run(self._launch)
 
     def _launch(self, jobs: list[list[str]]) -> list[Any]:
         assert self.launcher is not None
