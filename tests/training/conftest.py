@@ -1,4 +1,4 @@
-"""The tiny collections, as training opens them, and what a training leaves."""
+"""Fixtures that open the tiny collections as training does, and read the outputs of a training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def open_graphs() -> Callable[..., GraphLoader]:
-    """Opens the collection of a configuration, whole or cut into segments."""
+    """Open the collection of a configuration, whole or cut into segments."""
 
     def make(config: Config, whole: bool = False) -> GraphLoader:
         path = Collection.parse(config.collection).path
@@ -33,14 +33,14 @@ def open_graphs() -> Callable[..., GraphLoader]:
 
 @pytest.fixture
 def without_valid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nothing to validate on."""
+    """Leave no graph to validate on."""
     plain = FeatureStore.trainable
     monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: plain(self, split) if split == "train" else [])
 
 
 @pytest.fixture(scope="session")
 def history() -> Callable[[Path], list[dict[str, str]]]:
-    """Reads history.csv of a model folder, without what depends on the clock."""
+    """Read history.csv of a model folder, without the column that depends on the clock."""
 
     def read(folder: Path) -> list[dict[str, str]]:
         with (folder / "history.csv").open(newline="") as file:
@@ -51,7 +51,7 @@ def history() -> Callable[[Path], list[dict[str, str]]]:
 
 @pytest.fixture(scope="session")
 def runs() -> Callable[[Config], list[Run]]:
-    """Finds the MLflow runs of a configuration's experiment."""
+    """Find the MLflow runs of a configuration's experiment."""
     from mlflow.tracking import MlflowClient
 
     def find(config: Config) -> list[Run]:

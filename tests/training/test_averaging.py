@@ -23,7 +23,7 @@ STEPS, EPOCHS = 4, 3  # of the optimizer, two batches each
 
 
 class Line(lightning.LightningModule):
-    """One weight, and one that never gets a gradient."""
+    """A model of one weight, and one that never gets a gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Line(lightning.LightningModule):
 
 
 class Raw(Callback):
-    """Records the weight after each step of the optimizer."""
+    """Record of the weight after each step of the optimizer."""
 
     def __init__(self) -> None:
         self.weights: list[float] = []
@@ -100,7 +100,7 @@ def test_validation_checkpoint_and_result_hold_the_average(kind: str, tmp_path: 
     assert float(module.weight.detach()) == pytest.approx(expected[-1])
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"]
     assert float(saved["weight"]) == pytest.approx(expected[-1])
-    # What does not change is its own average, bit by bit: so the encoder stays while the head is finetuned.
+    # The average of a constant weight is bit-equal to it, so that head finetuning leaves the encoder as it was.
     assert torch.equal(saved["still"], torch.full((7,), 0.1))
 
 

@@ -23,7 +23,7 @@ Settings = Callable[..., Config]
 
 
 class Clock:
-    """Ticks with each step and each validated graph; a process may begin at any time.
+    """Clock that advances by a second with each step and each validated graph.
 
     Attributes:
         now: CPU seconds of the process.

@@ -92,10 +92,10 @@ class EpochHistory(Callback):
 
 
 class CheckpointIdentity(Callback):
-    """Writes into each checkpoint which training it belongs to, so that no other training continues from it.
+    """Identity of the training that a checkpoint belongs to, so that no other training continues from it.
 
     Args:
-        identity: plain values by name that together identify the training, the most telling first.
+        identity: plain values by name that together identify the training; an error names the first that differs.
     """
 
     def __init__(self, identity: Mapping[str, Any]) -> None:
@@ -119,7 +119,7 @@ class CheckpointIdentity(Callback):
 
 
 class TrialReport(Callback):
-    """Reports each validation to the search that the training belongs to, which may prune it.
+    """Report of each validation to the search that the training belongs to, which may prune it.
 
     Args:
         trial: the training's trial.
@@ -153,7 +153,7 @@ class Patience(EarlyStopping):
 
 
 class CpuBudget(Callback):
-    """Stops a training after the step, or the validation, that uses up its CPU time.
+    """Bound of the CPU time of a training, which ends after the step or the validation that uses it up.
 
     CPU time is that of all threads of this process from the first step on. Time that was spent before a checkpoint
     counts too, so that a resumed training does not get a new budget.
@@ -205,7 +205,7 @@ class CpuBudget(Callback):
 
 
 class StepAveraging(WeightAveraging):
-    """Averages weights over optimizer steps; validation, checkpoints and the result have the averaged weights.
+    """Average of the weights over optimizer steps; validation, checkpoints and the result have the averaged weights.
 
     `ema` is the exponential moving average over all steps, from the weights after the first one; its decay is the
     share of the average that remains after a step. `swa` is the equal average over the second half of the training

@@ -1,7 +1,7 @@
 """Training losses over the configurations of one graph; a larger score means slower.
 
-No loss compares configurations of different graphs, and none depends on the order of the configurations, but for
-`listmle` among equal labels.
+No loss compares configurations of different graphs. None depends on the order of the configurations, except `listmle`
+on the order of equal labels.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def _over_ordered_pairs(penalty: Callable[[Tensor], Tensor], scores: Tensor, labels: Tensor) -> Tensor:
-    """The mean of penalty(scores_i - scores_j) over pairs with labels_i > labels_j; 0 where all labels tie."""
+    """Compute the mean of penalty(scores_i - scores_j) over pairs with labels_i > labels_j; 0 where all labels tie."""
     slower = labels[:, None] > labels[None, :]
     penalties = penalty(scores[:, None] - scores[None, :])
     return (penalties * slower).sum() / slower.sum().clamp(min=1)
 
 
 def pairwise_hinge(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """The mean over pairs with labels_i > labels_j of max(0, margin - (scores_i - scores_j)).
+    """Compute the mean over pairs with labels_i > labels_j of max(0, margin - (scores_i - scores_j)).
 
     Args:
         scores: (configurations,) floating point.
         labels: (configurations,) runtimes.
-        margin: how far a slower configuration must score above a faster one.
+        margin: difference by which a slower configuration must score above a faster one.
 
     Returns:
         A scalar; 0 where all labels tie.
@@ -43,7 +43,7 @@ def pairwise_hinge(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
 
 
 def ranknet(scores: Tensor, labels: Tensor) -> Tensor:
-    """RankNet: the mean over pairs with labels_i > labels_j of log(1 + exp(-(scores_i - scores_j))).
+    """Compute RankNet: the mean over pairs with labels_i > labels_j of log(1 + exp(-(scores_i - scores_j))).
 
     It is the negative log likelihood of the order of each pair, where i is slower with the probability
     1 / (1 + exp(-(scores_i - scores_j))) (Burges et al., ICML 2005, equations 2 and 3 for a target of 1).
@@ -59,7 +59,7 @@ def ranknet(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def listmle(scores: Tensor, labels: Tensor) -> Tensor:
-    """ListMLE: the mean negative log likelihood, per configuration, of the measured order (Xia et al., ICML 2008).
+    """Compute ListMLE, the negative log likelihood of the measured order per configuration (Xia et al., ICML 2008).
 
     The order is fastest first, under a Plackett-Luce model whose logits are the negated scores; equal labels keep
     their order in the input.
@@ -77,18 +77,18 @@ def listmle(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def _residual(scores: Tensor, labels: Tensor) -> Tensor:
-    """(configurations,) scores - log(labels), both centred over the configurations.
+    """Compute scores - log(labels), both centred over the configurations, (configurations,).
 
-    Centring leaves out a constant of the graph, which no ranking inside the graph needs.
+    Centring removes a constant of the graph, which has no influence on the ranking within the graph.
     """
     target = labels.log()
     return (scores - scores.mean()) - (target - target.mean()).to(scores.dtype)
 
 
 def pairwise_l1(scores: Tensor, labels: Tensor) -> Tensor:
-    """The mean over all pairs of |(scores_i - scores_j) - (log labels_i - log labels_j)|.
+    """Compute the mean over all pairs of |(scores_i - scores_j) - (log labels_i - log labels_j)|.
 
-    The absolute error of the differences of all pairs, which leaves out a constant of the graph. Pairs of equal labels
+    The absolute error of the differences of all pairs does not depend on a constant of the graph. Pairs of equal labels
     count too: their scores should be equal. (What the second place of Kaggle's "Google - Fast or Slow? Predict AI Model
     Runtime" calls differences of all pairs is another loss: a hinge on the sign of each.)
 
@@ -105,7 +105,7 @@ def pairwise_l1(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def log_mse(scores: Tensor, labels: Tensor) -> Tensor:
-    """The mean squared error of log runtime, both sides centred over the configurations.
+    """Compute the mean squared error of log runtime, both sides centred over the configurations.
 
     Args:
         scores: (configurations,) floating point.
@@ -118,12 +118,12 @@ def log_mse(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def log_mape(scores: Tensor, labels: Tensor) -> Tensor:
-    """The mean absolute relative error of runtimes, predicted up to a constant factor of the graph.
+    """Compute the mean absolute relative error of runtimes, predicted up to a constant factor of the graph.
 
     With r = scores - log(labels), both sides centred, a score predicts the runtime labels * exp(r), whose relative
     error is |exp(r) - 1|. Centring gives the predicted runtimes the geometric mean of the measured ones, so that
-    neither a constant added to the scores nor the unit of time plays a role. Above r = 1, where a prediction is more
-    than e times too long, the tangent e r - 1 takes the place of the exponential, which would overflow.
+    neither a constant added to the scores nor the unit of time has an influence. Above r = 1, where a prediction is
+    more than e times too long, the exponential, which would overflow, is replaced by its tangent e r - 1.
 
     Args:
         scores: (configurations,) floating point.
@@ -146,7 +146,7 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
         "mape": log_mape,
     }
 )
-"""Training losses by name: scores, labels and the arguments of the loss to a scalar."""
+"""Training losses by name: functions of scores, labels and the arguments of the loss that return a scalar."""
 
 
 def make_loss(terms: Mapping[str, LossTerm]) -> Loss:
@@ -156,7 +156,7 @@ def make_loss(terms: Mapping[str, LossTerm]) -> Loss:
         terms: the weight and the arguments of each loss, by name.
 
     Raises:
-        ConfigError: there is no such loss, a loss has no such argument, or no weight is above 0.
+        ConfigError: a name or an argument of a loss does not exist, an argument is missing, or no weight is above 0.
     """
     parts = [(term.weight, _with_arguments(name, term)) for name, term in terms.items() if term.weight > 0]
     if not parts:
@@ -169,6 +169,7 @@ def make_loss(terms: Mapping[str, LossTerm]) -> Loss:
 
 
 def _with_arguments(name: str, term: LossTerm) -> Loss:
+    """Return a loss as a function of scores and labels alone."""
     loss = find(LOSSES, "loss", name)
     _, _, *expected = inspect.signature(loss).parameters  # the first are scores and labels
     for argument in sorted({*term.arguments} ^ {*expected}):

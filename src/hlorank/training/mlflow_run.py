@@ -109,7 +109,7 @@ def training_run(
 
 
 class MemberLogger(MLFlowLogger):
-    """Logs metrics into the run of a training, those of an ensemble's member under its name.
+    """Logger into the run of a training; metrics of an ensemble's member are logged under its name.
 
     Args:
         config: where runs are recorded.

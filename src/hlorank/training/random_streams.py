@@ -1,4 +1,4 @@
-"""Streams of random numbers: each purpose of a training draws from a stream of its own."""
+"""Streams of random numbers: a training draws the numbers for each purpose from a separate stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @unique
 class Stream(IntEnum):
-    """Purposes of random numbers; the number of each is part of the seed, so that no two share their numbers.
+    """Purposes of random numbers; the value of each is part of the seed, so that no two draw the same numbers.
 
     Weights are initialized from the seed itself, and `random_state` of scikit-learn is the seed.
     """

@@ -23,7 +23,7 @@ from hlorank.training.step_data import Ranking, Step
 
 
 class RankingModule(lightning.LightningModule):
-    """Trains a cost model to rank the configurations of one graph at a time.
+    """Training of a cost model that ranks the configurations of one graph at a time.
 
     Args:
         aggregator: combines the segments of a graph as the method asks; it has the cost model.

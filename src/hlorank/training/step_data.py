@@ -201,7 +201,7 @@ def validation_targets(features: GraphFeatures, count: int, seed: int) -> Target
 
 
 class _Items(Dataset[Any]):
-    """Results of a function of the item's number."""
+    """Items that a function makes from their number."""
 
     def __init__(self, item: Callable[[int], Any], count: int) -> None:
         self._item = item

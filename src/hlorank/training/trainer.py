@@ -191,7 +191,7 @@ class _MemberTraining:
     def run(
         self, state: Path, identity: CheckpointIdentity, logger: MemberLogger, reports: Sequence[TrialReport]
     ) -> _Result:
-        """Train from the last complete epoch if there is one; the model then has the weights of the best epoch.
+        """Train, from the last complete epoch of an interrupted training if any; keep the weights of the best epoch.
 
         Args:
             state: the folder of the checkpoints.

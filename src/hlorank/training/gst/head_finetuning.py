@@ -83,7 +83,7 @@ class HeadData(lightning.LightningDataModule):
 
 
 class HeadModule(lightning.LightningModule):
-    """Trains the head of a cost model; the encoder is not used, so it does not change.
+    """Training of the head of a cost model; the encoder is not used, so it does not change.
 
     Args:
         model: the cost model.

@@ -53,7 +53,7 @@ def make_aggregator(model: CostModel, method: Method, settings: SegmentsConfig) 
 
 
 class SegmentAggregator:
-    """Combines the segments of a graph by a method: some with gradient, the others fresh, stale or left out.
+    """Aggregation of a graph's segments by a method: some with gradient, the others fresh, stale or left out.
 
     Args:
         model: the cost model.
