@@ -1,4 +1,4 @@
-"""Atomic files, fingerprints, and the one place that knows where shared data lies."""
+"""Atomic files, names of shared files, fingerprints, and the folder of shared data."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ RUN = "run.json"
 
 
 class DataError(ValueError):
-    """Data that breaks its contract: names the file, the key, what was expected and what was found."""
+    """Data that breaks its contract; the message has the file, the key, the expected and the found value."""
 
     def __init__(self, key: str, expected: str, found: object, *, file: Path | str | None = None) -> None:
-        # These arguments, not the message, let the error travel between worker processes.
+        # With these arguments instead of the message, the error can be pickled between worker processes.
         super().__init__(key, expected, found)
         self.key, self.expected, self.found, self.file = key, expected, found, file
 
@@ -46,20 +46,20 @@ class DataError(ValueError):
         return f"{place}: expected {self.expected}, found {self.found}"
 
     def in_file(self, file: Path | str) -> DataError:
-        """The same error, with the file that it was found in."""
+        """Return the same error with the file in which it was found."""
         return type(self)(self.key, self.expected, self.found, file=file)
 
 
 def shared_dir() -> Path:
-    """The folder of shared data: the variable HLORANK_SHARED, else `../shared`."""
+    """Return the folder of shared data: the variable HLORANK_SHARED, else `../shared`."""
     return Path(os.environ.get(SHARED_VARIABLE) or "../shared")
 
 
 def resolve_path(path: str | Path) -> Path:
-    """A path of the configuration as a path on this machine.
+    """Return a path of the configuration as a path on this machine.
 
-    A leading `$HLORANK_SHARED` stands for `shared_dir()`, a leading `~` for the home folder; so params.yaml
-    and MLflow record portable paths.
+    A leading `$HLORANK_SHARED` is replaced by `shared_dir()`, a leading `~` by the home folder, so that params.yaml and
+    MLflow record portable paths.
     """
     text = str(path)
     prefix = f"${SHARED_VARIABLE}"
@@ -70,7 +70,7 @@ def resolve_path(path: str | Path) -> Path:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block succeeds, and vanishes otherwise.
+    """Yield a temporary path next to `path` that replaces it when the block succeeds, and is removed otherwise.
 
     The parent folder is created. A reader never sees a half-written file, also after a kill.
     """
@@ -91,10 +91,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that takes its place when the block succeeds, and vanishes otherwise.
+    """Yield a temporary folder next to `path` that replaces it when the block succeeds, and is removed otherwise.
 
-    The parent folder is created. A kill leaves the old folder, the new one or none, and perhaps hidden ones beside it
-    that the next call removes.
+    The parent folder is created. A kill leaves the old folder, the new one or none, and perhaps hidden folders next to
+    it that the next call removes.
     """
     temporary, old = (path.with_name(f".{path.name}.{suffix}") for suffix in ("partial", "old"))
     for leftover in (temporary, old):
@@ -111,23 +111,23 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Calls `write` on a binary file that becomes `path` in one step."""
+    """Call `write` on a binary file that becomes `path` in one step."""
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         write(file)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes UTF-8 text in one step."""
+    """Write UTF-8 text in one step."""
     write_atomic(path, lambda file: file.write(text.encode()))
 
 
 def write_json(path: Path, value: object) -> None:
-    """Writes JSON with sorted keys in one step; NaN is refused, as other JSON readers refuse it."""
+    """Write JSON with sorted keys in one step; NaN is refused, as other JSON readers refuse it."""
     write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object.
+    """Read a JSON object.
 
     Raises:
         DataError: the file is missing, is not JSON, or holds something other than an object.
@@ -144,12 +144,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
-    """Writes one .npy file in one step; object arrays are refused."""
+    """Write one .npy file in one step; object arrays are refused."""
     write_atomic(path, lambda file: np.save(file, array, allow_pickle=False))
 
 
 def map_array(path: Path) -> NDArray[Any]:
-    """Maps one .npy file into memory, read-only; object arrays are refused.
+    """Map one .npy file into memory, read-only; object arrays are refused.
 
     Raises:
         DataError: the file is missing, truncated, or not a .npy file.
@@ -163,13 +163,13 @@ def map_array(path: Path) -> NDArray[Any]:
 
 
 def sha256_file(path: Path) -> str:
-    """The SHA-256 of a file's bytes, as hexadecimal."""
+    """Return the SHA-256 of a file's bytes, as hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fingerprint(value: object) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of a JSON-able value, independent of key order."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of a JSON-able value, independent of key order."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -106,11 +106,13 @@ def test_values_are_converted_to_the_types_of_their_fields() -> None:
         ("featurize.workers", [1], "featurize.workers=[1]: expected a whole number"),
         ("baseline.strengths", [1.0, 0.0], "baseline.strengths.1=0.0: expected a number above 0"),
         ("loss", {"mse": "much"}, "loss.mse=much: expected a group of keys"),
-        ("loss", {"hinge": {"margin": 0.1}}, "loss.hinge.weight: no value; conf/ sets a default for every key"),
+        ("loss", {"hinge": {"margin": 0.1}}, "loss.hinge.weight: no value"),
         ("loss.listmle", -1, "loss.listmle.weight=-1: expected a number of at least 0"),
         ("paths", None, "paths=null: expected a group of keys"),
         ("paths", "data", "paths=data: expected a group of keys"),
-        ("seed", "???", "seed: no value; conf/ sets a default for every key"),
+        ("collection", "layout:xla", "collection=layout:xla: expected layout/<source>/<default or random>, or tile/<"),
+        ("pipeline.tile", ["tile/xla", "xla"], "pipeline.tile.1=xla: expected layout/<source>/"),
+        ("seed", "???", "seed: no value"),
         ("output", "${nowhere}", "output: Interpolation key 'nowhere' not found"),
         # Rules about several keys of a section:
         ("featurize", {"virtual_nodes": True, "prune_hops": None}, "featurize.virtual_nodes=true: expected "),
@@ -191,7 +193,7 @@ def test_data_holds_the_settings_of_its_origin(option: str) -> None:
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        ({"hinge": 1.0}, "loss.hinge.margin: no value; conf/ sets a default for every key"),
+        ({"hinge": 1.0}, "loss.hinge.margin: no value"),
         ({"hinge": {"weight": 1.0, "margin": "x"}}, "loss.hinge.margin=x: expected a number"),
         (
             {"hinge": {"weight": 1.0, "margin": 1.0, "marge": 1.0}},

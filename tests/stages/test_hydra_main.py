@@ -90,7 +90,7 @@ def test_bad_input_is_a_line_and_status_2(
     [
         (["+trainer.epochs=3"], "trainer.epochs"),
         (["trainer.max_epochs=many"], "trainer.max_epochs"),
-        (["collection=layout:xla"], "collection 'layout:xla': expected layout:<source>:<default|random>"),
+        (["collection=layout:xla"], "collection=layout:xla: expected layout/<source>/<default or random>"),
     ],
 )
 def test_bad_settings_are_named(

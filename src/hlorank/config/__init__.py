@@ -5,7 +5,7 @@ validates what it gets with `load`; components receive their own section.
 """
 
 from hlorank.config.baseline import BaselineConfig
-from hlorank.config.data import DataConfig, Split
+from hlorank.config.data import ADDRESS, DataConfig, Split
 from hlorank.config.evaluate import EvaluateConfig
 from hlorank.config.featurize import FeaturizeConfig, FeaturizeOptions
 from hlorank.config.loss import LossTerm
@@ -18,6 +18,7 @@ from hlorank.config.tracking import TrackingConfig
 from hlorank.config.train import EnsembleConfig, SegmentsConfig, TrainerConfig
 
 __all__ = [
+    "ADDRESS",
     "BaselineConfig",
     "Config",
     "ConfigError",

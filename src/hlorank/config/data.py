@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import AfterValidator, ConfigDict
 
-from hlorank.config.section import Section, registered
+from hlorank.config.section import Section, refused, registered
 
 Split = Literal["train", "valid", "test"]
+
+ADDRESS = re.compile(
+    r"layout[:/.](?P<layout>[\w-]+)[:/.](?P<search>default|random)|tile[:/.](?P<tile>[\w-]+)", re.ASCII
+)
+"""Address of a collection; paths have `/` where addresses have `:`, and names of models `.`."""
+
+
+def _check_address(address: str) -> str:
+    if not ADDRESS.fullmatch(address):
+        raise refused("layout/<source>/<default or random>, or tile/<source>")
+    return address
+
+
+Address = Annotated[str, AfterValidator(_check_address)]
 
 
 class DataConfig(Section):

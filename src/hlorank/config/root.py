@@ -9,7 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field
 
 from hlorank.config.baseline import BaselineConfig
-from hlorank.config.data import DataConfig
+from hlorank.config.data import Address, DataConfig
 from hlorank.config.evaluate import EvaluateConfig
 from hlorank.config.featurize import FeaturizeConfig
 from hlorank.config.loss import Loss, arguments_section, as_term
@@ -45,9 +45,9 @@ class PathsConfig(Section):
 class PipelineConfig(Section):
     """What `dvc repro` runs: the matrix of dvc.yaml, collections as paths."""
 
-    layout: list[str]
+    layout: list[Address]
     """Layout collections."""
-    tile: list[str]
+    tile: list[Address]
     """Tile collections."""
     methods: list[str]
     """Methods and baselines of layout collections."""
@@ -59,7 +59,7 @@ class PipelineConfig(Section):
 class Config(Section):
     """The whole configuration, as the stages see it."""
 
-    collection: str
+    collection: Address
     """Address of the collection: layout/<source>/<default or random>, or tile/<source>."""
     method: Annotated[str, registered("methods")]
     """How segments are trained, or a baseline."""

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from hlorank.files import DataError, read_json
 
 Registries = Mapping[str, Mapping[str, Any]]
-"""Extension points by name (origins, partitioners, layers, losses, methods), each a mapping of what it has by name."""
+"""Extension points by name (origins, partitioners, layers, losses, methods): each maps names to its entries."""
 
 
 class ConfigError(ValueError):
@@ -57,12 +57,21 @@ class Section(BaseModel):
             PydanticCustomError: the rule is broken; `parse` reports the key, its value and what is allowed.
         """
         if not holds:
-            found = {"key": key, "value": getattr(self, key), "expected": expected}
-            raise PydanticCustomError("broken_rule", "{expected}", found)
+            raise refused(expected, key=key, value=getattr(self, key))
         return self
 
 
 SectionType = TypeVar("SectionType", bound=Section)
+
+
+def refused(expected: str, **field: object) -> PydanticCustomError:
+    """Return the error of a validator; `parse` reports what is allowed.
+
+    Args:
+        expected: the values that are allowed.
+        field: `key` and `value` of the field to report, where the validator is that of a whole section.
+    """
+    return PydanticCustomError("refused", "expected {expected}", {"expected": expected, **field})
 
 
 def registered(extension_point: str, *further: str) -> AfterValidator:
@@ -77,7 +86,7 @@ def registered(extension_point: str, *further: str) -> AfterValidator:
     def check(name: str, info: ValidationInfo) -> str:
         names = (info.context or {}).get(extension_point)
         if names is not None and name not in (*names, *further):
-            raise PydanticCustomError("unknown_name", "{names}", {"names": ", ".join([*names, *further])})
+            raise refused(f"one of {', '.join([*names, *further])}")
         return name
 
     return AfterValidator(check)
@@ -119,6 +128,18 @@ def parse(
         raise ConfigError("\n".join(mistakes(section, values, prefix=prefix, registries=registries))) from None
 
 
+def read_section(section: type[SectionType], path: Path) -> SectionType:
+    """Read a JSON file as a section.
+
+    Raises:
+        DataError: the file is missing, is not a JSON object, or has wrong keys; the message has all of them.
+    """
+    values = read_json(path)
+    if wrong := mistakes(section, values):
+        raise DataError("keys", f"those of a {section.__name__}", "; ".join(wrong), file=path)
+    return section.model_validate(values)
+
+
 def mistakes(
     section: type[Section], values: object, *, prefix: str = "", registries: Registries | None = None
 ) -> list[str]:
@@ -152,10 +173,10 @@ def _line(section: type[Section], problem: ErrorDetails, prefix: str) -> str:
     key = ".".join([*filter(None, [prefix]), *(str(part) for part in location if part != "[key]")])
     match kind:
         case "missing":
-            return f"{key}: no value; conf/ sets a default for every key"
+            return f"{key}: no value"
         case "extra_forbidden":
             return unknown_key(key, _fields(section, location[:-1]))
-        case "broken_rule":
+        case "refused" if "key" in context:
             key = f"{key}.{context['key']}".lstrip(".")
             return f"{key}={_shown(context['value'])}: expected {context['expected']}"
         case "value_error":
@@ -188,8 +209,8 @@ def _expected(problem: ErrorDetails, key: str) -> str:
     match kind:
         case "literal_error":
             return f"expected one of {context['expected'].replace(' or ', ', ')}".replace("'", "")
-        case "unknown_name":
-            return f"expected one of {context['names']}"
+        case "refused":
+            return f"expected {context['expected']}"
         case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal":
             bound = {"greater_than": "above", "greater_than_equal": "of at least", "less_than": "below"}
             return f"expected a number {bound.get(kind, 'of at most')} {next(iter(context.values()))}"

@@ -1,10 +1,9 @@
-"""Collections: their addresses, their official npz tree, and the reader and writer of its files."""
+"""Collections: their addresses, the official npz tree, and the reader and writer of its files."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import re
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hlorank.config import ConfigError
+from hlorank.config import ADDRESS, ConfigError
 from hlorank.config import Split as Split  # of a collection, wherever one is used
 from hlorank.data.graph import (
     LAYOUT_VALUES,
@@ -31,14 +30,13 @@ Kind = Literal["layout", "tile"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 SEARCHES = ("default", "random")
 EXTRA_SUFFIX = ".extra.npz"
-"""Of files beside the graphs that hold features beyond the 140 (hlorank.hlo.extra)."""
+"""Suffix of files next to the graphs with features beyond the 140 (hlorank.hlo.extra)."""
 
 _COMMON_KEYS = {"node_feat", "node_opcode", "edge_index", "config_runtime"}
 _KEYS = {
     "layout": _COMMON_KEYS | {"node_config_feat", "node_config_ids", "node_splits"},
     "tile": _COMMON_KEYS | {"config_feat", "config_runtime_normalizers"},
 }
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,9 @@ class Collection:
     """The address of a collection: `layout:<source>:<search>` or `tile:<source>`.
 
     Attributes:
-        kind: what the configurations are.
-        source: where the graphs come from: xla, nlp, cpu, synthetic, ...
-        search: how layout configurations were found, default or random; None for tiles.
+        kind: layout or tile, the kind of the configurations.
+        source: source of the graphs: xla, nlp, cpu, synthetic, ...
+        search: search that found the layout configurations, default or random; None for tiles.
     """
 
     kind: Kind
@@ -57,18 +55,14 @@ class Collection:
 
     @classmethod
     def parse(cls, address: str) -> Collection:
-        """Reads an address written with `:`, or with `/` as in paths, or with `.` as in model names.
+        """Parse an address written with `:`, with `/` as in paths, or with `.` as in model names.
 
         Raises:
-            ConfigError: the address is none of these.
+            ConfigError: `address` is not `layout:<source>:<search>` or `tile:<source>`, or a name has other characters.
         """
-        parts = re.split(r"[:/.]", address)
-        if all(_NAME.fullmatch(part) for part in parts):
-            if len(parts) == 2 and parts[0] == "tile":
-                return cls("tile", parts[1])
-            if len(parts) == 3 and parts[0] == "layout" and parts[2] in SEARCHES:
-                return cls("layout", parts[1], parts[2])
-        raise ConfigError(f"collection {address!r}: expected layout:<source>:<{'|'.join(SEARCHES)}> or tile:<source>")
+        if (match := ADDRESS.fullmatch(address)) is None:
+            raise ConfigError(f"collection {address!r}: expected layout:<source>:<default|random> or tile:<source>")
+        return cls("tile", match["tile"]) if match["tile"] else cls("layout", match["layout"], match["search"])
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -90,31 +84,31 @@ class Collection:
 
 
 def graph_files(root: Path, collection: Collection, split: Split | None) -> list[Path]:
-    """The graphs' npz files of one split under a tree such as data/raw, or of none as collected, sorted by name."""
+    """Return the npz files of one split in a tree such as data/raw, sorted by name; None is a folder without splits."""
     files = (root / collection.path / (split or "")).glob("*.npz")
     return sorted(path for path in files if not path.name.endswith(EXTRA_SUFFIX))
 
 
 def sidecar_path(graph: Path) -> Path:
-    """The JSON file beside a graph's npz file that says how it was measured; our own collector writes one."""
+    """Return the path of the JSON file next to a graph's npz file with the facts of its measurement."""
     return graph.with_suffix(".json")
 
 
 def measured_family(graph: Path) -> str | None:
-    """The model family of a graph, from its sidecar; None without one, or where it names none."""
+    """Return the model family of a graph from its sidecar; None where there is no sidecar, or no family in it."""
     path = sidecar_path(graph)
     family = read_json(path).get("family") if path.is_file() else None
     return None if family is None else str(family)
 
 
 def split_half_tau(graph: Path) -> float | None:
-    """The Kendall tau between two independent halves of a graph's measurements, from its sidecar.
+    """Return the Kendall tau between two independent halves of a graph's measurements, from its sidecar.
 
     Returns:
-        None without a sidecar, and where the sidecar says null, as there was nothing to rank.
+        None without a sidecar, and where it has null because there was nothing to rank.
 
     Raises:
-        DataError: the sidecar is damaged, or holds no tau in -1..1.
+        DataError: the sidecar is not JSON, or has no tau in -1..1.
     """
     path = sidecar_path(graph)
     tau = read_json(path).get("split_half_tau", math.nan) if path.is_file() else None
@@ -147,17 +141,18 @@ def _layout(file: NpzFile, first: int | None) -> LayoutConfigurations:
 
 
 def read_graph(path: Path, kind: Kind, first: int | None = None) -> MeasuredGraph:
-    """Reads and validates one npz file of the official tree.
+    """Read and validate one npz file of the official tree.
 
     int32 and int64 are accepted where the official files have int64, and node_splits as (k,) or (1, k).
 
     Args:
         path: the file.
-        kind: what the file must hold.
+        kind: kind of the configurations that the file must have.
         first: read (and check) only this many configurations and runtimes, at least 1; None reads all.
 
     Raises:
-        DataError: names the file, the key, what was expected and what was found.
+        DataError: the file is damaged, or an array breaks the schema; the message has the file, the key, the expected
+            and the found value.
     """
     try:
         with NpzFile(path) as file:
@@ -186,9 +181,9 @@ def read_graph(path: Path, kind: Kind, first: int | None = None) -> MeasuredGrap
 
 
 def write_graph(path: Path, measured: MeasuredGraph, chunk_bytes: int = CHUNK_BYTES) -> None:
-    """Writes one npz file of the official tree, in one step and in bounded memory.
+    """Write one npz file of the official tree, in one step and in bounded memory.
 
-    The file holds the keys, dtypes and shapes of the official files (tile files have no node_splits); equal content
+    The file has the keys, dtypes and shapes of the official files (tile files have no node_splits); equal content
     gives equal bytes.
     """
     graph, configurations = measured.graph, measured.configurations

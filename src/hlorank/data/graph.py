@@ -1,6 +1,6 @@
 """The one in-memory schema: a graph, its layout or tile configurations, and their measured runtimes.
 
-Every object checks itself when it is made, so whatever holds one holds valid data.
+Every object checks itself when it is made, so that every existing object is valid.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _POWERS = np.array([_RADIX**i for i in reversed(range(LAYOUT_VALUES))], dtype=np
 
 
 def check_array(key: str, array: NDArray[Any], dtype: type, shape: tuple[int | None, ...]) -> None:
-    """Raises DataError unless `array` has this dtype and shape (None = any length)."""
+    """Raise DataError unless `array` has this dtype and shape (None = any length)."""
     if array.dtype != np.dtype(dtype):
         raise DataError(key, f"dtype {np.dtype(dtype).name}", array.dtype.name)
     wrong = array.ndim != len(shape) or any(w is not None and w != g for w, g in zip(shape, array.shape, strict=True))
@@ -54,11 +54,11 @@ class Graph:
     Attributes:
         node_feat: (nodes, 140) float32, the official node features, padded with 0.
         node_opcode: (nodes,) uint8, 0 unknown, 1..120.
-        edge_index: (edges, 2) int64; row [u, v] says that u consumes the output of v, so u > v.
+        edge_index: (edges, 2) int64; in row [u, v], u consumes the output of v, so u > v.
         node_splits: (computations + 1,) int64, boundaries of blocks of nodes, first 0, last `nodes`.
 
     Raises:
-        DataError: a value breaks this contract.
+        DataError: an array has another dtype, shape or range than above.
     """
 
     node_feat: Float32
@@ -68,7 +68,7 @@ class Graph:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes."""
+        """Number of nodes."""
         return len(self.node_opcode)
 
     def __post_init__(self) -> None:
@@ -100,14 +100,14 @@ class Graph:
 
 
 def pack_layouts(values: NDArray[Any], first: int = 0) -> Int64:
-    """Packs rows of 18 layout values into one integer each, in lexicographic order.
+    """Pack rows of 18 layout values into one integer each, in lexicographic order.
 
     Args:
         values: (..., 18) of any real dtype, each -1..5.
         first: number of the first row, for the message of an error.
 
     Returns:
-        (...,) int64; equal keys mean equal rows.
+        (...,) int64 keys; they are equal where the rows are equal.
 
     Raises:
         DataError: a value is not a whole number in -1..5.
@@ -126,7 +126,7 @@ def pack_layouts(values: NDArray[Any], first: int = 0) -> Int64:
 
 
 def unpack_layouts(keys: Int64) -> NDArray[np.int8]:
-    """The inverse of `pack_layouts`: (...,) int64 to (..., 18) int8."""
+    """Return the rows of `pack_layouts`: (...,) int64 to (..., 18) int8."""
     return ((keys[..., None] // _POWERS) % _RADIX + LAYOUT_MIN).astype(np.int8)
 
 
@@ -145,7 +145,7 @@ class LayoutConfigurations:
         codes: (configurations, configurable nodes), unsigned; `codebook[codes]` are the raw values.
 
     Raises:
-        DataError: a value breaks this contract.
+        DataError: an array has another dtype, shape or range than above.
     """
 
     node_ids: Int64
@@ -182,7 +182,7 @@ class LayoutConfigurations:
 
     @classmethod
     def from_chunks(cls, node_ids: Int64, chunks: Iterable[NDArray[Any]]) -> LayoutConfigurations:
-        """Encodes raw values chunk by chunk, so that the whole never lies in memory.
+        """Encode raw values chunk by chunk, so that the whole is never in memory.
 
         Args:
             node_ids: (configurable nodes,) int64.
@@ -214,7 +214,7 @@ class LayoutConfigurations:
         return cls(node_ids, unpack_layouts(known[order]), codes)
 
     def values(self, rows: slice | Int64 = slice(None)) -> NDArray[np.int8]:
-        """The raw values (rows, configurable nodes, 18) of some configurations."""
+        """Return the raw values (rows, configurable nodes, 18) of some configurations."""
         values: NDArray[np.int8] = self.codebook[self.codes[rows]]
         return values
 
@@ -227,7 +227,7 @@ class TileConfigurations:
         feat: (configurations, 24) float32: kernel, output and input bounds, six values, sum and product each.
 
     Raises:
-        DataError: a value breaks this contract.
+        DataError: an array has another dtype, shape or range than above.
     """
 
     feat: Float32
@@ -251,7 +251,7 @@ class Measurements:
         normalizer: (configurations,) int64, nanoseconds of the default tile on the same machine; None for layouts.
 
     Raises:
-        DataError: a value breaks this contract.
+        DataError: an array has another dtype, shape or range than above.
     """
 
     runtime: Int64
@@ -274,22 +274,23 @@ class Measurements:
 
     @property
     def withheld(self) -> bool:
-        """Whether the labels are withheld, as in the official test files."""
+        """True where the labels are withheld, as in the official test files."""
         return not self.runtime.any()
 
     @cached_property
     def label(self) -> NDArray[np.float64]:
-        """What is ranked, (configurations,) float64: the runtime in ns, or runtime / normalizer for tiles."""
+        """Labels of the ranking, (configurations,) float64: the runtime in ns, or runtime / normalizer for tiles."""
         runtime = self.runtime.astype(np.float64)
         return runtime if self.normalizer is None else runtime / self.normalizer
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredGraph:
-    """A graph with its configurations and their runtimes: what one npz file holds.
+    """A graph with its configurations and their runtimes, the content of one npz file.
 
     Raises:
-        DataError: the parts do not fit together.
+        DataError: the numbers of configurations and runtimes differ, a configurable node is not in the graph, or the
+            normalizer does not fit the kind of configurations.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""npz files whose arrays are read by key, in bounded memory, however hostile the bytes."""
+"""Reader of npz files by key, in bounded memory, also of damaged or malicious files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hlorank.files import DataError
 
 CHUNK_BYTES = 4 * 2**20
 
-# By version: how many bytes hold the header's length, and what reads them and the header. Version 3 differs from 2 only
-# in the names of structured types, which are refused.
+# By version: number of bytes of the header's length, and the function that reads length and header. Version 3 differs
+# from 2 only in the names of structured types, which are refused.
 _HEADERS = {
     (1, 0): (2, npy.read_array_header_1_0),
     (2, 0): (4, npy.read_array_header_2_0),
@@ -28,13 +28,13 @@ _HEADERS = {
 }
 _MAX_HEADER_BYTES = 10_000
 _MAX_AXES = 32  # that every version of numpy can hold
-# Unlike these, zipfile unpacks bzip2 and LZMA without a bound, however little is asked for.
+# zipfile unpacks bzip2 and LZMA without a bound on memory, even for small reads.
 _COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 
 
 @contextmanager
 def _expecting(key: str, expected: str, path: Path) -> Iterator[None]:
-    """Turns any error into a DataError: zipfile and numpy's header parser raise nearly every type on damaged bytes."""
+    """Convert any error to a DataError: zipfile and numpy's header parser raise nearly every type on damaged bytes."""
     try:
         yield
     except Exception as error:
@@ -42,10 +42,10 @@ def _expecting(key: str, expected: str, path: Path) -> Iterator[None]:
 
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether in column order, and dtype of a .npy file.
+    """Return the shape of a .npy file, True where it is in column order, and its dtype.
 
     Raises:
-        ValueError: damaged, or too long to be one; numpy reads all of up to 4 GiB before it looks at the length.
+        ValueError: the header is damaged or too long; numpy would read up to 4 GiB before it checks the length.
     """
     width, read = _HEADERS[npy.read_magic(stream)]
     length = stream.read(width)
@@ -57,12 +57,12 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any
 class NpzFile:
     """An npz file whose arrays are read by key, whole or in chunks of rows, never unpickled.
 
-    Arrays have the byte order of this machine, whatever the file's is.
+    Arrays are converted to the byte order of this machine.
 
     Raises:
-        DataError: not a complete zip file, or an array's name twice in it. The methods raise it for a missing key,
-            a member that is not a .npy file of rows of numbers, is encrypted or compressed in another way than numpy
-            compresses, a shape that its size contradicts, and damaged data.
+        DataError: `path` is not a complete zip file, or has an array twice. The methods raise it where a key is
+            missing, a member is not a .npy file of rows of numbers, is encrypted or not compressed by numpy, its shape
+            contradicts its size, or its data is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,11 +87,11 @@ class NpzFile:
 
     @property
     def keys(self) -> set[str]:
-        """The names of the arrays."""
+        """Names of the arrays."""
         return set(self._members)
 
     def _open(self, key: str) -> tuple[IO[bytes], tuple[int, ...], bool, np.dtype[Any]]:
-        """A member, opened behind its header, with its shape, whether in column order, and its dtype."""
+        """Open a member after its header; return it with its shape, True for column order, and its dtype."""
         if key not in self._members:
             raise DataError("keys", f"an array {key!r}", sorted(self.keys), file=self.path)
         member = self._members[key]
@@ -113,7 +113,7 @@ class NpzFile:
         return stream, shape, fortran, dtype
 
     def header(self, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Shape and dtype of an array, without reading it."""
+        """Return shape and dtype of an array, without reading it."""
         _, shape, _, dtype = self._open(key)
         return shape, dtype.newbyteorder("=")
 
@@ -126,16 +126,16 @@ class NpzFile:
         return np.frombuffer(data, dtype=dtype).astype(dtype.newbyteorder("="), copy=False)
 
     def read(self, key: str) -> NDArray[Any]:
-        """A whole array, in C order."""
+        """Return a whole array, in C order."""
         stream, shape, fortran, dtype = self._open(key)
         array = self._read(stream, key, math.prod(shape), dtype)
         return np.ascontiguousarray(array.reshape(shape, order="F" if fortran else "C"))
 
     def chunks(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[NDArray[Any]]:
-        """The rows of an array, in order, as arrays of at most about `chunk_bytes` bytes each.
+        """Yield the rows of an array, in order, as arrays of at most about `chunk_bytes` bytes each.
 
-        An array in column order comes as one chunk, since no row of it lies in one piece, and is refused above
-        `CHUNK_BYTES`; the real files hold configurations in row order.
+        An array in column order is one chunk, since its rows are not contiguous, and is refused above `CHUNK_BYTES`;
+        the official files have configurations in row order.
         """
         stream, shape, fortran, dtype = self._open(key)
         if fortran:

@@ -1,18 +1,22 @@
-"""A new split of a collection by graph, which keeps model families together."""
+"""New splits of a collection by graph, with model families together."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from hlorank.config import ConfigError
-from hlorank.data.collection import Collection, Split
-from hlorank.files import DataError, read_json, write_json
+from pydantic import Field
+
+from hlorank.config import ConfigError, Section, Split, read_section
+from hlorank.data.collection import Collection
+from hlorank.files import DataError, write_json
 
 _log = logging.getLogger(__name__)
+
+Fold = Annotated[int, Field(ge=0, strict=True)]
 
 MIN_FOLDS = 3  # valid, test, and at least one to train on
 
@@ -29,8 +33,19 @@ _VARIANT = re.compile(
 )
 
 
+class SplitFile(Section):
+    """Content of a split file, which can be committed and edited: the folds of graphs by their name or model family."""
+
+    folds: int = Field(ge=MIN_FOLDS)
+    """Number of folds."""
+    collections: dict[str, dict[str, Fold]] = Field(default_factory=dict)
+    """Fold of each labelled graph of a collection, by the address of the collection."""
+    families: dict[str, Fold] = Field(default_factory=dict)
+    """Fold of each model family, for collections that are not in `collections`."""
+
+
 def family(name: str) -> str:
-    """The model family of a graph: graphs of one family must not lie on both sides of a split.
+    """Return the model family of a graph; graphs of one family must not be in two splits.
 
     Two names are of one family if they agree once these are removed, in any place and order:
 
@@ -41,7 +56,7 @@ def family(name: str) -> str:
     - phase (`train`, `test`, `eval`, `inference`);
     - case and separators: `unet_3d.4x4.bf16` and `unet3d` are one family.
 
-    Sizes of the model stay: `L-10_H-768_A-12` is another family than `L-12_H-768_A-12`. A name that is nothing but a
+    Sizes of the model stay: `L-10_H-768_A-12` is another family than `L-12_H-768_A-12`. A name that is only a
     hash of 32 digits, as in the official test files, is a family of its own.
     """
     text = name.lower()
@@ -52,14 +67,14 @@ def family(name: str) -> str:
 
 
 def make_folds(families: Mapping[str, str], folds: int) -> dict[str, int]:
-    """Deals graphs into folds, families together, with about as many graphs in each; the same on every call.
+    """Deal graphs into folds, families together, with about as many graphs in each; the same on every call.
 
     Args:
         families: the family of each graph.
-        folds: how many.
+        folds: number of folds.
 
     Raises:
-        ConfigError: fewer families than folds.
+        ConfigError: there are fewer families than folds.
     """
     from sklearn.model_selection import GroupKFold
 
@@ -76,17 +91,14 @@ def make_folds(families: Mapping[str, str], folds: int) -> dict[str, int]:
 def split_graphs(
     collection: Collection, families: Mapping[str, str], split_file: Path, folds: int, fold: int
 ) -> dict[str, Split]:
-    """The split of each graph: one fold is valid, the next one test, the others train.
+    """Return the split of each graph: one fold is valid, the next one test, the others are train.
 
-    The folds stand in a JSON file that can be committed and edited. It names them by graph, by model family, or both:
-    `{"folds": 5, "collections": {"layout:own:default": {"<graph>": 0, ...}}, "families": {"<family>": 0, ...}}`.
-    Families hold for every collection that does not stand under `collections`. Without them, such a collection is
-    dealt into folds and added to the file.
+    A collection that the split file lists neither by graph nor by family is dealt into folds and added to the file.
 
     Args:
-        collection: the address under which the file holds the folds of graphs.
+        collection: its address is the key of the folds of graphs in the file.
         families: the family of each graph with labels.
-        split_file: the file, read if it exists.
+        split_file: JSON file with the keys of `SplitFile`.
         folds: number of folds, at least 3.
         fold: the fold used as valid, 0..folds-1.
 
@@ -94,63 +106,34 @@ def split_graphs(
         ConfigError: there are fewer families than folds.
         DataError: the file does not fit `folds`, the graphs or their families.
     """
-    document = _read_split_file(split_file, folds)
-    collections, address = document.setdefault("collections", {}), str(collection)
-    fold_of: Mapping[str, int]
-    if address not in collections and "families" in document:
-        fold_of = _folds_of_families(document["families"], families, address, folds, split_file)
+    content = read_section(SplitFile, split_file) if split_file.exists() else SplitFile(folds=folds)
+    if content.folds != folds:
+        expected = f"{folds}; set data.local.folds to the number in the file, or delete the file to split again"
+        raise DataError("folds", expected, content.folds, file=split_file)
+    address = str(collection)
+    if address not in content.collections and content.families:
+        fold_of = {name: content.families.get(family) for name, family in families.items()}
+        if missing := sorted({families[name] for name, found in fold_of.items() if found is None}):
+            expected = f"a fold for each model family of {address}; add it to the file"
+            raise DataError("families", expected, f"none for {', '.join(missing)}", file=split_file)
+    elif address not in content.collections:
+        fold_of = {**make_folds(families, folds)}
+        content = content.model_copy(update={"collections": {**content.collections, address: fold_of}})
+        write_json(split_file, content.model_dump(exclude_unset=True))
+        _log.info("%s: dealt %s into %d folds; commit this file to keep them", split_file, address, folds)
     else:
-        if address not in collections:
-            collections[address] = make_folds(families, folds)
-            write_json(split_file, document)
-            _log.info("%s: dealt %s into %d folds; commit this file to keep them", split_file, address, folds)
-        fold_of = _folds_of_graphs(collections[address], families, address, folds, split_file)
-    splits: dict[int, Split] = {fold: "valid", (fold + 1) % folds: "test"}
+        fold_of = {**content.collections[address]}
+        _check_graphs(fold_of.keys(), families.keys(), address, split_file)
+    if wrong := [name for name, found in fold_of.items() if found not in range(folds)]:
+        raise DataError(address, f"folds in 0..{folds - 1}", f"{fold_of[wrong[0]]} for {wrong[0]}", file=split_file)
+    splits: dict[int | None, Split] = {fold: "valid", (fold + 1) % folds: "test"}
     return {name: splits.get(fold_of[name], "train") for name in families}
 
 
-def _read_split_file(split_file: Path, folds: int) -> dict[str, Any]:
-    document = read_json(split_file) if split_file.exists() else {"folds": folds}
-    named = document.keys() - {"folds"}
-    if "folds" not in document or not named <= {"collections", "families"}:
-        expected = "folds (a number), and collections or families (objects)"
-        raise DataError("keys", expected, sorted(document), file=split_file)
-    if document["folds"] != folds:
-        expected = f"{folds} (set data.local.folds to what the file says, or delete the file to split anew)"
-        raise DataError("folds", expected, document["folds"], file=split_file)
-    for key in sorted(named):
-        if not isinstance(document[key], dict):
-            raise DataError(key, "an object", document[key], file=split_file)
-    return document
-
-
-def _check_folds(key: str, fold_of: Mapping[str, Any], folds: int, split_file: Path) -> None:
-    if wrong := [name for name, fold in fold_of.items() if type(fold) is not int or not 0 <= fold < folds]:
-        raise DataError(key, f"folds in 0..{folds - 1}", f"{fold_of[wrong[0]]} for {wrong[0]}", file=split_file)
-
-
-def _folds_of_families(
-    fold_of: Mapping[str, Any], graphs: Mapping[str, str], address: str, folds: int, split_file: Path
-) -> dict[str, int]:
-    """The fold of each graph, from that of its family; the file may hold families that the collection lacks."""
-    _check_folds("families", fold_of, folds, split_file)
-    if missing := sorted(set(graphs.values()) - fold_of.keys()):
-        expected = f"a fold for each model family of {address} (add it to the file)"
-        raise DataError("families", expected, f"none for {', '.join(missing)}", file=split_file)
-    return {name: fold_of[family] for name, family in graphs.items()}
-
-
-def _folds_of_graphs(
-    fold_of: Any, graphs: Mapping[str, str], address: str, folds: int, split_file: Path
-) -> Mapping[str, int]:
-    """The fold of each graph; the file must hold these graphs and no others."""
-    if not isinstance(fold_of, dict):
-        raise DataError(address, "an object of graph: fold", fold_of, file=split_file)
-    _check_folds(address, fold_of, folds, split_file)
-    missing, unknown = sorted(set(graphs) - fold_of.keys()), sorted(fold_of.keys() - set(graphs))
-    if missing or unknown:
-        expected = "each labelled graph of data.local.root once (edit the file, or remove this entry to split anew)"
-        parts = (("missing", missing), ("unknown", unknown))
+def _check_graphs(listed: Set[str], graphs: Set[str], address: str, split_file: Path) -> None:
+    """Raise DataError unless the file lists these graphs and no others."""
+    if listed != graphs:
+        expected = "each labelled graph of data.local.root once; edit the file, or remove this entry to split again"
+        parts = (("missing", sorted(graphs - listed)), ("unknown", sorted(listed - graphs)))
         found = "; ".join(f"{word} graphs: {', '.join(names)}" for word, names in parts if names)
         raise DataError(address, expected, found, file=split_file)
-    return fold_of
