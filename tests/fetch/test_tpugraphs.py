@@ -378,7 +378,7 @@ def test_unofficial_collection(downloads: Path, output: Path, address: str) -> N
 
 @pytest.mark.parametrize("base_url", ["gs://bucket/v0", "no/such/folder"])
 def test_unusable_base_url(downloads: Path, output: Path, base_url: str) -> None:
-    with pytest.raises(ConfigError, match=rf"data\.tpugraphs\.base_url {base_url}: expected"):
+    with pytest.raises(ConfigError, match=rf"data\.tpugraphs\.base_url={base_url}: expected"):
         fetch(XLA, config(base_url), downloads, output)
 
 

@@ -128,15 +128,20 @@ def parse(
         raise ConfigError("\n".join(mistakes(section, values, prefix=prefix, registries=registries))) from None
 
 
-def read_section(section: type[SectionType], path: Path) -> SectionType:
+def read_section(section: type[SectionType], path: Path, remedy: str) -> SectionType:
     """Read a JSON file as a section.
+
+    Args:
+        section: the class of the content.
+        path: the file.
+        remedy: instruction to get a correct file, for the message.
 
     Raises:
         DataError: the file is missing, is not a JSON object, or has wrong keys; the message has all of them.
     """
     values = read_json(path)
     if wrong := mistakes(section, values):
-        raise DataError("keys", f"those of a {section.__name__}", "; ".join(wrong), file=path)
+        raise DataError("content", f"a {section.__name__}; {remedy}", "; ".join(wrong), file=path)
     return section.model_validate(values)
 
 
@@ -149,23 +154,6 @@ def mistakes(
     except ValidationError as error:
         return [_line(section, problem, prefix) for problem in error.errors(include_url=False)]
     return []
-
-
-def read_section(section: type[SectionType], path: Path, remedy: str) -> SectionType:
-    """Read a JSON file as a section.
-
-    Args:
-        section: the class of the content.
-        path: the file.
-        remedy: how to get a right file, for the message.
-
-    Raises:
-        DataError: the file is missing or is not JSON, or a key or value is wrong; all of them are named.
-    """
-    try:
-        return parse(section, read_json(path))
-    except ConfigError as error:
-        raise DataError("content", f"a {section.__name__}; {remedy}", error, file=path) from None
 
 
 def _line(section: type[Section], problem: ErrorDetails, prefix: str) -> str:

@@ -106,7 +106,9 @@ def split_graphs(
         ConfigError: there are fewer families than folds.
         DataError: the file does not fit `folds`, the graphs or their families.
     """
-    content = read_section(SplitFile, split_file) if split_file.exists() else SplitFile(folds=folds)
+    content = SplitFile(folds=folds)
+    if split_file.exists():
+        content = read_section(SplitFile, split_file, "edit the file, or delete it to split again")
     if content.folds != folds:
         expected = f"{folds}; set data.local.folds to the number in the file, or delete the file to split again"
         raise DataError("folds", expected, content.folds, file=split_file)

@@ -1,1 +1,1 @@
-"""Origins of collections: one module each."""
+"""Origins of collections, a module for each; `origins` maps their names to them."""

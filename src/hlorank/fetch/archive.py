@@ -1,4 +1,4 @@
-"""Safe extraction of tar archives from elsewhere."""
+"""Safe extraction of downloaded tar archives."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ def _refuse_unsafe(member: tarfile.TarInfo, target: Path) -> None:
 
 
 def extract(archive: Path, target: Path, wanted: Callable[[PurePosixPath], bool]) -> None:
-    """Extracts the wanted files of an uncompressed tar archive, each in one step, directly into a folder.
+    """Extract the wanted files of an uncompressed tar archive, each in one step, directly into a folder.
 
-    Nothing of a member but its bytes and its last name is used: no folders, modes, owners or dates. One unsafe
-    member, wanted or not, condemns the archive. A damaged header in the middle, which tarfile takes for the end,
-    is an error, too.
+    Only the bytes and the file name of a member are used: no folders, modes, owners or dates. The archive is refused if
+    any member is unsafe, wanted or not. A damaged header in the middle, which tarfile takes for the end, is an error.
 
     Args:
         archive: the tar file.
@@ -34,8 +33,8 @@ def extract(archive: Path, target: Path, wanted: Callable[[PurePosixPath], bool]
         wanted: chooses files by their path in the archive.
 
     Raises:
-        DataError: not a tar file, truncated, damaged, no or repeated wanted files, or a member that is a link, a
-            device, sparse, or lies outside the archive's root.
+        DataError: `archive` is not a tar file, is truncated or damaged, has no wanted files or one twice, or a member
+            is a link, a device, sparse, or outside the archive's root.
     """
     target.mkdir(parents=True, exist_ok=True)
     names: set[str] = set()

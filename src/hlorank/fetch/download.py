@@ -1,4 +1,4 @@
-"""Downloads that resume, retry, and are held to what was recorded at the first download."""
+"""Downloads that resume, retry, and are verified against the digest of the first download."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from hlorank.files import DataError, read_json, sha256_file, write_json
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 2**16
-"""Written at once; a dropped connection loses less than this."""
+"""Bytes written at a time; a dropped connection loses less than this."""
 BACKOFF_SECONDS = 1.0
-"""The wait before the first retry; each further failure doubles it."""
+"""Wait before the first retry; each further failure doubles it."""
 MAX_WAIT_SECONDS = 60.0
 
 _TRANSIENT_STATUS = {408, 425, 429, *range(500, 600)}
@@ -37,11 +37,11 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
 class DownloadError(RuntimeError):
-    """A download that failed for good: names the address, the reason and the remedy."""
+    """A download that failed finally; the message has the address, the reason and the remedy."""
 
 
 class _TransientError(Exception):
-    """A failed attempt that is worth another one, after `wait` seconds if that is known."""
+    """A failed attempt to repeat, after `wait` seconds if that is known."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -50,14 +50,14 @@ class _TransientError(Exception):
 
 @dataclass(frozen=True)
 class Digest:
-    """What identifies a file's content: its size in bytes and its SHA-256 in hexadecimal."""
+    """Identity of a file's content: its size in bytes and its SHA-256 in hexadecimal."""
 
     size: int
     sha256: str
 
     @classmethod
     def of(cls, path: Path) -> Digest:
-        """Measures a file."""
+        """Compute the digest of a file."""
         return cls(path.stat().st_size, sha256_file(path))
 
     def __str__(self) -> str:
@@ -65,19 +65,19 @@ class Digest:
 
 
 class Ledger:
-    """The digest of each file at its first download, by file name, in one JSON file.
+    """JSON file with the digest of each file at its first download, by file name.
 
-    Names carry no address: a mirror must give the same bytes.
+    Names have no address: a mirror must have the same bytes.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __getitem__(self, name: str) -> Digest | None:
-        """The recorded digest, None for a file never recorded.
+        """Return the recorded digest, None for a file never recorded.
 
         Raises:
-            DataError: the ledger is not JSON, or its entry is not a size and a SHA-256.
+            DataError: the ledger is not JSON, or the entry is not a size and a SHA-256.
         """
         entry = read_json(self.path).get(name) if self.path.exists() else None
         if entry is None:
@@ -92,10 +92,10 @@ class Ledger:
         write_json(self.path, {**entries, name: asdict(digest)})
 
     def verify(self, file: Path) -> Digest:
-        """Measures a file and holds it to what is recorded, if anything is.
+        """Compute the digest of a file, and compare it with the recorded one, if there is one.
 
         Raises:
-            DataError: they differ.
+            DataError: the digests differ.
         """
         recorded, digest = self[file.name], Digest.of(file)
         if recorded not in (None, digest):
@@ -110,12 +110,12 @@ class Ledger:
 
 
 def require_space(needs: Iterable[tuple[Path, int]]) -> None:
-    """Checks that the file systems of some paths, which need not exist yet, have that many bytes free.
+    """Check that the file systems of some paths, which need not exist yet, have enough bytes free.
 
     Paths on one file system need the sum.
 
     Raises:
-        OSError: (ENOSPC) names the path, the bytes needed and the bytes free.
+        OSError: (ENOSPC) a file system has too few bytes free; the message has the path, the bytes needed and free.
     """
     totals: dict[int, tuple[Path, int]] = {}
     for path, size in needs:
@@ -130,13 +130,13 @@ def require_space(needs: Iterable[tuple[Path, int]]) -> None:
 
 
 def _validator(response: requests.Response) -> str | None:
-    """What identifies a version of the file in If-Range: a strong ETag, else the modification date."""
+    """Return the identity of a version of the file for If-Range: a strong ETag, else the modification date."""
     etag = response.headers.get("ETag")
     return etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified")
 
 
 class _Partial:
-    """The bytes of a download so far, and beside them what is known of the file that they are the start of."""
+    """The bytes of a download so far, and next to them a record of the address, size and version of the whole file."""
 
     def __init__(self, url: str, target: Path) -> None:
         self.url = url
@@ -158,12 +158,12 @@ class _Partial:
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """Number of bytes so far."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     @property
     def headers(self) -> dict[str, str]:
-        """The request headers for the bytes that are missing."""
+        """Request headers for the missing bytes."""
         headers = {"Accept-Encoding": "identity"}  # ranges and lengths count the bytes of the file itself
         if self.total is not None and self.size:
             headers["Range"] = f"bytes={self.size}-"
@@ -172,21 +172,21 @@ class _Partial:
         return headers
 
     def discard(self) -> None:
-        """Forgets everything."""
+        """Remove the bytes and the record."""
         self.path.unlink(missing_ok=True)
         self._state.unlink(missing_ok=True)
         self.total = self._validator = None
 
     def restart(self, response: requests.Response) -> None:
-        """Begins anew with a response that holds the whole file."""
-        self.discard()  # first the bytes: they must never stand beside another version's state
+        """Start again with a response that has the whole file."""
+        self.discard()  # first the bytes, so that they are never next to the record of another version
         length = response.headers.get("Content-Length")
         if length is not None:
             self.total, self._validator = int(length), _validator(response)
             write_json(self._state, {"url": self.url, "total": self.total, "validator": self._validator})
 
     def continued_by(self, response: requests.Response) -> bool:
-        """Whether a partial response holds the bytes that follow, of the same version of the file."""
+        """Return True if a partial response has the bytes that follow, of the same version of the file."""
         found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         return (
             found is not None
@@ -195,7 +195,7 @@ class _Partial:
         )
 
     def finish(self) -> None:
-        """Moves the complete file to its place."""
+        """Rename the complete file to its target."""
         self.path.replace(self.target)
         self.discard()
 
@@ -212,7 +212,7 @@ def _attempt(
     session: requests.Session, partial: _Partial, timeout: float, unpack_to: Path | None, bar: Progress, task: TaskID
 ) -> None:
     if partial.total is not None and partial.size == partial.total:
-        return  # killed between the last byte and the rename
+        return  # an earlier call was killed between the last byte and the rename
     with session.get(partial.url, headers=partial.headers, stream=True, timeout=timeout) as response:
         status = response.status_code
         stale = status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
@@ -240,23 +240,23 @@ def _attempt(
 
 
 def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to: Path | None = None) -> None:
-    """Downloads a file over HTTP; does nothing if it is already there.
+    """Download a file over HTTP; do nothing if it exists.
 
-    The bytes so far stand in `<target>.partial`, and a later call continues there if the server still has the same
-    version of the file (RFC 9110, 14.2 Range and 13.1.5 If-Range); `target` appears only complete. Dropped
-    connections and the answers 408, 425, 429 and 5xx are retried with exponential backoff, or after the server's
+    The bytes so far are in `<target>.partial`, and a later call continues there if the server still has the same
+    version of the file (RFC 9110, 14.2 Range and 13.1.5 If-Range); `target` appears only when it is complete. Dropped
+    connections and the status codes 408, 425, 429 and 5xx are retried with exponential backoff, or after the server's
     Retry-After, at most MAX_WAIT_SECONDS each.
 
     Args:
         url: the http(s) address.
         target: the file; its folder is created.
-        retries: failures in a row, without a byte gained, after which to give up.
-        timeout: seconds to wait for a connection, and for each piece of the answer.
-        unpack_to: a path whose file system must have room for the file's size a second time.
+        retries: consecutive failures without a byte gained after which the download stops.
+        timeout: time limit in seconds for a connection, and for each piece of the response.
+        unpack_to: a path whose file system must have the file's size free a second time.
 
     Raises:
         DownloadError: the server refuses (404 and others), or the retries are used up.
-        OSError: too little disk space, or the file cannot be written.
+        OSError: there is too little disk space, or the file cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = _Partial(url, target)

@@ -34,14 +34,15 @@ class HloConfig(Section):
 
 
 def fetch(collection: Collection, config: HloConfig, output: Path) -> None:
-    """Converts protobufs into `<output>/<split>/<graph>.npz`.
+    """Convert protobufs to `<output>/<split>/<graph>.npz`.
 
-    `config.root` holds either the dataset's tree, `layout/<source>/<search>/<split>/*.pb` or
-    `tile/<source>/<split>/*.pb`, or a flat folder, whose files all go to `config.split`. A re-run converts again and
-    removes files that have no protobuf any more. Dumps with nothing to configure are left out with a notice.
+    `config.root` is either the dataset's tree, `layout/<source>/<search>/<split>/*.pb` or `tile/<source>/<split>/*.pb`,
+    or a flat folder, whose files all go to `config.split`. A re-run converts again and removes files without a
+    protobuf. Dumps with nothing to configure are left out with a notice.
 
     Raises:
-        DataError: no protobufs, two of one name, one that breaks its contract, or nothing to configure in any.
+        DataError: there are no protobufs, two have one name, one breaks its contract, or none has anything to
+            configure.
     """
     sources = _find(resolve_path(config.root), collection, config.split)
     for files in sources.values():
@@ -52,7 +53,7 @@ def fetch(collection: Collection, config: HloConfig, output: Path) -> None:
     for source, split in track(jobs, "Converting", console=console, disable=not sys.stderr.isatty()):
         try:
             written.update(convert(source, output / split, collection.kind, extra=config.extra))
-        except NothingToConfigureError as error:  # as most of what a compiler dumps beside the user's own program
+        except NothingToConfigureError as error:  # most dumps of a compiler are not the user's program
             _log.warning("left out: %s", error)
     if not written:
         raise DataError("data.hlo.root", "a program to configure", f"none in {len(jobs)} protobufs", file=config.root)
@@ -61,12 +62,12 @@ def fetch(collection: Collection, config: HloConfig, output: Path) -> None:
 
 
 def _find(root: Path, collection: Collection, split: Split) -> Mapping[Split, list[Path]]:
-    """The protobufs of each split, in the dataset's tree below `root` or `root`/pb, else those right in `root`."""
+    """Return the protobufs of each split, in the dataset's tree in `root` or `root`/pb, else directly in `root`."""
     for tree in (root, root / "pb"):
-        folders = {one: proto_files(tree / collection.path / one) for one in SPLITS}
+        folders = {name: proto_files(tree / collection.path / name) for name in SPLITS}
         if any(folders.values()):
             return folders
     if flat := proto_files(root):
         return {split: flat}
-    expected = f"*.pb files, there or in {collection.path}/<{'|'.join(SPLITS)}>, also below pb/"
+    expected = f"*.pb files, there or in {collection.path}/<{'|'.join(SPLITS)}>, also in pb/"
     raise DataError("data.hlo.root", expected, "none" if root.is_dir() else "no such folder", file=root)

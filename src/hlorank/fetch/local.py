@@ -1,4 +1,4 @@
-"""Origin `local`: a user's own npz tree, validated and copied, optionally split anew by graph."""
+"""Origin `local`: a user's own npz tree, validated and copied, optionally with new splits by graph."""
 
 from __future__ import annotations
 
@@ -52,22 +52,22 @@ class LocalConfig(Section):
 
 
 def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
-    """Copies one collection of a user's tree into `<output>/<split>/`, each file validated first.
+    """Copy one collection of a user's tree to `<output>/<split>/`, each file validated first.
 
-    Extra features and the measurement's sidecar, where they lie beside a graph, come with it. A re-run copies only
-    what changed, and removes files that the tree no longer has. With `config.split_file` the graphs are split anew
-    (`split_graphs`), by the model family that the sidecar or else the name says; those whose labels are withheld are
-    then all in test. Only then may the files lie without splits, as `hlorank collect` leaves them.
+    Extra features and the measurement's sidecar next to a graph are copied too. A re-run copies only changed files, and
+    removes files that the tree no longer has. With `config.split_file` the graphs get new splits (`split_graphs`) by
+    model family, which is in the sidecar or else in the name; those with withheld labels are then all in test. Only
+    then may the files have no splits, as `hlorank collect` writes them.
 
     Raises:
-        ConfigError: the tree lies where fetch writes, or the folds are out of range.
-        DataError: no such collection, one message for all invalid files, a graph in two splits that are split anew,
-            or a split file that does not fit.
+        ConfigError: the tree is in the folder that fetch writes, or the other way round.
+        DataError: there is no such collection, files are invalid (one message for all), a graph with a new split is in
+            two splits of the tree, or the split file does not fit.
     """
-    folder, sources = _find(resolve_path(config.root), collection, split_anew=config.split_file is not None)
+    folder, sources = _find(resolve_path(config.root), collection, new_splits=config.split_file is not None)
     target = output.resolve()
     if target.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(target):
-        raise ConfigError(f"data.local.root = {config.root}: fetch writes to {output}; keep your own files elsewhere")
+        raise ConfigError(f"data.local.root={config.root}: expected a folder other than {output}, which fetch writes")
     withheld = _validate(sources, collection, folder)
     if config.split_file is not None:
         _check_unique(sources, folder)
@@ -76,11 +76,11 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
         splits = split_graphs(collection, labelled, split_file, config.folds, config.fold)
         sources = {path: splits.get(path.stem, "test") for path in sources}
     copies = {output / split / path.name: path for path, split in sources.items()}
-    for beside in (extra_path, sidecar_path):
-        copies |= {beside(copy): file for copy, path in list(copies.items()) if (file := beside(path)).is_file()}
+    for path_of in (extra_path, sidecar_path):
+        copies |= {path_of(copy): file for copy, path in list(copies.items()) if (file := path_of(path)).is_file()}
     for copy in _progress(copies, "Copying"):
         if not (copy.is_file() and filecmp.cmp(copies[copy], copy, shallow=False)):
-            # Not a link: DVC may protect or replace what lies in its output folders.
+            # Not a link: DVC may protect or replace files in its output folders.
             with atomic_path(copy) as temporary:
                 shutil.copyfile(copies[copy], temporary)
     remove_stale(output, copies.keys())
@@ -92,25 +92,25 @@ def _progress(paths: Iterable[Path], description: str) -> Iterable[Path]:
     return track(paths, description, console=Console(stderr=True), disable=not sys.stderr.isatty())
 
 
-def _find(root: Path, collection: Collection, *, split_anew: bool) -> tuple[Path, dict[Path, Split]]:
-    """The collection's folder, below `root` or `root`/npz, and its files with their splits in the tree."""
+def _find(root: Path, collection: Collection, *, new_splits: bool) -> tuple[Path, dict[Path, Split]]:
+    """Return the collection's folder, in `root` or `root`/npz, and its files with their splits in the tree."""
     for tree in (root, root / "npz"):
         files = {path: split for split in SPLITS for path in graph_files(tree, collection, split)}
-        if not files and split_anew:
-            files = dict.fromkeys(graph_files(tree, collection, None), "test")  # until they are split
+        if not files and new_splits:
+            files = dict.fromkeys(graph_files(tree, collection, None), "test")  # until they get splits
         if files:
             return tree / collection.path, files
     patterns = ("layout/*/*", "tile/*", "npz/layout/*/*", "npz/tile/*")
     present = [str(path.relative_to(root)) for pattern in patterns for path in sorted(root.glob(pattern))]
-    expected = f"npz files in {collection.path}/<{'|'.join(SPLITS)}>, there or below npz/"
-    if split_anew:
-        expected += f", or right in {collection.path}"
+    expected = f"npz files in {collection.path}/<{'|'.join(SPLITS)}>, there or in npz/"
+    if new_splits:
+        expected += f", or directly in {collection.path}"
     found = ", ".join(present) or ("no collection" if root.is_dir() else "no such folder")
     raise DataError("data.local.root", expected, found, file=root)
 
 
 def _validate(files: Iterable[Path], collection: Collection, folder: Path) -> set[Path]:
-    """Reads every file, and returns those whose labels are withheld; all invalid ones are reported together."""
+    """Read every file and return those with withheld labels; all invalid ones are reported together."""
     withheld, errors = set(), []
     for path in _progress(files, "Validating"):
         try:
@@ -131,4 +131,4 @@ def _validate(files: Iterable[Path], collection: Collection, folder: Path) -> se
 def _check_unique(files: Iterable[Path], folder: Path) -> None:
     repeated = [name for name, count in Counter(path.stem for path in files).items() if count > 1]
     if repeated:
-        raise DataError("graph names", "each in one split of the tree, to split anew", ", ".join(repeated), file=folder)
+        raise DataError("graph names", "each in one split of the tree", ", ".join(repeated), file=folder)

@@ -1,7 +1,7 @@
 """Origin `tpugraphs`: the official archives, from a server, from a folder, or already unpacked.
 
 The official server publishes neither sizes nor checksums, so both are recorded at the first download
-(`archives.json` beside the archives) and hold from then on, for mirrors and folders as well.
+(`archives.json` next to the archives) and checked from then on, for mirrors and folders as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COLLECTIONS = (
 )
 LICENSE = "LICENSE"
 MANIFEST = "MANIFEST.json"
-"""In the collection's folder: the files of each split that stands there complete, and what they came from."""
+"""File in the collection's folder with the files of each complete split, and the digest of their archive."""
 _TREES = ("npz", "npz_all/npz", "npz_all", ".")
 
 
@@ -70,9 +70,9 @@ class _Content:
 
 
 class _Unpacked:
-    """The folder of a collection, where each split is either complete and in the manifest, or absent from it.
+    """Folder of a collection, in which each split is either complete and in the manifest, or absent from it.
 
-    What the manifest says is checked, not believed: the folder is also DVC's, and other origins write it, too.
+    The files are checked against the manifest, as DVC and other origins write this folder too.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -86,7 +86,7 @@ class _Unpacked:
             return {}
 
     def intact(self, split: str) -> _Content | None:
-        """The split's content, if it stands there exactly as it was written."""
+        """Return the split's content if its files are exactly those of the manifest, else None."""
         match self._entries().get(split):
             case {"archive": str() | None as archive, "files": dict(files)}:
                 folder = self.folder / split
@@ -96,7 +96,7 @@ class _Unpacked:
         return None
 
     def discard(self, split: str) -> None:
-        """Removes a split, first from the manifest."""
+        """Remove a split, first from the manifest."""
         entries = self._entries()
         if entries.pop(split, None) is not None:
             write_json(self._manifest, entries)
@@ -104,7 +104,7 @@ class _Unpacked:
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """An empty folder on the same file system, outside of what DVC hashes, removed afterwards."""
+        """Yield an empty folder on the same file system, outside of what DVC hashes, and remove it afterwards."""
         folder = self.folder.with_name(f".{self.folder.name}.partial")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -114,7 +114,7 @@ class _Unpacked:
             shutil.rmtree(folder, ignore_errors=True)
 
     def publish(self, split: str, staged: Path, content: _Content) -> None:
-        """Puts a staged folder in a split's place; killed at any point, the manifest never vouches for a mixture."""
+        """Replace a split by a staged folder; after a kill at any point the manifest never lists a mixture."""
         self.discard(split)
         self.folder.mkdir(parents=True, exist_ok=True)
         staged.rename(self.folder / split)
@@ -122,7 +122,7 @@ class _Unpacked:
 
 
 def _hash_sound(folder: Path, source: Path) -> dict[str, str]:
-    """SHA-256 of each npz file by name, after a check of the checksums inside of it."""
+    """Return the SHA-256 of each npz file by name, after a check of the checksums in the file."""
     hashes = {}
     silent = not sys.stderr.isatty()
     for path in track(sorted(folder.iterdir()), f"check {source.name}", console=Console(stderr=True), disable=silent):
@@ -191,7 +191,7 @@ class _Fetch:
         return recorded is None or recorded.sha256 == content.archive
 
     def _download(self, name: str) -> Path:
-        """The downloaded file, verified against the ledger; a kept file that fails is downloaded again."""
+        """Return the downloaded file, verified against the ledger; a kept file that fails is downloaded again."""
         path = self.downloads / name
         recorded = self.ledger[name]
         if path.exists() and recorded is not None and (found := Digest.of(path)) != recorded:
@@ -217,7 +217,7 @@ class _Fetch:
         with self.unpacked.staging() as staged:
             extract(archive, staged, lambda path: path.suffix == ".npz" and path.parent.parts[-len(inside) :] == inside)
             files = _hash_sound(staged, archive)
-            self.ledger[archive.name] = digest  # only of an archive that proved sound
+            self.ledger[archive.name] = digest  # only of an archive that is intact
             self.unpacked.publish(split, staged, _Content(digest.sha256, files))
 
     def _tree(self, folder: Path, split: str) -> Path:
@@ -249,34 +249,34 @@ class _Fetch:
 
 
 def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None:
-    """Brings splits of an official collection into `output/<split>/<graph>.npz`, with the dataset's LICENSE.
+    """Write splits of an official collection to `output/<split>/<graph>.npz`, with the dataset's LICENSE.
 
-    A second call verifies what is there and fetches nothing; a call after a kill at any point ends in the same
-    files. Splits that are not configured are removed. Calls that share `downloads` wait for each other.
+    A second call verifies the files and fetches nothing; a call after a kill at any point ends in the same files.
+    Splits that are not configured are removed. Calls that share `downloads` wait for each other.
 
     Args:
         collection: one of COLLECTIONS.
-        config: address, splits, and how to download.
-        downloads: folder of archives, partial downloads and the ledger `archives.json`.
+        config: address, splits and settings of the download; its folder `downloads` also has the ledger
+            `archives.json`.
         output: the collection's folder, such as data/raw/layout/xla/default.
 
     Raises:
-        ConfigError: another collection, an unknown split, a value out of range, or an address that is neither http(s)
-            nor another folder.
+        ConfigError: the collection is not an official one, or the address is neither http(s) nor a folder other than
+            `output`.
         DownloadError: the server refuses, or the retries are used up.
         DataError: an archive or a file is damaged or unsafe, is missing in a folder, or differs from the ledger.
-        OSError: (ENOSPC) too little disk space.
+        OSError: (ENOSPC) there is too little disk space.
     """
     if str(collection) not in COLLECTIONS:
-        raise ConfigError(f"collection {collection}: origin tpugraphs has {', '.join(COLLECTIONS)}")
+        raise ConfigError(f"collection={collection}: expected one of {', '.join(COLLECTIONS)} with data=tpugraphs")
     downloads, output = resolve_path(config.downloads).resolve(), output.resolve()
     is_url = re.match(r"https?://", config.base_url) is not None
     folder = resolve_path(config.base_url).resolve()
     if not is_url and not folder.is_dir():
-        raise ConfigError(f"data.tpugraphs.base_url {config.base_url}: expected an http(s) address or a folder")
+        raise ConfigError(f"data.tpugraphs.base_url={config.base_url}: expected an http(s) address or a folder")
     if output in [folder / tree / collection.path for tree in _TREES]:
         raise ConfigError(
-            f"data.tpugraphs.base_url {config.base_url}: expected a folder other than the output {output}"
+            f"data.tpugraphs.base_url={config.base_url}: expected a folder other than the output {output}"
         )
     downloads.mkdir(parents=True, exist_ok=True)
     with FileLock(downloads / ".lock"):

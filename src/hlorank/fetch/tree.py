@@ -1,4 +1,4 @@
-"""The folder of one collection that every origin fills: `<output>/<split>/<graph>.npz`."""
+"""Folder of one collection that every origin writes: `<output>/<split>/<graph>.npz`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hlorank.data.collection import SPLITS
 
 
 def remove_stale(output: Path, keep: Collection[Path]) -> None:
-    """Removes graphs of an earlier fetch, and files that a kill left half-written, from a collection's folder.
+    """Remove graphs of an earlier fetch, and files that a kill left half-written, from a collection's folder.
 
-    Only npz, json and partial files right in the split folders are touched, so that a wrong `output` costs nobody their
-    other files.
+    Only npz, json and partial files directly in the split folders are removed, so that other files survive a wrong
+    `output`.
 
     Args:
         output: the collection's folder.
-        keep: the files below it that stay.
+        keep: the files in it to keep.
     """
     for split in SPLITS:
         for path in (output / split).glob("*"):

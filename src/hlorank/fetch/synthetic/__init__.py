@@ -1,7 +1,7 @@
 """Origin `synthetic`: seeded graphs with an analytic runtime, for tests and scale simulations.
 
-Every graph has a generator of its own, from seed, collection, split and index: a repeated or resumed run, or one with
-another number of graphs, writes the same bytes for each graph.
+Every graph has a random generator of its own, from seed, collection, split and index: a repeated or resumed run, or one
+with another number of graphs, writes the same bytes for each graph.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from hlorank.fetch.synthetic.tiles import MAX_NODES as MAX_KERNEL_NODES
 from hlorank.fetch.synthetic.tiles import MIN_NODES as MIN_KERNEL_NODES
 from hlorank.fetch.synthetic.tiles import tile_kernel, tile_runtime
 from hlorank.fetch.tree import remove_stale
-from hlorank.files import DataError, fingerprint, read_json, write_json
+from hlorank.files import DataError, code_digest, fingerprint, read_json, write_json
 
 __all__ = ["SyntheticConfig", "draw_graph", "fetch", "layout_graph", "layout_runtime", "tile_kernel", "tile_runtime"]
 
 logger = logging.getLogger(__name__)
 
-# Raise it whenever the same settings give other graphs: files of an older generator are then written anew.
-_GENERATOR = 2
 _SETTINGS_FILE = "synthetic.json"
+_CODE = ("hlorank.fetch.synthetic", "hlorank.data")
 # Real kernels have some hundreds of configurations where graphs have thousands.
 _TILE_SHARE = 8
 
@@ -70,10 +69,10 @@ class SyntheticConfig(Section):
 
 
 def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None:
-    """Writes the collection's graphs as `<output>/<split>/synthetic_<split>_<index>.npz`.
+    """Write the collection's graphs as `<output>/<split>/synthetic_<split>_<index>.npz`.
 
-    Complete files of an earlier run with the same settings are kept; all other files of the splits are removed. The
-    settings lie beside them in synthetic.json. Labels of the test split are not withheld.
+    Complete files of an earlier run with the same settings and code are kept; all other files of the splits are
+    removed. The settings are in synthetic.json next to the splits. Labels of the test split are not withheld.
 
     Args:
         collection: layout:synthetic:<search> or tile:synthetic.
@@ -82,8 +81,7 @@ def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None
         output: the collection's folder.
 
     Raises:
-        ConfigError: a source other than `synthetic`, as generated data is always labelled so; or settings out of
-            range.
+        ConfigError: the collection has a source other than `synthetic`, which all generated data has.
     """
     _check(collection)
     settings = _settings(collection, config)
@@ -107,7 +105,7 @@ def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None
 
 
 def draw_graph(collection: Collection, config: SyntheticConfig, split: Split, index: int) -> MeasuredGraph:
-    """One graph of a synthetic collection, the same whenever and wherever it is drawn."""
+    """Draw one graph of a synthetic collection; equal arguments give equal graphs."""
     rng = np.random.default_rng(int(fingerprint([config.seed, str(collection), split, index]), 16))
     name = _name(split, index)
     if collection.search is None:
@@ -136,9 +134,9 @@ def _log_uniform(rng: np.random.Generator, low: int, high: int) -> int:
 
 
 def _settings(collection: Collection, config: SyntheticConfig) -> dict[str, object]:
-    """What the content of each graph depends on: everything but how many there are."""
+    """Return everything that the content of each graph depends on: the settings except the numbers, and the code."""
     plain = {key: value for key, value in config.model_dump(mode="json").items() if key not in SPLITS}
-    return {"collection": str(collection), "generator": _GENERATOR, **plain}
+    return {"collection": str(collection), "code": code_digest(*_CODE), **plain}
 
 
 def _check(collection: Collection) -> None:

@@ -1,8 +1,8 @@
 """Layout graphs with the statistics of real ones: a backbone of convolutions or dots in a mass of elementwise work.
 
-What the real graphs show, and this generator keeps: about 1.6 edges a node, most of them short and some as long as
+Properties of real graphs that this generator keeps: about 1.6 edges a node, most of them short and some as long as
 the computation; a few hub nodes (tuples) with hundreds of neighbours; several computations of very different sizes;
-and configurable nodes in tight clusters, so that only some tens of percent of the nodes lie within three edges of one.
+and configurable nodes in tight clusters, so that only some tens of percent of the nodes are within three edges of one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WIDTHS = (32, 64, 96, 128, 192, 256, 384, 512)
 
 
 def default_configurable_nodes(nodes: int) -> int:
-    """As many configurable nodes as real graphs of this size have.
+    """Return the number of configurable nodes that real graphs of this size have.
 
     A power law through 38 of 490, 56 of 1,096, 56 of 2,774 and 62 of 3,163 nodes, between 2 and 7.7 percent;
     fewer in smaller graphs than real ones, as the neighbourhood of one cluster would fill them.
@@ -44,27 +44,25 @@ def default_configurable_nodes(nodes: int) -> int:
 
 
 def build_graph(rng: Generator, nodes: int, configurable_nodes: int | None) -> tuple[Graph, Int64]:
-    """Draws a layout graph.
+    """Draw a layout graph.
 
     Args:
-        rng: the source of every choice.
+        rng: random generator of every choice.
         nodes: the exact number of nodes, at least 50.
-        configurable_nodes: their exact number, at most a sixth of the nodes; None asks for a realistic one. With 2 to
-            8 percent, 5-20 / 9-34 / 12-48 percent of the nodes lie within 1 / 2 / 3 edges of one.
+        configurable_nodes: their exact number, at most a sixth of the nodes; None is a realistic one. With 2 to 8
+            percent, 5-20 / 9-34 / 12-48 percent of the nodes are within 1 / 2 / 3 edges of one.
 
     Returns:
         The graph, and the (configurable nodes,) int64 ids of its convolutions, dots and reshapes.
 
     Raises:
-        ConfigError: too few nodes, or too many or no configurable ones.
+        ConfigError: more than a sixth of the nodes are to be configurable.
     """
     wanted = default_configurable_nodes(nodes) if configurable_nodes is None else configurable_nodes
-    if nodes < MIN_NODES:
-        raise ConfigError(f"synthetic graph: {nodes} nodes; ask for at least {MIN_NODES}")
-    if not 1 <= wanted <= nodes // 6:
+    if wanted > nodes // 6:
         raise ConfigError(
-            f"synthetic graph: {wanted} configurable nodes of {nodes} nodes; ask for 1 to {nodes // 6}, or raise "
-            "min_nodes"
+            f"data.synthetic.configurable_nodes={wanted}: expected at most {nodes // 6}, a sixth of the {nodes} nodes "
+            "of a graph; or raise data.synthetic.min_nodes"
         )
     sizes = _block_sizes(rng, nodes)
     program = Program()
@@ -87,7 +85,7 @@ def _block_sizes(rng: Generator, nodes: int) -> Int64:
 
 
 def _assign_clusters(rng: Generator, sizes: Int64, configurable_nodes: int) -> list[list[int]]:
-    """Sizes of the clusters of configurable nodes in each block, in proportion to the blocks.
+    """Return the sizes of the clusters of configurable nodes in each block, in proportion to the blocks.
 
     The more of the nodes are configurable, the larger the clusters: their neighbourhoods then overlap, as in the
     small real graphs, and the share of nodes near a configurable one stays bounded.
@@ -121,11 +119,11 @@ class _Block:
         return self._end - len(self._program) - 1  # the root tuple takes one
 
     def fill(self, clusters: list[int], callee: int | None) -> int:
-        """Adds the block's nodes.
+        """Add the block's nodes.
 
         Args:
             clusters: sizes of its clusters of configurable nodes.
-            callee: the root of an earlier computation that this one calls.
+            callee: root of an earlier computation that this one calls.
 
         Returns:
             The root of this computation.
@@ -145,11 +143,11 @@ class _Block:
         return self._program.close(self._start)
 
     def _spare(self, clusters: list[int]) -> int:
-        """Nodes left after the clusters still to come."""
+        """Return the number of nodes that remain after these clusters."""
         return self._left - sum(2 * cluster + _BIAS_NODES + _TAIL_NODES for cluster in clusters)
 
     def _cluster(self, activation: int, size: int) -> int:
-        """A tight chain of `size` configurable nodes: a unit of one, two or three after the other."""
+        """Add a tight chain of `size` configurable nodes, in units of one, two or three, and return its last node."""
         while size:
             unit = min(size, 3)
             activation = self._convolution(activation, unit) if self._convolutional else self._dot(activation, unit)
@@ -157,7 +155,7 @@ class _Block:
         return activation
 
     def _layout(self, rank: int) -> Shape | None:
-        """The compiler's default: row-major in most cases, and not always the best."""
+        """Draw the compiler's default layout: row-major in most cases, and not always the best."""
         return tuple(self._rng.permutation(rank).tolist()) if self._rng.random() < 0.3 else None
 
     def _weights(self, dims: Shape, reshaped: bool) -> int:
@@ -208,7 +206,7 @@ class _Block:
         return self._program.add("add", dims, [activation, self._broadcast(bias, dims)], element=self._element)
 
     def _work(self, activation: int, nodes: int) -> int:
-        """Continues the backbone by `nodes` nodes: elementwise operations, skips and normalisations."""
+        """Continue the backbone by `nodes` nodes: elementwise operations, skips and normalizations."""
         add, element, rng = self._program.add, self._element, self._rng
         dims = self._program.dims[activation]
         skips = self._skips.setdefault(dims, [])
@@ -243,7 +241,7 @@ class _Block:
         return activation
 
     def _update(self, state: int) -> None:
-        """An optimizer's update of one weight, as most nodes of a training graph are; at most what is left."""
+        """Add an optimizer's update of one weight, as in most nodes of a training graph, within the nodes left."""
         add, rng = self._program.add, self._rng
         dims: Shape = (int(rng.choice(_WIDTHS)),) * int(rng.integers(1, 3))
         history = [add("get-tuple-element", dims, [state]) for _ in range(min(3, self._left))]

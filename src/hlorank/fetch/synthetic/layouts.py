@@ -9,8 +9,6 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from hlorank.config import ConfigError
-from hlorank.data.collection import SEARCHES
 from hlorank.data.graph import (
     LAYOUT_DIMS,
     LAYOUT_VALUES,
@@ -33,7 +31,7 @@ _ROWS_PER_SIGNATURE = 8
 _BATCH = 1024
 _GENERATIONS = 16
 _ELITE = 0.25
-# The search from the default configuration changes this share of the nodes at once, but about three at least.
+# The search from the default configuration changes this share of the nodes at once, but on average three or more.
 _MUTATED, _MUTATIONS = 0.02, 3.0
 _BARREN_BATCHES = 8
 
@@ -48,14 +46,14 @@ def layout_graph(
     noise: float,
     name: str = "synthetic",
 ) -> MeasuredGraph:
-    """Draws a graph with measured layout configurations.
+    """Draw a graph with measured layout configurations.
 
     Args:
-        rng: the source of every choice.
-        nodes: the number of nodes, at least 50.
-        configurable_nodes: their number; None asks for as many as real graphs have.
+        rng: random generator of every choice.
+        nodes: number of nodes, at least 50.
+        configurable_nodes: their number; None places as many as real graphs have.
         configurations: their number, repeated ones included.
-        search: `random` draws each configuration anew: a share of the nodes, itself drawn from 0..1, gets random
+        search: `random` draws each configuration alone: a share of the nodes, itself drawn from 0..1, gets random
             layouts. `default` starts at the default configuration (all -1) and evolves it: each generation changes
             a few nodes of configurations among the fastest quarter so far.
         repeated: share of the configurations that repeat another one exactly; more if the graph has too few.
@@ -66,12 +64,8 @@ def layout_graph(
         The graph; runtimes in ns are `layout_runtime` times noise, rounded.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: there are more configurable nodes than a graph of this size can have.
     """
-    if search not in SEARCHES:
-        raise ConfigError(f"synthetic graph: search {search!r}; choose one of {', '.join(SEARCHES)}")
-    if configurations < 1:
-        raise ConfigError(f"synthetic graph: {configurations} configurations; ask for at least 1")
     graph, node_ids = build_graph(rng, nodes, configurable_nodes)
     space = _draw_space(rng, graph, node_ids)
     distinct = max(1, configurations - round(repeated * configurations))
@@ -84,13 +78,13 @@ def layout_graph(
 
 
 def measure(rng: Generator, runtime: Float64, noise: float) -> Int64:
-    """Measurements of runtimes: times log-normal noise, as whole ns of at least 1."""
+    """Return measurements: runtimes times log-normal noise, in whole ns of at least 1."""
     return np.maximum(np.rint(runtime * np.exp(rng.normal(0.0, noise, runtime.shape))), 1).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class _Space:
-    """The rows that each configurable node may take.
+    """Rows that each configurable node may take.
 
     Attributes:
         codebook: (U, 18) int8 in lexicographic order; row 0 is the default, all -1.
@@ -102,7 +96,7 @@ class _Space:
 
 
 def _draw_space(rng: Generator, graph: Graph, node_ids: Int64) -> _Space:
-    """Draws a few rows for each opcode and ranks: full permutations of the ranks, padded with -1."""
+    """Draw a few rows for each opcode and ranks: full permutations of the ranks, padded with -1."""
     ranks = (graph.node_feat[:, DIMS : DIMS + LAYOUT_DIMS] > 0).sum(axis=1)
     operands = Operands.of(graph, node_ids)
     has_kernel = graph.node_opcode[node_ids] == OPCODES["convolution"]
@@ -122,9 +116,9 @@ def _draw_space(rng: Generator, graph: Graph, node_ids: Int64) -> _Space:
 
 
 def _explore(rng: Generator, model: RuntimeModel, space: _Space, wanted: int, search: str) -> tuple[Codes, Float64]:
-    """Finds up to `wanted` distinct configurations, the default first, and their runtimes.
+    """Find up to `wanted` distinct configurations, the default first, and their runtimes.
 
-    Both searches propose batches and keep what is new; they differ in what they start from and how much they change.
+    Both searches propose batches and keep new configurations; they differ in their parents and in the changes to them.
     """
     count, choices = space.options.shape
     found = np.zeros((wanted, count), dtype=space.options.dtype)
@@ -154,7 +148,7 @@ def _explore(rng: Generator, model: RuntimeModel, space: _Space, wanted: int, se
 
 
 def _compact(node_ids: Int64, codebook: NDArray[np.int8], codes: Codes, order: Int64) -> LayoutConfigurations:
-    """The configurations in this order, with a codebook of the rows in use, as a reader of the file finds them."""
+    """Return the configurations in this order, with a codebook of the rows in use, as a reader of the file does."""
     used = np.zeros(len(codebook), dtype=bool)
     used[codes] = True
     rank = (np.cumsum(used) - 1).astype(np.min_scalar_type(int(used.sum()) - 1))

@@ -1,4 +1,4 @@
-"""Programs under construction: nodes with shapes and operands, and the official features that follow from them."""
+"""Programs under construction: nodes with shapes and operands, and their official features."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _EMPTY_PRODUCTS = [28, 44, 52, 60, 68, 76, 84, 112, 116, 120, 124, 128, 132]
 
 
 def row_major(rank: int) -> Shape:
-    """The minor-to-major order of a row-major tensor."""
+    """Return the minor-to-major order of a row-major tensor."""
     return tuple(reversed(range(rank)))
 
 
 def convolution_columns(window: Sequence[int], stride: int, rank: int) -> Columns:
-    """The window and convolution columns of a batch-first, feature-last convolution with "same" padding.
+    """Return the window and convolution columns of a batch-first, feature-last convolution with "same" padding.
 
     Its kernel is spatial first, then input feature, then output feature.
     """
@@ -83,7 +83,7 @@ class Program:
         layout: Shape | None = None,
         columns: Columns | None = None,
     ) -> int:
-        """Appends a node and returns its id.
+        """Append a node and return its id.
 
         Args:
             opcode: a key of OPCODES.
@@ -113,18 +113,18 @@ class Program:
         return node
 
     def close(self, start: int) -> int:
-        """Ends the computation that began at node `start`: a root tuple of its unused nodes; parameters count anew."""
+        """End the computation that began at node `start` with a root tuple of its unused nodes; return the root."""
         used = {v for _, v in takewhile(lambda edge: edge[0] >= start, reversed(self._edges))}
         unused = [node for node in range(start, len(self)) if node not in used]
         self._parameters = 0
         return self.add("tuple", (), unused, element="tuple", columns={ROOT: 1})
 
     def mark_root(self) -> None:
-        """Makes the last node the root of its computation."""
+        """Make the last node the root of its computation."""
         self._columns[-1][ROOT] = 1
 
     def graph(self, starts: Sequence[int] = (0,)) -> Graph:
-        """The nodes as a graph whose blocks start at `starts`."""
+        """Return the nodes as a graph whose blocks start at `starts`."""
         n = len(self)
         dims = np.zeros((n, LAYOUT_DIMS), dtype=np.int64)
         layouts = np.zeros((n, LAYOUT_DIMS), dtype=np.int64)

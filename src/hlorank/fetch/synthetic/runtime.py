@@ -1,7 +1,7 @@
-"""The analytic runtime of a graph under layout configurations, as a function of what the files hold.
+"""Analytic runtime of a graph under layout configurations, as a function of the content of its npz file.
 
 With pad(d, l) = sqrt(ceil(d0 / 128) 128 / d0 * ceil(d1 / 8) 8 / d1) for the two minor-most dimensions d0, d1 of shape
-d in layout l (the waste in registers of 8 x 128; the root stands for the part that is hidden), the runtime in ns is
+d in layout l (the waste in registers of 8 x 128; the square root models the part that is hidden), the runtime in ns is
 
     runtime = sum over nodes u of cost(u) + sum over edges (u, v) of bytes(v) / COPY_BANDWIDTH * differ(have, want)
     cost(convolution, dot) = OVERHEAD + flops / FLOPS * sqrt(pad(output) * pad(input)) * miss + moved
@@ -13,12 +13,12 @@ d in layout l (the waste in registers of 8 x 128; the root stands for the part t
     miss  = 1 if the contracted dimension of the input is minor-most, else MISS
     differ(have, want) = 0 for equal layouts, 0.5 if they share the minor-most dimension, else 1
 
-`have` is the layout of v's output and `want` what u asks for: a configurable u its input layout of the first operand
-and, for a convolution, its kernel layout of the last; an elementwise u its own layout of operands of its shape; any
-other u takes what comes. What costs nothing makes its output as it is asked for. An elementwise node has the layout of
-its latest other operand of equal shape, so a configured layout travels on, some ten edges far, until something
-reshapes, reduces or asks for another one: that takes message passing to see. A slot of six -1 is the default: the
-node's own minor_to_major, or that of its operand.
+`have` is the layout of v's output and `want` the layout that u requires: a configurable u requires its input layout of
+the first operand and, for a convolution, its kernel layout of the last; an elementwise u requires its own layout of
+operands of its shape; any other u accepts every layout. Nodes without cost produce their output in the required layout.
+An elementwise node has the layout of its latest other operand of equal shape, so a configured layout propagates over
+some ten edges, until a node reshapes, reduces or requires another one; only message passing can learn that. A slot of
+six -1 is the default: the node's own minor_to_major, or that of its operand.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ _CHUNK_VALUES = 2**21
 
 
 def layout_runtime(graph: Graph, configurations: LayoutConfigurations) -> Float64:
-    """The runtime without noise, (configurations,) float64, ns; formula: see the module."""
+    """Return the runtime without noise, (configurations,) float64, ns, by the formula of the module."""
     return RuntimeModel(graph, configurations.node_ids, configurations.codebook)(configurations.codes)
 
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """What configurable nodes consume.
+    """Operands of the configurable nodes.
 
     Attributes:
-        input: (configurable nodes,) int64, the first operand, which the input layout speaks of.
-        weights: (configurable nodes,) int64, the last operand; the kernel layout of a convolution speaks of it.
+        input: (configurable nodes,) int64, the first operand, to which the input layout applies.
+        weights: (configurable nodes,) int64, the last operand, to which the kernel layout of a convolution applies.
     """
 
     input: Int64
@@ -75,7 +75,7 @@ class Operands:
 
     @classmethod
     def of(cls, graph: Graph, node_ids: Int64) -> Operands:
-        """Reads them from the edges, whose rows are sorted."""
+        """Return the operands from the edges, whose rows are sorted."""
         users, operands = graph.edge_index.T
         first = np.searchsorted(users, node_ids, side="left")
         end = np.searchsorted(users, node_ids, side="right")
@@ -83,20 +83,20 @@ class Operands:
 
 
 def pad(dims: Int64, layouts: Layouts) -> Float64:
-    """Padding waste of the module's formula, pad, for broadcastable (..., 6) shapes and layouts; 1 for scalars."""
+    """Return the padding waste, pad in the module's formula, for broadcastable (..., 6) shapes and layouts."""
     waste = np.ones(np.broadcast_shapes(dims.shape, layouts.shape)[:-1])
     dims = np.broadcast_to(dims, (*waste.shape, LAYOUT_DIMS))
     for position, lanes in enumerate((128, 8)):
         axis = np.broadcast_to(layouts[..., position], waste.shape).astype(np.int64)
         extent = np.take_along_axis(dims, np.maximum(axis, 0)[..., None], axis=-1)[..., 0]
-        # Beyond the rank nothing is wasted; a table also holds rows that are meant for nodes of a higher rank.
+        # Beyond the rank nothing is wasted; a table also has rows for nodes of a higher rank.
         extent = np.where((axis < 0) | (extent == 0), lanes, extent)
         waste *= -(-extent // lanes) * lanes / extent
     return np.asarray(np.sqrt(waste))
 
 
 class _Facts:
-    """What the formula reads of a graph: arrays over nodes, unless said otherwise."""
+    """Arrays of a graph that the formula needs, over nodes unless a comment names another axis."""
 
     def __init__(self, graph: Graph, node_ids: Int64) -> None:
         feat, self.opcode = graph.node_feat, graph.node_opcode
@@ -119,7 +119,7 @@ class _Facts:
         self.source = self._source()
 
     def _source(self) -> Int64:
-        """The node whose layout each node has: itself, or where its chain of elementwise nodes begins."""
+        """Return the node whose layout each node has: itself, or the start of its chain of elementwise nodes."""
         u, v = self.edges
         source = np.arange(len(self.dims))
         source[u[self.alike]] = v[self.alike]  # rows are sorted: the latest operand stays
@@ -150,7 +150,7 @@ class RuntimeModel:
         self._add_copies(facts, np.concatenate(ports))
 
     def _add_other_costs(self, facts: _Facts, output: Layouts) -> float:
-        """Adds the nodes that follow a configurable one to its costs; returns the cost of all others."""
+        """Add the nodes with the layout of a configurable one to its costs; return the cost of all others."""
         paid = (facts.slot < 0) & ~np.isin(facts.opcode, _FREE)
         owner = facts.slot[facts.source]
         follows = paid & (owner >= 0)
@@ -162,7 +162,7 @@ class RuntimeModel:
         return float((facts.bytes[fixed] * waste).sum() / BANDWIDTH + OVERHEAD * paid.sum())
 
     def _add_copies(self, facts: _Facts, ports: Layouts) -> None:
-        """Sorts the copy cost of every edge into the constant, the table, and the pairs."""
+        """Assign the copy cost of every edge to the constant, the table, or the pairs."""
         count, (u, v) = len(facts.node_ids), facts.edges
         slot = facts.slot[u]
         into = (slot >= 0) & (v == facts.operands.input[slot])
@@ -193,7 +193,7 @@ class RuntimeModel:
         self._pairs, self._port_layout, self._differ = pairs, port_layout, differ
 
     def __call__(self, codes: NDArray[np.unsignedinteger[Any]]) -> Float64:
-        """(configurations,) float64 ns, from codes (configurations, configurable nodes)."""
+        """Return (configurations,) float64 ns for codes (configurations, configurable nodes)."""
         count = len(self._single)
         have, want = self._pairs
         step = max(1, _CHUNK_VALUES // max(count, len(have)))
@@ -208,12 +208,12 @@ class RuntimeModel:
 
 
 def _resolve(slots: Layouts, default: Layouts) -> Layouts:
-    """(configurable nodes, U, 6) layouts of one tensor: the codebook's, or the default where it has none."""
+    """Return (configurable nodes, U, 6) layouts of one tensor: the codebook's, or the default where it has none."""
     return np.where(slots[None, :, :1] < 0, default[:, None], slots[None])
 
 
 def _configurable_costs(facts: _Facts, ports: list[Layouts]) -> Float64:
-    """(configurable nodes, U) ns that the configurable nodes themselves take."""
+    """Return (configurable nodes, U) ns of the configurable nodes themselves."""
     nodes, operands = facts.node_ids, facts.operands
     convolution, reshape = (facts.opcode[nodes] == opcode for opcode in (_CONVOLUTION, _RESHAPE))
     output, into, kernel = (

@@ -9,8 +9,8 @@ convolution; the contracted one of a dot) tiled by k_j, the runtime in ns is
     compute = padded * (elementwise nodes / LANES + product of k_j / MACS)
     bytes   = element size * (2 * padded + t_minor * product of k_j)
 
-so small tiles pay overhead, large ones spill, and sizes that do not divide waste work in the remainder. Bounds that
-are all 0 stand for one whole tile.
+so small tiles have overhead, large ones spill, and sizes that do not divide waste work in the remainder. Bounds that
+are all 0 are one whole tile.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import math
 import numpy as np
 from numpy.random import Generator
 
-from hlorank.config import ConfigError
 from hlorank.data.graph import (
     LAYOUT_DIMS,
     TILE_FEATURES,
@@ -56,7 +55,7 @@ LANES = 1024.0  # elementwise operations per ns
 MACS = 16_384.0  # multiply-adds per ns
 
 MIN_NODES, MAX_NODES = 2, 60
-# Tiles that features cannot tell apart: one kernel in five has all-zero rows, whose runtimes spread by this much.
+# Tiles with equal features: one kernel in five has all-zero rows, whose runtimes spread by this much.
 _UNTILED, _UNSEEN = 0.2, 0.2
 _KERNEL, _OUTPUT = 0, 8
 _ATTEMPTS = 8
@@ -66,11 +65,11 @@ _MAX_TILES = 128
 def tile_kernel(
     rng: Generator, nodes: int, configurations: int, repeated: float, noise: float, name: str = "synthetic"
 ) -> MeasuredGraph:
-    """Draws a kernel with measured tile sizes.
+    """Draw a kernel with measured tile sizes.
 
     Args:
-        rng: the source of every choice.
-        nodes: the number of nodes, 2 to 60; from 4 on, half of the kernels hold a dot or a convolution.
+        rng: random generator of every choice.
+        nodes: number of nodes, 2 to 60; from 4 on, half of the kernels have a dot or a convolution.
         configurations: their number; the first is the default tile, the largest that fits into fast memory.
         repeated: share of the configurations that repeat another one exactly; more if the kernel has too few.
         noise: standard deviation of the log-normal factor of each measurement.
@@ -79,14 +78,7 @@ def tile_kernel(
     Returns:
         The kernel; runtimes in ns are `tile_runtime` times noise, the normalizer is the default tile's runtime. One
         kernel in five has only all-zero rows with different runtimes, as some real ones have.
-
-    Raises:
-        ConfigError: an argument is out of range.
     """
-    if not MIN_NODES <= nodes <= MAX_NODES:
-        raise ConfigError(f"synthetic kernel: {nodes} nodes; ask for {MIN_NODES} to {MAX_NODES}")
-    if configurations < 1:
-        raise ConfigError(f"synthetic kernel: {configurations} configurations; ask for at least 1")
     graph = _build_kernel(rng, nodes)
     untiled = rng.random() < _UNTILED
     distinct = max(1, configurations - round(repeated * configurations))
@@ -100,7 +92,7 @@ def tile_kernel(
 
 
 def tile_runtime(graph: Graph, tiles: TileConfigurations) -> Float64:
-    """The runtime without noise, (configurations,) float64, ns; formula: see the module."""
+    """Return the runtime without noise, (configurations,) float64, ns, by the formula of the module."""
     dims, contracted = _extents(graph)
     t = _bounds(tiles.feat, _OUTPUT, dims)
     k = _bounds(tiles.feat, _KERNEL, contracted)
@@ -116,7 +108,7 @@ def tile_runtime(graph: Graph, tiles: TileConfigurations) -> Float64:
 
 
 def _extents(graph: Graph) -> tuple[Int64, Int64]:
-    """The root's dimensions, and the contracted ones of the kernel's dot or convolution."""
+    """Return the root's dimensions, and the contracted ones of the kernel's dot or convolution."""
     dims = graph.node_feat[:, DIMS : DIMS + LAYOUT_DIMS].astype(np.int64)
     root = dims[-1][dims[-1] > 0]
     for node in np.flatnonzero(np.isin(graph.node_opcode, [OPCODES["convolution"], OPCODES["dot"]])):
@@ -129,7 +121,7 @@ def _extents(graph: Graph) -> tuple[Int64, Int64]:
 
 
 def _bounds(feat: Float32, start: int, extents: Int64) -> Float64:
-    """(configurations, dimensions) tile sizes, the whole extent where they are 0."""
+    """Return (configurations, dimensions) tile sizes, the whole extent where they are 0."""
     bounds = feat[:, start : start + len(extents)].astype(np.float64)
     return np.where(bounds > 0, bounds, extents)
 
@@ -169,7 +161,7 @@ def _draw_dims(rng: Generator, rank: int) -> Shape:
 
 
 def _product(rng: Generator, program: Program) -> int:
-    """A convolution or a dot of two parameters."""
+    """Add a convolution or a dot of two parameters, and return it."""
     if rng.random() < 0.5:
         rows, depth, columns = (int(size) for size in rng.choice((64, 100, 256, 512, 1024), 3))
         operands = [program.add("parameter", (rows, depth)), program.add("parameter", (depth, columns))]
@@ -182,7 +174,7 @@ def _product(rng: Generator, program: Program) -> int:
 
 
 def _draw_tiles(rng: Generator, graph: Graph, wanted: int) -> Float32:
-    """Up to `wanted` distinct rows, the default tile first; a row cuts its kernel into at most about _MAX_TILES."""
+    """Draw up to `wanted` distinct rows, the default tile first; a row has at most about _MAX_TILES tiles."""
     dims, contracted = _extents(graph)
     extents = np.concatenate([dims, contracted])
     rows = _rows(_default_tile(graph, dims, contracted)[None], len(dims))
@@ -196,7 +188,7 @@ def _draw_tiles(rng: Generator, graph: Graph, wanted: int) -> Float32:
 
 
 def _default_tile(graph: Graph, dims: Int64, contracted: Int64) -> Int64:
-    """The whole extents, halved from the major-most dimension on until a tile fits into fast memory."""
+    """Return the whole extents, halved from the major-most dimension on until a tile fits into fast memory."""
     tile = np.concatenate([dims, contracted])
     width = int(ELEMENT_BYTES[graph.node_feat[-1, ELEMENT : ELEMENT + len(ELEMENT_BYTES)].argmax()])
     while 3 * width * tile[: len(dims)].prod() > FAST_MEMORY:
@@ -206,7 +198,7 @@ def _default_tile(graph: Graph, dims: Int64, contracted: Int64) -> Int64:
 
 
 def _rows(tiles: Int64, rank: int) -> Float32:
-    """Official columns of (configurations, output then contracted dimensions) tile sizes; sum and product included."""
+    """Return the official columns of (configurations, output then contracted dimensions) tile sizes."""
     rows = np.zeros((len(tiles), TILE_FEATURES), dtype=np.float32)
     for start, bounds in ((_OUTPUT, tiles[:, :rank]), (_KERNEL, tiles[:, rank:])):
         if bounds.shape[1]:  # the product of no bounds is 0
