@@ -36,10 +36,6 @@ class TuneTask(Task):
     budget: int = 5
     """Maximum number of candidates measured."""
 
-    def is_complete(self, name: str) -> bool:  # noqa: ARG002 (as every task)
-        """Return False: a program is tuned again whenever the user asks for it."""
-        return False
-
     def summarize(self, about: Mapping[str, Any]) -> str:
         """Return one line about a tuned program."""
         effort = (
@@ -65,10 +61,6 @@ class RemeasureTask(Task):
 
     saved: str = ""
     """JSON file that tuning wrote."""
-
-    def is_complete(self, name: str) -> bool:  # noqa: ARG002 (as every task)
-        """Return False: a program is measured again whenever the user asks for it."""
-        return False
 
     def summarize(self, about: Mapping[str, Any]) -> str:
         """Return one line about a program that was run again."""

@@ -10,13 +10,13 @@ from types import MappingProxyType
 
 from hlorank.config import ConfigError
 from hlorank_collect.jax_program import Arguments, Function, Program, require_jax
-from hlorank_collect.zoo.table import MODULES, TABLE, Row
+from hlorank_collect.zoo.catalog import MODULES, CATALOG, Row
 
 
 @cache
 def programs() -> Mapping[str, Program]:
-    """Return all programs by name, in the order of the table; none of them is built yet."""
-    rows = [(f"{row.name}.{mode}", row, mode) for row in TABLE for mode in row.modes]
+    """Return all programs by name, in the order of the catalog; none of them is built yet."""
+    rows = [(f"{row.name}.{mode}", row, mode) for row in CATALOG for mode in row.modes]
     return MappingProxyType({name: Program(name, row.family, partial(_build, row, mode)) for name, row, mode in rows})
 
 
@@ -35,7 +35,7 @@ def program_named(name: str) -> Program:
 
 def _build(row: Row, mode: str) -> tuple[Function, Arguments]:
     require_jax()
-    from hlorank_collect.zoo.model import Model, forward_program, train_program
+    from hlorank_collect.zoo.model_programs import Model, forward_program, train_program
 
     family = getattr(import_module(f"{__name__}.{MODULES[row.family]}"), row.family)
     model: Model = family(**row.config)

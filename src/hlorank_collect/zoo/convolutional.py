@@ -22,7 +22,7 @@ from hlorank_collect.zoo.layers import (
     spatial_axes,
     upsample,
 )
-from hlorank_collect.zoo.model import Model, Parameters, floats, indices
+from hlorank_collect.zoo.model_programs import Model, Parameters, floats, indices
 
 _CLASSES = 100
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from hlorank_collect.zoo.layers import dense, layer_norm, perceptron
-from hlorank_collect.zoo.model import Model, Parameters, floats
+from hlorank_collect.zoo.model_programs import Model, Parameters, floats
 
 
 def mlp(*, batch: int, side: int, widths: tuple[int, ...], groups: int = 1, feature_major: bool = False) -> Model:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hlorank_collect.zoo.model import Parameters
+from hlorank_collect.zoo.model_programs import Parameters
 
 Activation = Callable[[Array], Array]
 

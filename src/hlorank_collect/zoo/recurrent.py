@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from hlorank_collect.zoo.layers import dense
-from hlorank_collect.zoo.model import Model, Parameters, floats
+from hlorank_collect.zoo.model_programs import Model, Parameters, floats
 
 State = tuple[Array, ...]
 Cell = Callable[[Array, Array, State], State]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from hlorank_collect.zoo.layers import dense, embed, layer_norm
-from hlorank_collect.zoo.model import Model, Parameters, floats, indices
+from hlorank_collect.zoo.model_programs import Model, Parameters, floats, indices
 
 
 def dlrm(*, axes: str, batch: int, tables: int, width: int, hidden: int) -> Model:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from hlorank_collect.zoo.layers import attention, conv, dense, embed, layer_norm, perceptron
-from hlorank_collect.zoo.model import Model, Parameters, floats, indices
+from hlorank_collect.zoo.model_programs import Model, Parameters, floats, indices
 
 _CLASSES = 100
 

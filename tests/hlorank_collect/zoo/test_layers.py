@@ -13,7 +13,7 @@ pytest.importorskip("jax", reason="needs jax (extra collect)")
 import jax
 
 from hlorank_collect.zoo import layers
-from hlorank_collect.zoo.model import Model, Parameters, floats, forward_program
+from hlorank_collect.zoo.model_programs import Model, Parameters, floats, forward_program
 from hlorank_collect.zoo.recurrent import gru, lstm
 
 IMAGES = floats(2, 6, 6, 4)

@@ -10,7 +10,7 @@ import pytest
 
 from hlorank.config import ConfigError
 from hlorank_collect.zoo import program_named, programs
-from hlorank_collect.zoo.table import MODULES, TABLE
+from hlorank_collect.zoo.catalog import MODULES, CATALOG
 
 SMALL = (
     "mlp.grouped.b256.forward", "mixer.swap.b2.forward", "unet.nhwc.b2.forward", "dlrm.bf.b512.forward",
@@ -28,14 +28,14 @@ def test_enough_programs_of_enough_families() -> None:
 
 
 def test_names_are_unique_and_safe_in_file_names() -> None:
-    assert len(programs()) == sum(len(row.modes) for row in TABLE)
+    assert len(programs()) == sum(len(row.modes) for row in CATALOG)
     for name, program in programs().items():
         assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
         assert (program.name, program.family) == (name, name.split(".")[0])
 
 
 def test_no_two_rows_make_the_same_model() -> None:
-    models = [(row.family, mode, sorted(row.config.items())) for row in TABLE for mode in row.modes]
+    models = [(row.family, mode, sorted(row.config.items())) for row in CATALOG for mode in row.modes]
     assert all(models.count(model) == 1 for model in models)
 
 

@@ -1,4 +1,4 @@
-"""Table of the models of the zoo."""
+"""Catalog of the models of the zoo."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _row(name: str, modes: tuple[Mode, ...] = FORWARD + TRAIN, /, **config: Any)
     return Row(name, modes, config)
 
 
-TABLE = (
+CATALOG = (
     _row("mlp.b64", batch=64, side=28, widths=(512, 512, 256, 100)),
     _row("mlp.grouped.b256", batch=256, side=32, widths=(512, 512, 256), groups=8),
     _row("mlp.feature-major.b96", batch=96, side=24, widths=(640, 384, 128), feature_major=True),

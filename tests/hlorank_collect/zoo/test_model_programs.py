@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("jax", reason="needs jax (extra collect)")
 
-from hlorank_collect.zoo.model import Model, Parameters, floats, forward_program, indices, train_program
+from hlorank_collect.zoo.model_programs import Model, Parameters, floats, forward_program, indices, train_program
 
 
 def linear(p: Parameters, x: Any) -> Any:
