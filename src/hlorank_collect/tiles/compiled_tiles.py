@@ -59,7 +59,7 @@ long time_tile(int tile, const void *const *in, void *out, long min_timed) {
 
 
 def optimization(kind: Kind) -> str:
-    """The optimization level of a kernel: convolutions get ten times faster by -O3."""
+    """Return the optimization level of a kernel: -O3 makes convolutions ten times faster."""
     return "-O3" if kind == "convolution" else "-O2"
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from hlorank.config import ConfigError
 from hlorank_collect.jax_program import Arguments, Function, Program, require_jax
-from hlorank_collect.zoo.catalog import MODULES, CATALOG, Row
+from hlorank_collect.zoo.catalog import CATALOG, MODULES, Row
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 
 from hlorank.config import ConfigError
 from hlorank_collect.zoo import program_named, programs
-from hlorank_collect.zoo.catalog import MODULES, CATALOG
+from hlorank_collect.zoo.catalog import CATALOG, MODULES
 
 SMALL = (
     "mlp.grouped.b256.forward", "mixer.swap.b2.forward", "unet.nhwc.b2.forward", "dlrm.bf.b512.forward",
