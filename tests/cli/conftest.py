@@ -1,4 +1,4 @@
-"""Files and models that the commands are tried on."""
+"""Files and models for the commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData
 
 @pytest.fixture
 def dump(tmp_path: Path) -> Path:
-    """A compiler's dump of a parameter and a dot."""
+    """Compiler dump of a parameter and a dot."""
     module = HloModuleProto(name="m")
     computation = module.computations.add(name="main", id=1, root_id=2)
     computation.instructions.add(opcode="parameter", id=1)
@@ -26,7 +26,7 @@ def dump(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def record(tmp_path: Path, dump: Path) -> Path:
-    """A tuning record of the same program: three runs of two configurations of the dot."""
+    """Tuning record of the same program: three runs of two configurations of the dot."""
     module = HloModuleProto.FromString(dump.read_bytes())
     tuning = ModuleTuningData(module=module, fingerprint=1, config_index_to_node=[1])
     for nanoseconds, dims in ((3_000, []), (2_000, [1, 0]), (2_500, [1, 0])):
@@ -50,7 +50,7 @@ def tile_model(linear_model: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def graphs(tiny_collections: Path) -> list[Path]:
-    """Two measured graphs of layouts."""
+    """Two measured graphs with layouts."""
     return graph_files(tiny_collections / "raw", Collection.parse("layout:synthetic:random"), "valid")
 
 
@@ -61,7 +61,7 @@ def kernel(tiny_collections: Path) -> Path:
 
 @pytest.fixture
 def program(dump: Path) -> Path:
-    """The dump of a dot of two matrices, which have layouts to choose."""
+    """Dump of a dot of two matrices, whose layouts are configurable."""
     module = HloModuleProto.FromString(dump.read_bytes())
     for instruction in module.computations[0].instructions:
         instruction.shape.dimensions[:] = [8, 8]

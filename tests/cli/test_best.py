@@ -1,4 +1,4 @@
-"""`hlorank best`: of all that MLflow knows, the best of each collection."""
+"""`hlorank best`: the best training of each collection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Log = Callable[..., str]
 def tracking(
     tracking_database: Path, tracking_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> TrackingConfig:
-    """A store that the current folder's mlflow.db is."""
+    """Settings of a store that only one test uses."""
     shutil.copy(tracking_database, tmp_path / "mlflow.db")
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
@@ -34,7 +34,7 @@ def tracking(
 
 @pytest.fixture
 def log(tracking: TrackingConfig) -> Log:
-    """Logs a training, and returns its run's id."""
+    """Function that logs a training and returns the id of its run."""
 
     def logged(collection: str, tau: float | None, method: str = "gst", seed: int = 0, **other: str) -> str:
         tags = {"collection": collection, "method": method, "data": other.get("data", f"data of {collection}")}
@@ -72,18 +72,20 @@ def test_the_best_of_each_collection(log: Log, capsys: pytest.CaptureFixture[str
         "model": str(tmp_path / "artifacts" / first / "artifacts" / "model"),
     }
     assert (other["collection"], other["run_id"]) == ("tile:cpu", tile)
-    assert [one["run_id"] for one in best(capsys, "--collection", "layout/cpu/random")] == [first]
+    assert [training["run_id"] for training in best(capsys, "--collection", "layout/cpu/random")] == [first]
     assert main(["best"]) == 0
     shown = capsys.readouterr().out
     assert first in shown
     assert "0.7500" in shown
 
 
-def test_figures_of_other_data_are_not_compared(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trainings_on_other_data_are_not_compared(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     for data, tau in (("old", 0.75), ("new", 0.25), ("new", 0.5), ("old", 0.25)):
         log("tile:cpu", tau, data=data)
     log("layout:cpu:random", 0.125)
-    assert [(one["collection"], one["features"], one["valid_kendall_tau"]) for one in best(capsys)] == [
+    assert [
+        (training["collection"], training["features"], training["valid_kendall_tau"]) for training in best(capsys)
+    ] == [
         ("layout:cpu:random", "data of layout:cpu:random", 0.125),
         ("tile:cpu", "old", 0.75),
         ("tile:cpu", "new", 0.5),
@@ -93,7 +95,7 @@ def test_figures_of_other_data_are_not_compared(log: Log, capsys: pytest.Capture
 def test_other_segments_of_the_same_features_are_compared(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     for data, tau in (("whole graphs", 0.25), ("segments", 0.5)):
         log("layout:cpu:random", tau, data=data, features="the same")
-    assert [(one["features"], one["valid_kendall_tau"]) for one in best(capsys)] == [("the same", 0.5)]
+    assert [(training["features"], training["valid_kendall_tau"]) for training in best(capsys)] == [("the same", 0.5)]
 
 
 def test_the_table_is_as_wide_as_the_terminal(
@@ -151,7 +153,7 @@ def test_failed_and_running_trainings_do_not_count(
     client = mlflow.MlflowClient(tracking.uri)
     for status in ("FAILED", "KILLED", "RUNNING"):
         client.update_run(log("tile:cpu", 0.9), status=status)
-    assert [one["run_id"] for one in best(capsys)] == [run]
+    assert [training["run_id"] for training in best(capsys)] == [run]
 
 
 def test_the_best_of_a_sweep(
@@ -163,10 +165,10 @@ def test_the_best_of_a_sweep(
     child = log("tile:cpu", 0.5)
     monkeypatch.delenv(PARENT_VARIABLE)
     log("tile:cpu", 0.9)
-    assert [one["run_id"] for one in best(capsys, "--sweep", "one")] == [child]
+    assert [training["run_id"] for training in best(capsys, "--sweep", "one")] == [child]
     before = log("tile:cpu", 0.75)
     Job(parent, ("seed=1",)).record(mlflow.MlflowClient(tracking.uri), run_id=before)
-    assert [one["run_id"] for one in best(capsys, "--sweep", "one")] == [before]
+    assert [training["run_id"] for training in best(capsys, "--sweep", "one")] == [before]
     assert main(["best", "--sweep", "one", "--collection", "tile:gpu"]) == 1
     assert "a finished training of tile:gpu in the sweep 'one', validated, found none" in capsys.readouterr().err
 
@@ -180,7 +182,7 @@ def test_the_best_of_a_sweep(
         (["--collection", "layout:xla"], 2, "collection 'layout:xla': expected"),
     ],
 )
-def test_where_there_is_none(
+def test_errors(
     arguments: list[str], status: int, message: str, tracking: TrackingConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["best", *arguments]) == status
@@ -191,7 +193,7 @@ def test_where_there_is_none(
     assert message in captured.err
 
 
-def test_without_a_store_none_is_made(
+def test_a_missing_store_is_not_made(
     tracking_environment: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")

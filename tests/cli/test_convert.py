@@ -19,12 +19,12 @@ def test_files_and_folders_are_converted(
     assert read_graph(out / "record.npz", "layout").measurements.runtime.tolist() == [3_000, 2_000, 2_500]
 
 
-def test_a_dump_becomes_a_kernel_where_wanted(dump: Path, tmp_path: Path) -> None:
+def test_a_dump_as_a_kernel(dump: Path, tmp_path: Path) -> None:
     assert main(["convert", str(dump), "--out", str(tmp_path), "--kind", "tile"]) == 0
     assert read_graph(tmp_path / "jit_f.npz", "tile").graph.nodes == 2
 
 
-def test_what_fails_is_named_and_the_others_are_converted(
+def test_files_that_fail_are_named_and_the_others_converted(
     dump: Path, record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dump.write_text("HloModule jit_f")
@@ -35,7 +35,7 @@ def test_what_fails_is_named_and_the_others_are_converted(
     assert captured.out == f"{tmp_path / 'out' / 'record.npz'}\n"
 
 
-def test_inputs_that_cannot_be_told_apart_or_are_none(
+def test_inputs_with_equal_names_and_empty_folders(
     dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     twin = tmp_path / "jit_f.pb"

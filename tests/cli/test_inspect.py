@@ -16,7 +16,7 @@ def inspected(path: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, 
     return summaries
 
 
-def test_a_record_and_its_npz_file_say_the_same(
+def test_a_record_and_its_npz_file_have_equal_summaries(
     record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = {
@@ -42,7 +42,7 @@ def test_a_dump_has_no_runtimes(dump: Path, capsys: pytest.CaptureFixture[str]) 
     assert (summary["configurable_nodes"], summary["min_runtime_ns"], summary["max_runtime_ns"]) == (1, None, None)
 
 
-def test_a_dump_with_nothing_to_lay_out_is_a_kernel(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dump_without_configurable_nodes_is_a_kernel(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = HloModuleProto.FromString(dump.read_bytes())
     module.computations[0].instructions[1].opcode = "add"
     dump.write_bytes(module.SerializeToString())
@@ -65,7 +65,7 @@ def test_official_files(shared_data: Path, capsys: pytest.CaptureFixture[str]) -
     assert [layout[key] for key in counts] == [3_163, 5_112, 62, 1_965, 1_469]
     kernels = inspected(shared_data / "official" / "op_tuning_data.pb", capsys)
     assert len(kernels) == 15
-    assert sum(one["configurations"] for one in kernels) == 752
-    assert sum(one["distinct"] == 1 for one in kernels) == 3
+    assert sum(kernel["configurations"] for kernel in kernels) == 752
+    assert sum(kernel["distinct"] == 1 for kernel in kernels) == 3
     (tile,) = inspected(shared_data / "tpugraphs/npz/tile/xla/train/retinanet.2x2.fp32_-342c949e14733d96.npz", capsys)
     assert (tile["kind"], tile["configurations"], tile["distinct"]) == ("tile", 2, 1)

@@ -36,7 +36,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert ended.stdout.startswith(" ".join(["usage: hlorank", *arguments[:-1]]))
 
 
-def test_without_a_command_all_of_them_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     shown = capsys.readouterr().out
     for name in NAMES:
@@ -65,7 +65,7 @@ def test_a_file_that_can_not_be_written_is_one_line(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err == f"error: {tmp_path}/file: File exists\n"
 
 
-def test_what_is_wrong_with_the_program_is_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_program_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: object) -> int:
         raise OSError("of no file")
 

@@ -55,13 +55,13 @@ def test_json_holds_the_first_configurations_of_the_model(
 ) -> None:
     files, folder = (graphs, model) if kind == "layout" else ([kernel], tile_model)
     printed = ranked(["--model", folder, *files, "--top", "3"], capsys)
-    assert [one["file"] for one in printed] == [str(path) for path in files]
-    for one, path in zip(printed, files, strict=True):
+    assert [graph["file"] for graph in printed] == [str(path) for path in files]
+    for graph, path in zip(printed, files, strict=True):
         measured = read_graph(path, "layout" if kind == "layout" else "tile")
         scores = Ranker(folder).score(measured.graph, measured.configurations)
         order = np.argsort(scores, kind="stable")
-        assert (one["graph"], one["configurations"], one["drawn"]) == (path.stem, len(scores), False)
-        assert one["top"] == [
+        assert (graph["graph"], graph["configurations"], graph["drawn"]) == (path.stem, len(scores), False)
+        assert graph["top"] == [
             {"rank": rank, "configuration": index, "score": pytest.approx(scores[index])}
             for rank, index in enumerate(order[:3].tolist(), start=1)
         ]

@@ -1,4 +1,4 @@
-"""`hlorank rank`: submissions, and what is left of several files where one is bad."""
+"""`hlorank rank`: submissions, and several files of which some are wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
 @pytest.mark.parametrize("printed", [False, True])
-def test_a_submission_holds_whole_rankings(
+def test_a_submission_has_complete_rankings(
     kind: str,
     printed: bool,
     model: Path,
@@ -42,14 +42,14 @@ def test_a_submission_holds_whole_rankings(
         target.parent.mkdir()
         target.write_text(shown)
     measured = [read_graph(path, "layout" if kind == "layout" else "tile") for path in files]
-    check_submission(target, {f"{address}:{one.name}": len(one.configurations) for one in measured})
+    check_submission(target, {f"{address}:{graph.name}": len(graph.configurations) for graph in measured})
     rows = {row["ID"]: row["TopConfigs"] for row in csv.DictReader(io.StringIO(target.read_text()))}
-    for one in measured:
-        order = Ranker(folder).rank(one.graph, one.configurations).tolist()
-        assert rows[f"{address}:{one.name}"] == ";".join(map(str, order if kind == "layout" else order[:5]))
+    for graph in measured:
+        order = Ranker(folder).rank(graph.graph, graph.configurations).tolist()
+        assert rows[f"{address}:{graph.name}"] == ";".join(map(str, order if kind == "layout" else order[:5]))
 
 
-def test_two_graphs_of_one_name_make_no_submission(
+def test_only_the_first_of_two_graphs_with_one_name_is_ranked(
     model: Path, graphs: list[Path], record: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     copy = Path(shutil.copy(graphs[0], tmp_path))
@@ -58,25 +58,25 @@ def test_two_graphs_of_one_name_make_no_submission(
     files = [*[str(graphs[0])] * 2, str(copy), str(twins)]
     assert main(["rank", "--model", str(model), *files, "--csv", str(tmp_path / "out.csv"), "--json"]) == 2
     captured = capsys.readouterr()
-    assert [one["graph"] for one in json.loads(captured.out)] == [copy.stem, "twins_1"]
+    assert [graph["graph"] for graph in json.loads(captured.out)] == [copy.stem, "twins_1"]
     for path, line in zip(files[1:], captured.err.splitlines(), strict=True):
         assert line.startswith(f"error: {path}: graph: expected a name of its own")
     check_submission(tmp_path / "out.csv", {f"{LAYOUT}:{copy.stem}": 60, f"{LAYOUT}:twins_1": 3})
 
 
-def test_a_bad_file_does_not_lose_the_others(
+def test_other_files_are_ranked_after_a_wrong_one(
     model: Path, graphs: list[Path], kernel: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     files = [str(kernel), str(graphs[0]), str(tmp_path / "none.npz"), str(graphs[1])]
     arguments = ["rank", "--model", str(model), *files, "--csv", str(tmp_path / "out.csv"), "--json"]
     assert main(arguments) == 2
     captured = capsys.readouterr()
-    assert [one["file"] for one in json.loads(captured.out)] == [str(graphs[0]), str(graphs[1])]
+    assert [graph["file"] for graph in json.loads(captured.out)] == [str(graphs[0]), str(graphs[1])]
     assert [line.split(": ")[1] for line in captured.err.splitlines()] == [files[0], files[2]]
     check_submission(tmp_path / "out.csv", {f"{LAYOUT}:{path.stem}": 60 for path in graphs})
 
 
-def test_a_bad_record_does_not_lose_those_after_it(model: Path, record: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_later_records_are_ranked_after_a_wrong_one(model: Path, record: Path, tmp_path: Path, capsys: Capture) -> None:
     def changed(fingerprint: int, root: int) -> bytes:
         tuning = ModuleTuningData.FromString(record.read_bytes())
         tuning.fingerprint, tuning.module.computations[0].root_id = fingerprint, root
@@ -87,7 +87,7 @@ def test_a_bad_record_does_not_lose_those_after_it(model: Path, record: Path, tm
     path.write_bytes(TuningData(modules=modules).SerializeToString())
     assert main(["rank", "--model", str(model), str(path), "--csv", str(tmp_path / "out.csv"), "--json"]) == 2
     captured = capsys.readouterr()
-    assert [one["graph"] for one in json.loads(captured.out)] == ["all_1", "all_3"]
+    assert [graph["graph"] for graph in json.loads(captured.out)] == ["all_1", "all_3"]
     first, second = captured.err.splitlines()
     assert f"{path}: modules[0].computations: expected at least one" in first
     assert f"{path}: modules[2].computations[0].root_id: expected" in second
@@ -96,7 +96,7 @@ def test_a_bad_record_does_not_lose_those_after_it(model: Path, record: Path, tm
 
 @pytest.mark.parametrize("error", [DataError("ID", "2 rows", "1"), OSError(errno.ENOSPC, "No space left on device")])
 @pytest.mark.parametrize("form", ["--json", "--compare"])
-def test_a_submission_that_fails_at_its_end_does_not_lose_the_answers(
+def test_rankings_are_printed_if_the_submission_fails_at_its_end(
     error: Exception,
     form: str,
     model: Path,

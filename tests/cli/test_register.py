@@ -1,4 +1,4 @@
-"""`hlorank register`: what it prints, and what it refuses."""
+"""`hlorank register`: its output and its errors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
-    """The models that are asked for, and whether they are to be champion; one of them does not exist."""
+def registered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """Calls of `register`, with model and `move`; the model `missing` does not exist."""
     calls: list[tuple[str, bool]] = []
 
     def register(reference: str, move: bool) -> Registration:
@@ -33,9 +33,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     return calls
 
 
-def test_the_table(asked: list[Any], capsys: Capture) -> None:
+def test_the_table(registered: list[Any], capsys: Capture) -> None:
     assert main(["register", "one", "two"]) == 0
-    assert asked == [("one", False), ("two", False)]
+    assert registered == [("one", False), ("two", False)]
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert lines[0] == "model version method seed data valid tau champion"
     assert lines[2] == "layout.cpu.random 1 new gst 3 data1 0.5000 (evaluate) yes: some reason"
@@ -43,12 +43,17 @@ def test_the_table(asked: list[Any], capsys: Capture) -> None:
     assert lines[4] == "layout.cpu.random 2 registered before gst 3 data1 no: some reason"
 
 
-def test_json(asked: list[Any], capsys: Capture) -> None:
+def test_json(registered: list[Any], capsys: Capture) -> None:
     assert main(["register", "one", "--champion", "--json"]) == 0
-    assert asked == [("one", True)]
-    (told,) = json.loads(capsys.readouterr().out)
-    assert (told["model"], told["version"], told["new"], told["champion"]) == ("layout.cpu.random", 1, True, True)
-    assert told["valid_tau"] == {"evaluate": 0.5, "training": 0.25}
+    assert registered == [("one", True)]
+    (printed,) = json.loads(capsys.readouterr().out)
+    assert tuple(printed[key] for key in ("model", "version", "new", "champion")) == (
+        "layout.cpu.random",
+        1,
+        True,
+        True,
+    )
+    assert printed["valid_tau"] == {"evaluate": 0.5, "training": 0.25}
 
 
 @pytest.mark.parametrize(
@@ -58,14 +63,14 @@ def test_json(asked: list[Any], capsys: Capture) -> None:
         (["missing"], 1, "error: missing: model: expected a model folder, found no such folder"),
     ],
 )
-def test_what_is_refused(
+def test_errors(
     arguments: list[str],
     status: int,
     message: str,
-    asked: list[Any],
+    registered: list[Any],
     capsys: Capture,
     tracking_environment: Callable[..., Any],
 ) -> None:
     assert main(["register", *arguments]) == status
     assert capsys.readouterr().err.strip() == message
-    assert not asked
+    assert not registered

@@ -12,7 +12,7 @@ from hlorank.files import write_json
 
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one model that was never tracked or evaluated."""
+    """Folder with one model that was never tracked or evaluated."""
     folder = tmp_path / "models/layout/cpu/random/gst"
     write_json(folder / "spec.json", {"collection": "layout:cpu:random", "method": "gst", "data": "d" * 16})
     write_json(folder / "run.json", {"run_id": "0" * 32, "tracking_uri": "sqlite:///mlflow.db"})
@@ -30,9 +30,7 @@ def test_it_writes_one_file(models: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("arguments", [["nowhere"], ["f" * 32], ["models", "--graph", "none"], ["models", "-o", "."]])
-def test_what_is_not_there_is_wrong_usage(
-    arguments: list[str], models: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inputs_that_do_not_exist(arguments: list[str], models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", *arguments]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")

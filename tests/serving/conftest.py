@@ -1,4 +1,4 @@
-"""Models with runs of their own, in a store of the test's own."""
+"""Models with MLflow runs in a store that only one test uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeRun = Callable[..., Path]
 def make_run(
     linear_model: Callable[..., Path], tracking_database: Path, tracking_environment: None, tmp_path: Path
 ) -> Iterator[MakeRun]:
-    """Makes a model folder with its run: metrics by name, tags and changes of the spec as keywords."""
+    """Function that makes a model folder and its run from metrics, tags, and changes of the specification."""
     import mlflow
 
     shutil.copy(tracking_database, tmp_path / "mlflow.db")

@@ -1,4 +1,4 @@
-"""What a model is given of files: their graphs, one at a time, with candidates where a file holds none."""
+"""Graphs of files, one at a time, with candidates where a file has no configurations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reader(spec: FeatureSpec, limit: int = 100, candidates: int = 9, seed: int =
 
 
 def module(*opcodes: str, rank: int = 2) -> HloModuleProto:
-    """A chain of operations, each on its predecessor twice."""
+    """Return a chain of operations, each of which has its predecessor as operand twice."""
     made = HloModuleProto(name="m")
     computation = made.computations.add(name="main", id=1, root_id=len(opcodes))
     for number, opcode in enumerate(opcodes, start=1):
@@ -62,14 +62,16 @@ def test_candidates_of_a_dump(
     np.testing.assert_array_equal(layouts(again).values(), values)
 
 
-def test_a_program_with_few_configurations_has_them_all(spec: FeatureSpec, tmp_path: Path) -> None:
+def test_all_configurations_of_a_program_with_few(spec: FeatureSpec, tmp_path: Path) -> None:
     path = tmp_path / "f.pb"
     path.write_bytes(module("parameter", "reshape").SerializeToString())
     (given,) = reader(spec, candidates=100).read(path)
-    assert len(layouts(given)) == 27  # three layouts, of two dimensions each: the compiler's, or one of two orders
+    assert (
+        len(layouts(given)) == 27
+    )  # three layouts of two dimensions: the default of the compiler, or one of two orders
 
 
-def test_a_program_with_nothing_to_order_has_the_default_alone(spec: FeatureSpec, tmp_path: Path) -> None:
+def test_a_program_without_layouts_has_only_the_default(spec: FeatureSpec, tmp_path: Path) -> None:
     path = tmp_path / "f.pb"
     path.write_bytes(module("parameter", "dot", rank=1).SerializeToString())
     (given,) = reader(spec).read(path)
@@ -86,7 +88,7 @@ def test_a_program_without_configurable_nodes_is_refused(spec: FeatureSpec, tmp_
         list(reader(spec).read(path))
 
 
-def test_the_records_of_a_file_come_one_at_a_time(spec: FeatureSpec, tmp_path: Path) -> None:
+def test_records_are_read_one_at_a_time(spec: FeatureSpec, tmp_path: Path) -> None:
     records = []
     for fingerprint, runs in ((1, 2), (2, 3)):
         program = module("parameter", "dot")
@@ -99,7 +101,7 @@ def test_the_records_of_a_file_come_one_at_a_time(spec: FeatureSpec, tmp_path: P
     path = tmp_path / "all.pb"
     path.write_bytes(TuningData(modules=records).SerializeToString())
     given = list(reader(spec).read(path))
-    assert [(one.measured.name, len(layouts(one)), one.drawn) for one in given] == [
+    assert [(graph.measured.name, len(layouts(graph)), graph.drawn) for graph in given] == [
         ("all_1", 2, None),
         ("all_2", 3, None),
     ]
@@ -110,7 +112,7 @@ def test_the_records_of_a_file_come_one_at_a_time(spec: FeatureSpec, tmp_path: P
         next(reading)
 
 
-def test_configurable_nodes_of_all_configurations_are_bounded(
+def test_too_many_choices_are_refused(
     spec: FeatureSpec, tiny_collections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     npz = graph_files(tiny_collections / "raw", Collection.parse("layout:synthetic:random"), "valid")[0]
@@ -160,12 +162,12 @@ def test_files_that_cannot_be_read_are_named(
         assert refusal(tmp_path / f"none{suffix}") == "no such file"
         assert refusal(path / f"inside{suffix}") == "Not a directory"
         assert refusal(tmp_path / ("x" * 300 + suffix)) == "File name too long"
-        with monkeypatch.context() as patch:  # root may read everything
+        with monkeypatch.context() as patch:  # root can read every file
 
             def denied(path: Path, *_: object, **__: object) -> None:
                 raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
             patch.setattr(Path, "open", denied)
             assert "Permission denied" in refusal(path)
-            patch.setattr(Path, "stat", denied)  # of a folder that may not be entered
+            patch.setattr(Path, "stat", denied)  # as in a folder without permission
             assert refusal(path) == "Permission denied"

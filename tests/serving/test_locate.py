@@ -1,4 +1,4 @@
-"""Models are found by path, by run, and by the name that they are registered under."""
+"""Models by path, by MLflow run, and by registered name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def model(linear_model: MakeModel) -> Path:
 
 @pytest.fixture
 def use(tracking_environment: None) -> Iterator[Callable[[Path], None]]:
-    """Makes a database the store; the one before comes back."""
+    """Function that sets the store; the previous store is restored after the test."""
     import mlflow
 
     before = mlflow.get_tracking_uri()
@@ -35,7 +35,7 @@ def use(tracking_environment: None) -> Iterator[Callable[[Path], None]]:
 
 @pytest.fixture
 def store(use: Callable[[Path], None], tracking_database: Path, tmp_path: Path) -> str:
-    """An MLflow store of its own, and the id of a run in it."""
+    """Id of a run in an MLflow store that only one test uses."""
     import mlflow
 
     use(Path(shutil.copy(tracking_database, tmp_path / "mlflow.db")))
@@ -115,7 +115,7 @@ def test_a_run_without_a_model(store: str) -> None:
         model_folder(store)
 
 
-def test_no_database_is_made(use: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_missing_database_is_not_made(use: Callable[[Path], None], tmp_path: Path) -> None:
     use(tmp_path / "none.db")
     with pytest.raises(
         DataError, match=r"none\.db: tracking store: expected an MLflow database, found no such file; run in"
@@ -124,7 +124,7 @@ def test_no_database_is_made(use: Callable[[Path], None], tmp_path: Path) -> Non
     assert not (tmp_path / "none.db").exists()
 
 
-def test_a_download_vanishes_with_the_process(model: Path, store: str, tmp_path: Path) -> None:
+def test_a_download_is_deleted_with_the_process(model: Path, store: str, tmp_path: Path) -> None:
     import mlflow
 
     with mlflow.start_run(run_id=store):

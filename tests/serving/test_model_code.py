@@ -17,7 +17,7 @@ from hlorank.serving.ranker import Ranker
 from hlorank.serving.request import make_request, parse_request
 from hlorank.serving.response import predictions
 
-# Importing MLflow's pyfunc warns of its own classes.
+# MLflow's pyfunc warns of its own classes when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*Any type hint is inferred as AnyType:UserWarning")
 
 

@@ -1,4 +1,4 @@
-"""Versions of registered models, and which of them is the champion."""
+"""Versions of registered models, and the choice of the champion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVALUATED, TRAINED = MEASURES.values()
 
 @pytest.fixture(autouse=True)
 def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packages take seconds: a version has the bare model here."""
+    """Register model folders without packages, which take seconds."""
 
     def log(folder: Path, _: Any, run_id: str, registered_model_name: str, tags: dict[str, str]) -> Any:
         import mlflow
@@ -50,7 +50,7 @@ def test_a_better_model_becomes_champion(make_run: MakeRun) -> None:
     assert outcome(first) == (1, True, True)
     assert (first.model, first.method, first.seed, first.reason) == (NAME, "linear_ranking", "7", "it is the first")
     assert first.valid_tau == {"evaluate": 0.5, "training": 0.9}
-    # What training says is not looked at where both were evaluated, and an equal one is not better.
+    # If both were evaluated, tau of training is not compared. An equal tau is not better.
     for steps, tau in ((4, 0.4), (5, 0.5)):
         other = register(make_run({EVALUATED: tau, TRAINED: 0.95}, steps=steps))
         assert not other.champion
@@ -60,7 +60,7 @@ def test_a_better_model_becomes_champion(make_run: MakeRun) -> None:
     assert champion() == 4
 
 
-def test_tags_say_what_a_version_is(make_run: MakeRun) -> None:
+def test_tags_of_a_version(make_run: MakeRun) -> None:
     import mlflow
 
     folder = make_run({EVALUATED: 0.5})
@@ -141,7 +141,7 @@ def test_a_model_without_its_run(make_run: MakeRun) -> None:
     assert (registration.run_id, registration.champion) == (evaluated.info.run_id, True)
 
 
-def test_what_cannot_be_registered(make_run: MakeRun) -> None:
+def test_models_that_cannot_be_registered(make_run: MakeRun) -> None:
     with pytest.raises(DataError, match="steps: expected a trained model, found one that found nothing to train on"):
         register(make_run({EVALUATED: 0.5}, steps=0))
     folder = make_run({EVALUATED: 0.5})
@@ -150,7 +150,7 @@ def test_what_cannot_be_registered(make_run: MakeRun) -> None:
         register(folder)
 
 
-def test_no_store_is_made(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_store_is_not_made(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
 
     folder = make_run({EVALUATED: 0.5})

@@ -81,8 +81,8 @@ def isolated(package: Path, body: dict[str, Any], tmp_path: Path) -> dict[str, A
 
 
 def package_of(tmp_path: Path) -> Path:
-    (described,) = tmp_path.rglob("MLmodel")
-    return described.parent
+    (model,) = tmp_path.rglob("MLmodel")
+    return model.parent
 
 
 def test_a_package(make_run: MakeRun, tiny_collections: Path, tmp_path: Path) -> None:
@@ -101,14 +101,18 @@ def test_a_package(make_run: MakeRun, tiny_collections: Path, tmp_path: Path) ->
 
     from mlflow.models import Model
 
-    described = Model.load(str(package))
-    flavor = described.flavors["python_function"]
+    logged = Model.load(str(package))
+    flavor = logged.flavors["python_function"]
     assert flavor["model_code_path"].endswith("model_code.py")
     assert "python_model" not in flavor
-    signature = described.signature
-    assert [(one.name, one.required) for one in signature.inputs] == [("npz", True), ("graph", False), ("extra", False)]
-    assert [one.name for one in signature.outputs] == ["graph", "configurations", "top"]
-    assert [(one.name, one.default) for one in signature.params] == [("top", 10)]
+    signature = logged.signature
+    assert [(column.name, column.required) for column in signature.inputs] == [
+        ("npz", True),
+        ("graph", False),
+        ("extra", False),
+    ]
+    assert [column.name for column in signature.outputs] == ["graph", "configurations", "top"]
+    assert [(param.name, param.default) for param in signature.params] == [("top", 10)]
     assert (package / "requirements.txt").read_text().splitlines() == requirements()
 
     graphs = graph_files(tiny_collections / "raw", Collection.parse("layout:synthetic:random"), "valid")
@@ -118,7 +122,7 @@ def test_a_package(make_run: MakeRun, tiny_collections: Path, tmp_path: Path) ->
     assert printed["predictions"] == predictions(Ranker(folder), parse_request(body), Limits())
 
 
-def test_a_package_of_a_run_changes_nothing_of_the_run(make_run: MakeRun) -> None:
+def test_a_package_does_not_change_its_run(make_run: MakeRun) -> None:
     import mlflow
 
     folder = make_run({"some": 1.0})

@@ -1,4 +1,4 @@
-"""A model ranks a graph from its raw file as evaluation ranks it from the store."""
+"""Rankings of graphs from raw files, which equal those of the stage evaluate."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_raw_graphs_rank_as_in_evaluation(method: str, address: str, settings: S
         np.testing.assert_array_equal(ranker.rank(*given(measured), name=path.stem), np.argsort(score, kind="stable"))
 
 
-def test_a_graph_that_no_store_holds_is_cut_as_the_others_were(settings: Settings, tmp_path: Path) -> None:
+def test_a_graph_is_partitioned_as_in_training(settings: Settings, tmp_path: Path) -> None:
     config = settings(method="gst")
     ranker = trained(config, tmp_path / "model")
     path = graph_files(Path(config.paths.raw), Collection.parse(config.collection), "test")[0]
@@ -109,9 +109,7 @@ def test_the_head_scores_the_embeddings(settings: Settings, tmp_path: Path) -> N
     np.testing.assert_allclose(scores, ranker.score(*given(measured)), rtol=1e-4, atol=1e-5)
 
 
-def test_plain_arrays_are_ranked_as_configurations_are(
-    linear_model: Callable[..., Path], tiny_collections: Path
-) -> None:
+def test_arrays_of_layouts(linear_model: Callable[..., Path], tiny_collections: Path) -> None:
     ranker = hlorank.load(linear_model())
     measured = read_graph(graph_files(tiny_collections / "raw", ranker.collection, "valid")[0], "layout")
     layouts = measured.configurations
@@ -136,7 +134,7 @@ def test_plain_arrays_are_ranked_as_configurations_are(
             ranker.score(measured.graph, wrong)
 
 
-def test_plain_arrays_of_tiles(linear_model: Callable[..., Path], tiny_collections: Path) -> None:
+def test_arrays_of_tiles(linear_model: Callable[..., Path], tiny_collections: Path) -> None:
     ranker = hlorank.load(linear_model("tile:synthetic"))
     measured = read_graph(graph_files(tiny_collections / "raw", ranker.collection, "valid")[0], "tile")
     assert isinstance(measured.configurations, TileConfigurations)
@@ -150,7 +148,7 @@ def test_plain_arrays_of_tiles(linear_model: Callable[..., Path], tiny_collectio
             ranker.score(measured.graph, wrong)
 
 
-def test_scores_that_are_no_numbers_are_refused(
+def test_scores_that_are_not_finite_are_refused(
     linear_model: Callable[..., Path], tiny_collections: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranker = hlorank.load(linear_model())

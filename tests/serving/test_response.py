@@ -17,7 +17,7 @@ SCORES = np.array([0.5, -1.0, 0.5, 2.0])
 
 
 def kernel(runtime: list[int], normalizer: list[int]) -> InputGraph:
-    """A kernel with four tiles, of which the features tell the last two not apart."""
+    """Return a kernel with four tiles; the last two have equal features."""
     graph = Graph(
         np.zeros((1, 140), dtype=np.float32),
         np.array([63], dtype=np.uint8),
@@ -40,28 +40,28 @@ def test_the_first_configurations_and_ties_by_index() -> None:
 
 def test_tiles_compare_by_normalised_runtimes() -> None:
     given = kernel([300, 100, 100, 400], [100, 100, 200, 100])
-    told = ranked_input(given, SCORES, ranking(SCORES), 4, compare=True)
-    assert [row["configuration"] for row in told["top"]] == [1, 0, 2, 3]
-    assert [row["runtime_ns"] for row in told["top"]] == [100, 300, 100, 400]
-    assert [row["slowdown"] for row in told["top"]] == [1.0, 5.0, 0.0, 7.0]
-    assert [row["measured_rank"] for row in told["top"]] == [2, 3, 1, 4]
-    comparison = told["comparison"]
+    ranked = ranked_input(given, SCORES, ranking(SCORES), 4, compare=True)
+    assert [row["configuration"] for row in ranked["top"]] == [1, 0, 2, 3]
+    assert [row["runtime_ns"] for row in ranked["top"]] == [100, 300, 100, 400]
+    assert [row["slowdown"] for row in ranked["top"]] == [1.0, 5.0, 0.0, 7.0]
+    assert [row["measured_rank"] for row in ranked["top"]] == [2, 3, 1, 4]
+    comparison = ranked["comparison"]
     assert (comparison["slowdown_1"], comparison["slowdown_5"], comparison["kaggle"]) == (1.0, 0.0, 1.0)
     assert comparison["repeat_ceiling"] < 1
     assert comparison["noise_ceiling"] is None
-    json.dumps(told, allow_nan=False)
+    json.dumps(ranked, allow_nan=False)
 
 
 @pytest.mark.parametrize("runtime", [0, 200])
-def test_equal_runtimes_compare_with_nothing(runtime: int) -> None:
-    told = ranked_input(kernel([runtime] * 4, [100] * 4), SCORES, ranking(SCORES), 4, compare=True)
-    assert told["comparison"] is None
-    assert ("runtime_ns" in told["top"][0]) == bool(runtime)
+def test_equal_runtimes_are_not_compared(runtime: int) -> None:
+    ranked = ranked_input(kernel([runtime] * 4, [100] * 4), SCORES, ranking(SCORES), 4, compare=True)
+    assert ranked["comparison"] is None
+    assert ("runtime_ns" in ranked["top"][0]) == bool(runtime)
 
 
-def test_nothing_is_compared_unasked() -> None:
-    told = ranked_input(kernel([300, 100, 100, 400], [100] * 4), SCORES, ranking(SCORES), 1, compare=False)
-    assert told == {
+def test_without_a_comparison() -> None:
+    ranked = ranked_input(kernel([300, 100, 100, 400], [100] * 4), SCORES, ranking(SCORES), 1, compare=False)
+    assert ranked == {
         "file": "kernel.npz",
         "graph": "kernel",
         "configurations": 4,
