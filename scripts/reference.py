@@ -30,6 +30,7 @@ REFERENCE = ROOT / "docs" / "reference"
 
 _PLACE = r"(<!-- {kind}: (.+?) -->\n).*?(<!-- end -->)"
 _TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}
+_TYPES |= {"object": "group of keys"}
 _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import product, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +143,8 @@ def _jobs(config: Config) -> set[str]:
     assert isinstance(pipeline, dict)
     found = set()
     for name, entry in pipeline["stages"].items():
-        keys = [value.removeprefix("${pipeline.").removesuffix("}") for value in entry["matrix"].values()]
-        found |= {f"{name}@{'-'.join(point)}" for point in product(*(getattr(config.pipeline, key) for key in keys))}
+        jobs = config.pipeline.trainings if "foreach" in entry else config.pipeline.collections
+        found |= {f"{name}@{job}" for job in jobs}
     return found
 
 

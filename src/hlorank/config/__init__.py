@@ -11,7 +11,8 @@ from hlorank.config.featurize import FeaturizeConfig, FeaturizeOptions
 from hlorank.config.loss import LossTerm
 from hlorank.config.model import ModelConfig
 from hlorank.config.partition import PartitionConfig
-from hlorank.config.root import Config, PathsConfig, PipelineConfig, load
+from hlorank.config.pipeline import PipelineConfig
+from hlorank.config.root import Config, PathsConfig, load
 from hlorank.config.section import ConfigError, Registries, Section, find, parse, read_section
 from hlorank.config.sweep import SweepConfig
 from hlorank.config.tracking import TrackingConfig

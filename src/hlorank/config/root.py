@@ -15,6 +15,7 @@ from hlorank.config.featurize import FeaturizeConfig
 from hlorank.config.loss import Loss, arguments_section, as_term
 from hlorank.config.model import ModelConfig
 from hlorank.config.partition import PartitionConfig
+from hlorank.config.pipeline import PipelineConfig
 from hlorank.config.section import ConfigError, Registries, Section, mistakes, registered, unknown_key
 from hlorank.config.sweep import SweepConfig
 from hlorank.config.tracking import TrackingConfig
@@ -40,20 +41,6 @@ class PathsConfig(Section):
     """Archives and partial downloads; outside what DVC deletes."""
     state: str
     """Checkpoints to resume from; outside what DVC deletes."""
-
-
-class PipelineConfig(Section):
-    """What `dvc repro` runs: the matrix of dvc.yaml, collections as paths."""
-
-    layout: list[Address]
-    """Layout collections."""
-    tile: list[Address]
-    """Tile collections."""
-    methods: list[str]
-    """Methods and baselines of layout collections."""
-    tile_methods: list[str]
-    """Methods of tile collections: full, as a kernel is one segment under any method, and baselines other than
-    default_configuration."""
 
 
 class Config(Section):

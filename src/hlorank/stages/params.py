@@ -7,7 +7,7 @@ from dvc.utils.hydra import compose_and_dump
 
 def write_params(output: Path, conf: Path = Path("conf")) -> None:
     """Write the composition of conf/config.yaml, resolved."""
-    compose_and_dump(output, str(conf.resolve()), None, "config", False, [])
+    compose_and_dump(output, str(conf.resolve()), None, "config", str(conf.resolve().parent), [])
 
 
 if __name__ == "__main__":
