@@ -296,10 +296,10 @@ def test_ledger(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "archives.json")
     file = tmp_path / "file"
     file.write_bytes(CONTENT)
-    digest = Digest(SIZE, hashlib.sha256(CONTENT).hexdigest())
+    digest = Digest(size=SIZE, sha256=hashlib.sha256(CONTENT).hexdigest())
     assert ledger.verify(file) == digest
     ledger["file"] = digest
-    ledger["other"] = Digest(1, "00")
+    ledger["other"] = Digest(size=1, sha256="00")
     assert ledger["file"] == ledger.verify(file) == digest
     entry = {"size": SIZE, "sha256": digest.sha256}
     assert json.loads(ledger.path.read_text()) == {"file": entry, "other": {"size": 1, "sha256": "00"}}
@@ -311,7 +311,7 @@ def test_ledger(tmp_path: Path) -> None:
         assert part in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"file": 3}', '{"file": {"size": "1", "sha256": "00"}}'])
+@pytest.mark.parametrize("text", ["[]", "{", '{"file": 3}', '{"file": {"size": "x", "sha256": "00"}}'])
 def test_broken_ledger(tmp_path: Path, text: str) -> None:
     path = tmp_path / "archives.json"
     path.write_text(text)

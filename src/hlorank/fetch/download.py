@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from contextlib import suppress
 from pathlib import Path
 
 import requests
@@ -21,6 +21,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from urllib3.exceptions import InvalidHeader
 from urllib3.util import Retry
 
+from hlorank.config import ConfigError, Section, parse, read_section
 from hlorank.files import DataError, read_json, sha256_file, write_json
 
 logger = logging.getLogger(__name__)
@@ -48,8 +49,7 @@ class _TransientError(Exception):
         self.wait = wait
 
 
-@dataclass(frozen=True)
-class Digest:
+class Digest(Section):
     """Identity of a file's content: its size in bytes and its SHA-256 in hexadecimal."""
 
     size: int
@@ -58,7 +58,7 @@ class Digest:
     @classmethod
     def of(cls, path: Path) -> Digest:
         """Compute the digest of a file."""
-        return cls(path.stat().st_size, sha256_file(path))
+        return cls(size=path.stat().st_size, sha256=sha256_file(path))
 
     def __str__(self) -> str:
         return f"{self.size} bytes with SHA-256 {self.sha256}"
@@ -82,14 +82,14 @@ class Ledger:
         entry = read_json(self.path).get(name) if self.path.exists() else None
         if entry is None:
             return None
-        match entry:
-            case {"size": int(size), "sha256": str(sha256)}:
-                return Digest(size, sha256)
-        raise DataError(name, '{"size": bytes, "sha256": "..."}', entry, file=self.path)
+        try:
+            return parse(Digest, entry)
+        except ConfigError as error:
+            raise DataError(name, "a size in bytes and a SHA-256", error, file=self.path) from None
 
     def __setitem__(self, name: str, digest: Digest) -> None:
         entries = read_json(self.path) if self.path.exists() else {}
-        write_json(self.path, {**entries, name: asdict(digest)})
+        write_json(self.path, {**entries, name: digest.model_dump()})
 
     def verify(self, file: Path) -> Digest:
         """Compute the digest of a file, and compare it with the recorded one, if there is one.
@@ -135,6 +135,14 @@ def _validator(response: requests.Response) -> str | None:
     return etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified")
 
 
+class _Record(Section):
+    """The file whose first bytes were downloaded: its address, its size, and the identity of its version."""
+
+    url: str
+    total: int
+    validator: str | None
+
+
 class _Partial:
     """The bytes of a download so far, and next to them a record of the address, size and version of the whole file."""
 
@@ -145,14 +153,10 @@ class _Partial:
         self._state = target.with_name(f"{target.name}.partial.json")
         self.total: int | None = None
         self._validator: str | None = None
-        try:
-            state = read_json(self._state)
-        except DataError:
-            state = {}
-        match state:
-            case {"url": str(known), "total": int(total), "validator": str() | None as validator}:
-                if known == url:
-                    self.total, self._validator = total, validator
+        with suppress(DataError):  # without a record of this address, the download starts again
+            record = read_section(_Record, self._state, "remove it")
+            if record.url == url:
+                self.total, self._validator = record.total, record.validator
         if self.total is None:
             self.discard()
 
@@ -183,7 +187,8 @@ class _Partial:
         length = response.headers.get("Content-Length")
         if length is not None:
             self.total, self._validator = int(length), _validator(response)
-            write_json(self._state, {"url": self.url, "total": self.total, "validator": self._validator})
+            record = _Record(url=self.url, total=self.total, validator=self._validator)
+            write_json(self._state, record.model_dump())
 
     def continued_by(self, response: requests.Response) -> bool:
         """Return True if a partial response has the bytes that follow, of the same version of the file."""

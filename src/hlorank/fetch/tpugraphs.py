@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,7 +23,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.progress import track
 
-from hlorank.config import ConfigError, Section, Split
+from hlorank.config import ConfigError, Section, Split, parse
 from hlorank.data.collection import SPLITS, Collection
 from hlorank.fetch.archive import extract
 from hlorank.fetch.download import Digest, Ledger, download, require_space
@@ -61,8 +61,7 @@ class TpuGraphsConfig(Section):
     """Time limit for a connection, and for each piece of the response."""
 
 
-@dataclass(frozen=True)
-class _Content:
+class _Content(Section):
     """A complete split: its files' SHA-256 by name, and that of the archive they came from, if any."""
 
     archive: str | None
@@ -87,13 +86,14 @@ class _Unpacked:
 
     def intact(self, split: str) -> _Content | None:
         """Return the split's content if its files are exactly those of the manifest, else None."""
-        match self._entries().get(split):
-            case {"archive": str() | None as archive, "files": dict(files)}:
-                folder = self.folder / split
-                found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-                if found == files.keys() and all(sha256_file(folder / name) == files[name] for name in sorted(found)):
-                    return _Content(archive, files)
-        return None
+        try:
+            content = parse(_Content, self._entries().get(split))
+        except ConfigError:
+            return None
+        folder, files = self.folder / split, content.files
+        found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        intact = found == files.keys() and all(sha256_file(folder / name) == files[name] for name in sorted(found))
+        return content if intact else None
 
     def discard(self, split: str) -> None:
         """Remove a split, first from the manifest."""
@@ -118,10 +118,10 @@ class _Unpacked:
         self.discard(split)
         self.folder.mkdir(parents=True, exist_ok=True)
         staged.rename(self.folder / split)
-        write_json(self._manifest, {**self._entries(), split: asdict(content)})
+        write_json(self._manifest, {**self._entries(), split: content.model_dump()})
 
 
-def _hash_sound(folder: Path, source: Path) -> dict[str, str]:
+def _check_files(folder: Path, source: Path) -> dict[str, str]:
     """Return the SHA-256 of each npz file by name, after a check of the checksums in the file."""
     hashes = {}
     silent = not sys.stderr.isatty()
@@ -216,9 +216,9 @@ class _Fetch:
         inside = (*self.collection.parts, split)
         with self.unpacked.staging() as staged:
             extract(archive, staged, lambda path: path.suffix == ".npz" and path.parent.parts[-len(inside) :] == inside)
-            files = _hash_sound(staged, archive)
+            files = _check_files(staged, archive)
             self.ledger[archive.name] = digest  # only of an archive that is intact
-            self.unpacked.publish(split, staged, _Content(digest.sha256, files))
+            self.unpacked.publish(split, staged, _Content(archive=digest.sha256, files=files))
 
     def _tree(self, folder: Path, split: str) -> Path:
         for tree in _TREES:
@@ -245,7 +245,7 @@ class _Fetch:
         with self.unpacked.staging() as staged:
             for path in paths:
                 shutil.copyfile(path, staged / path.name)
-            self.unpacked.publish(split, staged, _Content(None, _hash_sound(staged, source)))
+            self.unpacked.publish(split, staged, _Content(archive=None, files=_check_files(staged, source)))
 
 
 def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None:

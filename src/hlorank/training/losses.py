@@ -6,7 +6,6 @@ on the order of equal labels.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from hlorank.config import ConfigError, LossTerm, find
+from hlorank.config import ConfigError, LossTerm, find, parse
+from hlorank.config.loss import arguments_section
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -171,8 +171,5 @@ def make_loss(terms: Mapping[str, LossTerm]) -> Loss:
 def _with_arguments(name: str, term: LossTerm) -> Loss:
     """Return a loss as a function of scores and labels alone."""
     loss = find(LOSSES, "loss", name)
-    _, _, *expected = inspect.signature(loss).parameters  # the first are scores and labels
-    for argument in sorted({*term.arguments} ^ {*expected}):
-        has = f"expected the arguments {', '.join(expected) or 'none'}, and weight"
-        raise ConfigError(f"loss.{name}.{argument}: {has}")
-    return partial(loss, **term.arguments)
+    arguments = parse(arguments_section(loss), term.arguments, prefix=f"loss.{name}")
+    return partial(loss, **arguments.model_dump(exclude={"weight"}))
