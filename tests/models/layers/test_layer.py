@@ -110,11 +110,10 @@ def test_the_compressed_form_equals_the_dense_form(
     layer = make_layer(name, directions=directions)
     for segment in make_inputs(segments=segments, nodes=nodes).segments:
         state = make_states(segment, configurations, 6, share=layer.mixing is not Mixing.CONFIGURATIONS)
-        x, hops = state.dense(), layer.mixing is Mixing.NEIGHBOURS
+        x, hops = state.dense(), layer.mixing is Mixing.NEIGHBOURS and not layer.dense_only
         for k in range(3):
             state, x = layer.forward_compressed(state, segment), layer(x, segment)
             torch.testing.assert_close(state.dense(), x, rtol=1e-10, atol=1e-12)
-            assert layer.dense_only is (layer.mixing is Mixing.SEGMENT)
             prefix = segment.nodes if layer.dense_only else segment.k_hop_prefix(hops * (k + 1))
             assert (state.hops, state.colouring.prefix) == (hops * (k + 1), prefix)
         parameters, towards = list(layer.parameters()), states(*x.shape)

@@ -1,0 +1,101 @@
+"""The how-to of extensions, followed to the letter in a copy of the repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.docs.blocks import ROOT, blocks
+from tests.docs.test_run import TINY, shrink
+
+PAGE = "docs/how-to/extend.md"
+COPIED = ("src", "tests", "conf", "pyproject.toml")
+
+
+def apply(root: Path) -> tuple[list[str], list[str]]:
+    """Apply the code blocks of the page to a copy of the repository; return the files added, and those changed."""
+    added, changed = [], []
+    for block in blocks(PAGE):
+        first, _, text = block.text.partition("\n")
+        if not first.strip().startswith("# "):
+            continue
+        name = first.strip().removeprefix("# ")
+        path = root / name
+        if block.language == "diff":
+            content, before = path.read_text(encoding="utf-8"), " "
+            for line in text.splitlines(keepends=True):
+                if line.startswith("+"):
+                    content = content.replace(before[1:], line[1:] if before.startswith("-") else before[1:] + line[1:])
+                before = line
+                count = content.count(line[1:])
+                assert count == 1, f"{name}: {line[1:]!r} is there {count} times"
+            path.write_text(content, encoding="utf-8")
+            changed.append(name)
+        else:
+            assert not path.exists(), path
+            path.write_text(text, encoding="utf-8")
+            added.append(name)
+    return added, changed
+
+
+def run(root: Path, *command: str) -> None:
+    """Run a command in the copy, with the code of the copy."""
+    environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command, cwd=root, env={**environment, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], list[str]]:
+    """A copy of the repository with all extensions, the files that they add, and those that they change."""
+    root = tmp_path_factory.mktemp("extended")
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, root / name)
+    return root, *apply(root)
+
+
+def test_each_extension_is_one_module_and_one_test_that_passes(extended: tuple[Path, list[str], list[str]]) -> None:
+    root, added, changed = extended
+    tests = [name for name in added if name.startswith("tests/")]
+    modules = [name for name in added if name.startswith("src/")]
+    assert (len(modules), len(changed), len(tests)) == (4, 5, 5)  # a method is data, without a module
+    run(root, "ruff", "format", "--check", *modules, *changed, *tests)
+    run(root, "ruff", "check", *modules, *changed, *tests)
+    general = ["tests/models/layers/test_layer.py", "tests/fetch/test_origins.py"]  # of every entry of a mapping
+    chosen = " or ".join([*(Path(name).stem for name in tests), "max_conv", "test_origins"])
+    run(root, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *tests, *general)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_train_a_model_with_all_of_them(extended: tuple[Path, list[str], list[str]]) -> None:
+    root, *_ = extended
+    shrink(root / "conf", {name: changes for name, changes in TINY.items() if name.startswith(("model", "trainer"))})
+    rng = np.random.default_rng(0)
+    for number, split in enumerate(("train", "train", "valid", "test")):
+        program = {
+            "opcodes": ["dot"] * 12,
+            "shapes": [[8, 4]] * 12,
+            "edges": [[node, int(rng.integers(node))] for node in range(1, 12)],
+            "configurable": [3, 7],
+            "layouts": [[[*rng.permutation(2).tolist(), *[-1] * 16] for _ in range(2)] for _ in range(20)],
+            "runtimes": rng.integers(100, 900, size=20).tolist(),
+        }
+        (root / "programs" / split).mkdir(parents=True, exist_ok=True)
+        (root / "programs" / split / f"program_{number}.json").write_text(json.dumps(program))
+    (script,) = (block.text for block in blocks(PAGE) if block.language == "bash")
+    run(root, "bash", "-ec", script)
+    metrics = json.loads((root / "reports/layout/own/random/gst_f/metrics.json").read_text())
+    assert metrics["valid"]["graphs"] == 1
