@@ -63,15 +63,19 @@ def train(config: Config, output: Path) -> float | None:
     """
     import mlflow
 
+    # Open the data.
     torch.set_num_threads(config.trainer.threads)
     method: Method = find(METHODS, "method", config.method)
     graphs, spec = _open_collection(config, method)
     names = graphs.store.trainable("train")
+
+    # Build all models and their data before anything is written, so that a mistake leaves nothing behind.
     raw = Path(config.paths.raw) / Collection.parse(config.collection).path / "train"
     members = make_members(config.ensemble, config.seed, names, raw)
-    # Everything is built before anything is written, so that a mistake in the configuration leaves nothing behind.
     trainings = [_MemberTraining(config, method, member, graphs, spec) for member in members]
+    models = [training.model for training in trainings]
 
+    # Identify the training: what it has finished or saved before is found by this key.
     settings = config.model_dump(mode="json", include=_IDENTITY)
     key = fingerprint([settings, spec.data, __version__])
     identity = {"partition": spec.partition, **flatten(settings), "data": spec.data, "version": __version__}
@@ -82,8 +86,9 @@ def train(config: Config, output: Path) -> float | None:
         parameters, features = config.model_dump(mode="json"), graphs.store.fingerprint
         opened = training_run(config.tracking, spec, parameters, key, features, bool(names), resume=state / RUN)
         with _removed_if_pruned(state), opened as run_id:
-            models = [training.model for training in trainings]
             mlflow.log_metric("train/parameters", sum(p.numel() for model in models for p in model.parameters()))
+
+            # Train the members one after the other.
             trial, results = current_trial(config.sweep), list[_Result]()
             if not names:
                 log.warning("%s: no graph can be trained on; the model keeps its initial weights", spec.collection)
@@ -96,6 +101,8 @@ def train(config: Config, output: Path) -> float | None:
                 reports = [] if trial is None else [TrialReport(trial, number * config.trainer.max_epochs)]
                 own = CheckpointIdentity({**identity, "member": number})
                 results.append(training.run(state / str(number), own, logger, reports))
+
+            # Save the models, and the record of the training.
             taus = [result.best for result in results if result.best is not None]
             best = float(np.mean(taus)) if taus else None
             if len(members) > 1 and best is not None:
