@@ -1,4 +1,4 @@
-"""Fixtures that tests of several packages share."""
+"""Fixtures of tests of several packages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MakeModel = Callable[..., "CostModel"]
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real TpuGraphs files; tests that need it are skipped where it is absent."""
+    """Return the folder of real TpuGraphs files; tests that need it are skipped where it is absent."""
     folder = shared_dir() / "data"
     if not (folder / "tpugraphs").is_dir():
         pytest.skip(f"no real data at {folder}; set {SHARED_VARIABLE}")
@@ -58,7 +58,7 @@ def tracking_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _composed(*overrides: str) -> Config:
-    """The real conf/ with some overrides."""
+    """Compose the real conf/ with some overrides."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return load(compose("config", overrides=list(overrides)))
 
@@ -87,7 +87,7 @@ def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tracking_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Undoes what MLflow leaves behind in a process: an active run, and its settings in the environment."""
+    """End an active run of MLflow, and restore its settings in the environment."""
     import mlflow
 
     variables = ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID", "HLORANK_PARENT_RUN")
@@ -102,7 +102,7 @@ def tracking_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def settings(tiny_collections: Path, tracking_database: Path, tracking_environment: None, tmp_path: Path) -> Settings:
-    """Composes the real conf/ for a training of seconds on the tiny collections, tracked in the test's folder."""
+    """Compose the real conf/ for a training of seconds on the tiny collections, tracked in the test's folder."""
     import torch
 
     torch.set_num_threads(1)
@@ -133,7 +133,7 @@ def settings(tiny_collections: Path, tracking_database: Path, tracking_environme
 
 @pytest.fixture(scope="session")
 def make_model() -> MakeModel:
-    """Makes a float64 model that fits random graphs; keywords change its configuration."""
+    """Make a float64 model that fits random graphs; keywords change its configuration."""
     import torch
 
     from hlorank.models.cost_model import CostModel
@@ -170,7 +170,7 @@ def make_model() -> MakeModel:
 
 @pytest.fixture(scope="session")
 def make_features() -> MakeFeatures:
-    """Makes random features of one graph, in float64 unless told otherwise."""
+    """Make random features of one graph, by default in float64."""
 
     def make(
         kind: str = "layout", nodes: int = 24, distinct: int = 12, seed: int = 0, dtype: type = np.float64
@@ -209,7 +209,7 @@ def make_features() -> MakeFeatures:
 
 @pytest.fixture(scope="session")
 def make_inputs(make_features: MakeFeatures) -> Callable[..., Any]:
-    """Makes the inputs of a random graph, cut at random into segments with halos; other arguments are the graph's."""
+    """Make the inputs of a random graph, cut at random into segments with halos; other arguments are the graph's."""
     import torch
 
     from hlorank.models.inputs import GraphInputs
@@ -231,7 +231,7 @@ def make_inputs(make_features: MakeFeatures) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def linear_model(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Writes the folder of a linear model with random weights, which needs no training; keywords change its spec."""
+    """Write the folder of a linear model with random weights, which needs no training; keywords change its spec."""
     from hlorank import __version__
     from hlorank.config import BaselineConfig
     from hlorank.featurize.feature_store import FeatureStore
@@ -271,7 +271,7 @@ def linear_model(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def dot_and_reshape() -> HloModuleProto:
-    """A module of a (4, 6) parameter, its product with its transpose, tanh, and a reshape, which is the root."""
+    """Return a module of a (4, 6) parameter, its product with its transpose, tanh, and a reshape, which is the root."""
     module = HloModuleProto(name="m")
     computation = module.computations.add(name="main", id=7, root_id=14)
     shapes = {10: ("parameter", [], [4, 6]), 11: ("transpose", [10], [6, 4]), 12: ("dot", [10, 11], [4, 4])}

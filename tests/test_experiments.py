@@ -1,4 +1,4 @@
-"""Every experiment of conf/ composes, trains, is saved and loaded, and then scores as it did."""
+"""Every experiment of conf/ composes, trains, is saved and loaded, and then has the same scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Atomic files, JSON, mapped arrays, fingerprints, and errors that name their place."""
+"""Atomic files, JSON, mapped arrays, fingerprints, and errors with the name of their file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_paths_of_the_configuration_are_portable(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("value", [None, ""])
-def test_shared_data_lies_beside_the_project_by_default(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+def test_shared_data_is_next_to_the_project_by_default(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
     if value is None:
         monkeypatch.delenv(SHARED_VARIABLE, raising=False)
     else:
@@ -125,7 +125,7 @@ def test_a_failing_block_leaves_the_old_folder_and_nothing_else(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("suffix", ["partial", "old"])
-def test_what_a_kill_left_is_removed(tmp_path: Path, suffix: str) -> None:
+def test_files_that_a_kill_left_are_removed(tmp_path: Path, suffix: str) -> None:
     leftover = tmp_path / f".folder.{suffix}"
     leftover.mkdir()
     (leftover / "half").write_text("half")

@@ -1,4 +1,4 @@
-"""The bundled sample is what its documentation says: complete, split by model family, well measured, small."""
+"""The bundled sample agrees with its documentation: complete, split by model family, well measured, small."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def composed(*overrides: str) -> DictConfig:
 
 
 def changed(values: dict[str, Any]) -> DictConfig:
-    """The default composition with other values, also under keys that the schema lacks."""
+    """Return the default composition with other values, also of keys that the schema lacks."""
     config = composed()
     with open_dict(config):
         for key, value in values.items():
@@ -39,7 +39,7 @@ def mistakes(values: dict[str, Any], *extension_points: str) -> list[str]:
 
 
 def leaves(node: Any, prefix: str = "") -> dict[str, Any]:
-    """The leaves of nested dicts, by dotted key."""
+    """Return the leaves of nested dicts, by dotted key."""
     if not isinstance(node, dict):
         return {prefix: node}
     return {key: leaf for name in node for key, leaf in leaves(node[name], f"{prefix}.{name}".strip(".")).items()}

@@ -41,7 +41,7 @@ same_folder = settings(deadline=None, max_examples=60, suppress_health_check=[He
 
 
 def layout_arrays() -> Arrays:
-    """Three configurations of two nodes, as the official files hold them."""
+    """Return three configurations of two nodes, in the form of the official files."""
     feat = np.full((3, 2, LAYOUT_VALUES), -1, dtype=np.float32)
     feat[0, 0, :3] = [0, 2, 1]
     feat[1, 1, 6:8] = [1, 0]
@@ -81,7 +81,7 @@ def changed(array: NDArray[Any], place: Any, value: Any) -> NDArray[Any]:
 
 
 def member(array: NDArray[Any], **header: Any) -> bytes:
-    """The bytes of a .npy member, with entries of its header replaced."""
+    """Return the bytes of a .npy member, with entries of its header replaced."""
     stream = io.BytesIO()
     npy.write_array_header_1_0(stream, npy.header_data_from_array_1_0(array) | header)
     return stream.getvalue() + array.tobytes(order="A")
@@ -99,7 +99,7 @@ def members_of(arrays: Arrays) -> dict[str, bytes]:
 
 
 def assert_holds(measured: MeasuredGraph, arrays: Arrays) -> None:
-    """What was read equals the raw arrays, in the schema's dtypes."""
+    """Assert that a graph that was read equals the raw arrays, in the schema's dtypes."""
     graph, configurations = measured.graph, measured.configurations
     held: Arrays = {
         "node_feat": graph.node_feat,
@@ -353,7 +353,7 @@ def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
 
 @same_folder
 @given(damage=st.dictionaries(st.integers(0, 10**6), st.integers(0, 255), min_size=1, max_size=4))
-def test_damaged_bytes_never_change_what_is_read(tmp_path: Path, damage: dict[int, int]) -> None:
+def test_damaged_bytes_never_change_the_arrays(tmp_path: Path, damage: dict[int, int]) -> None:
     path = tmp_path / "a.npz"
     save(path, tile_arrays(), np.savez_compressed)
     content = bytearray(path.read_bytes())
@@ -374,7 +374,7 @@ def test_other_files_and_folders_are_no_npz_files(tmp_path: Path) -> None:
 
 
 class _Payload:
-    """Leaves a trace where it is unpickled."""
+    """An object that leaves a trace where it is unpickled."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace
@@ -538,7 +538,7 @@ def arrays_of(path: Path) -> Arrays:
 
 @same_folder
 @given(measured=measured_graphs(), chunk_bytes=st.integers(1, 2000))
-def test_what_is_written_is_read_back(tmp_path: Path, measured: MeasuredGraph, chunk_bytes: int) -> None:
+def test_written_graphs_are_read_back(tmp_path: Path, measured: MeasuredGraph, chunk_bytes: int) -> None:
     path = tmp_path / "graph.npz"
     kind: Kind = "layout" if isinstance(measured.configurations, LayoutConfigurations) else "tile"
     write_graph(path, measured, chunk_bytes)

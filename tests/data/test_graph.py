@@ -1,4 +1,4 @@
-"""The in-memory schema: what it accepts, what it refuses, and the packing of layouts."""
+"""The in-memory schema: valid and invalid values, and the packing of layouts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def graph_arrays() -> Arrays:
 
 
 def layout_rows(*rows: list[int]) -> np.ndarray[Any, np.dtype[np.int8]]:
-    """Rows of layout values from their first values; the rest is padding."""
+    """Return rows of layout values from their first values; the rest is padding."""
     values = np.full((len(rows), LAYOUT_VALUES), -1, dtype=np.int8)
     for row, start in zip(values, rows, strict=True):
         row[: len(start)] = start
@@ -194,7 +194,7 @@ def test_packed_keys_of_the_smallest_and_largest_row() -> None:
 
 
 @pytest.mark.parametrize("value", [-2, 6, 0.5, np.nan, np.inf, -np.inf, 1e30])
-def test_packing_refuses_what_is_no_layout_value(value: float) -> None:
+def test_packing_refuses_other_values_than_those_of_layouts(value: float) -> None:
     values = changed(np.zeros((2, 3, LAYOUT_VALUES), dtype=np.float32), (1, 2, 7), value)
     with pytest.raises(
         DataError, match=r"node_config_feat: expected whole numbers in -1\.\.5, found .* at \[1, 2, 7\]"

@@ -1,4 +1,4 @@
-"""Arrays are read whole and in chunks; files that ask for more memory than they are worth are refused before."""
+"""Arrays are read whole and in chunks; files that would take more memory than their size are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def member(array: NDArray[Any]) -> bytes:
 
 
 def packed(path: Path, content: bytes, compression: int = zipfile.ZIP_DEFLATED, *, encrypted: bool = False) -> Path:
-    """An npz file of one member, which it says is encrypted or is not."""
+    """Write an npz file of one member, marked as encrypted or not."""
     with zipfile.ZipFile(path, "w", compression) as archive:
         archive.writestr("a.npy", content)
         archive.filelist[0].flag_bits |= encrypted

@@ -1,4 +1,4 @@
-"""A loopback HTTP server that misbehaves on request."""
+"""A loopback HTTP server with faults on demand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Fault:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files` by name; what goes wrong is said in advance, one fault for each of the next requests."""
+    """Serves `files` by name; faults are set in advance, one for each of the next requests."""
 
     daemon_threads = False
 
@@ -35,18 +35,18 @@ class Server(ThreadingHTTPServer):
         self._faults: deque[_Fault] = deque()
         self.ranges = True
         self.conditional = True
-        """Whether If-Range is understood."""
+        """False ignores If-Range."""
         self.validator: str | None = "ETag"
         """The header that identifies a version: ETag, Last-Modified, or none."""
         self.longest_range = sys.maxsize
-        """Bytes of a partial answer at most."""
+        """Bytes of a partial response, at most."""
         self.lengths = True
         self.requests: list[tuple[str, dict[str, str]]] = []
         """Name and headers of each request."""
         self.release = threading.Event()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Stays silent about clients that hang up, as killed ones do."""
+        """Ignore clients that close the connection, as killed ones do."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type] # typeshed's types are private
 
@@ -59,19 +59,19 @@ class Server(ThreadingHTTPServer):
         return [headers.get("Range") for _, headers in self.requests]
 
     def serve(self) -> None:
-        """Serves a request as it should be."""
+        """Serve a request without a fault."""
         self._faults.append(_Fault())
 
     def answer(self, status: int, headers: dict[str, str] | None = None) -> None:
-        """Answers a request with this status, and no file."""
+        """Respond to a request with this status and no file."""
         self._faults.append(_Fault(status=status, headers=headers or {}))
 
     def drop(self, after: int) -> None:
-        """Closes the connection after so many bytes."""
+        """Close the connection after this number of bytes."""
         self._faults.append(_Fault(stop_after=after))
 
     def hold(self, after: int) -> None:
-        """Sends nothing after so many bytes, until `release` is set."""
+        """Send nothing after this number of bytes until `release` is set."""
         self._faults.append(_Fault(stop_after=after, hold=True))
 
     def next_fault(self) -> _Fault:
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A running server; downloads wait next to nothing between retries."""
+    """Run a server; downloads wait only a millisecond between retries."""
     monkeypatch.setattr(hlorank.fetch.download, "BACKOFF_SECONDS", 0.001)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with Server() as running:

@@ -36,7 +36,7 @@ def target(server: Server, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The waits between attempts, not waited."""
+    """Record the waits between attempts instead of waiting."""
     found: list[float] = []
     monkeypatch.setattr("time.sleep", found.append)
     return found
@@ -52,7 +52,7 @@ def assert_complete(target: Path, content: bytes = CONTENT) -> None:
 
 
 def interrupt(server: Server, target: Path, after: int) -> None:
-    """Leaves a partial download behind, as a killed process does."""
+    """Leave a partial download, as a killed process does."""
     server.drop(after)
     with pytest.raises(DownloadError, match="gave up"):
         get(server, target, retries=0)
@@ -262,7 +262,7 @@ def test_restarts_without_progress_are_bounded(server: Server, target: Path) -> 
     assert len(server.requests) == 3
 
 
-def test_too_little_space_for_the_file_and_what_it_holds(
+def test_too_little_space_for_the_file_and_its_content(
     server: Server, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 0, 2 * SIZE - 1))

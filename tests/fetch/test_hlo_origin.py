@@ -1,3 +1,5 @@
+"""Origin hlo: the dataset's tree, flat folders of dumps, re-runs."""
+
 from __future__ import annotations
 
 import logging
@@ -70,7 +72,7 @@ def test_a_flat_folder_of_dumps_goes_to_one_split(tmp_path: Path, caplog: pytest
     assert "jit_add.before.hlo.pb: computations: expected a node to configure" in notice
 
 
-def test_a_second_fetch_removes_what_has_no_protobuf_any_more(tmp_path: Path) -> None:
+def test_a_second_fetch_removes_graphs_without_a_protobuf(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(tmp_path / "in" / f"{name}.pb", record(10))
     output = tmp_path / "raw"
@@ -82,7 +84,7 @@ def test_a_second_fetch_removes_what_has_no_protobuf_any_more(tmp_path: Path) ->
     assert (output / "train" / "a.npz").read_bytes() == before
 
 
-def test_what_cannot_be_fetched_is_refused(tmp_path: Path) -> None:
+def test_folders_without_usable_protobufs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data.hlo.root: expected \*\.pb files, .*layout/own/default.*, found none"):
         fetch(LAYOUT, config(tmp_path), tmp_path / "raw")
     with pytest.raises(DataError, match="found no such folder"):

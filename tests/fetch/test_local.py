@@ -23,7 +23,7 @@ TILE = Collection.parse("tile:own")
 
 
 def write_kernel(path: Path, runtime: int = 5) -> Path:
-    """A tile kernel of two nodes and two configurations; a runtime of 0 withholds the labels."""
+    """Write a tile kernel of two nodes and two configurations; a runtime of 0 withholds the labels."""
     graph = Graph(
         np.zeros((2, NODE_FEATURES), dtype=np.float32),
         np.array([63, 26], dtype=np.uint8),
@@ -37,7 +37,7 @@ def write_kernel(path: Path, runtime: int = 5) -> Path:
 
 
 def write_tree(root: Path, **graphs: list[str]) -> Path:
-    """A tile tree `root`/tile/own/<split>/<graph>.npz; names that end in `?` are written with labels withheld."""
+    """Write a tile tree `root`/tile/own/<split>/<graph>.npz; names that end in `?` are written with labels withheld."""
     for split, names in graphs.items():
         for i, name in enumerate(names):
             runtime = 0 if name.endswith("?") else i + 1
@@ -52,7 +52,7 @@ def config(root: Path | str, split_file: Path | None = None, folds: int = 3, fol
 
 
 def tree(output: Path) -> dict[str, list[str]]:
-    """The files of each split folder, hidden ones included."""
+    """Return the files of each split folder, hidden ones included."""
     return {split: sorted(path.name for path in (output / split).glob("*")) for split in SPLITS}
 
 
@@ -92,7 +92,7 @@ def test_real_files_are_fetched_from_the_shared_folder(shared_data: Path, tmp_pa
     assert (tmp_path / "layout:xla:default" / "valid" / original.name).read_bytes() == original.read_bytes()
 
 
-def test_a_second_run_copies_only_what_changed(
+def test_a_second_run_copies_only_changed_files(
     tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = write_tree(tmp_path / "own", train=["a", "b"], valid=["c"])
@@ -128,7 +128,7 @@ def test_a_damaged_copy_of_the_right_size_is_replaced(tmp_path: Path, output: Pa
     assert copy.read_bytes() == (root / TILE.path / "train" / "a.npz").read_bytes()
 
 
-def test_what_a_kill_left_half_written_is_removed(
+def test_half_written_files_of_a_kill_are_removed(
     tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = write_tree(tmp_path / "own", train=["a", "b"], valid=["c"])
@@ -184,7 +184,7 @@ def test_all_broken_files_are_reported_at_once_and_nothing_is_copied(tmp_path: P
         (["tile/own/train", "tile/own/validation"], "tile/own"),
     ],
 )
-def test_a_missing_collection_is_named_with_what_there_is(
+def test_a_missing_collection_is_named_with_those_present(
     tmp_path: Path, output: Path, present: list[str] | None, found: str
 ) -> None:
     root = tmp_path / "own"
@@ -211,7 +211,7 @@ def test_a_tree_where_fetch_writes_is_refused(tmp_path: Path, place: str) -> Non
 
 @pytest.fixture
 def families(tmp_path: Path) -> Path:
-    """Three families of two graphs, spread over the tree's splits, and two graphs with withheld labels."""
+    """Write three families of two graphs over the tree's splits, and two graphs with withheld labels."""
     return write_tree(
         tmp_path / "own",
         train=["x_batch_1", "y_batch_1", "z_batch_1", "hidden_1?"],
@@ -267,7 +267,7 @@ def test_an_edited_split_file_is_followed(tmp_path: Path, output: Path, families
     assert split_file.read_bytes() == before
 
 
-def test_a_graph_in_two_splits_cannot_be_split_anew(tmp_path: Path, output: Path) -> None:
+def test_a_graph_in_two_splits_cannot_get_new_splits(tmp_path: Path, output: Path) -> None:
     root = write_tree(tmp_path / "own", train=["a", "b"], valid=["b"], test=["c"])
     with pytest.raises(DataError, match="graph names: expected each in one split of the tree, found b"):
         fetch(TILE, config(root, tmp_path / "folds.json"), output)
@@ -284,7 +284,7 @@ def test_a_split_of_the_real_files_needs_more_families(shared_data: Path, tmp_pa
 
 
 def module(nodes: int) -> HloModuleProto:
-    """A program of some parameters."""
+    """Return a program of some parameters."""
     made = HloModuleProto(name="parameters")
     main = made.computations.add(name="main", id=1, root_id=1)
     for i in range(nodes):

@@ -1,4 +1,4 @@
-"""ORIGINS: each can be chosen, and a new one is a line."""
+"""ORIGINS: the chosen origin fetches with its settings, and a new origin is one line."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def tiles(measured: MeasuredGraph) -> TileConfigurations:
 
 
 def near_shares(graph: Graph, node_ids: NDArray[np.int64]) -> list[float]:
-    """Shares of the nodes within 1, 2 and 3 edges of a configurable one, edges taken in both directions."""
+    """Return the shares of the nodes within 1, 2 and 3 edges of a configurable one, edges taken in both directions."""
     near = np.zeros(graph.nodes, dtype=bool)
     near[node_ids] = True
     shares = []
@@ -282,7 +282,7 @@ FREE = ("parameter", "constant", "broadcast", "tuple", "get-tuple-element", "whi
 
 
 def plain_runtime(graph: Graph, node_ids: list[int], configuration: NDArray[np.int8]) -> float:
-    """The module's formula, node by node and edge by edge, for one configuration (configurable nodes, 18)."""
+    """Return the runtime by the module's formula, node by node and edge by edge, for one configuration."""
     slots = dict(zip(node_ids, configuration.tolist(), strict=True))
     operands: dict[int, list[int]] = {node: [] for node in range(graph.nodes)}
     for u, v in graph.edge_index.tolist():
@@ -367,7 +367,7 @@ def test_distant_configurable_nodes_depend_on_each_other() -> None:
 
 
 def test_layouts_travel_through_elementwise_nodes() -> None:
-    """dot -> tanh -> exponential -> dot: the copy is paid where the second dot asks for another layout."""
+    """dot -> tanh -> exponential -> dot: the copy has a cost where the second dot requires another layout."""
     program = Program()
     x, w = (program.add("parameter", (128, 128)) for _ in range(2))
     first = program.add("dot", (128, 128), [x, w])
@@ -491,14 +491,14 @@ def test_fetch_resumes_to_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_number_of_graphs_does_not_change_their_bytes(tmp_path: Path) -> None:
-    grown, anew = tmp_path / "grown", tmp_path / "anew"
+    grown, fresh = tmp_path / "grown", tmp_path / "fresh"
     fetch(TILE, CONFIG, grown)
     before = tree(grown)
     assert len(set(before.values())) == len(before)
     (grown / "valid/other.npz").write_bytes(b"stale")
-    for folder in (grown, anew):
+    for folder in (grown, fresh):
         fetch(TILE, CONFIG.model_copy(update={"train": 3, "valid": 0}), folder)
-    after = tree(anew)
+    after = tree(fresh)
     assert tree(grown) == after
     assert set(after) == (set(before) | {"train/synthetic_train_002.npz"}) - {"valid/synthetic_valid_000.npz"}
     assert all(after[name] == before[name] for name in set(after) & set(before))

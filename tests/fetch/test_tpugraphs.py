@@ -55,7 +55,7 @@ def tar(files: dict[str, bytes]) -> bytes:
 
 
 def archives(collection: Collection = XLA, seed: int = 0) -> dict[str, bytes]:
-    """A server's files: the licence, and an archive of two graphs per split."""
+    """Return a server's files: the licence, and an archive of two graphs per split."""
     files = {"LICENSE": b"licence text\n"}
     for place, split in enumerate(SPLITS):
         folder = f"npz/{collection.path.as_posix()}/{split}"
@@ -65,7 +65,7 @@ def archives(collection: Collection = XLA, seed: int = 0) -> dict[str, bytes]:
 
 
 def tree(root: Path) -> dict[str, str]:
-    """SHA-256 of every file below a folder, hidden ones included."""
+    """Return the SHA-256 of every file in a folder, hidden ones included."""
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))
@@ -160,7 +160,7 @@ def test_lost_ledger_is_written_again_from_kept_archives(served: Server, downloa
     recorded = json.loads((downloads / "archives.json").read_text())
     (downloads / "archives.json").unlink()
     fetch(XLA, config(served.base_url, keep=True), downloads, output)
-    del recorded["LICENSE"]  # it stands in the output, and is not asked for again
+    del recorded["LICENSE"]  # it is in the output, and is not requested again
     assert json.loads((downloads / "archives.json").read_text()) == recorded
 
 
@@ -449,7 +449,7 @@ def child_environment() -> dict[str, str]:
 
 
 def test_killed_before_any_write(served: Server, tmp_path: Path) -> None:
-    """Killed before each of its writes, then run again: the same files as without the kill, no stale ones."""
+    """A call that is killed before any of its writes, then repeated, ends in the files of a call without the kill."""
     start = tmp_path / "start"
     (tmp_path / "mine").mkdir()
     for name, data in archives(seed=100).items():
@@ -468,7 +468,7 @@ def test_killed_before_any_write(served: Server, tmp_path: Path) -> None:
 
 
 def test_killed_while_downloading(served: Server, tmp_path: Path) -> None:
-    """Kill -9 of the process group between two bytes, then the same call: the same files, the rest downloaded."""
+    """After SIGKILL between two bytes, the same call downloads only the rest and ends in the same files."""
     clean, again = tmp_path / "clean", tmp_path / "again"
     fetch(XLA, config(served.base_url, ("train",)), clean / "downloads", clean / "out")
     served.serve()  # the licence

@@ -1,4 +1,4 @@
-"""What all stages share: composition, errors in one line, output folders; and each stage as a command."""
+"""Composition, errors in single lines and output folders of all stages, and each stage as a command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOURCE = Path(hlorank.__file__).parents[1]
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Runs a stage in this process with a copy of conf/, and returns the configurations that its task saw."""
+    """Return a function that runs a stage in this process on a copy of conf/ and returns its configurations."""
     shutil.copytree(SOURCE.parent / "conf", tmp_path / "conf")
     monkeypatch.chdir(tmp_path)
     quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.run.dir=run", "hydra.sweep.dir=sweep"]
@@ -50,7 +50,7 @@ def test_a_stage_gets_the_validated_composition(call: Call) -> None:
     assert (config.seed, config.model.width, [*config.loss], config.method) == (7, 48, ["listmle"], "gst")
 
 
-def test_params_yaml_is_what_runs(call: Call) -> None:
+def test_params_yaml_runs_like_the_composition(call: Call) -> None:
     (config,) = call(lambda config: None, "seed=7", "trainer.max_epochs=5")
     OmegaConf.save(config.model_dump(mode="json"), "params.yaml")
     (again,) = call(lambda config: None, "--config-dir", ".", "--config-name", "params", "method=full")
@@ -213,7 +213,7 @@ def test_commands_without_their_input(name: str, message: str, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_the_stages_one_after_the_other(tmp_path: Path, tracking_database: Path) -> None:
-    """All five commands on synthetic graphs, with a hundredth of the data and of the steps."""
+    """All five commands run on synthetic graphs, with a hundredth of the data and of the steps."""
     shutil.copytree(SOURCE.parent / "conf", tmp_path / "conf")
     shutil.copy(tracking_database, tmp_path / "mlflow.db")
     sizes = {"train": 2, "valid": 1, "test": 1, "min_nodes": 60, "max_nodes": 90, "configurations": 30}
