@@ -155,6 +155,8 @@ def test_wrong_requests(ranker: Ranker) -> None:
         status, code, found = refusal(app, body)
         assert (status, code) == (400, "BAD_REQUEST")
         assert found.startswith(message)
+    long = json.dumps({"dataframe_records": [{"npz": "?", "graph": "x" * 10_000}]}).encode()
+    assert len(refusal(app, long)[2]) < 600
     assert refusal(app, path="/nothing", method="GET") == (404, "ENDPOINT_NOT_FOUND", "Not Found")
     assert refusal(app, method="GET") == (405, "METHOD_NOT_ALLOWED", "Method Not Allowed")
 

@@ -27,10 +27,11 @@ _ERROR_CODES = {
     503: "TEMPORARILY_UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
+_MAX_MESSAGE = 500
 
 
 class RankingService:
-    """Answers to the requests of one model, which is used by one request at a time.
+    """Handlers of requests to one model, which ranks for one request at a time.
 
     Args:
         ranker: the model.
@@ -48,7 +49,7 @@ class RankingService:
         """Rank the graphs of a request.
 
         Raises:
-            HTTPException: the body is not JSON (415), too many requests are active (503; the body is not read), the
+            HTTPException: the content type is not JSON (415), too many requests are active (503; the body is not read), the
                 body is too long (413; it is not read to its end), the request or a graph is wrong (400), or the time
                 is over (504).
         """
@@ -111,6 +112,8 @@ async def _error(_: Request, error: Exception) -> JSONResponse:
     """Return an error as `error_code` and a `message` of one line, as MLflow's server writes them."""
     status = getattr(error, "status_code", 500)  # any other exception, which the server then logs
     message = " ".join(str(getattr(error, "detail", "the server failed; see its log")).split())
+    if len(message) > _MAX_MESSAGE:  # names of graphs are as long as the client likes
+        message = f"{message[:_MAX_MESSAGE]} ..."
     content = {"error_code": _ERROR_CODES[status], "message": message}
     return JSONResponse(content, status, getattr(error, "headers", None))
 
