@@ -49,9 +49,9 @@ class RankingService:
         """Rank the graphs of a request.
 
         Raises:
-            HTTPException: the content type is not JSON (415), too many requests are active (503; the body is not read), the
-                body is too long (413; it is not read to its end), the request or a graph is wrong (400), or the time
-                is over (504).
+            HTTPException: the content type is not JSON (415), too many requests are active (503; the body is not
+                read), the body is too long (413; it is not read to its end), the request or a graph is wrong (400), or
+                the time is over (504).
         """
         media_type = request.headers.get("content-type", "none").partition(";")[0].strip().lower()
         if media_type != "application/json":
