@@ -53,6 +53,7 @@ def test_the_help_imports_neither_jax_nor_torch() -> None:
 def test_wrong_usage_is_one_line(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("jax", reason="needs jax (extra collect)")
     assert main(["autotune", *arguments, "--out", str(tmp_path / "out")]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error: ")
