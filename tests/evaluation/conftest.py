@@ -1,4 +1,4 @@
-"""Hand-made graphs for the tests of evaluation, where only configurations and runtimes matter."""
+"""Hand-made graphs for the tests of evaluation, for which only configurations and runtimes matter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MakeGraph = Callable[..., GraphFeatures]
 
 @pytest.fixture
 def make_graph() -> MakeGraph:
-    """Makes a graph of two nodes: a kernel with tiles if there is a normalizer, else a graph with layouts."""
+    """Return a function that makes a graph of two nodes: a kernel with tiles given a normalizer, else with layouts."""
 
     def make(
         row_of: Sequence[int], runtime: Sequence[int], normalizer: Sequence[int] | None = None, name: str = "g"

@@ -1,4 +1,4 @@
-"""An evaluation joins the run of the training that made the model."""
+"""Evaluation of models, logged into the runs of their trainings."""
 
 from __future__ import annotations
 
@@ -127,11 +127,13 @@ def test_a_model_of_other_data_is_refused(settings: Settings, tmp_path: Path) ->
     assert not (tmp_path / "report").exists()
 
 
-def test_an_untrained_model_is_told(settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_untrained_model_is_warned_about(
+    settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = settings()
     train(config, tmp_path / "model")
     spec = read_json(tmp_path / "model/spec.json")
     write_json(tmp_path / "model/spec.json", sealed(spec | {"steps": 0}))
     with caplog.at_level(logging.WARNING):
         evaluate(config, tmp_path / "model", tmp_path / "report")
-    assert "the model was never trained; its scores say nothing" in caplog.text
+    assert "the model was never trained; its scores are meaningless" in caplog.text

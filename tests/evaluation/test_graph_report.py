@@ -88,7 +88,7 @@ def test_a_graph_without_anything_to_rank_has_notes_and_no_metrics(
     assert report.row["note"] == "; ".join(notes)
 
 
-def test_one_distinct_configuration_with_several_runtimes_is_a_ranking_that_says_nothing(make_graph: MakeGraph) -> None:
+def test_one_distinct_configuration_with_several_runtimes_has_a_meaningless_ranking(make_graph: MakeGraph) -> None:
     report = report_graph("tile", "valid", make_graph([0, 0, 0], [20, 30, 10], [10] * 3), np.zeros(1), 0.0)
     assert (report.metrics["kendall_tau"], report.metrics["repeat_ceiling"], report.metrics["opa"]) == (0.0, 0.0, 0.0)
     assert report.metrics["slowdown_1"] == 1.0  # the tie goes to the first index

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hlorank.config import EvaluateConfig
 from hlorank.data.collection import Collection, Split, graph_files, read_graph
 from hlorank.data.graph import LayoutConfigurations
-from hlorank.evaluation.protocol import evaluate_collection
+from hlorank.evaluation.protocol import evaluate_collection, read_indices
 from hlorank.evaluation.submission import check_submission, read_submission
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.files import DataError
@@ -26,7 +26,7 @@ LAYOUT, TILE = Collection.parse("layout:xla:default"), Collection.parse("tile:xl
 
 
 class Memory:
-    """Graphs by split, as a feature store gives them."""
+    """Graphs by split, with the interface of a feature store."""
 
     def __init__(self, **splits: list[GraphFeatures]) -> None:
         self.splits = {split: {graph.name: graph for graph in graphs} for split, graphs in splits.items()}
@@ -171,7 +171,7 @@ def test_a_report_without_withheld_graphs_replaces_an_old_submission(make_graph:
     assert (tmp_path / "submission.csv").read_text() == "ID,TopConfigs\n"
 
 
-def test_listed_configurations_of_valid_graphs_are_measured_beside_all(make_graph: MakeGraph, tmp_path: Path) -> None:
+def test_listed_configurations_of_valid_graphs_are_measured_next_to_all(make_graph: MakeGraph, tmp_path: Path) -> None:
     index_file = tmp_path / "lists.json"
     index_file.write_text(json.dumps({"a": [0, 1, 1], "elsewhere": [99]}))
     # Of graph a, configurations 0 and 1 are in the right order and 2 is not; b is not listed; lists are for valid.
@@ -232,7 +232,7 @@ def test_splits_without_graphs_have_counts_and_no_means(tmp_path: Path) -> None:
 
 
 def real(data: Path, collection: Collection, split: Split) -> GraphFeatures:
-    """A real graph with its distinct configurations, without anything that only a model reads."""
+    """Return a real graph with its distinct configurations, without the arrays that only a model reads."""
     (path,) = graph_files(data / "tpugraphs" / "npz", collection, split)
     measured = read_graph(path, collection.kind)
     configurations: LayoutFeatures | TileFeatures
@@ -283,3 +283,48 @@ def test_real_tile_kernels(shared_data: Path, tmp_path: Path) -> None:
     ((row_id, indices),) = read_submission(tmp_path / "submission.csv")
     assert row_id == f"tile:xla:{features.graphs('test')[0]}"
     assert len(indices) == 5
+
+
+def index_file(folder: Path, content: object) -> Path:
+    path = folder / "indices.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_lists_keep_order_and_repeats_and_other_graphs_are_ignored(tmp_path: Path) -> None:
+    path = index_file(tmp_path, {"a": [3, 0, 3], "elsewhere": [99]})
+    indices = read_indices(path, {"a": 4, "not listed": 2})
+    assert indices.keys() == {"a"}
+    assert indices["a"].dtype == np.int64
+    assert indices["a"].tolist() == [3, 0, 3]
+
+
+@pytest.mark.parametrize("wrong", [4, -1, 1.0, "1", True, None, [1]])
+def test_a_wrong_index_is_named_with_file_graph_and_value(tmp_path: Path, wrong: object) -> None:
+    path = index_file(tmp_path, {"a": [0, wrong]})
+    with pytest.raises(DataError) as caught:
+        read_indices(path, {"a": 4})
+    assert (caught.value.file, caught.value.key, caught.value.found) == (path, "a", wrong)
+    assert "0..3" in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [[], {"0": 1}, 7, "0"])
+def test_a_value_that_is_no_list_is_refused(tmp_path: Path, wrong: object) -> None:
+    with pytest.raises(DataError, match="a: expected a list of configuration indices"):
+        read_indices(index_file(tmp_path, {"a": wrong}), {"a": 4})
+
+
+def test_an_index_file_of_another_collection_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"at least one graph of the split valid \(unet\)"):
+        read_indices(index_file(tmp_path, {"bert": [0]}), {"unet": 4})
+
+
+def test_an_index_file_that_is_no_object_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a JSON object"):
+        read_indices(index_file(tmp_path, [0, 1]), {"a": 4})
+
+
+def test_the_published_list_of_unet_3d_in_random_repeats(shared_data: Path) -> None:
+    path = shared_data / "eval_indices" / "xla_random.json"
+    indices = read_indices(path, {"unet_3d.4x4.bf16": 481})["unet_3d.4x4.bf16"]
+    assert (len(indices), len(np.unique(indices))) == (1000, 481)

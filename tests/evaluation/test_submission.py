@@ -38,7 +38,7 @@ def test_tile_rows_hold_the_first_five(tmp_path: Path) -> None:
     assert path.read_bytes() == b"ID,TopConfigs\ntile:xla:k,5;1;2;3;0\ntile:xla:l,1;0\n"
 
 
-def test_without_a_row_the_header_stands_alone(tmp_path: Path) -> None:
+def test_a_file_without_rows_has_a_header(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
     with open_submission(path, LAYOUT):
         pass
@@ -67,7 +67,7 @@ def test_a_ranking_that_is_no_permutation_is_not_written(tmp_path: Path, ranking
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(0, 2**32 - 1), st.sampled_from([LAYOUT, TILE]))
-def test_what_is_written_is_read_back(
+def test_a_written_file_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, counts: list[int], seed: int, collection: Collection
 ) -> None:
     path = tmp_path_factory.mktemp("submission") / "s.csv"
@@ -112,7 +112,7 @@ def test_a_complete_submission_passes(tmp_path: Path) -> None:
         ("tile:xla", "\ntile:xla", "line 3: expected layout"),
     ],
 )
-def test_what_is_wrong_is_named_with_the_file(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_mistakes_are_named_with_the_file(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in GOOD
     path = write(tmp_path, GOOD.replace(old, new))
     with pytest.raises(DataError) as caught:

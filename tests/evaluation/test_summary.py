@@ -66,7 +66,7 @@ def test_the_table_is_printed_whole(
     assert row.split() == cells.split()
 
 
-def test_other_files_are_left_out_with_a_notice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_files_are_ignored_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, "layout/xla/random/gst", {"valid": LAYOUT})
     write(tmp_path, "segments", {"sizes": 3})
     (tmp_path / "metrics.json").write_text("{}")
@@ -75,7 +75,7 @@ def test_other_files_are_left_out_with_a_notice(tmp_path: Path, caplog: pytest.L
     assert notices == [str(tmp_path / "metrics.json"), str(tmp_path / "segments" / "metrics.json")]
 
 
-def test_nothing_to_print_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_reports_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([str(tmp_path / "reports")])
     assert caught.value.code == 1

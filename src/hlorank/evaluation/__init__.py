@@ -1,1 +1,1 @@
-"""Scoring in bounded memory, protocols, submissions."""
+"""Evaluation of trained models: metrics of collections, protocols, submissions, and the report."""

@@ -1,4 +1,4 @@
-"""One evaluation: a model folder on its collection, into a report and the model's MLflow run."""
+"""Evaluation of one model on its collection: tables of metrics, and the model's MLflow run."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from hlorank.tracking import FEATURES, open_run
 MODEL = "model"
 """Tag of an evaluated run: the digest of its model."""
 TABLE = "per_graph.json"
-"""Artifact of an evaluated run: the table of graphs, as MLflow's UI sets those of several runs side by side."""
+"""Artifact of an evaluated run: the table of graphs that MLflow's UI compares between runs."""
 
 log = logging.getLogger(__name__)
 
 
 def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, float]:
-    """Scores every configuration of every graph, writes the report, and logs it into the model's MLflow run.
+    """Score every configuration of every graph, write the tables, and log them into the model's MLflow run.
 
-    A model that came without its run, such as one from a DVC remote, gets a run of its own, tagged as such.
+    A model whose run is not in the store, such as one from a DVC remote, gets a new run, with a tag that says so.
 
     Args:
         config: the whole configuration.
-        model_folder: what the stage train wrote.
-        output: the report's folder.
+        model_folder: output of the stage train.
+        output: folder of the tables.
 
     Returns:
         The metrics, by path such as `valid/kendall_tau`.
@@ -56,7 +56,7 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
         expected = f"data {spec.data}, which the model was trained on"
         raise DataError("data", expected, f"{graphs.fingerprint}; re-run the stage train", file=model_folder / SPEC)
     if spec.steps == 0:
-        log.warning("%s: the model was never trained; its scores say nothing", collection)
+        log.warning("%s: the model was never trained; its scores are meaningless", collection)
 
     def score(split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
         return scorer.score(graph, graphs.cut(split, name))
@@ -66,7 +66,7 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
     tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "run": "evaluated elsewhere"}
     with open_run(config.tracking, f"{spec.method} evaluation {collection}", tags, run_id):
         mlflow.set_tags({FEATURES: graphs.store.fingerprint, MODEL: read_json(model_folder / SPEC)["spec_sha256"]})
-        # A name of their own: valid/kendall_tau is the curve of the training.
+        # With a prefix, as valid/kendall_tau is the curve of the training.
         mlflow.log_metrics({f"evaluate/{name}": value for name, value in metrics.items()})
         mlflow.log_artifacts(str(output), "report")
         _log_table(output / PER_GRAPH)
@@ -74,9 +74,9 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
 
 
 def _log_table(per_graph: Path) -> None:
-    """Logs the table of graphs into the open run; `mlflow.log_table` would append to that of an earlier evaluation.
+    """Log the table of graphs into the open run; `mlflow.log_table` would append to that of an earlier evaluation.
 
-    The UI finds a graph's row in each run by the first column, and shows the second one until told otherwise.
+    The UI finds a graph's row in each run by the first column, and shows the second column first.
     """
     import mlflow
     from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS

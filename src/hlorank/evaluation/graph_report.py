@@ -1,4 +1,4 @@
-"""What a report says about one graph: its metrics, notes, and points of the plot of ranks."""
+"""Results of one graph: its metrics, notes, and points of the plot of ranks."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PREDICTION_COLUMNS = ("split", "graph", "configuration", "predicted_rank", "meas
 
 
 def metric_names(kind: Kind) -> list[str]:
-    """The keys of `rank_metrics`, in order."""
+    """Return the keys of `rank_metrics`, in order."""
     return ["kendall_tau", "repeat_ceiling", "opa", *(f"slowdown_{k}" for k in SLOWDOWN_AT[kind]), "kaggle"]
 
 
 def per_graph_columns(kind: Kind) -> list[str]:
-    """The columns of per_graph.csv."""
+    """Return the columns of per_graph.csv."""
     identity = ["split", "graph", "protocol", "nodes", "configurations", "distinct"]
     return [*identity, *metric_names(kind), "split_half_tau", "noise_ceiling", "seconds", "note"]
 
@@ -38,17 +38,17 @@ def per_graph_columns(kind: Kind) -> list[str]:
 def rank_metrics(
     kind: Kind, row_of: NDArray[np.int64], score: NDArray[np.float64], label: NDArray[np.float64]
 ) -> dict[str, float]:
-    """All metrics of the ranking of one graph.
+    """Return all metrics of the ranking of one graph.
 
     Args:
-        kind: decides at which K the slowdown is taken, and what Kaggle's score is.
-        row_of: (configurations,) which of them are the same distinct configuration.
+        kind: kind of the configurations, which determines the K of the slowdowns and Kaggle's score.
+        row_of: (configurations,) index of the distinct configuration that each one is.
         score: (configurations,) larger = slower.
         label: (configurations,) positive, at least two different values.
 
     Returns:
-        kendall_tau; repeat_ceiling, the Kendall tau of a perfect model, as repeats must tie; opa; slowdown_<K>; kaggle,
-        1 - slowdown_5 for tiles and kendall_tau for layouts.
+        kendall_tau; repeat_ceiling, the Kendall tau of a perfect model, whose repeats tie; opa (ordered pair accuracy);
+        slowdown_<K>; kaggle, 1 - slowdown_5 for tiles and kendall_tau for layouts.
     """
     tau = kendall_tau(score, label)
     slowdown = {f"slowdown_{k}": top_k_slowdown(score, label, k) for k in SLOWDOWN_AT[kind]}
@@ -73,11 +73,11 @@ class GraphReport:
         configurations: configurations of this protocol, repeated ones included.
         distinct: distinct ones among them.
         withheld: whether the labels are withheld.
-        metrics: of `rank_metrics`; empty where labels are withheld or there is nothing to rank.
-        split_half_tau: Kendall tau between two halves of the measurements; None where nothing was measured twice.
-        noise_ceiling: what a perfect model could reach against such measurements (`hlorank.metrics.noise_ceiling`).
+        metrics: the result of `rank_metrics`; empty if labels are withheld or all runtimes are equal.
+        split_half_tau: Kendall tau between two halves of the measurements; None if nothing was measured twice.
+        noise_ceiling: highest Kendall tau against such measurements (`hlorank.metrics.noise_ceiling`); None as above.
         seconds: time to score the graph's distinct configurations.
-        notes: what a reader must know of this row.
+        notes: remarks for the reader of the row.
     """
 
     split: Split
@@ -95,7 +95,7 @@ class GraphReport:
 
     @property
     def row(self) -> dict[str, object]:
-        """Values by column of per_graph.csv."""
+        """The values by column of per_graph.csv."""
         return {**asdict(self), **self.metrics, "note": "; ".join(self.notes)}
 
 
@@ -107,16 +107,15 @@ def report_graph(
     seconds: float,
     listed: NDArray[np.int64] | None = None,
 ) -> GraphReport:
-    """Measures one graph under one protocol.
+    """Compute the results of one graph under one protocol.
 
     Args:
-        kind: what its configurations are.
+        kind: kind of its configurations.
         split: the graph's split.
         graph: the graph.
         scores: (distinct,) larger = slower.
         seconds: time that scoring took.
-        listed: (listed,) the configurations of the index file, repeats counting as often as they stand there; None =
-            all configurations.
+        listed: (listed,) the configurations of the index file, with repeats; None = all configurations.
     """
     rows = np.arange(len(graph.row_of)) if listed is None else listed
     row_of, label = graph.row_of[rows], graph.label[rows]
@@ -148,10 +147,10 @@ def report_graph(
 
 
 def predictions(split: Split, graph: GraphFeatures, scores: NDArray[np.float64]) -> list[dict[str, object]]:
-    """Predicted and measured rank of at most 200 configurations, spread evenly over the measured ranking.
+    """Return predicted and measured rank of at most 200 configurations, spread evenly over the measured ranking.
 
-    Ranks are shares, 0 = fastest and 1 = slowest, so that graphs of all sizes share one plot. Ties share the mean of
-    their ranks: breaking them by index would show an order that nobody predicted or measured.
+    Ranks are fractions, 0 = fastest and 1 = slowest, so that graphs of all sizes share one plot. Ties get the mean of
+    their ranks, as an order by index was neither predicted nor measured.
 
     Args:
         split: the graph's split.

@@ -1,4 +1,4 @@
-"""Evaluates one ranker on one collection and writes the files of its report."""
+"""Evaluation of one ranker on one collection: all configurations, and the paper's protocol over an index file."""
 
 from __future__ import annotations
 
@@ -26,26 +26,55 @@ from hlorank.evaluation.graph_report import (
     predictions,
     report_graph,
 )
-from hlorank.evaluation.indices import read_indices
 from hlorank.evaluation.submission import open_submission
 from hlorank.featurize.features import GraphFeatures
-from hlorank.files import METRICS, DataError, atomic_path, resolve_path, write_json
+from hlorank.files import METRICS, DataError, atomic_path, read_json, resolve_path, write_json
 from hlorank.metrics import ranking
 
 PER_GRAPH, PREDICTIONS, SUBMISSION = "per_graph.csv", "predictions.csv", "submission.csv"
 
 Score = Callable[[Split, str, GraphFeatures], NDArray[np.float64]]
-"""Scores the distinct configurations of a graph: (distinct,) numbers, larger = slower."""
+"""Function that scores the distinct configurations of a graph: (distinct,) numbers, larger = slower."""
 
 
 class Features(Protocol):
-    """What evaluation reads of a feature store."""
+    """The part of a feature store that evaluation reads."""
 
     def graphs(self, split: Split) -> Sequence[str]:
-        """The names of a split's graphs."""
+        """Return the names of a split's graphs."""
 
     def open(self, split: Split, name: str) -> GraphFeatures:
-        """One graph."""
+        """Return one graph."""
+
+
+def read_indices(path: Path, configurations: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
+    """Read an index file, a JSON object of graph -> configuration indices.
+
+    A list may contain an index several times, which then counts as often: the published list of unet_3d in
+    layout:xla:random has 481 different indices among 1,000. Lists of other graphs are ignored.
+
+    Args:
+        path: the file.
+        configurations: graph -> number of configurations.
+
+    Returns:
+        Graph -> (listed,) int64, for each graph of `configurations` that the file lists.
+
+    Raises:
+        DataError: the file is not a JSON object or lists none of the graphs, or a list is empty or contains anything
+            but indices of configurations.
+    """
+    listed = {name: indices for name, indices in read_json(path).items() if name in configurations}
+    if not listed:
+        graphs = ", ".join(sorted(configurations)[:5]) or "no graph"
+        raise DataError("graphs", f"at least one graph of the split valid ({graphs})", "none of them", file=path)
+    for name, indices in listed.items():
+        count = configurations[name]
+        if not isinstance(indices, list) or not indices:
+            raise DataError(name, "a list of configuration indices", indices, file=path)
+        if wrong := [index for index in indices if type(index) is not int or not 0 <= index < count]:
+            raise DataError(name, f"configuration indices in 0..{count - 1}", wrong[0], file=path)
+    return {name: np.array(indices, dtype=np.int64) for name, indices in listed.items()}
 
 
 def _checked(scores: NDArray[np.float64], key: str, distinct: int) -> NDArray[np.float64]:
@@ -58,13 +87,13 @@ def _checked(scores: NDArray[np.float64], key: str, distinct: int) -> NDArray[np
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean, None where there are no values or one of them is unknown."""
+    """Return the mean, None without values or if one of them is unknown."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known and len(known) == len(values) else None
 
 
 def _means(kind: Kind, reports: Sequence[GraphReport]) -> dict[str, Any]:
-    """One split of metrics.json: means over the graphs that were ranked (None without any), and counts of the rest."""
+    """Return one split of metrics.json: means over the ranked graphs (None without any), and counts of the others."""
 
     def mean(over: Sequence[GraphReport]) -> dict[str, Any]:
         ranked = [report for report in over if report.metrics]
@@ -80,7 +109,7 @@ def _means(kind: Kind, reports: Sequence[GraphReport]) -> dict[str, Any]:
 
 @contextmanager
 def _table(path: Path, columns: Sequence[str]) -> Iterator[csv.DictWriter[str]]:
-    """A CSV file with a header that takes its place when the block succeeds; other keys of a row are left out."""
+    """Open a CSV file that replaces `path` when the block succeeds; it ignores other keys of a row than `columns`."""
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
@@ -88,7 +117,7 @@ def _table(path: Path, columns: Sequence[str]) -> Iterator[csv.DictWriter[str]]:
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Nested metrics as `valid/kendall_tau`, without those that are unknown."""
+    """Return nested metrics as `valid/kendall_tau`, without unknown ones."""
     flat: dict[str, float] = {}
     for key, value in tree.items():
         if isinstance(value, dict):
@@ -101,24 +130,24 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 def evaluate_collection(
     features: Features, collection: Collection, score: Score, config: EvaluateConfig, output: Path
 ) -> dict[str, float]:
-    """Scores all configurations of all graphs of some splits and writes the report.
+    """Score all configurations of all graphs of some splits, and write the tables.
 
-    Under `output`, each file in one step: per_graph.csv, predictions.csv (predicted against measured rank),
+    Each file in `output` is written in one step: per_graph.csv, predictions.csv (predicted against measured rank),
     metrics.json (means over graphs by split; those over the index file under `indexed`) and submission.csv, with a row
-    for each graph whose labels are withheld. docs/reference/metrics.md says what they hold.
+    for each graph whose labels are withheld. docs/reference/metrics.md describes them.
 
     Args:
         features: the graphs.
         collection: their address.
         score: called once for each graph.
         config: the splits, and the index file of the paper's protocol, which applies to the split valid.
-        output: the report's folder.
+        output: folder of the tables.
 
     Returns:
-        What metrics.json holds, by path, such as `valid/kendall_tau` or `valid/indexed/opa`; unknown values left out.
+        The values of metrics.json by path, such as `valid/kendall_tau` or `valid/indexed/opa`, without unknown ones.
 
     Raises:
-        DataError: scores of another shape or not finite, or a wrong index file.
+        DataError: scores have another shape or are not finite, or the index file is wrong.
     """
     splits, kind = [split for split in SPLITS if split in config.splits], collection.kind
     indices: dict[str, NDArray[np.int64]] = {}

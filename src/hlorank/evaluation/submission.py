@@ -1,6 +1,6 @@
-"""The submission file of the Kaggle competition "Google - Fast or Slow?": rankings of graphs with withheld labels.
+"""Submission file of the Kaggle competition "Google - Fast or Slow?": rankings of graphs with withheld labels.
 
-`python -m hlorank.evaluation.submission MERGED FILE...` joins the files of several collections into one.
+`python -m hlorank.evaluation.submission MERGED FILE...` merges the files of several collections.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hlorank.files import DataError, atomic_path
 HEADER = "ID,TopConfigs"
 TILE_TOP = 5
 
-_INDICES = re.compile(r"[0-9]{1,18}(;[0-9]{1,18})*")  # what fits in int64
+_INDICES = re.compile(r"[0-9]{1,18}(;[0-9]{1,18})*")  # of at most 18 digits, which int64 holds
 _UNSAFE = re.compile(r'[,"\s]')
 _SHOWN = 60
 
@@ -31,19 +31,20 @@ def _line(row_id: str, indices: NDArray[np.int64]) -> str:
 
 @contextmanager
 def open_submission(path: Path, collection: Collection) -> Iterator[Callable[[str, NDArray[np.int64]], None]]:
-    """A function that adds one graph to a submission file, which takes its place, checked, when the block succeeds.
+    """Open a submission file, which is checked and replaces `path` when the block succeeds.
 
-    No row is held in memory. Where no labels are withheld the file holds the header only.
+    No row is held in memory. A file without graphs has a header only.
 
     Args:
-        path: where the file goes.
+        path: the file.
         collection: the collection of all its graphs.
 
     Yields:
-        A function of the graph's name and its ranking, (configurations,) int64, of which a tile row keeps the first 5.
+        A function that adds one graph, given its name and its ranking, (configurations,) int64; a tile row keeps the
+        first 5.
 
     Raises:
-        DataError: a graph's name cannot stand in an ID or was added before, or the file does not pass
+        DataError: a graph's name contains a comma, a quote or a blank or was added before, or the file does not pass
             `check_submission`.
     """
     expected: dict[str, int] = {}
@@ -56,7 +57,7 @@ def open_submission(path: Path, collection: Collection) -> Iterator[Callable[[st
                 if _UNSAFE.search(row_id):
                     raise DataError("graph", "a name without commas, quotes and blanks", repr(graph))
                 if row_id in expected:
-                    raise DataError("graph", "a name of its own, as each has one row", f"{graph!r} again")
+                    raise DataError("graph", "a name that was not added before", f"{graph!r} again")
                 file.write(_line(row_id, ranking[:TILE_TOP] if collection.kind == "tile" else ranking))
                 expected[row_id] = len(ranking)
 
@@ -65,13 +66,13 @@ def open_submission(path: Path, collection: Collection) -> Iterator[Callable[[st
 
 
 def read_submission(path: Path) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Reads a submission row by row and checks what can be known without the graphs.
+    """Read a submission row by row, with the checks that need no graphs.
 
     Yields:
         ID and configuration indices, int64: for layouts all of 0..n-1 once, for tiles up to five different ones.
 
     Raises:
-        DataError: a wrong header, a row of another form, an ID that stands twice, or an index that does.
+        DataError: the header or the form of a row is wrong, or an ID or an index is repeated.
     """
     seen: set[str] = set()
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -95,14 +96,14 @@ def read_submission(path: Path) -> Iterator[tuple[str, NDArray[np.int64]]]:
 
 
 def check_submission(path: Path, expected: Mapping[str, int]) -> None:
-    """Checks a submission row by row against the graphs that it must rank.
+    """Check a submission row by row against the graphs that it must rank.
 
     Args:
         path: the file, of one collection or merged from several.
         expected: ID -> number of configurations of that graph.
 
     Raises:
-        DataError: what `read_submission` refuses, an ID that is not expected or is missing, or indices other than all
+        DataError: `read_submission` refuses the file, an ID is unknown or missing, or a row does not have all
             configurations (layout) or five of them, all if there are fewer (tile).
     """
     found = set()
@@ -121,7 +122,7 @@ def check_submission(path: Path, expected: Mapping[str, int]) -> None:
 
 
 def merge_submissions(files: Sequence[Path], output: Path) -> int:
-    """Joins the submissions of several collections into one file, in one step.
+    """Merge the submissions of several collections into one file, in one step.
 
     Args:
         files: the files, in the order of their rows in the output.
@@ -131,7 +132,7 @@ def merge_submissions(files: Sequence[Path], output: Path) -> int:
         The number of rows.
 
     Raises:
-        DataError: what `read_submission` refuses, or an ID that two files hold.
+        DataError: `read_submission` refuses a file, or two files have the same ID.
     """
     origin: dict[str, Path] = {}
     with atomic_path(output) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as merged:
@@ -146,8 +147,8 @@ def merge_submissions(files: Sequence[Path], output: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Merges submission files: `MERGED FILE...`."""
-    parser = argparse.ArgumentParser(description="Join the submission files of several collections into one.")
+    """Merge submission files: `MERGED FILE...`."""
+    parser = argparse.ArgumentParser(description="Merge the submission files of several collections.")
     parser.add_argument("merged", type=Path, help="the file to write")
     parser.add_argument("files", type=Path, nargs="+", help="reports/<collection>/<method>/submission.csv, ...")
     options = parser.parse_args(arguments)

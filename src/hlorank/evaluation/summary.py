@@ -1,4 +1,4 @@
-"""One table of all reports: `python -m hlorank.evaluation.summary [reports folder]`."""
+"""Table of all reports: `python -m hlorank.evaluation.summary [reports folder]`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _METRICS = {
     "slowdown_100": "@100",
     "kaggle": "Kaggle",
 }
-_WIDTH = 10_000  # the table takes what it needs: a narrow terminal breaks its lines, and no number is cut
+_WIDTH = 10_000  # wider than any terminal, so that no number is cut
 
 
 def _reports(folder: Path) -> Iterator[tuple[Collection, str, dict[str, Any]]]:
@@ -54,13 +54,13 @@ def _cells(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def summary_table(folder: Path) -> Table:
-    """All metrics below a folder of reports, one row for each collection, method, split and protocol.
+    """Return the metrics of all reports, one row for each collection, method, split and protocol.
 
     Args:
-        folder: holds <collection path>/<method>/metrics.json; others are left out with a notice.
+        folder: contains <collection path>/<method>/metrics.json; other files of that name are ignored with a warning.
 
     Raises:
-        FileNotFoundError: there is no report.
+        FileNotFoundError: `folder` contains no report.
         DataError: a metrics.json is not a JSON object.
     """
     table = Table("collection", "method", "split", box=SIMPLE_HEAD)
@@ -78,7 +78,7 @@ def summary_table(folder: Path) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the table; its only argument is the folder, `reports` by default."""
+    """Print the table; the only argument is the folder, `reports` by default."""
     parser = argparse.ArgumentParser(description="Print the metrics of all reports as one table.")
     parser.add_argument("reports", type=Path, nargs="?", default=Path("reports"))
     try:

@@ -1,4 +1,4 @@
-"""Runs that were never trained, for what a report makes of them."""
+"""Runs that were never trained, for reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MakeRun = Callable[..., Run]
 def graph_row(
     graph: str, tau: float | None, split: str = "valid", protocol: str = "all", ceiling: float | None = 0.9
 ) -> Row:
-    """A row of per_graph.csv of a layout collection."""
+    """Return a row of per_graph.csv of a layout collection."""
     known = tau is not None
     return {
         "split": split,
@@ -42,7 +42,7 @@ def graph_row(
 
 @pytest.fixture
 def make_run() -> MakeRun:
-    """Makes a run with two epochs and the taus of some graphs, tracked unless `seed` is None."""
+    """Return a function that makes a run with two epochs and the taus of some graphs, tracked unless `seed` is None."""
 
     def make(
         method: str = "gst", seed: int | None = 0, taus: dict[str, float | None] | None = None, **changes: Any

@@ -27,8 +27,8 @@ def test_colour_comes_with_a_shape_or_a_dash(groups: list[Group]) -> None:
         assert encoding["color"]["scale"]["domain"] == ["gst", "full", "random"]
         assert encoding["color"]["scale"]["range"] == ["var(--c0)", "var(--c1)", "var(--c2)"]
         for other in encoding.keys() & {"shape", "strokeDash"}:
-            looks = encoding[other]["scale"]["range"]
-            assert all(looks[i] != looks[j] for i in range(3) for j in range(i))
+            marks = encoding[other]["scale"]["range"]
+            assert all(marks[i] != marks[j] for i in range(3) for j in range(i))
         assert json.loads(json.dumps(spec, allow_nan=False)) == spec
 
 
@@ -54,7 +54,7 @@ def test_costs_that_differ_widely_get_a_logarithmic_axis(
     assert spec["encoding"]["y"]["scale"]["domain"] == pytest.approx([0.45, 0.55]), "around a single value"
 
 
-def test_memory_starts_at_zero_and_leaves_out_what_is_unknown(groups: list[Group]) -> None:
+def test_memory_starts_at_zero_and_omits_unknown_values(groups: list[Group]) -> None:
     spec = charts.memory([(group, cost(group), 100) for group in groups])
     assert [value["mebibytes"] for value in spec["data"]["values"]] == [700.0, 700.0]
     assert spec["encoding"]["y"]["scale"]["domain"][0] < 0 < spec["encoding"]["y"]["scale"]["domain"][1]

@@ -15,7 +15,7 @@ def random_graph(nodes: int, edges: int, seed: int) -> Int64:
 
 @given(nodes=st.integers(1, 300), edges=st.integers(0, 600), seed=st.integers(0, 9))
 @settings(deadline=None, max_examples=60)
-def test_nodes_have_cells_of_their_own_and_stand_below_what_they_consume(nodes: int, edges: int, seed: int) -> None:
+def test_nodes_have_cells_of_their_own_below_their_operands(nodes: int, edges: int, seed: int) -> None:
     links = random_graph(nodes, edges, seed)
     x, y, block = layout(nodes, links)
     assert len(set(zip(x.tolist(), y.tolist(), strict=True))) == nodes
@@ -29,7 +29,7 @@ def test_nodes_have_cells_of_their_own_and_stand_below_what_they_consume(nodes: 
     assert all((one == other).all() for one, other in zip((x, y, block), again, strict=True))
 
 
-def test_constants_stand_beside_their_use_and_results_as_high_as_they_can() -> None:
+def test_constants_are_next_to_their_users_and_results_as_high_as_possible() -> None:
     # 0 -> 1 -> 2 -> 3, the constant 4 is consumed by 5 along with 3, and 6 is another result of 1.
     edges = np.array([[1, 0], [2, 1], [3, 2], [5, 3], [5, 4], [6, 1]])
     assert depths(7, edges).tolist() == [0, 1, 2, 3, 3, 4, 2]

@@ -41,13 +41,13 @@ def test_other_settings_make_another_group_and_its_label(make_run: MakeRun) -> N
     assert len(set(styles)) == 4
 
 
-def test_runs_without_a_record_stand_alone(make_run: MakeRun) -> None:
+def test_runs_without_a_record_are_groups_of_their_own(make_run: MakeRun) -> None:
     runs = [make_run(seed=None, place=place) for place in ("here", "there")]
     (groups,) = group_runs(runs).values()
     assert [(group.label, group.seeds) for group in groups] == [("gst (run=here)", None), ("gst (run=there)", None)]
 
 
-def test_an_interval_is_that_of_bootstrap_means() -> None:
+def test_an_interval_is_a_bootstrap_interval() -> None:
     values = np.array([0.1, 0.4, 0.5, 0.9])
     found = interval(values)
     assert found is not None
@@ -76,7 +76,7 @@ def test_scores_are_means_over_seeds_and_then_over_graphs(make_run: MakeRun) -> 
     assert [row["kendall_tau"] for row in group.rows] == [pytest.approx(0.3), pytest.approx(0.7), None]
 
 
-def test_what_is_not_known_of_every_graph_is_unknown(make_run: MakeRun) -> None:
+def test_a_ceiling_unknown_for_one_graph_is_unknown(make_run: MakeRun) -> None:
     run = make_run()
     run = replace(run, per_graph=[row(run, "a"), row(run, "b", noise_ceiling=None)])
     ((group,),) = group_runs([run]).values()
@@ -90,7 +90,7 @@ def test_what_is_not_known_of_every_graph_is_unknown(make_run: MakeRun) -> None:
     assert scores(single)[0].estimates["kendall_tau"].low is None
 
 
-def test_figures_are_of_the_graphs_that_all_runs_share(make_run: MakeRun) -> None:
+def test_scores_are_over_the_graphs_that_all_runs_share(make_run: MakeRun) -> None:
     runs = [
         make_run(seed=0, taus={"a": 0.25, "b": 0.75, "c": -1.0}),
         make_run(seed=1, taus={"b": 0.25, "a": 0.25, "d": 1.0}),
@@ -104,8 +104,8 @@ def test_figures_are_of_the_graphs_that_all_runs_share(make_run: MakeRun) -> Non
     assert [row["kendall_tau"] for row in group.rows] == [0.25, 0.5, -1.0, 1.0]
 
 
-def test_a_metric_is_of_the_runs_that_have_it(make_run: MakeRun) -> None:
-    """Reports of another version lack columns, whichever is read first."""
+def test_a_metric_is_averaged_over_the_runs_that_have_it(make_run: MakeRun) -> None:
+    """Reports of another version lack columns; the order of the runs does not matter."""
     old, new = make_run(seed=0), make_run(seed=1)
     old = replace(old, per_graph=[{k: v for k, v in row.items() if k != "opa"} for row in old.per_graph])
     empty = replace(make_run(seed=2), per_graph=[{**row, "opa": None} for row in old.per_graph])
@@ -121,7 +121,7 @@ def test_a_metric_is_of_the_runs_that_have_it(make_run: MakeRun) -> None:
     assert "opa" not in scores(alone)[0].estimates
 
 
-def test_splits_come_in_their_order_and_protocols_apart(make_run: MakeRun) -> None:
+def test_splits_are_in_order_and_protocols_separate(make_run: MakeRun) -> None:
     run = make_run()
     rows = [row(run, "a", split="test"), row(run, "a"), row(run, "a", protocol="indexed", kendall_tau=0.1)]
     ((group,),) = group_runs([replace(run, per_graph=rows)]).values()
@@ -129,7 +129,7 @@ def test_splits_come_in_their_order_and_protocols_apart(make_run: MakeRun) -> No
     assert found == [("valid", "all", 0.5), ("valid", "indexed", 0.1), ("test", "all", 0.5)]
 
 
-def test_costs_are_means_over_what_is_recorded(make_run: MakeRun) -> None:
+def test_costs_are_means_over_recorded_ones(make_run: MakeRun) -> None:
     runs = [make_run(seed=0), make_run(seed=1)]
     assert runs[0].tracked is not None
     runs[0] = replace(runs[0], tracked=replace(runs[0].tracked, seconds=None, parameters=None))

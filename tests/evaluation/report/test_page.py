@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def page(make_run: MakeRun, tiny_collections: Path, tmp_path: Path) -> Path:
-    """Three methods, one of them with two seeds, and a graph that is drawn in segments."""
+    """Return a report of three methods, one with two seeds, and a graph that is drawn in segments."""
     collection = Collection.parse("layout:synthetic:random")
     features, segments = (tiny_collections / name for name in ("features", "segments"))
     store, cut = FeatureStore(features / collection.path), PartitionStore(segments / collection.path)
@@ -45,7 +45,7 @@ def opened(browser: Browser, page: Path) -> Browser:
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_it_opens_without_a_network_and_without_complaints(
+def test_it_opens_without_a_network_and_without_warnings(
     browser: Browser, page: Path, size: tuple[int, int], dark: bool
 ) -> None:
     browser.look(size, dark)

@@ -15,7 +15,7 @@ import pytest
 from hlorank.config import Config, ConfigError
 from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.evaluation.report.runs import Run, read_run
-from hlorank.evaluation.report.write_report import MOST_BYTES, write_report
+from hlorank.evaluation.report.write_report import MAX_BYTES, write_report
 from hlorank.training.trainer import train
 
 MakeRun = Callable[..., Run]
@@ -57,7 +57,7 @@ def written(runs: list[Run], folder: Path, **options: Any) -> Page:
     return Page((folder / "report.html").read_text(encoding="utf-8"))
 
 
-def test_it_says_where_runs_differ_in_what_was_evaluated(make_run: MakeRun, tmp_path: Path) -> None:
+def test_runs_with_different_evaluations_are_counted(make_run: MakeRun, tmp_path: Path) -> None:
     runs = [make_run("gst", 0), make_run("gst", 1, {"a": 0.5}), make_run("gst", 2, per_graph=[])]
     runs[1] = replace(runs[1], per_graph=[{**row, "opa": None} for row in runs[1].per_graph])
     page = written(runs, tmp_path)
@@ -65,7 +65,7 @@ def test_it_says_where_runs_differ_in_what_was_evaluated(make_run: MakeRun, tmp_
         assert fact in page.text
 
 
-def test_it_says_what_is_there(make_run: MakeRun, tmp_path: Path) -> None:
+def test_scores_costs_and_provenance_are_shown(make_run: MakeRun, tmp_path: Path) -> None:
     page = written([make_run("gst", 0), make_run("gst", 1, {"a": 0.6, "b": 0.8}), make_run("full", 0)], tmp_path)
     assert "Report of 3 runs" in page.text
     for fact in (
@@ -85,7 +85,7 @@ def test_it_says_what_is_there(make_run: MakeRun, tmp_path: Path) -> None:
     assert page.text.count("No drawing: the features are not on this machine") == 1
 
 
-def test_what_is_not_known_is_said_in_a_line(make_run: MakeRun, tmp_path: Path) -> None:
+def test_missing_parts_are_one_line_each(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(seed=None, per_graph=[], predictions=[], history=[])
     page = written([run], tmp_path)
     for line in (
@@ -94,7 +94,7 @@ def test_what_is_not_known_is_said_in_a_line(make_run: MakeRun, tmp_path: Path) 
         "No graph was evaluated",
         "No history of more than one epoch",
         "Peak memory is not recorded for these runs",
-        "The MLflow run is out of reach",
+        "The MLflow run is unreachable",
     ):
         assert line in page.text
     assert page.charts == 0
@@ -103,7 +103,7 @@ def test_what_is_not_known_is_said_in_a_line(make_run: MakeRun, tmp_path: Path) 
     assert unknown.text.count("unknown") >= 6, "seeds, ceilings and costs"
 
 
-def test_names_are_text_wherever_they_stand(make_run: MakeRun, tmp_path: Path) -> None:
+def test_names_are_always_text(make_run: MakeRun, tmp_path: Path) -> None:
     run = make_run(EVIL, place=EVIL, taus={EVIL: 0.5, "b": 0.4}, settings={EVIL: EVIL})
     page = written([run, make_run(EVIL, 1, settings={EVIL: "other"})], tmp_path)
     assert EVIL not in page.html
@@ -124,26 +124,26 @@ def test_only_its_own_scripts_may_run_and_nothing_is_loaded(make_run: MakeRun, t
             assert value.startswith("#"), (tag, name, value)
 
 
-def test_it_stays_small_and_says_what_it_leaves_out(make_run: MakeRun, tmp_path: Path) -> None:
+def test_it_stays_small_and_counts_the_rows_that_it_omits(make_run: MakeRun, tmp_path: Path) -> None:
     taus: dict[str, float | None] = {f"some.graph.with.a.long.name.{number:05d}": 0.5 for number in range(1_000)}
     first = make_run(taus=taus)
     runs = [replace(first, method=f"method_{number}") for number in range(12)]
     runs = [replace(run, tracked=replace(run.tracked, run_id=run.method)) for run in runs if run.tracked]
     page = written(runs, tmp_path)
-    assert (tmp_path / "report.html").stat().st_size < MOST_BYTES == 5_000_000
+    assert (tmp_path / "report.html").stat().st_size < MAX_BYTES == 5_000_000
     assert "1992 of 12000 rows; per_graph.csv of each report has all." in page.text
 
 
 def test_a_report_that_would_be_too_large_is_refused(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hlorank.evaluation.report.write_report.MOST_BYTES", 10_000)
+    monkeypatch.setattr("hlorank.evaluation.report.write_report.MAX_BYTES", 10_000)
     with pytest.raises(ConfigError, match=r"1 runs: .* 0\.1 MB"):
         write_report([make_run()], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
 
-def test_an_evaluation_is_reported_in_no_time(settings: Settings, tmp_path: Path) -> None:
+def test_an_evaluation_is_reported_in_seconds(settings: Settings, tmp_path: Path) -> None:
     config = settings(method="gst")
     train(config, tmp_path / "model")
     evaluate(config, tmp_path / "model", tmp_path / "report")

@@ -18,8 +18,8 @@ Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
 COLOURS = 7
-# As the symbols s0 to s5 of the page. As there are 7 colours and 6 shapes, neighbours in number differ in both, and no
-# two of 42 agree in both.
+# The symbols s0 to s5 of the page. With 7 colours and 6 shapes, consecutive numbers differ in both, and no two of 42
+# agree in both.
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4])
 MEBIBYTE = 2**20
@@ -68,14 +68,14 @@ def _spec(description: str, values: Rows, height: int = _HEIGHT, **rest: Any) ->
 
 
 def _number(field: str, title: str, values: Sequence[float], wide: bool = False, **axis: Any) -> Spec:
-    """The encoding of a number, on a scale of these values, with 0 only if it is one of them.
+    """Return the encoding of a number, on a scale of these values, with 0 only if it is one of them.
 
     Args:
-        field: of the data.
-        title: of the axis.
-        values: that the scale must hold.
-        wide: whether the scale may be logarithmic, which it is where the values differ by more than ten times.
-        axis: what else there is to say of the axis.
+        field: field of the data.
+        title: title of the axis.
+        values: values that the scale must contain.
+        wide: whether the scale is logarithmic if the values differ by more than ten times.
+        axis: further properties of the axis.
     """
     low, high = min(values), max(values)
     log = wide and 0 < 10 * low < high
@@ -92,22 +92,22 @@ def _number(field: str, title: str, values: Sequence[float], wide: bool = False,
 
 
 def _style(groups: Sequence[Group], channels: Mapping[str, Sequence[Any]]) -> Spec:
-    """Encodings that tell groups apart, with one legend for all of them."""
+    """Return encodings that distinguish groups, with one legend for all channels."""
     styles = {group.label: group.style for group in groups}
     return {
         channel: {
             "field": "group",
             "type": "nominal",
             "title": None,
-            "scale": {"domain": list(styles), "range": [looks[style % len(looks)] for style in styles.values()]},
+            "scale": {"domain": list(styles), "range": [marks[style % len(marks)] for style in styles.values()]},
             "legend": {"orient": "bottom", "columns": 2, "labelLimit": 320},
         }
-        for channel, looks in channels.items()
+        for channel, marks in channels.items()
     }
 
 
 def colour(style: int) -> str:
-    """The CSS colour of a group or a segment."""
+    """Return the CSS colour of a group or a segment."""
     return f"var(--c{style % COLOURS})"
 
 
@@ -117,7 +117,7 @@ _LINES: Mapping[str, Sequence[Any]] = {"color": _PALETTE, "strokeDash": DASHES}
 
 
 def intervals(split: str, pairs: Sequence[tuple[Group, Score]]) -> Spec:
-    """Kendall tau of each group: the mean, its interval over graphs, the runs, and the noise ceiling."""
+    """Return Kendall tau of each group: the mean, its interval over graphs, the runs, and the noise ceiling."""
     values: Rows = [
         {
             "group": group.label,
@@ -135,8 +135,8 @@ def intervals(split: str, pairs: Sequence[tuple[Group, Score]]) -> Spec:
     across = _number(
         "tau", f"{_TAU}, {split}", [value[end] for value in values for end in ends if value[end] is not None]
     )
-    looks = _style([group for group, _ in pairs], _POINTS)
-    looks = {channel: {**look, "legend": None} for channel, look in looks.items()}
+    styles = _style([group for group, _ in pairs], _POINTS)
+    styles = {channel: {**style, "legend": None} for channel, style in styles.items()}
     return _spec(
         f"{_TAU} of each method on {split}, with intervals over graphs",
         values,
@@ -145,16 +145,16 @@ def intervals(split: str, pairs: Sequence[tuple[Group, Score]]) -> Spec:
         layer=[
             {
                 "mark": {"type": "rule", "strokeWidth": 3},
-                "encoding": {"x": {**across, "field": "low"}, "x2": {"field": "high"}, "color": looks["color"]},
+                "encoding": {"x": {**across, "field": "low"}, "x2": {"field": "high"}, "color": styles["color"]},
             },
             {
                 "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
-                "encoding": {"x": across, **looks},
+                "encoding": {"x": across, **styles},
             },
             {
                 "transform": [{"flatten": ["runs"], "as": ["run"]}],
                 "mark": {"type": "tick", "thickness": 1.5, "size": 12, "yOffset": 12},
-                "encoding": {"x": {**across, "field": "run"}, "color": looks["color"]},
+                "encoding": {"x": {**across, "field": "run"}, "color": styles["color"]},
             },
             {
                 "mark": {"type": "tick", "thickness": 2, "size": 30, "strokeDash": [3, 2], "color": _INK},
@@ -193,7 +193,7 @@ def predicted(group: Group, values: Rows) -> Spec:
 
 
 def curves(groups: Sequence[Group], column: str, title: str, epoch: str) -> Spec:
-    """A column of the histories over epochs, a line for each run and member."""
+    """Return a column of the histories over epochs, a line for each run and member."""
     values: Rows = [
         {
             "group": group.label,
@@ -206,7 +206,7 @@ def curves(groups: Sequence[Group], column: str, title: str, epoch: str) -> Spec
         for row in run.history
         if row[column] is not None
     ]
-    looks = _style(groups, {**_LINES, "shape": SHAPES})
+    styles = _style(groups, {**_LINES, "shape": SHAPES})
     return _spec(
         f"{title} by {epoch}",
         values,
@@ -215,13 +215,13 @@ def curves(groups: Sequence[Group], column: str, title: str, epoch: str) -> Spec
             "x": _number("epoch", epoch, [value["epoch"] for value in values], tickMinStep=1),
             "y": _number("value", title, [value["value"] for value in values]),
             "detail": {"field": "run"},
-            **looks,
+            **styles,
         },
     )
 
 
 def against_cost(pairs: Sequence[tuple[Group, float, float]], cost: str, split: str) -> Spec:
-    """Kendall tau of each group against what it cost; `pairs` holds cost and tau."""
+    """Return Kendall tau of each group against a cost; `pairs` contains cost and tau."""
     values: Rows = [{"group": group.label, "cost": spent, "tau": tau} for group, spent, tau in pairs]
     return _spec(
         f"{_TAU} on {split} of each method against {cost}",
@@ -236,7 +236,7 @@ def against_cost(pairs: Sequence[tuple[Group, float, float]], cost: str, split: 
 
 
 def memory(rows: Sequence[tuple[Group, Cost, int]]) -> Spec:
-    """Peak memory of training against the nodes of the largest graph of train."""
+    """Return peak memory of training against the nodes of the largest graph of train."""
     values: Rows = [
         {
             "group": group.label,

@@ -1,40 +1,47 @@
-"""A graph as it is drawn: its nodes as symbols of their segments, those that are configurable with a ring."""
+"""Drawings of graphs: nodes as symbols of their segments, configurable ones with a ring."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.data.collection import Split
+from hlorank.config import ConfigError
+from hlorank.data.collection import SPLITS, Split
 from hlorank.evaluation.report.graph_layout import layout
+from hlorank.evaluation.report.groups import Group
 from hlorank.featurize.feature_spec import VIRTUAL_OPCODE
+from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
+from hlorank.files import DataError, fingerprint
 from hlorank.hlo.opcodes import OPCODES
+from hlorank.partition.partition_store import PartitionStore
 from hlorank.partition.segments import Partition
 
-MOST_NODES = 5_000
-"""Of a drawing that can be read."""
+MAX_NODES = 5_000
+"""Nodes of the largest graph whose drawing is readable."""
 CELL = 14
-_FAR = 12  # rows; edges beyond are shown on demand, as they lie over all others
+_FAR = 12  # rows; longer edges are shown on demand, as they cover all others
 _PAGE = 1_200  # pixels
 _NAMES = {number: name for name, number in OPCODES.items()} | {VIRTUAL_OPCODE: "virtual node"}
 
 
 class Symbol(NamedTuple):
-    """A node."""
+    """Symbol of a node."""
 
     x: float
     y: float
     segment: int
     configurable: bool
-    says: str
+    title: str
 
 
 class Label(NamedTuple):
-    """The number of a segment, where most of it lies."""
+    """Number of a segment, in the middle of its nodes."""
 
     x: float
     y: float
@@ -42,7 +49,7 @@ class Label(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A line of the legend."""
+    """Line of the legend."""
 
     segment: int
     nodes: int
@@ -50,20 +57,20 @@ class Segment(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A graph in an SVG.
+    """Graph as an SVG.
 
     Attributes:
-        graph: its name.
+        graph: name of the graph.
         split: its split.
-        width: of the drawing, in its own units.
-        height: in the same.
+        width: width of the drawing in units.
+        height: height in units.
         scale: pixels of a unit.
-        edges: of the graph.
-        far_edges: those of them between distant rows or blocks.
+        edges: number of edges.
+        far_edges: number of edges between distant rows or blocks.
         near: the other edges, as the data of a path.
-        far: the distant ones.
-        symbols: its nodes.
-        labels: numbers of the segments, if there are several.
+        far: the distant edges, as the data of a path.
+        symbols: the nodes.
+        labels: numbers of the segments, empty for one segment.
         segments: the legend.
     """
 
@@ -82,12 +89,12 @@ class Drawing(NamedTuple):
 
 
 def draw(split: Split, graph: GraphFeatures, partition: Partition | None, opcodes: Sequence[int]) -> Drawing:
-    """Places a graph's nodes and edges.
+    """Draw a graph.
 
     Args:
         split: the graph's split.
-        graph: at most `MOST_NODES` nodes, so that it can be read.
-        partition: its segments; None draws the graph as one.
+        graph: a graph of at most `MAX_NODES` nodes.
+        partition: its segments; None draws the graph as one segment.
         opcodes: the vocabulary that `graph.opcode` indexes from 1.
     """
     x, y, block = layout(graph.nodes, graph.edge_index)
@@ -142,7 +149,76 @@ def _path(places: NDArray[np.int64], edges: NDArray[np.int64]) -> str:
 
 
 def _label(segment: int, places: NDArray[np.int64], block: NDArray[np.int64]) -> Label:
-    """In the middle of what lies in the block that holds most of the segment."""
-    most = places[block == np.bincount(block).argmax()]
-    x, y = np.median(most, axis=0).tolist()
+    """Return the label at the median of the segment's nodes in the block that contains most of them."""
+    x, y = np.median(places[block == np.bincount(block).argmax()], axis=0).tolist()
     return Label(x, y, segment)
+
+
+@dataclass(frozen=True)
+class StoredGraphs:
+    """Features that models were trained on, and the segments if one of them was trained on segments."""
+
+    store: FeatureStore
+    partitions: PartitionStore | None
+
+    @property
+    def max_nodes(self) -> int:
+        """Nodes of the largest graph of train, 0 without graphs."""
+        return max((entry.nodes for entry in self.store.entries("train").values()), default=0)
+
+    def draw(self, split: Split, name: str) -> Drawing:
+        """Draw one graph."""
+        partition = None if self.partitions is None else self.partitions.open(split, name)
+        return draw(split, self.store.open(split, name), partition, self.store.spec.opcodes.tolist())
+
+    def named(self, names: Sequence[str]) -> list[tuple[Split, str]]:
+        """Return split and name of the graphs that have one of these names.
+
+        Raises:
+            ConfigError: one of them has more than `MAX_NODES` nodes.
+        """
+        found = [(split, name) for split in SPLITS for name in self.store.graphs(split) if name in names]
+        for split, name in found:
+            if (nodes := self.store.entries(split)[name].nodes) > MAX_NODES:
+                raise ConfigError(
+                    f"graph {name}: a drawing of {nodes} nodes is not readable; expected at most {MAX_NODES}"
+                )
+        return found
+
+    def largest(self, evaluated: Collection[tuple[Split, str]]) -> list[tuple[Split, str]]:
+        """Return the largest graph with a readable drawing, if possible among the evaluated ones; empty without one."""
+        nodes = {
+            (split, name): entry.nodes
+            for split in SPLITS
+            for name, entry in self.store.entries(split).items()
+            if entry.nodes <= MAX_NODES and (not evaluated or (split, name) in evaluated)
+        }
+        return [max(nodes, key=lambda graph: nodes[graph])] if nodes else []
+
+
+def open_graphs(groups: Sequence[Group], features: Path, segments: Path) -> StoredGraphs | str:
+    """Open the graphs of the runs of one collection.
+
+    Args:
+        groups: at least one group, all of one collection.
+        features: folder of featurized collections.
+        segments: folder of partitioned collections.
+
+    Returns:
+        The graphs, or the reason why they are unavailable.
+    """
+    collection = groups[0].collection
+    wanted = {run.spec.get("data") for group in groups for run in group.runs}
+    try:
+        store = FeatureStore(features / collection.path)
+    except DataError as error:
+        return f"the features are not on this machine ({error})"
+    try:
+        partitions = PartitionStore(segments / collection.path)
+    except DataError:
+        partitions = None
+    if partitions is not None and fingerprint([store.fingerprint, partitions.spec.fingerprint]) in wanted:
+        return StoredGraphs(store, partitions)
+    if fingerprint([store.fingerprint, ""]) in wanted:
+        return StoredGraphs(store, None)
+    return f"{store.root} holds other features or segments than those that these models were trained on"

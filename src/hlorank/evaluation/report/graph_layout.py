@@ -1,4 +1,4 @@
-"""Where the nodes of a graph are drawn: in rows by topological depth, folded into columns like text."""
+"""Positions of the nodes of a graph in a drawing: in rows by topological depth, folded into columns like text."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Int64 = NDArray[np.int64]
 
 _SWEEPS = 6  # down and up in turn; more change little
 _GAP = 2  # cells between blocks
-_ASPECT = 1.5  # width / height of the drawing that is aimed at
+_ASPECT = 1.5  # intended width / height of a drawing
 
 
 class Block(NamedTuple):
-    """Rows that are drawn in one piece.
+    """Rows that are drawn as one piece.
 
     Attributes:
         nodes: (some nodes,) int64.
@@ -29,13 +29,13 @@ class Block(NamedTuple):
 
 
 def depths(nodes: int, edges: Int64) -> Int64:
-    """The row of each node: below all that it consumes, and as near as can be to what consumes it.
+    """Return the row of each node: below its operands, and as near as possible to its users.
 
-    Only nodes that nothing consumes stand as high as they can. So constants stand beside their use, where the longest
-    path from an input would put hundreds of them into the first row.
+    Only nodes without users are as high as possible. So constants are next to their users; the longest path from an
+    input would put hundreds of them into the first row.
 
     Args:
-        nodes: their number.
+        nodes: number of nodes.
         edges: (edges, 2) int64; [u, v] says that u consumes the output of v; u > v.
 
     Returns:
@@ -51,10 +51,10 @@ def depths(nodes: int, edges: Int64) -> Int64:
 
 
 def _place(wanted: NDArray[np.float64], width: int) -> Int64:
-    """Cells 0..width-1 near the wanted ones, in their order, each taken once."""
+    """Return different cells of 0..width-1 near the wanted ones, in the same order."""
     order = np.argsort(wanted, kind="stable")
     steps = np.arange(len(wanted))
-    # Without the steps, different cells are equal ones at least; what is left is to keep them from decreasing.
+    # Cells less their index must not decrease, so that cells are different.
     cells = np.maximum.accumulate(np.rint(wanted[order]).astype(np.int64) - steps) + steps
     cells = np.minimum(cells, width - len(wanted) + steps)
     placed = np.empty_like(cells)
@@ -63,11 +63,11 @@ def _place(wanted: NDArray[np.float64], width: int) -> Int64:
 
 
 def _component(nodes: Int64, edges: Int64) -> Block:
-    """Rows of one connected component; a row that would be too wide takes several.
+    """Arrange one connected component in rows; a row that would be too wide is split into several.
 
     Args:
         nodes: (some nodes,) int64, increasing.
-        edges: (edges, 2) int64, of these nodes.
+        edges: (edges, 2) int64, edges between these nodes.
     """
     count = len(nodes)
     local = np.searchsorted(nodes, edges)
@@ -82,7 +82,7 @@ def _component(nodes: Int64, edges: Int64) -> Block:
     x[order] = place % width
     members = np.split(np.argsort(rows, kind="stable"), np.cumsum(np.bincount(rows))[:-1])
     for sweep in range(_SWEEPS):
-        # Towards the middle of what is consumed on the way down, and of what consumes on the way up.
+        # Towards the mean position of the operands in downward sweeps, and of the users in upward sweeps.
         own, other = (0, 1) if sweep % 2 == 0 else (1, 0)
         starts = np.argsort(local[:, own], kind="stable")
         neighbours = np.split(local[starts, other], np.cumsum(np.bincount(local[:, own], minlength=count))[:-1])
@@ -93,7 +93,7 @@ def _component(nodes: Int64, edges: Int64) -> Block:
 
 
 def _folded(block: Block, height: int) -> list[Block]:
-    """A block cut into blocks of at most so many rows, each moved to the left edge."""
+    """Cut a block into blocks of at most `height` rows, each moved to the left edge."""
     pieces = []
     for piece in range(int(block.y.max()) // height + 1):
         chosen = block.y // height == piece
@@ -103,13 +103,13 @@ def _folded(block: Block, height: int) -> list[Block]:
 
 
 def layout(nodes: int, edges: Int64) -> tuple[Int64, Int64, Int64]:
-    """Places the nodes of a graph in cells, no two in the same one.
+    """Assign a cell of its own to each node of a graph.
 
-    Each connected component is drawn in rows, every node below what it consumes. Long ones are folded into columns,
-    which are read from top to bottom and from left to right; so are small components, side by side.
+    Each connected component is drawn in rows, every node below its operands. Long components are folded into columns,
+    which are read from top to bottom and from left to right; small components are next to each other.
 
     Args:
-        nodes: their number, at least 1.
+        nodes: number of nodes, at least 1.
         edges: (edges, 2) int64; [u, v] says that u consumes the output of v; u > v.
 
     Returns:

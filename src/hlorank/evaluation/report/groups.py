@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but their seed, and what they come to together."""
+"""Groups of runs that differ only in their seed, with their mean scores and costs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hlorank.evaluation.graph_report import metric_names
 from hlorank.evaluation.report.runs import Row, Run
 
 RESAMPLES, LEVEL = 2_000, 0.95
-_BATCH = 1_000_000  # numbers that are drawn at a time
-# Settings that change where a run lies and who it is, but not what it is.
-_PLACES = ("output", "seed", "paths.", "pipeline.", "sweep.", "tracking.")
+_BATCH = 1_000_000  # numbers drawn at a time
+# Settings that do not change what is trained, and the seed.
+_IGNORED = ("output", "seed", "paths.", "pipeline.", "sweep.", "tracking.")
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs of one method on one collection that differ in nothing but their seed.
+    """Runs of one method on one collection that differ only in their seed.
 
     Attributes:
-        label: the method; also the settings that tell it from other groups of this method.
-        style: number of its colour, shape and dash; equal labels look alike in all collections.
-        runs: at least one.
+        label: the method, with the settings that distinguish it from other groups of the method.
+        style: number of its colour, shape and dash, equal for equal labels in all collections.
+        runs: at least one run.
     """
 
     label: str
@@ -37,18 +37,18 @@ class Group:
 
     @property
     def collection(self) -> Collection:
-        """What the runs were trained on."""
+        """The collection that the runs were trained on."""
         return self.runs[0].collection
 
     @property
     def seeds(self) -> int | None:
-        """How many different seeds there are, None where they are not recorded."""
+        """The number of different seeds, None if they are not recorded."""
         seeds = {run.seed for run in self.runs}
         return None if None in seeds else len(seeds)
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The rows of per_graph.csv, their numbers as means over the runs that were evaluated."""
+        """Rows of per_graph.csv, numbers as means over the evaluated runs."""
         merged: dict[tuple[str, str, str], list[Row]] = {}
         for run in self.runs:
             for row in run.per_graph:
@@ -58,13 +58,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of a metric over graphs, and how far it can be trusted.
+    """Mean of a metric over graphs, with its interval and its runs.
 
     Attributes:
-        mean: over graphs, of means over runs.
-        low: lower end of the 95 % interval over graphs, None of a single graph.
-        high: upper end.
-        runs: the mean over graphs of each run that has the metric of all of them; at least one.
+        mean: mean over graphs of means over runs.
+        low: lower end of the 95 % interval over graphs, None for a single graph.
+        high: upper end of the interval.
+        runs: mean over graphs of each run that has the metric for all graphs; at least one run.
     """
 
     mean: float
@@ -74,22 +74,22 @@ class Estimate:
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over runs, None of a single run."""
+        """Standard deviation over runs, None for a single run."""
         return stdev(self.runs) if len(self.runs) > 1 else None
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a group came to on one split under one protocol.
+    """Scores of a group on one split under one protocol.
 
     Attributes:
-        split: of the graphs.
+        split: the split.
         protocol: `all` or `indexed`, as in per_graph.csv.
-        runs: that were evaluated there.
-        graphs: that all of these have ranked.
-        left_out: other graphs.
-        estimates: by metric; one that no run has of every graph is left out.
-        noise_ceiling: mean over the graphs ranked, None where that of one is not known.
+        runs: number of evaluated runs.
+        graphs: number of graphs that all of these runs have ranked.
+        left_out: number of other graphs.
+        estimates: estimates by metric, without metrics that no run has for every graph.
+        noise_ceiling: mean over the ranked graphs, None if the ceiling of one graph is unknown.
     """
 
     split: str
@@ -102,47 +102,46 @@ class Score:
 
 
 def _settings(run: Run) -> dict[str, str]:
-    """What makes a run what it is, but for its seed; its place where the configuration is not recorded."""
+    """Return the settings that distinguish a run, without its seed; its place if the configuration is not recorded."""
     data = {"data": str(run.spec.get("data"))}
     if run.tracked is None:
         return {**data, "run": run.place}
-    return data | {key: value for key, value in run.tracked.settings.items() if not key.startswith(_PLACES)}
+    return data | {key: value for key, value in run.tracked.settings.items() if not key.startswith(_IGNORED)}
 
 
 def group_runs(runs: Sequence[Run]) -> dict[Collection, list[Group]]:
-    """The groups of each collection, in the order of the runs."""
+    """Return the groups of each collection, in the order of the runs."""
     members: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:
         key = (str(run.collection), run.method, *sorted(_settings(run).items()))
         members.setdefault(key, []).append(run)
     styles: dict[str, int] = {}
     groups: dict[Collection, list[Group]] = {}
-    for alike in members.values():
-        first = alike[0]
-        others = [other[0] for other in members.values() if other is not alike]
+    for equal in members.values():
+        first = equal[0]
+        others = [other[0] for other in members.values() if other is not equal]
         label = _label(
             first, [one for one in others if (one.collection, one.method) == (first.collection, first.method)]
         )
-        group = Group(label, styles.setdefault(label, len(styles)), tuple(alike))
+        group = Group(label, styles.setdefault(label, len(styles)), tuple(equal))
         groups.setdefault(first.collection, []).append(group)
     return groups
 
 
 def _label(run: Run, others: Sequence[Run]) -> str:
-    """The method, and what tells the run from others of this method."""
+    """Return the method, with the settings that distinguish the run from others of this method."""
     own, rest = _settings(run), [_settings(other) for other in others]
     differing = [key for key in own if any(other.get(key) != own[key] for other in rest)]
     return f"{run.method} ({', '.join(f'{key}={own[key]}' for key in differing)})" if differing else run.method
 
 
 def interval(values: NDArray[np.float64]) -> tuple[float, float] | None:
-    """The 95 % interval of a mean over graphs: percentiles of 2,000 bootstrap resamples, always the same ones.
+    """Return the ends of the 95 % interval of a mean over graphs, None for fewer than two graphs.
+
+    The ends are percentiles of 2,000 bootstrap resamples from a fixed seed.
 
     Args:
-        values: (graphs,).
-
-    Returns:
-        Its ends; None of fewer than two graphs.
+        values: (graphs,) a metric.
     """
     if len(values) < 2:
         return None
@@ -161,13 +160,13 @@ def interval(values: NDArray[np.float64]) -> tuple[float, float] | None:
 
 
 def scores(group: Group) -> list[Score]:
-    """One for each split and protocol that was evaluated, in the order of the splits."""
+    """Return the scores on each evaluated split and protocol, in the order of the splits."""
     places = {(row["split"], row["protocol"]) for row in group.rows}
     return [_score(group, *place) for place in sorted(places, key=lambda place: (SPLITS.index(place[0]), place[1]))]
 
 
 def _score(group: Group, split: str, protocol: str) -> Score:
-    """Figures of the graphs that the runs share, so that means over runs, and what they differ by, are of the same."""
+    """Return scores on the graphs that all runs have ranked, so that runs are comparable."""
     found = [
         {row["graph"]: row for row in run.per_graph if (row["split"], row["protocol"]) == (split, protocol)}
         for run in group.runs
@@ -191,13 +190,13 @@ def _score(group: Group, split: str, protocol: str) -> Score:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the runs of a group cost, means over those that recorded it; None where none did.
+    """Cost of a group: means over the runs that recorded it, None if no run did.
 
     Attributes:
-        seconds: of all epochs, validation included.
-        step_seconds: of one step.
-        parameters: numbers in the weights.
-        peak_memory_bytes: of the training process, on CUDA of the device.
+        seconds: seconds of all epochs, validation included.
+        step_seconds: seconds of one step.
+        parameters: number of trained parameters.
+        peak_memory_bytes: peak memory of the training process, on CUDA of the device.
     """
 
     seconds: float | None
@@ -207,7 +206,7 @@ class Cost:
 
 
 def cost(group: Group) -> Cost:
-    """What the runs of a group cost."""
+    """Return the cost of a group."""
     tracked = [run.tracked for run in group.runs if run.tracked is not None]
     steps = [row["step_seconds"] for run in group.runs for row in run.history]
     return Cost(
@@ -219,7 +218,7 @@ def cost(group: Group) -> Cost:
 
 
 def _merged(rows: Sequence[Row]) -> Row:
-    """Rows of one graph as one, with the means of those that have a number."""
+    """Merge rows of one graph, with means over the rows that have a number."""
     row: Row = {}
     for key in dict.fromkeys(key for one in rows for key in one):
         values = [value for one in rows if (value := one.get(key)) is not None]

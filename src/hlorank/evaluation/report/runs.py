@@ -1,4 +1,4 @@
-"""What is known of a training: its model folder, the report of its evaluation, and its MLflow run."""
+"""Trainings that a report describes: model folder, tables of the evaluation, and MLflow run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOCAL_STORE = "sqlite:///mlflow.db"
 _FILES = {"model": (SPEC, HISTORY, RUN), "report": (METRICS, PER_GRAPH, PREDICTIONS)}
 _ROOTS = ("models", "reports")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-_PEAK = "train/peak_memory_bytes"  # below the name of a member of an ensemble
+_PEAK = "train/peak_memory_bytes"  # with a prefix for each member of an ensemble
 _TEXT = {"split", "graph", "protocol", "note"}  # columns that hold no number
 _COLUMNS = {
     HISTORY: {"member", "epoch", "train_loss", "valid_kendall_tau", "step_seconds"},
@@ -41,15 +41,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tracked:
-    """What MLflow holds of a training.
+    """Record of a training in MLflow.
 
     Attributes:
-        run_id: the run.
-        settings: the composed configuration, dotted names.
-        commit: of git, None outside of a repository.
-        parameters: numbers in the weights, None where they are not counted.
-        peak_memory_bytes: the highest that an epoch reports, None where none does.
-        seconds: of all epochs, validation included; None where they are not recorded.
+        run_id: id of the run.
+        settings: the composed configuration, with dotted names.
+        commit: git commit, None outside of a repository.
+        parameters: number of trained parameters, None if not recorded.
+        peak_memory_bytes: highest peak of all epochs, None if not recorded.
+        seconds: seconds of all epochs, validation included; None if not recorded.
     """
 
     run_id: str
@@ -62,17 +62,17 @@ class Tracked:
 
 @dataclass(frozen=True)
 class Run:
-    """One training and its evaluation, as far as they are there.
+    """Training and its evaluation; missing files give empty attributes.
 
     Attributes:
-        place: the folder, or the MLflow run, that it was read from.
-        collection: what it was trained on.
-        method: how.
-        spec: spec.json of the model; empty without it.
+        place: the folder, or the id of the MLflow run, that it was read from.
+        collection: collection that the model was trained on.
+        method: method of the training.
+        spec: spec.json of the model.
         history: rows of history.csv.
         per_graph: rows of per_graph.csv.
         predictions: rows of predictions.csv.
-        tracked: its MLflow run, None where there is none in reach.
+        tracked: record in MLflow, None if it is missing or the store is unreachable.
     """
 
     place: str
@@ -86,19 +86,19 @@ class Run:
 
     @property
     def seed(self) -> str | None:
-        """The seed of the training, None where it is not recorded."""
+        """Seed of the training, None if not recorded."""
         return None if self.tracked is None else self.tracked.settings.get("seed")
 
 
 def find_runs(names: Sequence[str]) -> list[Run]:
-    """The runs that names stand for, each once.
+    """Find runs by name, each once.
 
     Args:
-        names: a model folder, such as models/layout/cpu/random/gst, or that of its report, which lies in the same
-            place below reports/; a folder of several; the id of an MLflow run; that of a sweep, for its children.
+        names: model folders, such as models/layout/cpu/random/gst, or report folders, in the same place below reports/;
+            folders of several; ids of MLflow runs; ids of sweeps, for their children.
 
     Raises:
-        ConfigError: a name stands for nothing.
+        ConfigError: a name is neither a folder nor the id of a run, or has no model and no report.
         DataError: a file is damaged.
     """
     runs: dict[str, Run] = {}
@@ -116,15 +116,15 @@ def find_runs(names: Sequence[str]) -> list[Run]:
 
 
 def _pairs(root: Path) -> list[tuple[Path, Path]]:
-    """The model folders and report folders at and below a folder, each with its partner, there or not."""
-    # Both kinds of data have files of one of these names; two of them are enough to tell.
+    """Return the pairs of model folder and report folder at and below a folder; one of each pair may be missing."""
+    # Features and segments have a spec.json, too, so that one name is not enough.
     models = (file.parent for file in root.rglob(RUN) if file.with_name(SPEC).is_file())
     reports = (file.parent for file in root.rglob(PER_GRAPH) if file.with_name(METRICS).is_file())
     return sorted({_pair(folder) for folder in (*models, *reports)})
 
 
 def _pair(folder: Path) -> tuple[Path, Path]:
-    """models/<rest> and reports/<rest> for either; one folder twice if it lies below neither, as that of a job."""
+    """Return models/<rest> and reports/<rest> for either; another folder twice, such as that of a job."""
     parts = folder.absolute().parts
     roots = [place for place, part in enumerate(parts) if part in _ROOTS]
     if not roots:
@@ -134,16 +134,16 @@ def _pair(folder: Path) -> tuple[Path, Path]:
 
 
 def read_run(model: Path, report: Path, uri: str | None = None, place: str | None = None) -> Run:
-    """Reads what there is of one training.
+    """Read one training; its files may be missing.
 
     Args:
         model: the model folder.
         report: the folder of its report.
-        uri: the tracking store; None for MLFLOW_TRACKING_URI, or else the store that the model folder names.
-        place: what to call the run; the folder that is there if it is None.
+        uri: the tracking store; None for MLFLOW_TRACKING_URI, or else the store in the model's run.json.
+        place: name of the run; None for the folder.
 
     Raises:
-        DataError: a file is damaged, or nothing says which collection this is.
+        DataError: a file is damaged, or neither spec.json nor the folder names the collection.
     """
     spec, run = (read_json(file) if file.is_file() else {} for file in (model / SPEC, model / RUN))
     folder = model if spec else report
@@ -161,7 +161,7 @@ def read_run(model: Path, report: Path, uri: str | None = None, place: str | Non
 
 
 def _address(folder: Path) -> tuple[Collection, str]:
-    """Collection and method of a report whose model is gone, from its place."""
+    """Return collection and method of a report without a model, from its path."""
     *parts, method = folder.absolute().parts
     for length in (3, 2):
         try:
@@ -172,7 +172,7 @@ def _address(folder: Path) -> tuple[Collection, str]:
 
 
 def _table(path: Path) -> list[Row]:
-    """The rows of a CSV file, numbers as float and what is empty as None; none without the file."""
+    """Return the rows of a CSV file, numbers as float and empty cells as None; no rows without the file."""
     if not path.is_file():
         return []
     with path.open(encoding="utf-8", newline="") as file:
@@ -189,7 +189,7 @@ def _table(path: Path) -> list[Row]:
 
 
 def _client(uri: str) -> MlflowClient | None:
-    """A client of a store; None for a local one that does not exist, as MLflow would make it."""
+    """Return a client of a store; None for a local store that does not exist, which MLflow would create."""
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
         return None
     from mlflow.tracking import MlflowClient
@@ -198,7 +198,7 @@ def _client(uri: str) -> MlflowClient | None:
 
 
 def _tracked(run_id: str, uri: str) -> Tracked | None:
-    """What a store holds of a run, None if it holds nothing, or can't be reached."""
+    """Return a store's record of a run, None if the store has no such run or is unreachable."""
     if (client := _client(uri)) is None:
         return None
     from mlflow.exceptions import MlflowException
@@ -224,10 +224,10 @@ def _tracked(run_id: str, uri: str) -> Tracked | None:
 
 
 def _tracked_runs(run_id: str) -> list[Run]:
-    """The run of an id, or the children of a sweep, with what they hold as artifacts.
+    """Return the run of an id, or the children of a sweep, read from their artifacts.
 
     Raises:
-        ConfigError: the store has no such run, or can't be reached.
+        ConfigError: the store has no such run, or is unreachable.
     """
     uri = os.environ.get(URI_VARIABLE) or LOCAL_STORE
     if (client := _client(uri)) is None:
@@ -242,14 +242,14 @@ def _tracked_runs(run_id: str) -> list[Run]:
 
 
 def _downloaded(client: MlflowClient, uri: str, run_id: str) -> Run | None:
-    """A run with its artifacts, without the weights; None if it holds no model."""
+    """Download a run's artifacts without the weights, and return it; None for a run without a model."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as downloads:
         model, report = (Path(folder) / root for root in _FILES)
         for root, names in _FILES.items():
             Path(folder, root).mkdir()
-            there = {Path(artifact.path).name for artifact in client.list_artifacts(run_id, root)}
-            for name in there.intersection(names):
-                # Where below its destination a download lies depends on the kind of store.
+            artifacts = {Path(artifact.path).name for artifact in client.list_artifacts(run_id, root)}
+            for name in artifacts.intersection(names):
+                # The path below the destination depends on the kind of store.
                 path = client.download_artifacts(run_id, f"{root}/{name}", downloads)
                 shutil.move(path, Path(folder, root, name))
         return read_run(model, report, uri, run_id) if (model / SPEC).is_file() else None

@@ -1,4 +1,4 @@
-"""What a report says of each collection: tables, charts and drawings, as far as there is data for them."""
+"""Sections of a report, one for each collection: tables, charts and drawings."""
 
 from __future__ import annotations
 
@@ -11,37 +11,36 @@ from hlorank.config import ConfigError
 from hlorank.data.collection import Collection, Kind
 from hlorank.evaluation.graph_report import metric_names
 from hlorank.evaluation.report import charts
-from hlorank.evaluation.report.drawing import MOST_NODES, Drawing
+from hlorank.evaluation.report.drawing import MAX_NODES, Drawing, StoredGraphs, open_graphs
 from hlorank.evaluation.report.groups import Cost, Group, Score, cost, group_runs, scores
-from hlorank.evaluation.report.report_data import Data, open_data
 from hlorank.evaluation.report.runs import Row, Run
 
-# What a report may hold of what grows with graphs and runs; it says where it leaves something out.
-_MOST_ROWS, _MOST_POINTS = 2_000, 8_000
-# The ceiling stands beside the noise ceiling; Kaggle's score of layouts is Kendall tau.
+# Bounds of the whole report; it says if it omits rows.
+_MAX_ROWS, _MAX_POINTS = 2_000, 8_000
+# The repeat ceiling has a column next to the noise ceiling; Kaggle's score of layouts is Kendall tau.
 _NO_COLUMN: Mapping[Kind, set[str]] = {"layout": {"repeat_ceiling", "kaggle"}, "tile": {"repeat_ceiling"}}
 
 
 @dataclass(frozen=True)
 class Section:
-    """One collection.
+    """Section of one collection.
 
     Attributes:
-        collection: its address.
-        groups: its runs.
+        collection: the collection.
+        groups: groups of its runs.
         results: group and score, for each split and protocol.
         metrics: names of the columns of the tables.
-        costs: of each group.
+        costs: group and cost.
         graphs: rows of the table of graphs.
-        all_graphs: how many rows it would have, were it not too long for a page.
+        all_graphs: number of rows before the table was shortened.
         intervals: charts of Kendall tau, one for each split.
         predicted: charts of ranks, one for each group.
-        predicted_graphs: the graphs that they show.
+        predicted_graphs: names of the graphs in these charts.
         curves: charts of the histories.
         cost: charts of quality against cost.
-        drawings: graphs.
-        undrawn: why there is no drawing, None if there is one.
-        largest: nodes of the largest graph of train, None where the features are not there.
+        drawings: drawings of graphs.
+        undrawn: reason for a missing drawing, None if there is a drawing.
+        largest: nodes of the largest graph of train, None without the features.
     """
 
     collection: Collection
@@ -62,25 +61,25 @@ class Section:
 
 
 def make_sections(runs: Sequence[Run], features: Path, segments: Path, graphs: Sequence[str]) -> list[Section]:
-    """A section for each collection, in the order of the runs.
+    """Return a section for each collection, in the order of the runs.
 
     Args:
-        runs: what the report is about.
-        features: the folder of featurized collections.
-        segments: the folder of partitioned ones.
-        graphs: names of graphs to draw; empty draws the largest one of each collection that can be read.
+        runs: at least one run.
+        features: folder of featurized collections.
+        segments: folder of partitioned collections.
+        graphs: names of graphs to draw; empty draws the largest readable graph of each collection.
 
     Raises:
-        ConfigError: a graph can't be drawn.
+        ConfigError: a graph has no features, or too many nodes for a drawing.
         DataError: features or segments are damaged.
     """
     grouped = group_runs(runs)
     share = sum(len(groups) for groups in grouped.values())
     found = [
-        _section(collection, groups, open_data(groups, features, segments), graphs, share)
+        _section(collection, groups, open_graphs(groups, features, segments), graphs, share)
         for collection, groups in grouped.items()
     ]
-    drawn = {one.graph for section in found for one in section.drawings}
+    drawn = {drawing.graph for section in found for drawing in section.drawings}
     if missing := sorted(set(graphs) - drawn):
         reasons = "; ".join(f"{section.collection}: {section.undrawn}" for section in found if section.undrawn)
         raise ConfigError(f"graph {', '.join(missing)}: not among the features of these runs; {reasons}".rstrip("; "))
@@ -88,20 +87,20 @@ def make_sections(runs: Sequence[Run], features: Path, segments: Path, graphs: S
 
 
 def _section(
-    collection: Collection, groups: Sequence[Group], data: Data | str, graphs: Sequence[str], share: int
+    collection: Collection, groups: Sequence[Group], data: StoredGraphs | str, graphs: Sequence[str], share: int
 ) -> Section:
     results = [(group, score) for group in groups for score in scores(group)]
     rows = [(group, row) for group in groups for row in group.rows]
     costs = [(group, cost(group)) for group in groups]
     drawings, undrawn = _drawings(data, graphs, rows)
-    predicted = _predicted(groups, max(1, _MOST_POINTS // share))
+    predicted = _predicted(groups, max(1, _MAX_POINTS // share))
     return Section(
         collection=collection,
         groups=groups,
         results=results,
         metrics=[name for name in metric_names(collection.kind) if name not in _NO_COLUMN[collection.kind]],
         costs=costs,
-        graphs=[(group, row) for group in groups for row in group.rows[: max(1, _MOST_ROWS // share)]],
+        graphs=[(group, row) for group in groups for row in group.rows[: max(1, _MAX_ROWS // share)]],
         all_graphs=len(rows),
         intervals=_intervals(results),
         predicted=[(group, charts.predicted(group, values)) for group, values in predicted],
@@ -110,17 +109,17 @@ def _section(
         cost=_cost_charts(results, costs),
         drawings=drawings,
         undrawn=undrawn,
-        largest=None if isinstance(data, str) else data.most_nodes,
+        largest=None if isinstance(data, str) else data.max_nodes,
     )
 
 
 def _drawings(
-    data: Data | str, graphs: Sequence[str], rows: Sequence[tuple[Group, Row]]
+    data: StoredGraphs | str, graphs: Sequence[str], rows: Sequence[tuple[Group, Row]]
 ) -> tuple[list[Drawing], str | None]:
     if isinstance(data, str):
         return [], data
     chosen = data.named(graphs) if graphs else data.largest({(row["split"], row["graph"]) for _, row in rows})
-    reason = "the graphs asked for are those of others" if graphs else f"no graph has at most {MOST_NODES} nodes"
+    reason = "the requested graphs are in other collections" if graphs else f"no graph has at most {MAX_NODES} nodes"
     return [data.draw(*graph) for graph in chosen], None if chosen else reason
 
 
@@ -135,8 +134,8 @@ def _intervals(results: Sequence[tuple[Group, Score]]) -> list[charts.Spec]:
     ]
 
 
-def _predicted(groups: Sequence[Group], most: int) -> list[tuple[Group, charts.Rows]]:
-    """The predictions of the first run of each group that has any."""
+def _predicted(groups: Sequence[Group], max_points: int) -> list[tuple[Group, charts.Rows]]:
+    """Return the predictions of the first run of each group that has predictions."""
     found: list[tuple[Group, charts.Rows]] = []
     for group in groups:
         rows = next((run.predictions for run in group.runs if run.predictions), None)
@@ -149,14 +148,14 @@ def _predicted(groups: Sequence[Group], most: int) -> list[tuple[Group, charts.R
                 "measured": row["measured_rank"],
                 "predicted": row["predicted_rank"],
             }
-            for row in rows[:: ceil(len(rows) / most)]
+            for row in rows[:: ceil(len(rows) / max_points)]
         ]
         found.append((group, values))
     return found
 
 
 def _curves(groups: Sequence[Group]) -> list[charts.Spec]:
-    """Of models that are trained by epochs together; of each baseline alone, as its epochs are another thing."""
+    """Return curves of all models that are trained by epochs, and of each baseline, whose rows are candidates."""
     with_history = [group for group in groups if any(len(run.history) > 1 for run in group.runs)]
     baselines = [group for group in with_history if "settings" in group.runs[0].spec]
     families = [([group for group in with_history if group not in baselines], "epoch")]
@@ -170,7 +169,7 @@ def _curves(groups: Sequence[Group]) -> list[charts.Spec]:
 
 
 def _cost_charts(results: Sequence[tuple[Group, Score]], costs: Sequence[tuple[Group, Cost]]) -> list[charts.Spec]:
-    """Quality on valid, on which one chooses, or on the only split there is."""
+    """Return charts of quality on valid, the split to choose models on, or else on the first evaluated split."""
     splits = list(dict.fromkeys(score.split for _, score in results))
     if not splits:
         return []

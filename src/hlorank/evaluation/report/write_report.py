@@ -1,4 +1,4 @@
-"""Writes a report: one HTML file with its data, its style and its scripts inside."""
+"""Writing of a report: one HTML file with its charts, style and script inside."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from hlorank.files import write_text
 from hlorank.tracking import flatten
 
 REPORT = "report.html"
-"""Its name beside the other files of an evaluation."""
-MOST_BYTES = 5_000_000
+"""File name of the report of one evaluation."""
+MAX_BYTES = 5_000_000
 FEATURES, SEGMENTS = Path("data/features"), Path("data/segments")
 _HERE = Path(__file__).parent
 
@@ -35,21 +35,21 @@ def write_report(
     segments: Path = SEGMENTS,
     graphs: Sequence[str] = (),
 ) -> None:
-    """Writes the report of some runs, in one step.
+    """Write the report of some runs, in one step.
 
     Args:
-        runs: at least one.
+        runs: at least one run.
         output: the HTML file, of at most 5 MB.
-        features: the folder of featurized collections, for the drawings.
-        segments: the folder of partitioned ones.
-        graphs: names of the graphs to draw; empty draws the largest one of each collection that can be read.
+        features: folder of featurized collections, for the drawings.
+        segments: folder of partitioned collections.
+        graphs: names of graphs to draw; empty draws the largest readable graph of each collection.
 
     Raises:
-        ConfigError: the report would be too large, or a graph can't be drawn.
+        ConfigError: the report is larger than 5 MB, or a graph has no features or too many nodes for a drawing.
         DataError: features or segments are damaged.
     """
     page = _render(runs, make_sections(runs, features, segments, graphs))
-    if (size := len(page.encode())) > MOST_BYTES:
+    if (size := len(page.encode())) > MAX_BYTES:
         raise ConfigError(f"{len(runs)} runs: a report of {size / 1e6:.1f} MB is too large; name fewer runs")
     write_text(output, page)
 
@@ -89,31 +89,31 @@ def _render(runs: Sequence[Run], sections: Sequence[Section]) -> str:
 
 
 def _hash(script: str) -> str:
-    """How a content security policy names a script that it lets run."""
+    """Return the source expression that permits a script in a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def _breakable(name: str) -> Markup:
-    """A name that may go on in a new line after a mark of punctuation."""
+    """Return a name that may break after a mark of punctuation."""
     return Markup("<wbr>").join(re.split(r"(?<=[._,/])", name))
 
 
 def _figure(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits, whole ones in full; `unknown` where there is none."""
+    """Return a number with some significant digits, whole numbers in full; `unknown` for None."""
     if value is None:
         return "unknown"
     return f"{value:,.0f}" if abs(value) >= 10**digits or value == round(value) else f"{value:.{digits}g}"
 
 
 def _metric(value: float | None, name: str) -> str:
-    """A metric as tables show it: slowdowns in percent."""
+    """Return a metric as tables show it, slowdowns in percent."""
     if value is None:
         return ""
     return f"{value:.2%}" if name.startswith("slowdown") else f"{value:.3f}"
 
 
 def provenance(run: Run) -> dict[str, str]:
-    """What a run was made from, by name; without what is not recorded."""
+    """Return the provenance of a run by name, without unknown facts."""
     spec, tracked = run.spec, run.tracked
     features = spec.get("features", {})
     facts = {
@@ -134,7 +134,7 @@ def provenance(run: Run) -> dict[str, str]:
 
 
 def settings(group: Group) -> Mapping[str, Any]:
-    """The whole configuration of a group, but for its seed; of a run without MLflow, what its model folder says."""
+    """Return the configuration of a group without its seed; without MLflow, the part in the model folder."""
     run = group.runs[0]
     if run.tracked is not None:
         found = {key: value for key, value in run.tracked.settings.items() if key != "seed"}
