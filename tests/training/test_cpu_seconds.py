@@ -141,7 +141,7 @@ def test_a_training_that_used_up_its_budget_takes_no_other_step(
     assert epochs(tmp_path / "model") == 2
 
 
-def test_the_members_of_an_ensemble_share_it(clock: Clock, settings: Settings, tmp_path: Path) -> None:
+def test_the_members_of_an_ensemble_share_the_budget(clock: Clock, settings: Settings, tmp_path: Path) -> None:
     train(settings(trainer__cpu_seconds=6, ensemble__seeds=2), tmp_path / "model")
     assert clock.steps == 2 * 3
     assert pd.read_csv(tmp_path / "model/history.csv")["member"].tolist() == [0, 1]

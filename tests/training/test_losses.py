@@ -54,7 +54,7 @@ def test_hinge_by_hand() -> None:
     assert float(pairwise_hinge(scores, vector(5, 5, 5), 0.5).detach()) == 0.0
 
 
-def test_logistic_by_hand() -> None:
+def test_ranknet_by_hand() -> None:
     # 20 over 10: a difference of 1; 30 over 10: -1; 30 over 20: -2.
     expected = [math.log(1 + math.exp(-1)), math.log(1 + math.e), math.log(1 + math.exp(2))]
     assert float(ranknet(vector(1, 2, 0), vector(10, 20, 30))) == pytest.approx(sum(expected) / 3)
@@ -106,7 +106,7 @@ def test_pairwise_l1_by_hand() -> None:
 
 @given(scored)
 @settings(deadline=None, max_examples=40)
-def test_pairwise_l1_are_the_mean_over_all_pairs(drawn: list[tuple[float, int]]) -> None:
+def test_pairwise_l1_is_the_mean_over_all_pairs(drawn: list[tuple[float, int]]) -> None:
     errors = [
         abs((score - other) - (math.log(label) - math.log(second)))
         for i, (score, label) in enumerate(drawn)
@@ -217,6 +217,6 @@ def test_losses_are_summed_by_weight() -> None:
         ({"msle": LossTerm(weight=1)}, "loss=msle"),
     ],
 )
-def test_wrong_terms_are_named(section: dict[str, LossTerm], key: str) -> None:
+def test_wrong_terms_are_reported(section: dict[str, LossTerm], key: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{key}: "):
         make_loss(section)

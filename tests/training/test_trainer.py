@@ -104,7 +104,7 @@ def test_nothing_to_train_on(
     config = settings()
     with caplog.at_level(logging.WARNING):
         assert train(config, tmp_path / "model") is None
-    assert "no graph can be trained on" in caplog.text
+    assert "no graph to train on" in caplog.text
     (model,), spec = load_model(tmp_path / "model", CPU)
     assert spec.steps == 0
     torch.manual_seed(config.seed)

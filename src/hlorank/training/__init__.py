@@ -1,1 +1,1 @@
-"""Methods, losses, configuration sampling and the Lightning module."""
+"""Training of cost models: one trainer, losses, samplers, graph segment training (`gst`) and baselines."""

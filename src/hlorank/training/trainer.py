@@ -91,7 +91,7 @@ def train(config: Config, output: Path) -> float | None:
             # Train the members one after the other.
             trial, results = current_trial(config.sweep), list[_Result]()
             if not names:
-                log.warning("%s: no graph can be trained on; the model keeps its initial weights", spec.collection)
+                log.warning("%s: no graph to train on; the model keeps its initial weights", spec.collection)
                 trainings.clear()
             for number in range(len(trainings)):
                 training = trainings.pop(0)  # its graphs are closed when it is finished
