@@ -1,4 +1,4 @@
-"""The documentation is true of the code, as far as a machine can tell."""
+"""The documentation agrees with the code, as far as that can be tested."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.re
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub generates them."""
     headings = _HEADING.findall(_CODE.sub("", page.read_text(encoding="utf-8")))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def commands(page: Path) -> str:
-    """All shell blocks and inline code of a page."""
+    """Return all shell blocks and inline code of a page."""
     text = page.read_text(encoding="utf-8")
     return "\n".join([*_SHELL.findall(text), *_INLINE.findall(_CODE.sub("", text))])
 

@@ -1,4 +1,4 @@
-"""The code blocks of the documentation, and the commands that a shell makes of them."""
+"""Code blocks of the documentation, and the commands that a shell would run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PAGES = {str(page.relative_to(ROOT)): page for page in (ROOT / "README.md", *sor
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHELL = ("sh", "console")
-# Instead of a program: appends its name and arguments, each ended by NUL, after their number; takes all that a pipe
-# brings, and answers with the name of an empty file.
+# Replaces a program: appends the number of its name and arguments and then these, each followed by NUL; reads all of a
+# pipe, and prints the name of an empty file.
 _STUB = """#!/bin/sh
 while read -r _; do :; done
 printf '%s\\0' "$(($# + 1))" "${0##*/}" "$@" >> "$COMMANDS"
@@ -25,31 +25,31 @@ echo /dev/null
 
 
 class Block(NamedTuple):
-    """A block of code of a page."""
+    """A code block of a page."""
 
     language: str
     text: str
 
     @property
     def shell(self) -> bool:
-        """Whether it holds commands."""
+        """True if the block contains commands."""
         return self.language in _SHELL
 
 
 def blocks(page: str) -> list[Block]:
-    """All blocks of a page that name a language, in their order."""
+    """Return the blocks of a page that name a language, in order."""
     return [Block(*found) for found in _BLOCK.findall(PAGES[page].read_text(encoding="utf-8"))]
 
 
 def commands(page: str, programs: Iterable[str], place: Path) -> list[list[str]]:
-    """What a shell would run of a page: programs with their arguments after all expansions, loops unrolled.
+    """Return the commands of a page as a shell would run them: after all expansions, loops unrolled.
 
-    Nothing runs: every program is one that only notes how it was called. An `&&` or a pipe goes on.
+    Nothing runs: every program is replaced by one that only records its arguments and succeeds.
 
     Args:
-        page: its name.
-        programs: all that may be called; another one is an error.
-        place: an empty folder; it gets links to the repository's files, which patterns such as *.npz then find.
+        page: name of the page.
+        programs: names of the programs that a page may call; any other one is an error.
+        place: an empty folder, in which links to the repository's files are created, for patterns such as *.npz.
     """
     for path in ROOT.iterdir():
         if path.name not in {".git", ".venv"}:

@@ -1,4 +1,4 @@
-"""Every command of the documentation is one that its program takes, and every stage composes: nothing runs."""
+"""Every command of the documentation is accepted by its program, and every stage composes; nothing runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.docs.blocks import PAGES, ROOT, blocks, commands
 # mlflow.pyfunc warns so when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*Any type hint is inferred as AnyType:UserWarning")
 
-# What a reader brings along, beside the files of the repository.
+# Files that a reader has, in addition to those of the repository.
 READERS = {"your_program.py"}
 
 
@@ -48,7 +48,7 @@ def _parsed(overrides: Sequence[str]) -> list[Override]:
 
 
 def _values(override: Override) -> list[str]:
-    """What a sweep tries for one key; of an interval its ends."""
+    """Return the values that a sweep tries for one key; the ends of an interval."""
     key = override.get_key_element()
     if not override.is_sweep_override():
         return [str(override.input_line)]
@@ -60,7 +60,7 @@ def _values(override: Override) -> list[str]:
 
 @cache
 def _composed(overrides: tuple[str, ...]) -> Config:
-    """A valid configuration."""
+    """Return a validated configuration."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         config = load(compose("config", overrides=list(overrides)))
     Collection.parse(config.collection)
@@ -69,7 +69,7 @@ def _composed(overrides: tuple[str, ...]) -> Config:
 
 
 def composed(arguments: Sequence[str]) -> list[Config]:
-    """The configurations of overrides, so many that each value of a sweep is in one."""
+    """Return configurations of overrides, as many as it takes for each value of a sweep to be in one."""
     values = [_values(override) for override in _parsed(arguments)]
     points = zip_longest(*values) if values else [()]
     return [_composed(tuple(one or first for one, (first, *_) in zip(point, values, strict=True))) for point in points]
@@ -86,16 +86,16 @@ def _stage(arguments: Sequence[str]) -> None:
 
 
 def _has_ray() -> bool:
-    """Whether the extra `ray` is installed: without it Hydra cannot compose its launcher."""
+    """Return whether the extra `ray` is installed, without which Hydra cannot compose its launcher."""
     return importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is not None
 
 
 class _ParsedError(Exception):
-    """Raised in the place of what a script does after its arguments are parsed."""
+    """Raised when a script has parsed its arguments."""
 
 
 def _script(run: Callable[[], object], path: str, arguments: Sequence[str]) -> None:
-    """Lets a script parse its arguments, and do nothing else."""
+    """Let a script parse its arguments, and stop it then."""
     parse = argparse.ArgumentParser.parse_args
 
     def only_parse(parser: argparse.ArgumentParser, *given: Any) -> None:
@@ -138,7 +138,7 @@ def _dvc(arguments: Sequence[str]) -> None:
 
 
 def _jobs(config: Config) -> set[str]:
-    """The names of all that `dvc repro` runs with a configuration."""
+    """Return the names of the jobs that `dvc repro` runs with a configuration."""
     pipeline = OmegaConf.to_container(OmegaConf.load(ROOT / "dvc.yaml"), resolve=False)
     assert isinstance(pipeline, dict)
     found = set()
@@ -180,10 +180,10 @@ def _hlorank(arguments: Sequence[str]) -> None:
 
 
 def _anything(_: Sequence[str]) -> None:
-    """Of the system: what it takes is not ours to check."""
+    """Accept any arguments: a program of the system."""
 
 
-SYSTEM = ("base64", "cat", "curl", "cut", "grep", "head", "ls", "npm", "sort", "tr")
+SYSTEM = ("base64", "cat", "curl", "cut", "grep", "head", "ls", "sort", "tr")
 CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     "hlorank": _hlorank,
     "python": _python,
@@ -195,7 +195,7 @@ CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     "pip": _pip,
     **dict.fromkeys(SYSTEM, _anything),
 }
-"""How a program's arguments are checked. A page that calls another program fails."""
+"""Checks of arguments by program. A page that calls any other program fails."""
 
 
 @pytest.mark.parametrize("page", [name for name in PAGES if any(block.shell for block in blocks(name))])

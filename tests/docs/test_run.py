@@ -1,7 +1,7 @@
-"""Pages whose commands really run, one after the other, in a copy of the repository with tiny settings.
+"""Pages whose commands are executed, one after the other, in a copy of the repository with tiny settings.
 
-The pages stay as they are: only the values of conf/ are smaller. What needs a network, a cluster or hours is left out
-here, and parsed by test_commands.py like everything else.
+The pages stay as they are: only the values of conf/ are smaller. Commands that need a network, a cluster or
+hours are left out here; test_commands.py parses all commands.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ EXECUTED = (
     "docs/how-to/sweep-and-experiment.md",
     "docs/how-to/compare-experiments.md",
 )
-"""In an order in which each finds what it needs."""
+"""In an order in which each page finds the outputs that it needs."""
 PORT = "5002"
-"""Of the server in the pages; the test takes one that is free."""
-ELSEWHERE = re.compile(r"data=tpugraphs|pip install|npm install|launcher=(submitit_slurm|ray)")
-"""A block with one of these needs a network or a cluster, and is left out."""
+"""Port of the server in the pages; the test replaces it by a free one."""
+ELSEWHERE = re.compile(r"data=tpugraphs|pip install|launcher=(submitit_slurm|ray)")
+"""Marks of a block that needs a network or a cluster, and is left out."""
 PARSED = {
     "docs/explanation/tile-kernels.md": "hours, and data that only TpuGraphs has",
     "docs/how-to/dvc-remote.md": "a remote",
@@ -52,7 +52,7 @@ PARSED = {
     "docs/how-to/use-your-own-npz.md": "data in /data",
     "docs/reference/metrics.md": "rankings of all collections",
 }
-"""What a page needs that is not executed."""
+"""Reasons why pages are not executed."""
 # Commands that never end, or take hours, do nothing. hlorank's server and the queue's worker are waited for.
 PRELUDE = r"""
 make() { case $1 in ui | test) ;; *) command make "$@" ;; esac; }
@@ -98,7 +98,7 @@ TINY: dict[str, dict[str, Any]] = {
         "pipeline": {"layout": ["layout/synthetic/random"], "tile": []},
     },
 }
-"""What is small in the copy, by file of conf/."""
+"""Small values for the copy, by file of conf/."""
 SETUP = """
 cat > your_program.py <<'END'
 import jax, numpy
@@ -114,11 +114,11 @@ XLA_FLAGS="--xla_dump_to=pb --xla_dump_hlo_as_proto" python your_program.py
 for stage in fetch featurize partition; do python -m hlorank.stages.$stage collection=layout/cpu/default; done
 git commit -qam Results
 """
-"""What a reader has: programs, dumps, a collection that the small pipeline leaves out, and a committed dvc.lock."""
+"""Things that a reader has: programs, dumps, a collection that the small pipeline omits, and a committed dvc.lock."""
 
 
 def shrink(conf: Path, changes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Changes values of files, which keep the line that names their package."""
+    """Change values of files, and keep the line that names their package."""
     for name, values in changes.items():
         text = (conf / name).read_text(encoding="utf-8")
         package = text.partition("\n")[0] + "\n" if text.startswith("# @package") else ""
@@ -127,7 +127,7 @@ def shrink(conf: Path, changes: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 class Clone:
-    """A clone of the repository, set up and with the pipeline run."""
+    """A clone of the repository in which the pipeline has run."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -149,7 +149,7 @@ class Clone:
         self.shell("make repro")
 
     def shell(self, script: str) -> None:
-        """Runs a script as a user of the repository would."""
+        """Run a script as a user of the repository would."""
         names = {
             f"GIT_{who}_{what}": "somebody@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
         }
@@ -182,7 +182,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 
 
 def script(block: Block) -> str:
-    """What runs of a block: nothing, if it needs a network or a cluster."""
+    """Return the script of a block; nothing if it needs a network or a cluster."""
     if ELSEWHERE.search(block.text) or not (block.shell or block.language == "python"):
         return ""
     return block.text if block.shell else f"python - <<'END'\n{block.text}END\n"
