@@ -14,7 +14,7 @@ from hlorank.config.section import Section
 class Training(Section):
     """One training of the pipeline."""
 
-    collection: Address
+    collection: str
     """Collection, as a path."""
     method: str
     """Method or baseline."""
@@ -32,7 +32,7 @@ class PipelineConfig(Section):
     tile_methods: list[str]
     """Methods of tile collections: full, as a kernel is one segment under any method, and baselines other than
     default_configuration."""
-    collections: list[Address]
+    collections: list[str]
     """All collections; computed from `layout` and `tile`."""
     trainings: dict[str, Training]
     """Trainings by their name in dvc.yaml; computed from the other lists: each collection with each method of its
