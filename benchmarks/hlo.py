@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from hlorank.data.graph import Graph
 from hlorank.files import shared_dir
-from hlorank.hlo.features import node_features
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ModuleTuningData, TuningData
+from hlorank.hlo.node_features import node_features
 from hlorank.hlo.opcodes import OPCODES, opcode_ids
 from hlorank.hlo.program import flatten
 

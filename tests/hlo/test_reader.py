@@ -2,19 +2,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from google.protobuf.message import Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hlorank.data.graph import LayoutConfigurations, MeasuredGraph
 from hlorank.data.npz import NpzFile
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
-from hlorank.hlo.reader import featurize, graph_name, proto_files, read_records
+from hlorank.hlo.reader import featurize, field_places, graph_name, proto_files, read_records
 
 LAYOUT_PB = "official/module_tuning_data_layout.pb"
 LAYOUT_NPZ = "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz"
@@ -202,3 +205,40 @@ def test_names_and_files_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "b.hlo.pb").touch()
     (tmp_path / "a.hlo.pb").touch()
     assert [path.name for path in proto_files(tmp_path)] == ["a.hlo.pb", "b.hlo.pb"]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.binary(max_size=300), max_size=5))
+def test_every_entry_is_found(entries: list[bytes]) -> None:
+    data = TuningData(modules=entries).SerializeToString()
+    found = [data[start : start + size] for start, size in field_places(BytesIO(data), 1)]
+    assert found == entries
+
+
+def test_other_fields_are_skipped_whatever_their_wire_type() -> None:
+    varint, fixed64, delimited, fixed32 = b"\x10\xff\x01", b"\x19" + bytes(8), b"\x22\x01a", b"\x2d" + bytes(4)
+    data = varint + b"\x0a\x02hi" + fixed64 + delimited + fixed32 + b"\x0a\x00"
+    assert field_places(BytesIO(data), 1) == [(5, 2), (len(data), 0)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x0a",  # a tag without a length
+        b"\x0a\x05hi",  # fewer bytes than announced
+        b"\x0a\x02hi\x0b",  # a group, which nobody writes
+        b"\x0a\x02hi\x10",  # a number that is not there
+        b"\xff" * 11,  # a number without an end
+        b"plain text, in which no message is",
+    ],
+)
+def test_what_is_not_a_whole_message_has_no_entries(data: bytes) -> None:
+    assert field_places(BytesIO(data), 1) == []
+
+
+def test_a_nested_message_is_one_entry() -> None:
+    inner = ModuleTuningData(fingerprint=7)
+    inner.module.computations.add().instructions.add(opcode="add")
+    data = TuningData(modules=[inner.SerializeToString()] * 2).SerializeToString()
+    places = field_places(BytesIO(data), 1)
+    assert [ModuleTuningData.FromString(data[start : start + size]) for start, size in places] == [inner, inner]

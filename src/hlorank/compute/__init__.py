@@ -1,1 +1,1 @@
-"""."""
+"""Execution of per-graph work: in this process or in local worker processes."""

@@ -1,4 +1,4 @@
-"""Worker processes that treat many files, one task a file."""
+"""Worker processes for independent tasks, such as one for each file."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Result = TypeVar("Result")
 
 
 class Workers:
-    """A pool of processes; one worker means this process itself.
+    """A pool of processes; with one worker, tasks run in this process.
 
     Args:
-        count: the number of workers, at least 1.
+        count: number of workers, at least 1.
     """
 
     def __init__(self, count: int) -> None:
@@ -37,7 +37,7 @@ class Workers:
 
     def __enter__(self) -> Workers:
         if self._count > 1:
-            # Not fork: the parent may hold threads and locks.
+            # Not fork: the parent may have threads and locks.
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self._count, mp_context=context, initializer=_exit_with_parent)
         return self
@@ -49,15 +49,16 @@ class Workers:
             self._pool.shutdown(cancel_futures=True)
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item], title: str) -> Iterator[Result]:
-        """Yields the result of each item, in order; few items are in progress at a time, so memory is bounded.
+        """Yield the result of each item, in order; few items are in progress at a time, so memory is bounded.
 
         Args:
-            function: importable by name, or a `functools.partial` of such a function.
-            items: what to treat.
-            title: shown beside the progress bar on a terminal.
+            function: a function that can be imported by name, or a `functools.partial` of one.
+            items: arguments of `function`.
+            title: label of the progress bar on a terminal.
 
         Raises:
-            DataError: some items failed with DataError; all of them are named, after all others were treated.
+            DataError: `function` raised DataError for some items; all of them are named, after the other items are
+                finished.
             RuntimeError: a worker process died.
         """
         source = iter(items)
@@ -89,7 +90,7 @@ class Workers:
 
 
 def _exit_with_parent() -> None:
-    """Ends this worker when its parent process ends, also by a kill; a pool would leave it waiting forever."""
+    """End this worker when its parent process ends, also by a kill; otherwise it would wait forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -1,1 +1,1 @@
-"""From a measured graph to what a model reads: features, configuration codes, labels."""
+"""Conversion of measured graphs to model inputs: features, configuration codes, labels."""

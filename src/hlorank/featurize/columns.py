@@ -1,4 +1,4 @@
-"""The numbers of a graph's nodes before they are scaled: the official ones, and extra ones where they are asked for."""
+"""Numeric columns of nodes before scaling: the official ones, and optional extra ones."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from hlorank.files import DataError
 from hlorank.hlo.extra import EXTRA_SHAPES, Extra
 
 DIMS = slice(21, 21 + LAYOUT_DIMS)
-"""The columns of a node's dimensions."""
-_DIMS_PRODUCT = 28  # of all dimensions, also of those beyond the sixth
-_BLOCK_ENTRIES = 2**22  # of a block of walks, were each of its nodes to reach the whole graph: 32 MiB
-_FILLED = 0.1  # share of nonzero entries from which on a block is dense
+"""Columns of a node's dimensions."""
+_DIMS_PRODUCT = 28  # product of all dimensions, also of those beyond the sixth
+_BLOCK_ENTRIES = 2**22  # of a dense block of walk probabilities: 32 MiB
+_FILLED = 0.1  # share of nonzero entries above which a block becomes dense
 
 
 def node_columns(graph: Graph, options: FeaturizeOptions, extra: Extra | None) -> NDArray[np.float32]:
-    """The columns of all nodes that a `ColumnTransform` selects from and scales.
+    """Compute the columns of all nodes, from which a `ColumnTransform` selects.
 
     Args:
-        graph: the whole graph, as walks may leave what a reduction keeps of it.
-        options: which columns there are.
-        extra: what `hlorank.hlo.extra.read_extra` reads; needed, and used, only with `options.protobuf`.
+        graph: the whole graph, as random walks may leave the part that a reduction keeps.
+        options: settings that choose the columns.
+        extra: extra features, as `hlorank.hlo.extra.read_extra` returns them; used only with `options.protobuf`.
 
     Returns:
         (nodes, 134 + extra) float32: the node features without minor_to_major, then the columns that
         `feature_spec.extra_columns` names.
 
     Raises:
-        DataError: the options ask for extra features of the protobuf, and there are none.
+        DataError: `options.protobuf` is true and `extra` is None.
     """
     parts = [graph.node_feat[:, :NUMERIC_COLUMNS]]
     if options.dims_128:
@@ -47,14 +47,21 @@ def node_columns(graph: Graph, options: FeaturizeOptions, extra: Extra | None) -
             raise DataError("extra", "the extra features of the protobuf, or featurize.protobuf=false", "none")
         parts += [extra[key].reshape(graph.nodes, -1).astype(np.float32) for key in EXTRA_SHAPES]
     if options.virtual_nodes:
-        parts.append(np.ones((graph.nodes, 1), dtype=np.float32))  # summed, it counts the nodes merged
+        parts.append(np.ones((graph.nodes, 1), dtype=np.float32))  # its sum counts the merged nodes
     return parts[0] if len(parts) == 1 else np.hstack(parts)
 
 
 def node_ranks(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
-    """How many dimensions each node has, at least: (nodes, 140) float32 raw features to (nodes,) int64.
+    """Infer a lower bound of the number of dimensions of each node.
 
-    A trailing dimension of size 0 looks like padding, but makes the product 0; a captured layout counts it too.
+    A trailing dimension of size 0 cannot be distinguished from padding, except that the product is then 0; a captured
+    layout also counts it.
+
+    Args:
+        node_feat: (nodes, 140) float32, raw features.
+
+    Returns:
+        (nodes,) int64.
     """
     dims, layout = node_feat[:, DIMS], node_feat[:, -LAYOUT_DIMS:]
     rank = np.where(dims > 0, np.arange(1, LAYOUT_DIMS + 1), 0).max(axis=1)
@@ -63,16 +70,17 @@ def node_ranks(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def return_probabilities(graph: Graph, steps: int) -> NDArray[np.float64]:
-    """Random-walk positional encodings: how probably a walk over edges of either direction is back after k steps.
+    """Compute random-walk positional encodings: the probability that a walk returns to its start after k steps.
 
-    The diagonals of (D^-1 A)^k for k = 1 to `steps` (Dwivedi et al., "Graph Neural Networks with Learnable Structural
-    and Positional Representations", ICLR 2022, equation 8). They equal those of S^k, S = D^-1/2 A D^-1/2, and since S
-    is symmetric, entry v of the diagonal of S^(i+j) is the product of rows v of S^i and S^j: half the steps do, and
-    blocks of rows bound the memory. So they are exact, and cheap where few nodes lie within steps / 2 edges of another.
+    The encodings are the diagonals of (D^-1 A)^k for k = 1 to `steps`, edges taken in either direction (Dwivedi et al.,
+    "Graph Neural Networks with Learnable Structural and Positional Representations", ICLR 2022, equation 8). They equal
+    the diagonals of S^k with S = D^-1/2 A D^-1/2. As S is symmetric, entry v of the diagonal of S^(i+j) is the product
+    of rows v of S^i and S^j: half the powers suffice, and blocks of rows bound the memory. The result is exact, and
+    cheap if few nodes are within steps / 2 edges of a node.
 
     Args:
         graph: the graph; a node without edges gets zeros.
-        steps: at least 1; the first is 0 everywhere, as no edge leads from a node to itself.
+        steps: number of steps, at least 1; the first column is 0, as no edge leads from a node to itself.
 
     Returns:
         (nodes, steps) float64 in 0..1.
@@ -82,7 +90,7 @@ def return_probabilities(graph: Graph, steps: int) -> NDArray[np.float64]:
     consumer, producer = graph.edge_index.T
     ends = np.concatenate([consumer, producer]), np.concatenate([producer, consumer])
     adjacency = sparse.csr_array((np.ones(len(ends[0])), ends), shape=(graph.nodes, graph.nodes))
-    adjacency.data[:] = 1  # an edge given twice is one edge
+    adjacency.data[:] = 1  # a repeated edge counts once
     norm = sparse.diags_array(1 / np.sqrt(np.maximum(adjacency.sum(axis=1), 1)))
     step = sparse.csr_array(norm @ adjacency @ norm)
     back = np.zeros((graph.nodes, steps))
@@ -97,7 +105,7 @@ def return_probabilities(graph: Graph, steps: int) -> NDArray[np.float64]:
             if k % 2 == 0:
                 further = walks @ step
                 if isinstance(further, sparse.csr_array) and further.nnz > _FILLED * math.prod(further.shape):
-                    further = further.toarray()  # a hub lies within reach; dense rows are then several times faster
+                    further = further.toarray()  # near a hub; dense rows are then several times faster
             else:
                 walks = further
             back[block, k] = (walks * further).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Specification of features: what is fitted on the train split and needed to featurize any other graph alike."""
+"""Specification of features: values fitted on the train split that featurize any graph in the same way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hlorank.data.graph import LAYOUT_DIMS, MAX_OPCODE, NODE_FEATURES, TILE_FEAT
 from hlorank.featurize.transform import ColumnTransform, Float32Array, UInt8Array
 from hlorank.hlo.extra import EXTRA_SHAPES
 
-NUMERIC_COLUMNS = NODE_FEATURES - LAYOUT_DIMS  # the last six are minor_to_major, which node_layout holds
+NUMERIC_COLUMNS = NODE_FEATURES - LAYOUT_DIMS  # the last six are minor_to_major, which are in node_layout
 VIRTUAL_OPCODE = MAX_OPCODE + 1
 """Opcode of virtual nodes, which no instruction has."""
 
@@ -45,9 +45,9 @@ class FeatureSpec(Section):
     version: Literal[4] = 4
     """Raised when an equal specification gives other features, or has other keys."""
     collection: Annotated[Collection, PlainValidator(_address), PlainSerializer(str)]
-    """The collection that it was fitted on."""
+    """Collection that it was fitted on."""
     options: FeaturizeOptions
-    """The settings that it was fitted with."""
+    """Settings that it was fitted with."""
     node_columns: ColumnTransform
     """Transform of the first 134 node features and the extra columns; the other six are layouts."""
     tile_columns: ColumnTransform | None
@@ -106,7 +106,7 @@ class FeatureSpec(Section):
     @computed_field  # type: ignore[prop-decorator]  # mypy supports no decorator above a property
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the content: specifications of equal fingerprint featurize alike, whatever their inputs."""
+        """Fingerprint of the content: specifications of equal fingerprint give equal features."""
         return files.fingerprint(self.model_dump(mode="json", exclude={"inputs", "fingerprint"}))
 
     def opcode_index(self, opcodes: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -55,7 +55,7 @@ class GraphEntry(Section):
     configuration_bytes: int
     """Size of all arrays that grow with the number of configurations, labels included."""
     skipped: str | None
-    """Why training skips the graph; None if it does not."""
+    """Reason why training skips the graph; None if it does not."""
     split_half_tau: float | None
     """Kendall tau between two halves of the measurements; None where nothing was measured twice."""
 
@@ -74,7 +74,7 @@ class _StoredGraph(Section):
 
     name: str
     made_from: dict[str, str]
-    """What the features were made from."""
+    """Fingerprints of what the features were made from."""
     entry: GraphEntry
 
 

@@ -1,4 +1,4 @@
-"""What a model reads of one graph."""
+"""Features of one graph: the inputs of a model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hlorank.metrics import group_medians
 
 @dataclass(frozen=True, eq=False)
 class LayoutFeatures:
-    """The distinct layout configurations of one graph.
+    """Distinct layout configurations of one graph.
 
     Attributes:
         node_ids: (configurable nodes,) int64, increasing.
         codebook: (U, 18) int8, rows of layout values, in lexicographic order.
-        sizes: (U, 18) float32, the sizes of the dimensions in the order that the layouts put them in, 0 where a layout
-            has no value and where the tensor is unknown. The pairs of a row of layouts and its sizes are distinct.
+        sizes: (U, 18) float32, the sizes of the dimensions in the order of the layouts, 0 where a layout has no value
+            or the tensor is unknown. The pairs of a row of layouts and its sizes are distinct.
         codes: (distinct configurations, configurable nodes), unsigned, rows of the codebook.
     """
 
@@ -31,7 +31,7 @@ class LayoutFeatures:
 
 @dataclass(frozen=True, eq=False)
 class TileFeatures:
-    """The distinct tile configurations of one kernel.
+    """Distinct tile configurations of one kernel.
 
     Attributes:
         feat: (distinct configurations, tile columns kept) float32, scaled.
@@ -42,21 +42,21 @@ class TileFeatures:
 
 @dataclass(frozen=True, eq=False)
 class GraphFeatures:
-    """One graph, reduced, as a model reads it; the arrays may be memory-mapped.
+    """Features of one reduced graph; the arrays may be memory-mapped.
 
     Attributes:
-        name: the graph's name.
+        name: name of the graph.
         node_feat: (nodes, columns kept) float32, scaled.
         opcode: (nodes,) uint8, index into the opcode vocabulary, 0 = unknown.
-        node_layout: (nodes, 6) int8, minor_to_major re-padded with -1; all -1 of virtual nodes.
+        node_layout: (nodes, 6) int8, minor_to_major padded with -1; all -1 for virtual nodes.
         edge_index: (edges, 2) int64, row [u, v]: u consumes the output of v.
         node_splits: (computations + 1,) int64.
         configurations: the distinct configurations.
         row_of: (configurations,) int64, the distinct configuration of each original row.
-        runtime: (configurations,) int64, nanoseconds of each original row, all 0 where withheld.
+        runtime: (configurations,) int64, nanoseconds of each original row, all 0 if withheld.
         normalizer: (configurations,) int64 for tiles, None for layouts.
         split_half_tau: Kendall tau between two halves of the measurements, None where nothing was measured twice.
-        virtual_nodes: how many of the nodes are virtual.
+        virtual_nodes: number of virtual nodes.
     """
 
     name: str
@@ -74,31 +74,31 @@ class GraphFeatures:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes."""
+        """Number of nodes."""
         return len(self.opcode)
 
     @property
     def distinct(self) -> int:
-        """The number of distinct configurations."""
+        """Number of distinct configurations."""
         configurations = self.configurations
         return len(configurations.codes if isinstance(configurations, LayoutFeatures) else configurations.feat)
 
     @property
     def withheld(self) -> bool:
-        """Whether the labels are withheld."""
+        """True if the labels are withheld."""
         return not self.runtime.any()
 
     @property
     def label(self) -> NDArray[np.float64]:
-        """(configurations,) float64, what is ranked: ns for layouts, runtime / normalizer for tiles."""
+        """Label of each original row: (configurations,) float64, ns for layouts, runtime / normalizer for tiles."""
         runtime = self.runtime.astype(np.float64)
         return runtime if self.normalizer is None else runtime / self.normalizer
 
     def targets(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """What training ranks: distinct configurations and their labels.
+        """Return the distinct configurations that training ranks, and their labels.
 
-        Layout: each distinct configuration once, with the median of its repeated measurements. Tile: every original
-        row, as rows with equal features are different tiles that share one score.
+        For layouts, each distinct configuration occurs once, with the median of its repeated measurements. For tiles,
+        every original row occurs, as rows with equal features are different tiles that share one score.
 
         Returns:
             (targets,) int64 indices of distinct configurations, and (targets,) float64 labels.

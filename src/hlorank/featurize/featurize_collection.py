@@ -1,4 +1,4 @@
-"""Featurization of a whole collection into a store."""
+"""Featurization of a collection: the work of the stage featurize."""
 
 from __future__ import annotations
 

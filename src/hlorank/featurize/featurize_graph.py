@@ -17,11 +17,11 @@ from hlorank.hlo.extra import Extra
 
 
 def node_layout(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
-    """The layout of each node's output, minor_to_major padded with -1.
+    """Return the layout of each node's output, minor_to_major padded with -1.
 
-    The raw columns pad with 0, which is also a dimension; so the rank is taken from the node's dimensions. A layout
-    that is no permutation of 0..rank-1 was never captured and becomes all -1. The layout of a vector, [0], cannot be
-    told from padding: it counts as captured if some layout in the graph is.
+    The raw columns are padded with 0, which is also a dimension; so the rank is taken from the node's dimensions. A
+    layout that is no permutation of 0..rank-1 was never captured and becomes all -1. The layout of a vector, [0],
+    cannot be distinguished from padding: it counts as captured if any layout of the graph is.
 
     Args:
         node_feat: (nodes, 140) float32, the raw features of a whole graph.
@@ -37,18 +37,18 @@ def node_layout(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
 
 
 def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | None = None) -> GraphFeatures:
-    """Turns one raw graph into what a model reads.
+    """Compute the features of one raw graph.
 
-    Layout configurations that repeat are merged, and so are tile configurations with equal raw features; `row_of`,
-    `runtime` and `normalizer` keep every original row.
+    Repeated layout configurations are merged, and so are tile configurations with equal raw features; `row_of`,
+    `runtime` and `normalizer` have every original row.
 
     Args:
         measured: the graph.
-        spec: fitted on graphs of its kind.
-        extra: its extra features of the protobuf, for a spec with the option `protobuf`.
+        spec: specification fitted on graphs of the same kind.
+        extra: extra features of the protobuf, for a specification with the option `protobuf`.
 
     Raises:
-        DataError: the graph's configurations are not of the spec's kind, or extra features are missing.
+        DataError: the graph's configurations are not of the specification's kind, or extra features are missing.
     """
     configurations = measured.configurations
     parts: LayoutFeatures | TileFeatures

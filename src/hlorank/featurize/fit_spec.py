@@ -1,9 +1,10 @@
-"""Fitting of a `FeatureSpec` on the train split."""
+"""Fitting of a `FeatureSpec`, opcode embeddings included, on the train split."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,6 @@ from hlorank.data.collection import Collection
 from hlorank.data.graph import Int64, MeasuredGraph, TileConfigurations
 from hlorank.featurize.columns import node_columns
 from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeatureSpec
-from hlorank.featurize.opcodes import opcode_embedding
 from hlorank.featurize.reduce import reduction
 from hlorank.featurize.transform import ColumnStatistics
 from hlorank.files import DataError, fingerprint
@@ -22,14 +22,14 @@ from hlorank.hlo.extra import Extra
 
 @dataclass(frozen=True, eq=False)
 class TrainSample:
-    """What a spec is fitted on, of one graph, reduced.
+    """Part of one reduced graph that a specification is fitted on.
 
     Attributes:
-        source: identifies the data, for example by the SHA-256 of its file.
+        source: identifier of the data, for example the SHA-256 of its file.
         node_columns: (nodes, numeric columns) float32.
         node_opcode: (nodes,) uint8.
         edge_index: (edges, 2) int64.
-        tile_feat: (configurations, 24) float32; None for layouts, whose configurations play no role here.
+        tile_feat: (configurations, 24) float32; None for layouts, whose configurations are not needed.
     """
 
     source: str
@@ -42,7 +42,7 @@ class TrainSample:
     def of(
         cls, source: str, measured: MeasuredGraph, options: FeaturizeOptions, extra: Extra | None = None
     ) -> TrainSample:
-        """The sample of a measured graph; `extra` as in `featurize_graph`."""
+        """Take the sample of a measured graph; arguments as in `featurize_graph`."""
         configurations = measured.configurations
         tile_feat = configurations.feat if isinstance(configurations, TileConfigurations) else None
         reduced = reduction(measured, options)
@@ -51,20 +51,20 @@ class TrainSample:
 
 
 def fit_spec(collection: Collection, options: FeaturizeOptions, samples: Iterable[TrainSample]) -> FeatureSpec:
-    """Fits a spec on the graphs of the train split, which are looked at one by one.
+    """Fit a specification on the graphs of the train split, one graph at a time.
 
     Args:
         collection: the collection of the graphs.
         options: the settings.
-        samples: at least one; the last bits of the result depend on their order.
+        samples: samples of the graphs, at least one; the last bits of the result depend on their order.
 
     Raises:
-        DataError: there is no sample.
+        DataError: `samples` is empty.
     """
     nodes = ColumnStatistics(options.scaling, options.log_range)
     tiles = ColumnStatistics(options.scaling, options.log_range) if collection.kind == "tile" else None
     seen = np.zeros(VIRTUAL_OPCODE + 1, dtype=np.bool_)
-    seen[0] = True  # unknown opcodes have their place, seen or not
+    seen[0] = True  # index 0 of the vocabulary is for unknown opcodes, even if train has none
     edges = np.zeros((VIRTUAL_OPCODE + 1, VIRTUAL_OPCODE + 1), dtype=np.int64)
     sources: list[str] = []
     for sample in samples:
@@ -86,3 +86,32 @@ def fit_spec(collection: Collection, options: FeaturizeOptions, samples: Iterabl
         opcode_embedding=opcode_embedding(edges[np.ix_(vocabulary, vocabulary)], options.opcode_width),
         inputs=fingerprint({"options": options.model_dump(mode="json"), "sources": sources}),
     )
+
+
+def opcode_embedding(counts: NDArray[np.int64], width: int) -> NDArray[np.float32]:
+    """Embed opcodes such that opcodes with similar neighbours in the graphs are close.
+
+    The contexts of an opcode are the opcodes that it consumes and, counted separately, those that consume it. The
+    matrix of positive pointwise mutual information of opcodes and contexts, max(0, log p(o, c) / (p(o) p(c))), is
+    factorized by a truncated singular value decomposition; the embedding is U sqrt(S) (Levy and Goldberg, "Neural Word
+    Embedding as Implicit Matrix Factorization", NeurIPS 2014). An opcode without edges gets zeros.
+
+    Args:
+        counts: (opcodes, opcodes) int64, the number of edges from a consumer (row) to a producer (column).
+        width: width of the embedding; columns beyond the rank of the matrix are zeros.
+
+    Returns:
+        (opcodes, width) float32. The entry of largest magnitude in each column is positive.
+    """
+    contexts: NDArray[Any] = np.hstack([counts, counts.T]).astype(np.float64)
+    expected = contexts.sum(axis=1, keepdims=True) * contexts.sum(axis=0, keepdims=True)
+    ratio = np.divide(contexts * contexts.sum(), expected, out=np.zeros_like(contexts), where=expected > 0)
+    # At most 122 x 244: a full decomposition is exact, needs no seed, and takes milliseconds.
+    left, singular, _ = np.linalg.svd(np.log(np.maximum(ratio, 1.0)), full_matrices=False)
+    rank = min(width, int((singular > 1e-10 * max(singular[0], 1.0)).sum()))
+    factors = left[:, :rank] * np.sqrt(singular[:rank])
+    largest = np.take_along_axis(factors, np.abs(factors).argmax(axis=0, keepdims=True), axis=0)
+    embedding = np.zeros((len(counts), width), dtype=np.float32)
+    evidence = contexts.any(axis=1)  # rows without edges would have rounding errors of the decomposition
+    embedding[evidence, :rank] = (factors * np.sign(largest))[evidence]
+    return embedding

@@ -1,4 +1,4 @@
-"""Which nodes are the operands of the configurable ones, in their order, which the edges do not hold."""
+"""Order of the operands of configurable nodes, which the edges do not record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hlorank.data.graph import LAYOUT_DIMS, Float32, Graph, Int64
 from hlorank.featurize.columns import DIMS, node_ranks
-from hlorank.hlo.features import (
+from hlorank.hlo.node_features import (
     BATCH_GROUPS,
     CONVOLUTION_INPUT,
     CONVOLUTION_KERNEL,
@@ -24,24 +24,25 @@ from hlorank.hlo.opcodes import OPCODES
 
 
 def operand_pairs(graph: Graph, node_ids: Int64, dims: Int64) -> Int64:
-    """The first two operands of configurable nodes, by a rule of thumb.
+    """Infer the first two operands of configurable nodes, by a heuristic.
 
-    Edges are a set sorted by node, so that a node with two operands does not say which is the first. Nodes are
-    numbered in post-order of the operands, so the first has the smaller number, unless something before used the
-    second one already: in a training step, the forward pass has read the weights. So the smaller number comes first,
-    unless it does not fit as the first operand and does as the second: a layout names a dimension that it lacks, or
-    the shape of the result cannot come out. Of a node with one operand it is both: a product of something with
-    itself, or a reshape, whose second operand no layout speaks of.
+    Edges are a set sorted by node, which does not record the order of the operands. Nodes are numbered in post-order of
+    the operands. So the first operand has the smaller number, unless an earlier node used the second operand already,
+    as the forward pass of a training step uses the weights. The operand of smaller number is therefore taken as the
+    first, unless only the other order fits the dimensions that the layouts name and the shape of the result. A single
+    operand is taken as both: the node is a product of a tensor with itself, or a reshape, whose second operand has no
+    layout.
 
-    Where both orders fit, the wrong one may be chosen: nothing tells dot(x, y) from dot(y, x) where both are square.
+    If both orders fit, the wrong one may be chosen: dot(x, y) and dot(y, x) of square matrices are not distinguishable.
 
     Args:
         graph: the whole graph.
         node_ids: (configurable nodes,) int64.
-        dims: (configurable nodes, 2) int64, how many dimensions the first and the second operand have at least.
+        dims: (configurable nodes, 2) int64, minimum number of dimensions of the first and the second operand.
 
     Returns:
-        (configurable nodes, 2) int64, -1 for a node without operands; of more than two, the two of smallest number.
+        (configurable nodes, 2) int64, -1 for a node without operands; of more than two operands, the two of smallest
+        number.
     """
     users, operands = np.unique(graph.edge_index[np.isin(graph.edge_index[:, 0], node_ids)], axis=0).T
     start, stop = (np.searchsorted(users, node_ids, side=side) for side in ("left", "right"))
@@ -55,7 +56,7 @@ def operand_pairs(graph: Graph, node_ids: Int64, dims: Int64) -> Int64:
 
 
 def _fit(graph: Graph, nodes: Int64, pairs: Int64, dims: Int64) -> NDArray[np.bool_]:
-    """(nodes,) whether each node can have these operands in this order."""
+    """Return whether each node can have these operands in this order: (nodes,) bool."""
     ranks = node_ranks(graph.node_feat)
     fits = np.asarray((dims <= ranks[pairs]).all(axis=1))
     opcodes, shapes = graph.node_opcode[nodes], graph.node_feat[:, DIMS]
@@ -68,7 +69,7 @@ def _fit(graph: Graph, nodes: Int64, pairs: Int64, dims: Int64) -> NDArray[np.bo
 
 
 def _convolutions_fit(feat: Float32, left: Float32, right: Float32) -> NDArray[np.bool_]:
-    """(convolutions,) whether their features (convolutions, 140) agree with these shapes (convolutions, 6)."""
+    """Return whether features (convolutions, 140) fit shapes (convolutions, 6) of operands: (convolutions,) bool."""
 
     def values(columns: Columns) -> Float32:
         return feat[:, columns.start : columns.start + columns.width]
@@ -82,7 +83,7 @@ def _convolutions_fit(feat: Float32, left: Float32, right: Float32) -> NDArray[n
     output_batch, output_feature = sizes(feat[:, DIMS], CONVOLUTION_OUTPUT).T
     spatial = sizes(right, CONVOLUTION_KERNEL_SPATIAL)
     window = values(WINDOW[0])[:, : spatial.shape[1]]
-    # Modules of before there were groups have 0 of them, which means one.
+    # Modules older than groups have 0 of them, which means one.
     batch_groups, feature_groups = (np.maximum(values(groups)[:, 0], 1) for groups in (BATCH_GROUPS, FEATURE_GROUPS))
     fits: NDArray[np.bool_] = (
         (batch == output_batch * batch_groups)
@@ -94,9 +95,9 @@ def _convolutions_fit(feat: Float32, left: Float32, right: Float32) -> NDArray[n
 
 
 def _dot_fits(output: Sequence[float], left: Sequence[float], right: Sequence[float]) -> bool:
-    """Whether a product of these shapes can give this one: batch dimensions, then the free ones of left and right."""
+    """Return whether a dot of these shapes can have this output: batch dimensions, free ones of left, of right."""
     for contracted in range(min(len(left), len(right)) + 1):
-        free = len(left) - contracted  # of left, with the batch
+        free = len(left) - contracted  # dimensions of left that remain, the batch included
         batch = len(left) + len(right) - len(output) - 2 * contracted
         if 0 <= batch <= free <= len(output):
             kept = Counter(output[:free]), Counter([*output[:batch], *output[free:]])

@@ -1,4 +1,4 @@
-"""Distances to some nodes of a graph, and the paths that connect them, over edges of either direction."""
+"""Distances to given nodes of a graph, and paths that connect them, over edges of either direction."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from hlorank.data.graph import Graph, Int64
 
 
 def distances(edge_index: Int64, nodes: int, sources: Int64) -> Int64:
-    """(nodes,) int64: how many edges each node is away from the nearest source, -1 where none can be reached.
+    """Count the edges between each node and the nearest source.
 
     Args:
-        edge_index: (edges, 2) int64, walked in either direction.
-        nodes: their number.
+        edge_index: (edges, 2) int64, used in either direction.
+        nodes: number of nodes.
         sources: (sources,) int64.
+
+    Returns:
+        (nodes,) int64, -1 for a node without a path to a source.
     """
     from scipy import sparse
     from scipy.sparse.csgraph import dijkstra
@@ -25,13 +28,13 @@ def distances(edge_index: Int64, nodes: int, sources: Int64) -> Int64:
 
 
 def connecting_paths(graph: Graph, sources: Int64, distance: Int64) -> NDArray[np.bool_]:
-    """The nodes of a small tree that connects the sources, one tree for each connected component.
+    """Find the nodes of a small tree that connects the sources, for each connected component.
 
-    Each node belongs to the region of its nearest source. A minimum spanning tree over the regions, in which two of
-    them are as far apart as the shortest path through an edge between them, is as short as one over all pairs of
-    sources, so the tree has at most twice the edges of the smallest possible one (Mehlhorn, "A Faster Approximation
-    Algorithm for the Steiner Problem in Graphs", Information Processing Letters 27, 1988), at the price of one search.
-    Among equals nodes and edges of smaller number come first; so the result on the tree itself is the tree.
+    Each node belongs to the region of its nearest source. The distance of two regions is the length of the shortest
+    path through an edge between them. A minimum spanning tree over the regions is as short as one over all pairs of
+    sources, so that it has at most twice the edges of the smallest possible tree (Mehlhorn, "A Faster Approximation
+    Algorithm for the Steiner Problem in Graphs", Information Processing Letters 27, 1988), for the cost of one search.
+    Ties are resolved by the smaller number of nodes and edges; so the result on the tree itself is the tree.
 
     Args:
         graph: the graph.
@@ -39,7 +42,7 @@ def connecting_paths(graph: Graph, sources: Int64, distance: Int64) -> NDArray[n
         distance: (nodes,) int64, `distances` of these sources.
 
     Returns:
-        (nodes,) bool; the sources are among them.
+        (nodes,) bool, true for the nodes of the trees, which include the sources.
     """
     from scipy import sparse
     from scipy.sparse.csgraph import minimum_spanning_tree
@@ -54,8 +57,8 @@ def connecting_paths(graph: Graph, sources: Int64, distance: Int64) -> NDArray[n
     between = np.flatnonzero(region[edges[:, 0]] != region[edges[:, 1]])
     between = between[np.argsort(distance[edges[between]].sum(axis=1), kind="stable")]
     pairs = np.sort(region[edges[between]], axis=1)
-    _, rank = np.unique(pairs[:, 0] * n + pairs[:, 1], return_index=True)  # the shortest connection of each pair
-    # Ranks instead of lengths: all differ, so there is one minimum spanning tree only.
+    _, rank = np.unique(pairs[:, 0] * n + pairs[:, 1], return_index=True)  # shortest connection of each pair
+    # Ranks instead of lengths: all differ, so that the minimum spanning tree is unique.
     tree = minimum_spanning_tree(sparse.csr_array((rank + 1.0, tuple(pairs[rank].T)), shape=(n, n)))
     ends = edges[between[tree.data.astype(np.int64) - 1]].ravel()
 
@@ -68,7 +71,7 @@ def connecting_paths(graph: Graph, sources: Int64, distance: Int64) -> NDArray[n
 
 
 def _parents(graph: Graph, distance: Int64) -> Int64:
-    """(nodes,) int64: the neighbour of smallest number that is nearer to a source; without one, the node itself."""
+    """Return the smallest neighbour that is nearer to a source, else the node itself: (nodes,) int64."""
     ends = np.concatenate([graph.edge_index, graph.edge_index[:, ::-1]])
     node, nearer = ends[distance[ends[:, 0]] == distance[ends[:, 1]] + 1].T
     parent = np.arange(graph.nodes)

@@ -1,4 +1,4 @@
-"""Reduction of a graph to its configurable nodes, what surrounds and connects them, and virtual nodes for the rest."""
+"""Reduction of a graph to its configurable nodes, the nodes around and between them, and virtual nodes for others."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hlorank.featurize.paths import connecting_paths, distances
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """A graph with fewer nodes, in topological order like the one it was made from.
+    """A graph with fewer nodes, in topological order like the original graph.
 
     A reduced node is a node of the whole graph, or a virtual node, into which several were merged.
 
     Attributes:
-        node_of: (nodes,) int64, the reduced node of each node, -1 where it vanished.
-        first: (reduced nodes,) int64, increasing, the node that each stands for, or the first of several.
-        merged: (reduced nodes,) int64, how many nodes each stands for.
-        opcode: (reduced nodes,) uint8, `VIRTUAL_OPCODE` of virtual nodes.
-        edge_index: (reduced edges, 2) int64; row [u, v] says that u consumes the output of v, so u > v.
-        node_splits: (computations + 1,) int64, without computations that vanished.
+        node_of: (nodes,) int64, the reduced node of each node, -1 for a node that is left out.
+        first: (reduced nodes,) int64, increasing, the first original node of each reduced node.
+        merged: (reduced nodes,) int64, the number of original nodes of each reduced node.
+        opcode: (reduced nodes,) uint8, `VIRTUAL_OPCODE` for virtual nodes.
+        edge_index: (reduced edges, 2) int64; row [u, v]: u consumes the output of v, so u > v.
+        node_splits: (computations + 1,) int64, without computations that are left out.
     """
 
     node_of: Int64
@@ -37,29 +37,29 @@ class Reduction:
 
     @property
     def virtual(self) -> NDArray[np.bool_]:
-        """(reduced nodes,) whether each is a virtual node."""
+        """True for virtual nodes: (reduced nodes,) bool."""
         return self.merged > 1
 
     def sums(self, columns: Float32) -> Float32:
-        """Columns of the reduced nodes, (reduced nodes, columns), from those of the whole graph, (nodes, columns).
+        """Compute columns of the reduced nodes, (reduced nodes, columns), from those of the graph, (nodes, columns).
 
-        A virtual node has the sums of the nodes merged. That they are sums of whatever a column holds, also of
-        remainders, probabilities and paddings, loses nothing that a mean would keep, as `merged` is beside them.
+        A virtual node has the sum of each column over its merged nodes, also of remainders, probabilities and padding.
+        No information of a mean is lost, as `merged` is a column too.
         """
         if not self.virtual.any():
             return columns[self.first]
-        # Where nodes were merged none vanished, so a virtual node extends to the next first one.
+        # If nodes were merged, none was left out: a virtual node extends to the first node of the next one.
         return np.add.reduceat(columns, self.first, axis=0, dtype=np.float64).astype(np.float32)
 
 
 def reduction(measured: MeasuredGraph, options: FeaturizeOptions) -> Reduction:
-    """Reduces a graph to what the options keep of it; a tile graph, without configurable nodes, keeps all.
+    """Reduce a graph to the nodes that the options keep; a tile graph, without configurable nodes, keeps all.
 
-    What is not kept vanishes, or with `virtual_nodes` becomes virtual nodes: nodes that follow one another in the
-    same computation are merged. Between the first and the last of them, the topological order has no other node that
-    a path could lead through, so no cycle can arise, and the order remains. A single such node stays what it is.
+    Other nodes are left out, or with `virtual_nodes` merged: consecutive ones in the same computation become one
+    virtual node. No other node is between them in the topological order, so no path can lead out and back: no cycle
+    can arise, and the order remains. A single such node is unchanged.
 
-    Edges of a merged node become the virtual node's: each once, and none to itself.
+    A virtual node has each edge of its merged nodes once, except for edges between them.
     """
     graph = measured.graph
     keep = _kept(measured, options)
@@ -85,7 +85,7 @@ def reduction(measured: MeasuredGraph, options: FeaturizeOptions) -> Reduction:
 
 
 def _kept(measured: MeasuredGraph, options: FeaturizeOptions) -> NDArray[np.bool_]:
-    """(nodes,) whether each node stays as it is."""
+    """Return whether each node is kept unchanged: (nodes,) bool."""
     graph, configurations = measured.graph, measured.configurations
     if not (options.reduces and isinstance(configurations, LayoutConfigurations)):
         return np.ones(graph.nodes, dtype=np.bool_)

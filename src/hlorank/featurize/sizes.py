@@ -1,4 +1,4 @@
-"""The sizes of the dimensions that configured layouts put in order."""
+"""Sizes of the dimensions in the order of configured layouts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _TENSORS = (-1, len(LAYOUT_TENSORS), LAYOUT_DIMS)
 def sized_layouts(
     graph: Graph, node_ids: Int64, codebook: NDArray[np.int8], codes: Codes
 ) -> tuple[NDArray[np.int8], NDArray[np.float32], Codes]:
-    """Joins to each row of layouts the sizes of the dimensions, in the order that it puts them in.
+    """Join to each row of layouts the sizes of the dimensions, in the order of the layouts.
 
-    One row of layouts gives other sizes at a node of other shapes, so the rows of the new codebook are the distinct
-    pairs of layouts and sizes. At any one node, old and new codes are in bijection and in the same order. Which nodes
-    the operands are is a rule of thumb: `operand_pairs`.
+    A row of layouts has other sizes at a node of other shapes, so the rows of the new codebook are the distinct pairs
+    of layouts and sizes. At each node, old and new codes are in bijection and in the same order. The order of operands
+    is inferred by a heuristic: `operand_pairs`.
 
     Args:
         graph: the whole graph.
@@ -34,13 +34,13 @@ def sized_layouts(
 
     Returns:
         The codebook, (V, 18) int8, in the order of the old one; its sizes, (V, 18) float32, 0 where a layout has no
-        value and where the tensor is unknown; and the codes, the smallest unsigned type that fits.
+        value or the tensor is unknown; and the codes, of the smallest unsigned type that fits.
     """
     used = [np.flatnonzero(np.bincount(column)) for _, block in column_blocks(codes) for column in block]
     shapes = _shapes(graph, node_ids, np.array([codebook[rows].max(axis=0) for rows in used]))
     first, shape_of = distinct_rows(shapes)
 
-    # Nodes of equal shapes share what they are configured to; so do nodes where the layouts order equal sizes.
+    # Nodes of equal shapes share rows, and so do nodes where the layouts order equal sizes.
     lengths = [len(rows) for rows in used]
     keys = np.concatenate(used) * len(first) + np.repeat(shape_of, lengths)
     keys, pair_of = np.unique(keys, return_inverse=True)
@@ -62,7 +62,7 @@ def sized_layouts(
 
 
 def _shapes(graph: Graph, node_ids: Int64, highest: NDArray[np.int8]) -> NDArray[np.float32]:
-    """(configurable nodes, 18) dimensions of output and operands; `highest` values of their layouts, same shape."""
+    """Return dimensions of output and operands, (configurable nodes, 18), given the `highest` values of layouts."""
     needed = highest.reshape(_TENSORS).max(axis=2).astype(np.int64) + 1
     tensors = np.column_stack([node_ids, operand_pairs(graph, node_ids, needed[:, 1:])])
     shapes = np.where(tensors[..., None] >= 0, graph.node_feat[:, DIMS][tensors], np.float32(0))
@@ -70,7 +70,7 @@ def _shapes(graph: Graph, node_ids: Int64, highest: NDArray[np.int8]) -> NDArray
 
 
 def _ordered(shapes: NDArray[np.float32], layouts: NDArray[np.int8]) -> NDArray[np.float32]:
-    """(rows, 18) sizes of the dimensions that layouts (rows, 18) name, of shapes (rows, 18); 0 where they name none."""
+    """Return sizes of the dimensions that layouts (rows, 18) name, of shapes (rows, 18), else 0: (rows, 18)."""
     named = layouts.reshape(_TENSORS).astype(np.int64)
     sizes = np.take_along_axis(shapes.reshape(_TENSORS), np.maximum(named, 0), axis=2)
     return np.where(named >= 0, sizes, np.float32(0)).reshape(-1, LAYOUT_VALUES)

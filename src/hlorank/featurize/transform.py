@@ -1,4 +1,4 @@
-"""The transformation of numeric columns, fitted on the train split."""
+"""Transformation of numeric columns, fitted on the train split."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""HLO protobufs: reading them, and the graphs, features and configurations that they hold."""
+"""Conversion of HLO protobufs to graphs, features and configurations, and the space of their layouts."""

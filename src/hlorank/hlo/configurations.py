@@ -27,14 +27,17 @@ _CHUNK_VALUES = 2**22
 
 
 class NothingToConfigureError(DataError):
-    """A dump without a node whose layout can be configured: fine as a program, but nothing to rank."""
+    """A dump without a node whose layout can be configured: a valid program with nothing to rank."""
 
 
 def _good_runs(tuning: ModuleTuningData) -> tuple[list[tuple[int, ConfigProfile]], Int64]:
-    """The runs that count, each with its index in the record, and their runtimes in nanoseconds.
+    """Return the valid runs, each with its index in the record, and their runtimes in nanoseconds.
 
-    Runs with an error, without a profile or with a time of 1 ns or less are dropped. A record in which no run has a
-    time has its labels withheld: its runs without an error are all kept, with runtime 0.
+    Runs with an error, without a profile or with a time of 1 ns or less are dropped. In a record where no run has a
+    time, labels are withheld: all runs without an error are kept, with runtime 0.
+
+    Raises:
+        DataError: every run has an error.
     """
     runs = [(index, run) for index, run in enumerate(tuning.runs) if not run.error]
     timed = [(index, run) for index, run in runs if run.profile.compute_time_ns > 1]
@@ -77,14 +80,14 @@ def _check_ranks(program: Program, node_ids: Int64) -> None:
 
 
 def default_layout(program: Program) -> tuple[LayoutConfigurations, Measurements]:
-    """What a program without runs can be configured in: the compiler's own layout of every configurable node.
+    """Return the compiler's own layouts of a program without runs.
 
     Returns:
-        one configuration, all -1, of the nodes that are a convolution, dot or reshape, its runtime withheld (0).
+        One configuration, all -1, of the nodes that are a convolution, dot or reshape; its runtime is withheld (0).
 
     Raises:
-        NothingToConfigureError: there is no such node.
-        DataError: one has more than six dimensions.
+        NothingToConfigureError: `program` has no such node.
+        DataError: a configurable node has more than six dimensions.
     """
     found = [node for node, instruction in enumerate(program.instructions) if instruction.opcode in CONFIGURABLE]
     if not found:
@@ -96,10 +99,11 @@ def default_layout(program: Program) -> tuple[LayoutConfigurations, Measurements
 
 
 def layouts(tuning: ModuleTuningData, program: Program) -> tuple[LayoutConfigurations, Measurements]:
-    """The layout configurations of a record and their runtimes.
+    """Return the layout configurations of a record and their runtimes.
 
     Raises:
-        DataError: names the field of the record that breaks its contract.
+        DataError: a field of the record is wrong: positions that are no nodes or are repeated, a number of layouts or
+            tensors that does not fit, too many dimensions, or no valid run.
     """
     count = len(program.instructions)
     positions = list(tuning.config_index_to_node)
@@ -117,7 +121,7 @@ def layouts(tuning: ModuleTuningData, program: Program) -> tuple[LayoutConfigura
 
 
 def _bounds(values: Collection[int]) -> list[int]:
-    """The first six values, the sum, and the product, which is 0 for no values; both wrap at 64 bits."""
+    """Return the first six values, the sum, and the product (0 of no values); both wrap at 64 bits."""
     array = np.array(values, dtype=np.int64)
     first = [*values][:6]
     return [*first, *[0] * (6 - len(first)), int(array.sum()), int(array.prod()) if len(array) else 0]
@@ -128,16 +132,16 @@ def _tile_features(tile: TileSizeConfig) -> list[int]:
 
 
 def default_tile() -> tuple[TileConfigurations, Measurements]:
-    """What a kernel without runs gets: one configuration without bounds, its runtime withheld (0, normalizer 1)."""
+    """Return the only configuration of a kernel without runs: no bounds, its runtime withheld (0, normalizer 1)."""
     feat: Float32 = np.zeros((1, TILE_FEATURES), dtype=np.float32)
     return TileConfigurations(feat), Measurements(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64))
 
 
 def tiles(tuning: ModuleTuningData) -> tuple[TileConfigurations, Measurements]:
-    """The tile configurations of a record, their runtimes, and the runtime of its default run.
+    """Return the tile configurations of a record, their runtimes, and the runtime of its default run.
 
     Raises:
-        DataError: names the field of the record that breaks its contract.
+        DataError: the record has no valid run, or runtimes without a default run.
     """
     runs, runtime = _good_runs(tuning)
     normalizer = 1

@@ -1,4 +1,4 @@
-"""Files of HLO protobufs as npz files of the official tree."""
+"""Conversion of HLO protobuf files to npz files of the official tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from hlorank.hlo.reader import featurize, graph_name, read_records
 
 
 def check_names(sources: Iterable[Path]) -> None:
-    """Raises DataError if two files would give graphs of one name in one folder."""
+    """Check that files give graphs of different names.
+
+    Raises:
+        DataError: two of `sources` give graphs of the same name.
+    """
     seen: dict[str, Path] = {}
     for source in sources:
         other = seen.setdefault(graph_name(source), source)
@@ -21,19 +25,20 @@ def check_names(sources: Iterable[Path]) -> None:
 
 
 def convert(source: Path, folder: Path, kind: Kind | None = None, *, extra: bool = False) -> list[Path]:
-    """Writes each graph of a protobuf file to `<folder>/<graph>.npz`, one at a time.
+    """Write each graph of a protobuf file to `<folder>/<graph>.npz`, one at a time.
 
     Args:
         source: a file that `read_records` reads.
-        folder: where the graphs go; made if it is missing.
-        kind: what is to be configured; None = what the runs in the file configure, layouts for a dump.
+        folder: folder of the npz files; created if it is missing.
+        kind: kind of the configurations; None = that of the runs in the file, layouts for a dump.
         extra: also write `<graph>.extra.npz` with the features beyond the 140.
 
     Returns:
-        the files written.
+        The files written.
 
     Raises:
-        DataError: names the file and the field that breaks its contract; graphs before it are written.
+        DataError: a field of the file is wrong, or two records have the same fingerprint; earlier graphs of the file
+            are written.
     """
     written: list[Path] = []
     for record in read_records(source):

@@ -1,4 +1,4 @@
-"""Extra features, beyond the 140: what only the protobuf holds, in `<graph>.extra.npz` beside the graph."""
+"""Extra features beyond the 140, which only the protobuf has, in `<graph>.extra.npz` next to the graph."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hlorank.data.collection import EXTRA_SUFFIX
 from hlorank.data.graph import Int64, check_array
 from hlorank.data.npz import NpzFile
 from hlorank.files import DataError, write_atomic
-from hlorank.hlo.features import Columns, put_lists, with_field
+from hlorank.hlo.node_features import Columns, put_lists, with_field
 from hlorank.hlo.program import Program
 
 OPERANDS = 3
-"""Operands whose shapes are kept."""
+"""Number of operands whose shapes are kept."""
 _WIDTH = 6
 
 Extra = Mapping[str, Int64]
-"""The extra features of a graph by key, as `extra_features` makes them."""
+"""Extra features of a graph by key, as `extra_features` returns them."""
 EXTRA_SHAPES: dict[str, tuple[int, ...]] = {
     "dot_dimensions": (4, _WIDTH),
     "gather_dimensions": (3, _WIDTH),
@@ -28,16 +28,16 @@ EXTRA_SHAPES: dict[str, tuple[int, ...]] = {
     "index_vector_dim": (),
     "operand_shapes": (OPERANDS, _WIDTH),
 }
-"""The shape of one node's features."""
+"""Shape of one node's features, by key."""
 
 
 def extra_path(graph: Path) -> Path:
-    """The extra file of a graph's npz file."""
+    """Return the extra file of a graph's npz file."""
     return graph.with_name(graph.name.removesuffix(".npz") + EXTRA_SUFFIX)
 
 
 def _padded(nodes: int, rows: Int64, *groups: Sequence[Collection[int]]) -> Int64:
-    """(nodes, groups, 6): the first six values of one list per group for each of `rows`, padded with -1."""
+    """Return the first six values of a list per group for each of `rows`: (nodes, groups, 6), padded with -1."""
     array = np.full((nodes, len(groups) * _WIDTH), -1, dtype=np.int64)
     for number, lists in enumerate(groups):
         put_lists(array, Columns("", number * _WIDTH, _WIDTH), rows, lists)
@@ -45,7 +45,7 @@ def _padded(nodes: int, rows: Int64, *groups: Sequence[Collection[int]]) -> Int6
 
 
 def _operand_shapes(program: Program) -> list[list[Collection[int]]]:
-    """The dimensions of the first, second and third operand of each node, empty where there is none."""
+    """Return the dimensions of the first, second and third operand of each node, empty for a missing operand."""
     dimensions = [instruction.shape.dimensions for instruction in program.instructions]
     return [
         [dimensions[operands[number]] if number < len(operands) else () for operands in program.operands]
@@ -54,10 +54,10 @@ def _operand_shapes(program: Program) -> list[list[Collection[int]]]:
 
 
 def extra_features(program: Program) -> dict[str, Int64]:
-    """The extra features of a program's nodes.
+    """Compute the extra features of a program's nodes.
 
     Returns:
-        int64 arrays, padded with -1, which is no axis and no size:
+        int64 arrays, padded with -1, which is neither an axis nor a size:
         `dot_dimensions` (nodes, 4, 6), contracting axes of the left and right operand, batch axes of both;
         `gather_dimensions` (nodes, 3, 6), offset_dims, collapsed_slice_dims, start_index_map;
         `gather_slice_sizes` (nodes, 1, 6);
@@ -107,7 +107,7 @@ def extra_features(program: Program) -> dict[str, Int64]:
 
 
 def write_extra(graph: Path, program: Program) -> Path:
-    """Writes the extra features beside a graph's npz file, in one step; equal content gives equal bytes."""
+    """Write the extra features next to a graph's npz file, in one step; equal content gives equal bytes."""
     path = extra_path(graph)
     arrays = extra_features(program)
     write_atomic(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
@@ -115,7 +115,11 @@ def write_extra(graph: Path, program: Program) -> Path:
 
 
 def existing_extra(graph: Path) -> Path:
-    """The extra file of a graph's npz file; DataError if there is none."""
+    """Return the extra file of a graph's npz file.
+
+    Raises:
+        DataError: the file does not exist.
+    """
     path = extra_path(graph)
     if not path.is_file():
         expected = (
@@ -127,14 +131,14 @@ def existing_extra(graph: Path) -> Path:
 
 
 def read_extra(graph: Path, nodes: int) -> Extra:
-    """Reads the extra features that lie beside a graph's npz file.
+    """Read the extra features next to a graph's npz file.
 
     Args:
         graph: the graph's npz file.
-        nodes: the nodes of the graph.
+        nodes: number of nodes of the graph.
 
     Raises:
-        DataError: there are none, or they are damaged or of another graph.
+        DataError: the extra file does not exist, is damaged, or has another number of nodes.
     """
     path = existing_extra(graph)
     try:

@@ -1,4 +1,4 @@
-"""The opcode ids of the official files."""
+"""Opcode ids of the official files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hlorank.hlo.hlo_pb2 import HloInstructionProto
 
-# In the order of their ids, 1..120; `trace` (97) and `tuple-select` (101) are no longer part of HLO and occur nowhere.
+# In the order of their ids, 1..120; `trace` (97) and `tuple-select` (101) are no longer part of HLO.
 _NAMES = """
     abs add add-dependency after-all all-reduce all-to-all atan2 batch-norm-grad batch-norm-inference
     batch-norm-training bitcast bitcast-convert broadcast call ceil cholesky clamp collective-permute
@@ -30,9 +30,5 @@ CONFIGURABLE = ("convolution", "dot", "reshape")
 
 
 def opcode_ids(instructions: Sequence[HloInstructionProto]) -> NDArray[np.uint8]:
-    """The opcode ids of instructions.
-
-    Returns:
-        (instructions,) uint8; an opcode that the table does not hold is 0.
-    """
+    """Return the opcode ids of instructions: (instructions,) uint8, 0 for an opcode that is not in `OPCODES`."""
     return np.array([OPCODES.get(instruction.opcode, 0) for instruction in instructions], dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""A module's computations flattened into one list of nodes with edges."""
+"""Flattening of the computations of a module into one list of nodes with edges."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from hlorank.data.graph import Int64
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto
 
-# What the official extractor cuts after.
+# The official extractor begins a new block after a computation with one of these in its name.
 _BOUNDARY_NAMES = ("cluster", "while", "cond")
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The instructions of all computations of a module as nodes.
+    """Instructions of all computations of a module as nodes.
 
     Attributes:
-        instructions: the instructions in node order.
-        is_root: (nodes,) bool, whether each is the root of its own computation.
+        instructions: instructions in node order.
+        is_root: (nodes,) bool, true for the root of each computation.
         edge_index: (edges, 2) int64, sorted rows [u, v]: u consumes v, or calls the computation whose root is v.
-        node_splits: (blocks + 1,) int64, 0, the nodes up to each computation named cluster, while or cond, all nodes.
+        node_splits: (blocks + 1,) int64, 0, the number of nodes up to the end of each computation named cluster, while
+            or cond, and the number of all nodes.
         node_of: (nodes,) int64, the node of each instruction in the order in which the module stores them.
-        operands: for each node, the nodes of its operands, in their order, repeated ones included.
+        operands: the nodes of the operands of each node, in their order, repeated ones included.
     """
 
     instructions: list[HloInstructionProto]
@@ -44,7 +45,7 @@ def _place(computation: int, instruction: int) -> str:
 
 
 def _operands(computations: Sequence[HloComputationProto]) -> Iterator[list[int]]:
-    """The stored positions of each instruction's operands."""
+    """Yield the stored positions of the operands of each instruction."""
     start = 0
     for c, computation in enumerate(computations):
         # Newer dumps have ids that are unique only within their computation.
@@ -63,7 +64,7 @@ def _operands(computations: Sequence[HloComputationProto]) -> Iterator[list[int]
 
 
 def _roots(computations: Sequence[HloComputationProto]) -> dict[int, int]:
-    """The stored position of the root of each computation, by the computation's id."""
+    """Return the stored position of the root of each computation, by the id of the computation."""
     roots: dict[int, int] = {}
     start = 0
     for c, computation in enumerate(computations):
@@ -81,7 +82,7 @@ def _roots(computations: Sequence[HloComputationProto]) -> dict[int, int]:
 
 
 def _calls(computations: Sequence[HloComputationProto], roots: dict[int, int]) -> Iterator[list[int]]:
-    """The stored positions of the roots of the computations that each instruction calls."""
+    """Yield the stored positions of the roots of the computations that each instruction calls."""
     for c, computation in enumerate(computations):
         for i, instruction in enumerate(computation.instructions):
             try:
@@ -92,7 +93,7 @@ def _calls(computations: Sequence[HloComputationProto], roots: dict[int, int]) -
 
 
 def _edges(operands: list[list[int]], calls: list[list[int]]) -> Int64:
-    """(edges, 2): the distinct [user, used], sorted."""
+    """Return the distinct rows [user, used], sorted: (edges, 2) int64."""
     count = len(operands)
     used = [one + other for one, other in zip(operands, calls, strict=True)]
     users = np.repeat(np.arange(count), [len(one) for one in used])
@@ -101,7 +102,11 @@ def _edges(operands: list[list[int]], calls: list[list[int]]) -> Int64:
 
 
 def _used_first(count: int, edges: Int64, name: Callable[[int], str]) -> Int64:
-    """The ids 0..count-1 with what is used before its users, and the smallest first among those that are ready."""
+    """Sort ids 0..count-1 such that each follows those that it uses; of several that may be next, the smallest is.
+
+    Raises:
+        DataError: ids use each other in a cycle.
+    """
     waiting = np.bincount(edges[:, 0], minlength=count)
     by_used = edges[np.argsort(edges[:, 1], kind="stable")]
     bounds = np.searchsorted(by_used[:, 1], np.arange(count + 1))
@@ -114,7 +119,7 @@ def _used_first(count: int, edges: Int64, name: Callable[[int], str]) -> Int64:
             if not waiting[user]:
                 heapq.heappush(ready, user)
     if len(order) < count:
-        # Whatever still waits uses something that still waits: following that leads into a cycle.
+        # Each id that still waits uses another one that waits; following these leads into a cycle.
         next_one = {user: used for user, used in edges.tolist() if waiting[user] and waiting[used]}
         seen: set[int] = set()
         one = next(iter(next_one))
@@ -126,11 +131,11 @@ def _used_first(count: int, edges: Int64, name: Callable[[int], str]) -> Int64:
 
 
 def _topological_order(computation_of: Int64, edges: Int64) -> Int64:
-    """The stored positions with operands and called computations first, computations in one piece each."""
+    """Sort stored positions such that operands and called computations are first, and computations are contiguous."""
     calls = np.unique(computation_of[edges], axis=0)
     calls = calls[calls[:, 0] != calls[:, 1]]
     order = _used_first(int(computation_of[-1]) + 1, calls, lambda c: f"computations[{c}]")
-    # With computations one after the other, the smallest ready position always lies in the first unfinished one.
+    # As computations are contiguous, the smallest ready position is always in the first unfinished one.
     by_computation = np.argsort(np.argsort(order)[computation_of], kind="stable")
     starts = np.searchsorted(computation_of, computation_of)
 
@@ -142,14 +147,14 @@ def _topological_order(computation_of: Int64, edges: Int64) -> Int64:
 
 
 def flatten(module: HloModuleProto) -> Program:
-    """Flattens a module.
+    """Flatten a module.
 
-    Nodes stand in the order in which the module stores its computations and instructions. Only where that order is
-    not topological, computations move behind those that they call and instructions behind their operands, each as
-    little as possible.
+    Nodes have the order in which the module stores its computations and instructions. Where that order is not
+    topological, computations move behind those that they call and instructions behind their operands, each as little
+    as possible.
 
     Raises:
-        DataError: an id is repeated or names nothing, a root is missing, or operands or calls have a cycle.
+        DataError: an id is repeated or unknown, a root is missing, or operands or calls have a cycle.
     """
     computations = module.computations
     if not computations:

@@ -1,1 +1,1 @@
-"""Cuts graphs into segments of bounded size."""
+"""Partition of graphs into segments of bounded size."""

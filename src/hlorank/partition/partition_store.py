@@ -41,12 +41,12 @@ class PartitionSpec(Section):
 
     @property
     def whole(self) -> bool:
-        """Whether each graph is one segment."""
+        """True if each graph is one segment."""
         return self.algorithm == _WHOLE
 
     @property
     def options(self) -> PartitionConfig:
-        """The options that the collection was partitioned with, for one worker."""
+        """Options that the collection was partitioned with, for one worker."""
         return PartitionConfig(algorithm=self.algorithm, max_nodes=self.max_nodes, halo=self.halo, workers=1)
 
     @property
@@ -63,7 +63,7 @@ class PartitionStore:
         spec: how the collection was partitioned.
 
     Raises:
-        DataError: `root` holds no complete partition.
+        DataError: `root` has no complete partition.
     """
 
     def __init__(self, root: Path) -> None:
@@ -108,7 +108,7 @@ def write_partition(folder: Path, partition: Partition, made_from: str) -> None:
 
 
 def is_stored(folder: Path, made_from: str) -> bool:
-    """Return whether a graph's folder holds the partition that was computed from what `made_from` identifies."""
+    """Return whether a graph's folder has the partition with this fingerprint of its inputs."""
     path = folder / _MADE_FROM
     return path.is_file() and files.read_json(path) == {"fingerprint": made_from}
 

@@ -1,4 +1,4 @@
-"""The segments of one graph, their halos and their local configurations."""
+"""Segments of one graph, their halos and their local configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The 140 node features, by the rules of the official files."""
+"""The 140 node features of the official files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hlorank.hlo.hlo_pb2 import HloInstructionProto
 
 
 class Columns(NamedTuple):
-    """The columns of one attribute: its first `width` values and, with `totals`, the sum and product of all."""
+    """Columns of one attribute: its first `width` values and, with `totals`, the sum and product of all."""
 
     name: str
     start: int
@@ -23,7 +23,7 @@ class Columns(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The column after the last one."""
+        """Column after the last one."""
         return self.start + self.width + 2 * self.totals
 
 
@@ -73,14 +73,14 @@ COLUMNS = (
 """All 140 columns, in order."""
 
 # xla.PrimitiveType of each one-hot column: invalid, pred, s8 to s64, u8 to u64, f16 to f64, bf16, c64, c128, tuple,
-# opaque, token. Types that came later have no column.
+# opaque, token. Later types have no column.
 _TYPE_NUMBERS = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 15, 18, 13, 14, 17])
 
 
 def put_lists(features: NDArray[np.number], columns: Columns, rows: Int64, lists: Sequence[Collection[int]]) -> None:
-    """Writes one list of 64-bit whole numbers for each of `rows` into its columns.
+    """Write a list of 64-bit integers for each of `rows` into the columns of an attribute.
 
-    Columns that a list does not reach keep what they hold. Sums and products wrap at 64 bits, and are cast last.
+    Columns beyond the end of a list keep their values. Sums and products wrap at 64 bits, and are cast last.
     """
     lengths = np.fromiter(map(len, lists), np.int64, len(lists))
     values = np.fromiter(chain.from_iterable(lists), np.int64, int(lengths.sum()))
@@ -95,7 +95,7 @@ def put_lists(features: NDArray[np.number], columns: Columns, rows: Int64, lists
 
 
 def with_field(instructions: Sequence[HloInstructionProto], field: str) -> Int64:
-    """The positions of the instructions that have this message."""
+    """Return the positions of the instructions that have a message field: (instructions with it,) int64."""
     return np.array([row for row, one in enumerate(instructions) if one.HasField(field)], dtype=np.int64)
 
 
@@ -139,13 +139,13 @@ def _put_slices(features: Float32, instructions: Sequence[HloInstructionProto]) 
 
 
 def node_features(instructions: Sequence[HloInstructionProto], is_root: NDArray[np.bool_]) -> Float32:
-    """The official features of nodes, one attribute at a time over all of them.
+    """Compute the official features of nodes.
 
-    A shape of more than six dimensions keeps its first six, and the sum and product of all.
+    Of a shape of more than six dimensions, the first six are kept, and the sum and product of all.
 
     Args:
-        instructions: the instructions in node order.
-        is_root: (nodes,) bool, whether each is the root of its own computation.
+        instructions: instructions in node order.
+        is_root: (nodes,) bool, true for the root of each computation.
 
     Returns:
         (nodes, 140) float32, padded with 0; the columns are those of `COLUMNS`.

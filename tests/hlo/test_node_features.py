@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hlorank.hlo.features import COLUMNS, node_features
 from hlorank.hlo.hlo_pb2 import HloInstructionProto
+from hlorank.hlo.node_features import COLUMNS, node_features
 
 
 def row(one: HloInstructionProto, is_root: bool = False) -> NDArray[np.float32]:
