@@ -15,7 +15,7 @@ from hlorank.models.node_states import NodeStates
 
 @pytest.fixture(scope="session")
 def make_states() -> Callable[..., NodeStates]:
-    """Makes random initial states: some configurations share a colour at a node, and some nodes, if these may."""
+    """A function that makes random states; configurations share colours at a node, and with `share` nodes do too."""
 
     def make(segment: Segment, configurations: int, width: int, share: bool) -> NodeStates:
         rng = np.random.default_rng(segment.nodes)

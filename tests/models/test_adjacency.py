@@ -15,7 +15,7 @@ from hlorank.models.adjacency import Adjacency, propagate
 
 @st.composite
 def edges(draw: st.DrawFn) -> tuple[Tensor, Tensor, int]:
-    """Nodes, neighbours and the number of nodes; edges may repeat, and nodes may lack neighbours."""
+    """Draw nodes, neighbours and the number of nodes; edges may be repeated, and nodes may lack neighbours."""
     count = draw(st.integers(1, 12))
     node = st.integers(0, count - 1)
     pairs = draw(st.lists(st.tuples(node, node), max_size=30))

@@ -1,4 +1,4 @@
-"""Blocks of layers: those of published systems, as conf/ composes them, against their equations on a tiny graph."""
+"""Blocks of layers: published systems, as conf/ composes them, against their equations on a tiny graph."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hlorank.models.node_states import NodeStates
 CONF = Path(__file__).parents[2] / "conf"
 WIDTH = 8
 
-# Node 1 consumes 0, node 2 consumes 0 and 1, and node 3 consumes 2. Who has whom as an operand, and as a user:
+# Node 1 consumes 0, node 2 consumes 0 and 1, and node 3 consumes 2. Operands and users of each node, in the columns:
 ENDS = np.array([[1, 0], [2, 0], [2, 1], [3, 2]])
 OPERANDS = torch.tensor([[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0]], dtype=torch.float64)
 OPERAND_MEAN = torch.tensor([[0, 0, 0, 0], [1, 0, 0, 0], [1 / 2, 1 / 2, 0, 0], [0, 0, 1, 0]], dtype=torch.float64)
@@ -38,12 +38,12 @@ SYMMETRIC = (SUM + torch.eye(4)) / (DEGREE[:, None] * DEGREE).sqrt()
 
 
 def over(matrix: Tensor, x: Tensor) -> Tensor:
-    """The sum over nodes, for each configuration and channel."""
+    """Compute the sum over nodes, for each configuration and channel."""
     return torch.einsum("vu,ucw->vcw", matrix, x)
 
 
 def convolved(layer: Any, x: Tensor, *matrices: Tensor) -> Tensor:
-    """W_0 x + sum over matrices A_k of W_k A_k x + b."""
+    """Compute W_0 x + sum over matrices A_k of W_k A_k x + b."""
     own, *others = layer.maps
     y: Tensor = own(x)
     for matrix, one in zip(matrices, others, strict=True):
@@ -52,19 +52,19 @@ def convolved(layer: Any, x: Tensor, *matrices: Tensor) -> Tensor:
 
 
 def instance_normed(x: Tensor) -> Tensor:
-    """Over the four nodes; the learned scale is 1 and the offset 0 at first."""
+    """Normalize over the four nodes; the learned scale is 1 and the offset 0 at first."""
     centred = x - x.sum(0) / 4
     return centred / (centred.square().sum(0) / 4 + 1e-5).sqrt()
 
 
 def gated(layer: Any, x: Tensor) -> Tensor:
-    """Channel attention."""
+    """Compute channel attention."""
     first, second = layer.module.gate[0], layer.module.gate[2]
     return x / (1 + torch.exp(-second(relu(first(x)))))
 
 
 def compared(layer: Any, x: Tensor) -> Tensor:
-    """Cross-configuration attention; the temperature is 0.5 at first."""
+    """Compute cross-configuration attention; the temperature is 0.5 at first."""
     weight = torch.exp(2 * x)
     result: Tensor = layer.joined(torch.cat([x, x.shape[1] * weight / weight.sum(1, keepdim=True) * x], dim=-1))
     return result

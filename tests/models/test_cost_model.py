@@ -40,7 +40,7 @@ assert_exact = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-12)
 
 
 def block(*more: str, attention: bool = False, squeeze_excite: bool = False) -> list[str]:
-    """The usual block with more layers after message passing."""
+    """Return the usual block with more layers after message passing."""
     added = [*(["squeeze_excite"] if squeeze_excite else []), *(["configuration_attention"] if attention else [])]
     return ["layer_norm", "sage", *added, *more, "gelu", "residual"]
 
@@ -51,7 +51,7 @@ def scores_of(model: CostModel, graph: GraphInputs, rows: np.ndarray = ROWS) -> 
 
 
 def reference_embedding(model: CostModel, graph: GraphInputs, j: int, row: int) -> Tensor:
-    """One configuration of one segment, from the graph's arrays, with dense matrices and no sharing of work."""
+    """Compute the embedding of one configuration of one segment, with dense matrices from the graph's arrays."""
     features, encoder, config = graph.features, model.encoder, model.config
     halo = graph.partition.halo_of(j)
     own = graph.partition.segment_of == j
@@ -126,29 +126,29 @@ def test_embeddings_equal_the_dense_form(
     weight = torch.randn(len(ROWS), 12, dtype=torch.float64)
     for j in range(segments):
         embedded = model.embed_rows(graph, j, ROWS)
-        plain = torch.stack([reference_embedding(model, graph, j, row) for row in ROWS])
-        assert_exact(embedded, plain)
+        dense = torch.stack([reference_embedding(model, graph, j, row) for row in ROWS])
+        assert_exact(embedded, dense)
         ours, theirs = (
             torch.autograd.grad((result * weight).sum(), list(model.parameters()), allow_unused=True)
-            for result in (embedded, plain)
+            for result in (embedded, dense)
         )
         for one, other, parameter in zip(ours, theirs, model.parameters(), strict=True):
-            zero = torch.zeros_like(parameter)  # of the head, and of encoders that the segment has no use for
+            zero = torch.zeros_like(parameter)  # of the head, and of encoders that the segment does not use
             assert_exact(zero if one is None else one, zero if other is None else other)
 
 
 def assert_fast_equals_dense(model: CostModel, graph: GraphInputs, rows: np.ndarray, tolerance: float) -> None:
-    """Embeddings and gradients of the fast paths against every node under every configuration, with no row shared.
+    """Compare embeddings and gradients of the fast paths with every node under every configuration.
 
     The dense form is computed in float64: over all nodes of unet_3d its own float32 sums are off by 1e-4.
     """
-    plain = copy.deepcopy(model).double()
-    plain.compress = plain.deduplicate = False
+    dense = copy.deepcopy(model).double()
+    dense.compress = dense.deduplicate = False
     features = replace(graph.features, node_feat=graph.features.node_feat.astype(np.float64))
     exact = GraphInputs(features, graph.partition, CPU)
     for j in range(len(graph.segments)):
         results = []
-        for form, inputs in ((model, graph), (plain, exact)):
+        for form, inputs in ((model, graph), (dense, exact)):
             embedded = form.embed_rows(inputs, j, rows)
             gradients = torch.autograd.grad(embedded.square().mean(), list(form.parameters()), allow_unused=True)
             results.append((embedded, [torch.zeros(()) if g is None else g for g in gradients]))
@@ -156,7 +156,7 @@ def assert_fast_equals_dense(model: CostModel, graph: GraphInputs, rows: np.ndar
         assert (ours - theirs).norm() <= tolerance * theirs.norm()
         largest = max(gradient.norm() for gradient in their_gradients)
         for one, other in zip(our_gradients, their_gradients, strict=True):
-            # A small sum of large terms, such as a temperature's gradient, is as exact as these.
+            # The error of a small sum of large terms, such as a temperature's gradient, is that of the terms.
             assert (one - other).norm() <= tolerance * max(other.norm(), 0.1 * largest)
 
 
@@ -198,7 +198,7 @@ def test_fast_paths_equal_the_dense_form_on_random_graphs(
         override_layout=override_layout and join == "early",
     )
     for parameter in model.parameters():
-        # With GIN's at zero two nodes that are each other's only neighbours are equal: a tie of the maximum.
+        # With GIN's epsilon at 0, two nodes without other neighbours are equal: the maximum has a tie.
         if not parameter.any():
             torch.nn.init.constant_(parameter, 0.1)
     halo = 0 if Mixing.SEGMENT in model.mixing else halo
@@ -287,18 +287,18 @@ def test_attention_over_configurations_ranks_them_together(make_model: MakeModel
 
 
 def test_mixing_bounds_the_nodes_that_vary(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    plain, both = make_model(), make_model(block=block(squeeze_excite=True, attention=True))
-    assert plain.mixing == {Mixing.ROW, Mixing.NEIGHBOURS}
+    model, both = make_model(), make_model(block=block(squeeze_excite=True, attention=True))
+    assert model.mixing == {Mixing.ROW, Mixing.NEIGHBOURS}
     assert both.mixing == set(Mixing)
     (segment,) = make_inputs(nodes=60, distinct=4).segments
     assert 0 < segment.k_hop_prefix(0) < segment.k_hop_prefix(1) < segment.k_hop_prefix(2) <= segment.nodes == 60
-    assert plain.max_varied_nodes(segment) == segment.k_hop_prefix(2)
+    assert model.max_varied_nodes(segment) == segment.k_hop_prefix(2)
     attentive = make_model(block=block(attention=True))
     assert attentive.max_varied_nodes(segment) == segment.k_hop_prefix(2)
     # After the first layer that mixes over the segment every node depends on the configuration.
     assert both.max_varied_nodes(segment) == 60
-    plain.compress = False
-    assert plain.max_varied_nodes(segment) == 60
+    model.compress = False
+    assert model.max_varied_nodes(segment) == 60
 
 
 def test_no_halo_where_a_layer_mixes_over_the_segment(make_model: MakeModel, make_inputs: MakeInputs) -> None:
@@ -317,7 +317,7 @@ def test_configurations_are_equivariant(layer: str, make_model: MakeModel, make_
 
 
 def renumbered(features: GraphFeatures, order: np.ndarray) -> GraphFeatures:
-    """The same graph with node order[i] as node i."""
+    """Return the same graph with node order[i] as node i."""
     new_id = np.argsort(order)
     layouts = features.configurations
     assert isinstance(layouts, LayoutFeatures)
@@ -364,7 +364,7 @@ def test_a_segment_reads_only_its_own_configuration(make_model: MakeModel, make_
     column = 0
     inside = int(graph.partition.segment_of[layouts.node_ids[column]])
     codes = layouts.codes.copy()
-    codes[:, column] = 2  # which no configuration has
+    codes[:, column] = 2  # a code of no configuration
     changed_layouts = replace(layouts, codes=codes)
     segment_of = graph.partition.segment_of
     partition = Partition(segment_of, local_codes(changed_layouts, segment_of, no_halo()))
@@ -431,7 +431,7 @@ def test_the_configuration_joins_early_late_or_repeatedly(
     assert_exact(embedded["late"], torch.cat([z.mean(0), z.max(0).values], dim=1))
 
 
-def test_the_parts_follow_one_another(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+def test_the_order_of_the_parts(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     """The stem, the blocks with the configuration joined again before each but the first, and the layers after them."""
     model, graph = make_model(stem=["relu"], blocks=3, post_layers=["linear", "gelu"], join="every"), make_inputs()
     (segment,) = graph.segments

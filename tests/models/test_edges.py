@@ -44,7 +44,7 @@ def test_means_divide_by_the_neighbours_of_an_edge_type(edges: Edges) -> None:
     assert_allclose(both, (OPERANDS + OPERANDS.T) / np.array([[2], [3], [3], [1]]))
 
 
-def test_symmetric_weights_are_those_of_pytorch_geometric(edges: Edges) -> None:
+def test_symmetric_weights_equal_pytorch_geometric(edges: Edges) -> None:
     both = torch.from_numpy(np.concatenate([ENDS.T, ENDS.T[::-1]], axis=1))
     index, weight = gcn_norm(both, num_nodes=4, dtype=torch.float64)
     expected = torch.zeros(4, 4, dtype=torch.float64).index_put_((index[1], index[0]), weight, accumulate=True)
@@ -54,7 +54,7 @@ def test_symmetric_weights_are_those_of_pytorch_geometric(edges: Edges) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_degrees_of_the_whole_graph_count_where_they_are_given(shared: bool) -> None:
+def test_given_degrees_replace_those_of_the_edges(shared: bool) -> None:
     operands, users = np.array([5, 1, 4, 0]), np.array([2, 3, 0, 1])
     edges = Edges(ENDS, 4, (operands, users), CPU)
     _, first, *_ = matrices(edges, Norm.MEAN, shared)

@@ -1,4 +1,4 @@
-"""First states of nodes: what joins them, and where."""
+"""First states of nodes, with and without configurations."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MakeInputs = Callable[..., GraphInputs]
 
 
 def first_states(encoder: Encoder, segment: Segment, batch: ConfigurationBatch) -> NodeStates:
-    """Where the configuration joins early."""
+    """Compute the first states with an early join."""
     return encoder.join(encoder.nodes(segment, len(batch), share=True), segment, batch)
 
 
 def reference_nodes(encoder: Encoder, graph: GraphInputs) -> Tensor:
-    """(nodes, width) states without configurations, node by node."""
+    """Compute (nodes, width) states without configurations, node by node."""
     states = []
     for feat, opcode, layout in zip(
         graph.features.node_feat, graph.features.opcode, graph.features.node_layout, strict=True
@@ -59,7 +59,7 @@ def test_layouts_join_at_their_configurable_nodes(make_model: MakeModel, make_in
 
 
 def test_a_configuration_overrides_its_nodes_layout(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    """Where it gives an output layout; elsewhere, and at other nodes, the node's own stays."""
+    """Only a configuration with an output layout replaces the node's own, and only at its node."""
     encoder, graph, rows = make_model(override_layout=True).encoder, make_inputs(), np.arange(12)
     (segment,) = graph.segments
     layouts = graph.features.configurations
@@ -86,15 +86,15 @@ def test_a_configuration_overrides_its_nodes_layout(make_model: MakeModel, make_
     torch.testing.assert_close(states, expected[segment.node_ids], rtol=1e-12, atol=1e-12)
 
 
-def test_without_sizes_a_model_is_what_it_was(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    """The same first weights, from the same embeddings, bit by bit."""
+def test_without_sizes_a_model_does_not_depend_on_them(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    """The first weights equal those of plain modules in the same order, bit by bit."""
     encoder, graph = make_model(layout_sizes=False).encoder, make_inputs()
     torch.manual_seed(0)
-    plain = [
+    modules = [
         nn.Linear(4, 6), nn.Embedding(6, 3), nn.Linear(3, 6, bias=False), nn.Embedding(7, 2),
         nn.Linear(12, 6, bias=False), nn.Linear(36, 6), nn.Linear(6, 6),
     ]  # fmt: skip
-    expected = [parameter.double() for module in plain for parameter in module.parameters()]
+    expected = [parameter.double() for module in modules for parameter in module.parameters()]
     for one, other in zip(encoder.parameters(), expected, strict=True):
         assert torch.equal(one, other)
     (segment,) = graph.segments
@@ -106,7 +106,7 @@ def test_without_sizes_a_model_is_what_it_was(make_model: MakeModel, make_inputs
     assert torch.equal(first_states(encoder, segment, batch).values, first_states(encoder, segment, others).values)
 
 
-def test_sizes_tell_equal_layouts_apart(make_model: MakeModel) -> None:
+def test_sizes_distinguish_equal_layouts(make_model: MakeModel) -> None:
     encoder = make_model().encoder
     layouts = torch.tensor([[1, 0, *[-1] * 16]]).expand(3, -1)
     sizes = torch.tensor([[3.0, 128], [128.0, 3], [3.0, 128]])
@@ -124,7 +124,7 @@ def test_tiles_join_at_every_node(make_model: MakeModel, make_inputs: MakeInputs
     torch.testing.assert_close(first_states(encoder, segment, batch).dense(), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_a_layout_value_has_one_embedding_wherever_it_stands(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+def test_nodes_and_configurations_share_embeddings_of_layouts(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     encoder, graph = make_model().encoder, make_inputs()
     (segment,) = graph.segments
     states = first_states(encoder, segment, graph.configurations(np.arange(12), segment)).dense()

@@ -1,4 +1,4 @@
-"""Segments and features of a graph meet when it is opened: what does not belong together is named."""
+"""Opening a graph checks that its segments fit its features."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLLECTION = Path("layout/synthetic/random")
 
 @pytest.fixture
 def graphs(tiny_collections: Path, tmp_path: Path) -> GraphLoader:
-    """The tiny layout collection, with segments of its own that a test may damage."""
+    """The tiny layout collection, with a copy of its segments that a test may damage."""
     shutil.copytree(tiny_collections / "segments" / COLLECTION, tmp_path / "segments")
     return GraphLoader(tiny_collections / "features" / COLLECTION, tmp_path / "segments", CPU)
 

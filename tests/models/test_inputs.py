@@ -35,13 +35,13 @@ def known(make_features: Callable[..., GraphFeatures]) -> GraphInputs:
 
 
 def directed(segment: Segment) -> tuple[Adjacency, Adjacency]:
-    """What each node receives of its operands, and of its users."""
+    """Return the matrices over operands and over users."""
     _, operands, users = segment.edges.normed(Norm.MEAN, shared=False).parts
     return operands, users
 
 
 def pairs(adjacency: Adjacency) -> list[tuple[int, int]]:
-    """(node, neighbour) of every edge."""
+    """Return (node, neighbour) of every edge."""
     stops = torch.cat([adjacency.offsets[1:], torch.tensor([len(adjacency.index)])])
     degree = stops - adjacency.offsets
     nodes = torch.repeat_interleave(torch.arange(len(degree)), degree)
@@ -57,7 +57,7 @@ def test_segments_of_a_known_graph(known: GraphInputs) -> None:
     np.testing.assert_array_equal(second.opcode, known.features.opcode[[3, 1, 4]])
     np.testing.assert_array_equal(second.node_layout, known.features.node_layout[[3, 1, 4]])
     assert (first.opcode.dtype, first.node_layout.dtype, first.nodes) == (torch.int64, torch.int64, 3)
-    # Of the edges only 2 <- 0, 5 <- 2 and 3 <- 1, 4 <- 1, 4 <- 3 stay inside a segment.
+    # Only the edges 2 <- 0, 5 <- 2 and 3 <- 1, 4 <- 1, 4 <- 3 are inside a segment.
     (first_operands, first_users), (second_operands, second_users) = directed(first), directed(second)
     assert pairs(first_operands) == [(0, 2), (1, 0)]
     assert pairs(first_users) == [(0, 1), (2, 0)]
@@ -95,9 +95,9 @@ def test_initial_colours_are_equal_features(known: GraphInputs) -> None:
     feat = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 3.0], [1.0, 2.0], [1.0, 2.0]])
     opcode, layout = np.array([7, 7, 8, 7, 7, 7], dtype=np.uint8), np.zeros((6, 6), dtype=np.int8)
     layout[5, 5] = 1
-    alike = GraphInputs(replace(features, node_feat=feat, opcode=opcode, node_layout=layout), known.partition, CPU)
-    equals = [segment.node_ids[segment.colour_node][segment.initial_colour].tolist() for segment in alike.segments]
-    assert [segment.node_ids.tolist() for segment in alike.segments] == [[2, 5, 0], [3, 1, 4]]
+    changed = GraphInputs(replace(features, node_feat=feat, opcode=opcode, node_layout=layout), known.partition, CPU)
+    equals = [segment.node_ids[segment.colour_node][segment.initial_colour].tolist() for segment in changed.segments]
+    assert [segment.node_ids.tolist() for segment in changed.segments] == [[2, 5, 0], [3, 1, 4]]
     assert equals == [[2, 5, 0], [3, 1, 1]]
 
 

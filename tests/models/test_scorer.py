@@ -1,4 +1,4 @@
-"""What a model folder holds scores as one, whether a model alone or an ensemble."""
+"""Scores of a model folder, with one model or an ensemble."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def opened(config: Config) -> GraphLoader:
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_members_are_standardised_averaged_and_embedded_side_by_side(
+def test_scores_of_members_are_averaged_and_their_embeddings_concatenated(
     seeds: int, settings: Settings, tmp_path: Path
 ) -> None:
     config = settings(ensemble__seeds=seeds, trainer__max_epochs=1)
@@ -59,15 +59,15 @@ def test_an_ensemble_is_evaluated(settings: Settings, tmp_path: Path) -> None:
 def test_a_saved_model_averages_over_permutations_and_validation_does_not(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Groups of fewer than a graph's configurations, so that their order says which are ranked together.
+    # Groups smaller than a graph, so that the order of configurations determines which are ranked together.
     monkeypatch.setattr(scoring, "RANKED_TOGETHER", 8)
     layers = {"model__block": "[sage,configuration_attention,gelu,residual]", "trainer__max_epochs": 1}
     scored = list[int]()
-    plain = scoring.sum_segments
+    original = scoring.sum_segments
 
     def counted(*arguments: Any) -> object:
         scored.append(len(arguments[2]))
-        return plain(*arguments)
+        return original(*arguments)
 
     monkeypatch.setattr(scoring, "sum_segments", counted)
     config = settings(**layers, model__permutations=3)

@@ -29,7 +29,7 @@ BLOCK = ["layer_norm", "sage", "gelu", "dropout", "residual"]
 
 @pytest.fixture
 def make_model(make_model: MakeModel) -> MakeModel:
-    """Makes a model with dropout, whose segments are averaged."""
+    """A function that makes a model with dropout and mean aggregation."""
     return partial(make_model, aggregation="mean", block=BLOCK, dropout=0.5)
 
 
@@ -105,7 +105,7 @@ def test_no_more_embeddings_at_once_than_fit(
         return sum_segments(*arguments)
 
     monkeypatch.setattr(scoring, "sum_segments", counted)
-    one = 4 * 3 * 12 * 8  # three embeddings of a configuration live at once, in a quarter of the memory
+    one = 4 * 3 * 12 * 8  # three embeddings of a configuration exist at once, in a quarter of the memory
     np.testing.assert_allclose(score_configurations(model, graph, rows, 7 * one + 1), expected, rtol=1e-12)
     assert sizes == [7, 7, 7, 7, 2]
 
@@ -122,7 +122,7 @@ def test_attention_ranks_whole_groups_together(
         some = rows[group::3]
         total = torch.stack([model.embed_rows(graph, j, some) for j in range(segments)]).sum(dim=0)
         np.testing.assert_allclose(scores[group::3], model.score(total, segments).detach().numpy(), rtol=1e-12)
-    # What fits into memory changes no score.
+    # The bound of memory changes no score.
     np.testing.assert_array_equal(score_configurations(model, graph, rows, 1), scores)
     monkeypatch.setattr(scoring, "RANKED_TOGETHER", 128)
     assert not np.allclose(score_configurations(model, graph, rows, 2**30), scores, rtol=1e-6)
@@ -182,16 +182,16 @@ def test_averaging_over_orders_makes_scores_depend_less_on_the_order(
     assert embedding.shape == (30, model.embedding_width)
 
 
-def test_members_have_an_equal_say() -> None:
+def test_members_have_equal_weights() -> None:
     first, second = np.array([0.0, 1.0, 2.0]), np.array([300.0, 0.0, 0.0])
-    step = np.sqrt(1.5)  # of (-1, 0, 1), brought to a standard deviation of 1
+    step = np.sqrt(1.5)  # between (-1, 0, 1) scaled to a standard deviation of 1
     expected = (np.array([-step, 0, step]) + np.array([2, -1, -1]) / np.sqrt(2)) / 2
     np.testing.assert_allclose(mean_of_members([first, second]), expected)
     np.testing.assert_allclose(mean_of_members([5 * first - 7, 1e-3 * second]), expected)  # on any scale
     np.testing.assert_array_equal(mean_of_members([first]), first)
 
 
-def test_a_member_that_scores_all_the_same_has_no_say() -> None:
+def test_a_member_with_equal_scores_counts_as_0() -> None:
     scores = np.array([0.5, 3.0, 1.0])
     for constant in (np.full(3, 0.1), np.array([12.0, 12.000001, 12.0]), np.zeros(3)):
         np.testing.assert_allclose(2 * mean_of_members([scores, constant]), (scores - 1.5) / scores.std())

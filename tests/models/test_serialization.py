@@ -205,14 +205,14 @@ def test_specs_that_are_missing_incomplete_or_of_another_featurization(saved: Sa
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The places of all numbers, texts and empty lists in a JSON value."""
+    """Yield the paths of all numbers, texts and empty lists in a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     nested = [place for key, part in inner for place in leaves(part, (*path, key))]
     yield from nested or [path]
 
 
 def changed_at(value: Any, path: tuple[Any, ...]) -> Any:
-    """A copy of a JSON value with another value at one place."""
+    """Return a copy of a JSON value with another value at one path."""
     if not path:
         return 1 - value if isinstance(value, int | float) else f"{value}!"
     copied = copy(value)
@@ -220,7 +220,7 @@ def changed_at(value: Any, path: tuple[Any, ...]) -> Any:
     return copied
 
 
-def test_a_changed_spec_is_refused_wherever_it_was_changed(saved: Saved) -> None:
+def test_any_change_of_a_spec_is_an_error(saved: Saved) -> None:
     folder, *_ = saved
     value = content(folder)
     places = [place for place in leaves(value) if place[0] != "version"]
@@ -235,7 +235,7 @@ def test_a_changed_spec_is_refused_wherever_it_was_changed(saved: Saved) -> None
         (folder / SPEC).write_text(json.dumps(wrong))
         with pytest.raises(DataError, match="spec_sha256"):
             load_model(folder, CPU)
-    (folder / SPEC).write_text(json.dumps(dict(reversed(value.items()))))  # order and blanks are no content
+    (folder / SPEC).write_text(json.dumps(dict(reversed(value.items()))))  # the order of keys and spaces do not count
     load_model(folder, CPU)
 
 

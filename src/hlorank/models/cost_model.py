@@ -96,7 +96,7 @@ class CostModel(nn.Module):
 
     @property
     def deduplicates(self) -> bool:
-        """Whether rows with equal local configurations share one embedding."""
+        """True if rows with equal local configurations share one embedding."""
         return self.deduplicate and Mixing.CONFIGURATIONS not in self.mixing
 
     @property

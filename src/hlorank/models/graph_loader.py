@@ -42,7 +42,7 @@ class GraphLoader:
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the raw files, the features and the segments together."""
+        """The fingerprint of the raw files, the features and the segments together."""
         return fingerprint([self.store.fingerprint, self.partition])
 
     def open(self, split: Split, name: str) -> GraphInputs:

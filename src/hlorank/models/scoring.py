@@ -98,7 +98,7 @@ def score_configurations(
 ) -> NDArray[np.float64]:
     """Score distinct configurations; the arguments are those of `sum_segments`.
 
-    Memory holds the embeddings of no more rows at once than fit.
+    Only as many rows have their embeddings in memory at once as fit.
 
     Returns:
         (configurations,) float64, larger = slower.
@@ -171,12 +171,12 @@ def mean_of_members(scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64
     """
     if len(scores) == 1:
         return scores[0]
-    result: NDArray[np.float64] = np.mean([_standardised(own) for own in scores], axis=0)
+    result: NDArray[np.float64] = np.mean([_standardized(own) for own in scores], axis=0)
     return result
 
 
-def _standardised(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _standardized(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     if np.ptp(scores) <= _ROUNDING * np.abs(scores).max():
         return np.zeros_like(scores)
-    standardised: NDArray[np.float64] = (scores - scores.mean()) / scores.std()
-    return standardised
+    standardized: NDArray[np.float64] = (scores - scores.mean()) / scores.std()
+    return standardized

@@ -1,4 +1,4 @@
-"""Pooled features: exact on a graph made by hand, and what they must not depend on."""
+"""Pooled features: exact on a graph made by hand, and independent of order, sizes and memory."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_values(known: GraphFeatures) -> None:
     of_graph, places, of_changed = np.split(rows, [6, 6 + 18 * 7], axis=1)
     shared = np.array([np.log(5), 0.25, 0.5, 0.25, 3, 1], dtype=np.float32)
     np.testing.assert_array_equal(of_graph, np.tile(shared, (3, 1)))
-    # The values -1..5 of the first place: [0, 1] has one of each row, [0, 0] and [1, 1] two of one.
+    # The values -1..5 at the first position: [0, 1] has one of each row, [0, 0] and [1, 1] two of one.
     np.testing.assert_array_equal(places[:, :7], [[0.5, 0, 0, 0, 0, 0, 0.5], [1, *[0] * 6], [*[0] * 6, 1]])
     np.testing.assert_array_equal(places[:, -7:], [[0.5, 0, 0, 0.5, 0, 0, 0], [1, *[0] * 6], [0, 0, 0, 1, 0, 0, 0]])
     np.testing.assert_array_equal(places[:, 7:-7].reshape(3, 16, 7), np.tile([1, 0, 0, 0, 0, 0, 0], (3, 16, 1)))
-    # Usual are row 0 at node 1 (opcode 1) and row 1 at node 3 (opcode 2).
+    # The most frequent are row 0 at node 1 (opcode 1) and row 1 at node 3 (opcode 2).
     changed = [[0, 0, 0, 0, 0, 0], [0.5, 0, 0, 0.5, 3, 2], [0.5, 0, 0.5, 0, 1, 0]]
     np.testing.assert_array_equal(of_changed, changed)
     np.testing.assert_array_equal(rows[:, changed_column(SIZES)], [0, 0.5, 0.5])
@@ -74,12 +74,12 @@ def test_some_rows_are_rows_of_all(known: GraphFeatures) -> None:
     assert PooledGraph(known, SIZES).rows(np.arange(0)).shape == (0, pooled_columns(SIZES))
 
 
-def test_the_order_of_nodes_plays_no_role(make_features: MakeFeatures) -> None:
+def test_the_order_of_nodes_does_not_matter(make_features: MakeFeatures) -> None:
     graph = make_features(dtype=np.float32)
     layouts = graph.configurations
     assert isinstance(layouts, LayoutFeatures)
     order = np.random.default_rng(3).permutation(graph.nodes)
-    place = np.argsort(order)[layouts.node_ids]  # where the configurable nodes go
+    place = np.argsort(order)[layouts.node_ids]  # new numbers of the configurable nodes
     moved = replace(layouts, node_ids=np.sort(place), codes=layouts.codes[:, np.argsort(place)])
     shuffled = replace(
         graph, node_feat=graph.node_feat[order], opcode=graph.opcode[order], configurations=moved, name="shuffled"
@@ -96,8 +96,8 @@ def test_the_order_of_configurations_is_that_of_the_rows(make_features: MakeFeat
     np.testing.assert_array_equal(everything(shuffled, RANDOM), everything(graph, RANDOM)[order])
 
 
-def test_sizes_play_no_role(make_features: MakeFeatures) -> None:
-    """Colouring of the codebook that differ in sizes only, each at nodes of its own, change no bit."""
+def test_sizes_do_not_matter(make_features: MakeFeatures) -> None:
+    """Rows of the codebook that differ in sizes only, at different nodes, give the same bits."""
     graph = make_features(dtype=np.float32)
     layouts = graph.configurations
     assert isinstance(layouts, LayoutFeatures)
@@ -110,7 +110,7 @@ def test_sizes_play_no_role(make_features: MakeFeatures) -> None:
     np.testing.assert_array_equal(everything(replace(graph, configurations=split), RANDOM), everything(graph, RANDOM))
 
 
-def test_memory_plays_no_role(make_features: MakeFeatures, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_matter(make_features: MakeFeatures, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = make_features(nodes=200, distinct=300, dtype=np.float32)
     whole = everything(graph, RANDOM)
     assert len(np.unique(whole, axis=0)) == 300

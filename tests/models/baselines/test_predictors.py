@@ -95,7 +95,7 @@ def test_random_scores_depend_on_seed_name_and_row_only(
     assert not any(set(first.tolist()) & set(other.tolist()) for other in others)
 
 
-def test_the_embedding_of_random_scores_are_the_scores(graph: PooledGraph) -> None:
+def test_the_embedding_of_random_scores_is_the_scores(graph: PooledGraph) -> None:
     rows = np.array([5, 1])
     np.testing.assert_array_equal(random_ranker(0).embed(graph, rows), random_ranker(0).score(graph, rows)[:, None])
 

@@ -31,7 +31,7 @@ def edge_indices(segment: Segment) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(scope="session")
 def make_layer(make_model: Callable[..., CostModel]) -> Callable[..., Layer]:
-    """Makes a layer by its name, in float64; keywords change the configuration."""
+    """A function that makes a layer by its name, in float64; keywords change the configuration."""
     config = make_model().config
 
     def make(name: str, **changes: Any) -> Layer:

@@ -20,7 +20,7 @@ X = torch.randn(24, 3, 6, dtype=torch.float64, generator=torch.Generator().manua
 
 
 def sage(own: Tensor | None, others: Tensor, bias: Tensor) -> Any:
-    """PyTorch Geometric's GraphSAGE with some weights; without those of the node itself there is no bias."""
+    """GraphSAGE of PyTorch Geometric with given weights; without weights of the node itself there is no bias."""
     convolution = SAGEConv(6, 6, aggr="mean", root_weight=own is not None, bias=own is not None).double()
     with torch.no_grad():
         convolution.lin_l.weight.copy_(others)
@@ -31,7 +31,7 @@ def sage(own: Tensor | None, others: Tensor, bias: Tensor) -> Any:
 
 
 def graph_conv(own: Tensor | None, others: Tensor, bias: Tensor) -> Any:
-    """The same for its graph convolution by sums, which always has weights of the node itself."""
+    """Graph convolution of PyTorch Geometric with given weights; it always has weights of the node itself."""
     convolution = GraphConv(6, 6, bias=own is not None).double()
     with torch.no_grad():
         convolution.lin_rel.weight.copy_(others)

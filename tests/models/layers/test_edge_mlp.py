@@ -29,17 +29,17 @@ def test_equals_the_equation_and_other_nodes_get_zero(
             summed = torch.zeros(6, dtype=torch.float64)
             for (source, target), weight in zip(edge_indices, (operands, users), strict=True):
                 for u in source[target == v]:
-                    # An MLP of both ends, one after the other.
+                    # An MLP of the concatenated states of both ends.
                     read = torch.cat([layer.target.weight, weight], dim=1) @ torch.cat([X[v, c], X[u, c]])
                     summed = summed + gelu(read + layer.target.bias)
             torch.testing.assert_close(result[v, c], layer.output.weight @ summed, rtol=1e-10, atol=1e-12)
     assert not result[segment.k_hop_prefix(0) :].any()
 
 
-def test_other_nodes_get_no_more_rows(
+def test_other_nodes_get_no_more_colours(
     make_layer: Callable[..., EdgeMlp], segment: Segment, make_states: Callable[..., NodeStates]
 ) -> None:
-    """They keep those that a residual connection needs."""
+    """Nodes that are not configurable keep their colours, which a residual connection needs."""
     state, free = make_states(segment, 5, 6, share=True), segment.k_hop_prefix(0)
     after = make_layer("edge_mlp").forward_compressed(state, segment)
     assert len(set(after.colouring.colour_of[free:].flat)) == len(set(state.colouring.colour_of[free:].flat))

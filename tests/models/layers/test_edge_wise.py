@@ -13,7 +13,7 @@ from hlorank.models.layers.edge_wise import EdgeWise
 
 
 class Recorded(EdgeWise):
-    """Sums what nodes receive, and remembers how much of it was in memory at once."""
+    """A layer that sums over neighbours, and records the number of edges that are in memory at once."""
 
     def __init__(self) -> None:
         super().__init__(4, shared=False, weights_of=(0, 1, 2))

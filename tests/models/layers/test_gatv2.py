@@ -28,7 +28,7 @@ def test_with_shared_directions_it_is_a_convolution_of_the_symmetric_graph(
         layer.bias.normal_()
         convolution.lin_l.weight.copy_(layer.sources.weight)
         convolution.lin_r.weight.copy_(layer.target.weight)
-        # Its bias on both sides says no more than one of each.
+        # Two biases, one on each side, equal a single one.
         convolution.lin_l.bias.fill_(0.7)
         convolution.lin_r.bias.copy_(layer.target.bias - 0.7)
         convolution.att.copy_(layer.attention[None])
@@ -46,7 +46,7 @@ def test_with_shared_directions_it_is_a_convolution_of_the_symmetric_graph(
         torch.testing.assert_close(ours.grad, theirs, rtol=1e-10, atol=1e-10)
 
 
-def test_with_separate_directions_each_kind_has_source_weights(
+def test_with_separate_directions_each_edge_type_has_source_weights(
     make_layer: Callable[..., Gatv2], segment: Segment, edge_indices: EdgeIndices
 ) -> None:
     layer = make_layer("gatv2", directions="separate", heads=2)

@@ -29,7 +29,7 @@ def test_with_shared_directions_it_is_a_convolution_of_the_symmetric_graph(
         torch.testing.assert_close(result[:, c], convolution(X[:, c], both), rtol=1e-10, atol=1e-12)
 
 
-def test_with_separate_directions_each_kind_has_weights(
+def test_with_separate_directions_each_edge_type_has_weights(
     make_layer: Callable[..., Layer], segment: Segment, edge_indices: EdgeIndices
 ) -> None:
     layer = make_layer("gcn", directions="separate")

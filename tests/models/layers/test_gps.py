@@ -17,14 +17,14 @@ X = torch.randn(24, 3, 6, dtype=torch.float64, generator=torch.Generator().manua
 
 
 class Attention(PerformerAttention):  # type: ignore[misc] # PyTorch Geometric ships no types
-    """Takes the place of an attention of PyTorch Geometric's, which has none with our features."""
+    """Our linear attention under the interface of PyTorch Geometric, which has none with the same feature map."""
 
     def __init__(self, layer: LinearAttention, segment: Segment) -> None:
         nn.Module.__init__(self)
         self.layer, self.segment = layer, segment
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(1, nodes, width) to the same shape."""
+        """Compute (1, nodes, width) to the same shape."""
         result: Tensor = self.layer(x.transpose(0, 1), self.segment)
         return result.transpose(0, 1)
 

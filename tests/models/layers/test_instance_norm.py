@@ -1,4 +1,4 @@
-"""Instance normalisation, against PyTorch's."""
+"""Instance normalization, against PyTorch's."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def test_it_starts_with_mean_0_and_variance_1_and_equal_nodes_become_0(
     result = layer(x, segment)
     torch.testing.assert_close(result.mean(0), torch.zeros(3, 6, dtype=torch.float64))
     torch.testing.assert_close(result.square().mean(0), torch.ones(3, 6, dtype=torch.float64), rtol=1e-5, atol=1e-5)
-    for alike in (x[:1], x[:1].expand(24, -1, -1)):
-        torch.testing.assert_close(layer(alike, segment), torch.zeros_like(alike))
+    for equal in (x[:1], x[:1].expand(24, -1, -1)):
+        torch.testing.assert_close(layer(equal, segment), torch.zeros_like(equal))

@@ -26,7 +26,7 @@ every_direction = pytest.mark.parametrize("directions", ["separate", "shared"])
 
 @pytest.fixture
 def kernel(make_inputs: MakeInputs) -> Segment:
-    """16 nodes, all of them configurable, so that layers for configurable nodes treat all alike."""
+    """A kernel of 16 nodes, all of them configurable, so that layers for configurable nodes change all."""
     (only,) = make_inputs(kind="tile", nodes=16).segments
     return only
 
@@ -36,8 +36,8 @@ def states(nodes: int, configurations: int = CONFIGURATIONS, width: int = WIDTH)
     return torch.randn(nodes, configurations, width, dtype=torch.float64, generator=generator)
 
 
-def reached_from(mixing: Mixing, segment: Segment, place: int, configuration: int) -> set[tuple[int, int]]:
-    """The (node, configuration) pairs that a state may change in a layer that mixes so far."""
+def changed_by(mixing: Mixing, segment: Segment, place: int, configuration: int) -> set[tuple[int, int]]:
+    """Return the (node, configuration) pairs that a state may change in a layer of this mixing."""
     if mixing is Mixing.SEGMENT:
         return {(node, configuration) for node in range(segment.nodes)}
     if mixing is Mixing.CONFIGURATIONS:
@@ -50,14 +50,16 @@ def reached_from(mixing: Mixing, segment: Segment, place: int, configuration: in
 
 @every_layer
 @every_direction
-def test_declarations_are_true_and_tight(name: str, directions: str, make_layer: MakeLayer, kernel: Segment) -> None:
+def test_a_state_changes_exactly_the_states_that_the_mixing_declares(
+    name: str, directions: str, make_layer: MakeLayer, kernel: Segment
+) -> None:
     layer, x = make_layer(name, width=WIDTH, directions=directions), states(16)
     for place in range(16):
         changed = x.clone()
         changed[place, 1] += torch.randn(WIDTH, dtype=torch.float64)
         with torch.no_grad():
             differs = (layer(changed, kernel) != layer(x, kernel)).any(dim=-1)
-        assert set(map(tuple, differs.nonzero().tolist())) == reached_from(layer.mixing, kernel, place, 1)
+        assert set(map(tuple, differs.nonzero().tolist())) == changed_by(layer.mixing, kernel, place, 1)
 
 
 @every_layer
@@ -83,7 +85,7 @@ def test_gradients_are_right_and_reach_every_parameter(
     (segment,) = make_inputs(kind="tile", nodes=5).segments
     layer = make_layer(name, width=WIDTH, directions=directions)
     x = states(5, 2).requires_grad_()
-    # The numbers of the parameters are moved in place.
+    # gradcheck changes the parameters in place.
     assert gradcheck(lambda *_: layer(x, segment), (x, *layer.parameters()), fast_mode=True)
     (layer(x, segment) * states(5, 2).cos()).sum().backward()
     for key, parameter in layer.named_parameters():
@@ -123,7 +125,7 @@ def test_the_compressed_form_equals_the_dense_form(
             torch.testing.assert_close(compressed, dense, rtol=1e-9, atol=1e-11)
 
 
-def test_both_kinds_of_segments_are_among_those_of_one_node(make_inputs: MakeInputs) -> None:
+def test_some_segments_of_one_node_are_configurable(make_inputs: MakeInputs) -> None:
     few = [make_inputs(segments=count, nodes=24).segments for count in (12, 24)]
     assert {segment.k_hop_prefix(0) for segment in few[1]} == {0, 1}
     assert {len(segment.edges) for segment in few[1]} == {0} < {len(segment.edges) for segment in few[0]}

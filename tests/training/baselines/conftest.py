@@ -28,5 +28,5 @@ def small(settings: Settings) -> Settings:
 
 @pytest.fixture
 def store_of() -> Callable[[Config], FeatureStore]:
-    """Opens the collection of a configuration."""
+    """A function that opens the collection of a configuration."""
     return lambda config: FeatureStore(Path(config.paths.features) / Collection.parse(config.collection).path)

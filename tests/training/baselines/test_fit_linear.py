@@ -38,7 +38,7 @@ def test_all_pairs_of_different_labels_are_drawn() -> None:
     pairs = np.stack(draw_pairs(np.random.default_rng(0), labels, 4000))
     found, counts = np.unique(pairs, axis=1, return_counts=True)
     assert found.T.tolist() == [[1, 0], [1, 2], [1, 3], [3, 0], [3, 2]]
-    # The first of a pair is uniform, the second uniform among those of another label.
+    # The first of a pair is uniform, the second uniform among those with another label.
     shares = np.array([1 / 2 + 1 / 3, 1 / 2 + 1 / 3, 1 / 3 + 1 / 3, 1 / 2 + 1 / 3, 1 / 2 + 1 / 3]) / 4
     np.testing.assert_allclose(counts / 4000, shares, atol=0.03)
 

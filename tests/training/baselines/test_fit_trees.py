@@ -37,7 +37,7 @@ def test_trees_are_those_of_scikit_learn() -> None:
 
 
 @pytest.mark.parametrize("collection", ["layout:synthetic:random", "tile:synthetic"])
-def test_graphs_weigh_the_same(collection: str, small: Settings, store_of: StoreOf) -> None:
+def test_graphs_have_equal_weights(collection: str, small: Settings, store_of: StoreOf) -> None:
     config = small(collection=collection, baseline__rows_per_graph=30)
     store = store_of(config)
     names = store.trainable("train")

@@ -91,7 +91,7 @@ def test_losses(small: Settings, tmp_path: Path, history: History) -> None:
 
 
 @every_baseline
-def test_what_mlflow_is_told(method: str, small: Settings, tmp_path: Path, history: History, runs: Runs) -> None:
+def test_the_mlflow_run(method: str, small: Settings, tmp_path: Path, history: History, runs: Runs) -> None:
     config = small(method=method)
     train_baseline(config, tmp_path / "model")
     (run,) = runs(config)
@@ -189,13 +189,13 @@ def test_tiles_have_no_default(small: Settings, tmp_path: Path, runs: Runs) -> N
     assert not (tmp_path / "model").exists()
 
 
-def test_missing_data_is_named(small: Settings, tmp_path: Path) -> None:
+def test_missing_features_are_an_error(small: Settings, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="run the stage featurize"):
         train_baseline(small(paths__features=tmp_path / "none"), tmp_path / "model")
 
 
 @pytest.mark.parametrize("method", ["linear_ranking", "random"])
-def test_a_sweep_does_not_repeat_what_has_finished(
+def test_a_sweep_does_not_repeat_a_finished_training(
     method: str, small: Settings, tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small(method=method)
@@ -204,7 +204,7 @@ def test_a_sweep_does_not_repeat_what_has_finished(
     assert run.data.metrics["valid/best_kendall_tau"] == best
     assert run.data.metrics["train/seconds"] > 0
     monkeypatch.setenv(PARENT_VARIABLE, run.info.run_id)
-    assert train_baseline(small(method=method, model__width=4), tmp_path / "again") == best  # it has no model
+    assert train_baseline(small(method=method, model__width=4), tmp_path / "again") == best  # not of `model`
     assert not (tmp_path / "again").exists()
     assert len(runs(config)) == 1
     train_baseline(small(method=method, seed=1), tmp_path / "other")

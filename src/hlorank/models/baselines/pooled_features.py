@@ -1,4 +1,4 @@
-"""Features of configurations pooled over a graph's nodes, for models that see no edges."""
+"""Features of configurations pooled over a graph's nodes, for models without message passing."""
 
 from __future__ import annotations
 

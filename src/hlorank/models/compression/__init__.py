@@ -1,4 +1,4 @@
-"""Colour refinement: which node states of a segment are equal, so that each distinct one is computed once.
+"""Colour refinement, which finds equal node states of a segment, so that each distinct one is computed once.
 
 A node has a state under every configuration. Two of these states are equal after layer l if their nodes have equal
 features and equal configurations, and if the same holds for all that has reached them along l edges. Colour refinement,

@@ -74,7 +74,7 @@ class Colouring:
 
     @property
     def is_identity(self) -> bool:
-        """Whether no two (node, configuration) pairs share a colour."""
+        """True if no two (node, configuration) pairs share a colour."""
         return len(self) == self.colour_of.size
 
     @cached_property

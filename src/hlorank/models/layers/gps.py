@@ -15,7 +15,7 @@ class Gps(Layer):
     """A local and a global view of each node, and an MLP over their sum.
 
     y = norm(z + MLP(z)), z = norm(x + GraphSAGE(x)) + norm(x + LinearAttention(x)) (Rampasek et al., NeurIPS 2022,
-    arXiv 2205.12454), with layer normalisation, and twice the width within the MLP. It has its own
+    arXiv 2205.12454), with layer normalization, and twice the width within the MLP. It has its own
     residual connections.
 
     Args:

@@ -1,4 +1,4 @@
-"""Instance normalisation."""
+"""Instance normalization."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EPSILON = 1e-5
 
 
 class InstanceNorm(Layer):
-    """Normalisation over a segment's nodes.
+    """Normalization over a segment's nodes.
 
     y = g (x - m) / sqrt(s + 1e-5) + b, m and s the mean and the variance over nodes of x, for each configuration and
     channel (Ulyanov et al., arXiv 1607.08022), with a learned scale g and offset b for each channel.
@@ -27,6 +27,6 @@ class InstanceNorm(Layer):
 
     def forward(self, x: Tensor, _: Segment) -> Tensor:
         """Compute the dense form: (nodes, configurations, width) to the same shape."""
-        # PyTorch's own wants the nodes on the last axis, which copies, and refuses a single node.
+        # That of PyTorch needs the nodes on the last axis, hence a copy, and at least two of them.
         variance, mean = torch.var_mean(x, dim=0, correction=0)
         return torch.addcmul(self.offset, x - mean, self.scale * torch.rsqrt(variance + _EPSILON))

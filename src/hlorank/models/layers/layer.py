@@ -50,7 +50,7 @@ class Layer(nn.Module):
 
     @property
     def dense_only(self) -> bool:
-        """Whether the layer has no compressed form of its own."""
+        """True for a layer without a compressed form of its own."""
         return type(self).forward_compressed is Layer.forward_compressed
 
 
