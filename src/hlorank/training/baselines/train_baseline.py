@@ -133,7 +133,7 @@ def _fit(config: Config, spec: BaselineSpec, key: str, store: FeatureStore, outp
     ) as run_id:
         if train or recipe.untrained is None:
             fit = recipe.fit(store, train, config.baseline, config.seed)
-            history = _history(fit, store, valid, config)
+            history = _history(fit, store, valid, config.trainer.validation_configs, config.seed)
             _log_history(history, fit, time.perf_counter() - started)
             if not valid:
                 log.warning("no graph of valid can be ranked: the candidate with the smallest training loss is kept")
@@ -160,13 +160,13 @@ def _check(config: Config, collection: Collection) -> None:
         )
 
 
-def _history(fit: Fit, store: FeatureStore, valid: Sequence[str], config: Config) -> list[Epoch]:
-    """Return a row for each candidate."""
+def _history(fit: Fit, store: FeatureStore, valid: Sequence[str], max_targets: int, seed: int) -> list[Epoch]:
+    """Return a row for each candidate, validated on at most `max_targets` configurations of each graph of valid."""
     sizes = input_sizes(store.spec)
     taus = []
     for name in valid:
         graph = store.open("valid", name)
-        rows, labels = validation_targets(graph, config.trainer.validation_configs, config.seed)
+        rows, labels = validation_targets(graph, max_targets, seed)
         taus.append([kendall_tau(score, labels) for score in fit.scores(PooledGraph(graph, sizes), rows).T])
     means = np.mean(taus, axis=0).tolist() if taus else [None] * len(fit.candidates)
     return [
