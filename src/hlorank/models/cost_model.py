@@ -70,7 +70,7 @@ class CostModel(nn.Module):
         self.stem = Block(config.stem, config, "model.stem")
         self.blocks = nn.ModuleList(Block(config.block, config, "model.block") for _ in range(config.blocks))
         self.post_layers = Block(config.post_layers, config, "model.post_layers")
-        self.mixing = frozenset([self.encoder.mixing, *(layer.mixing for _, layer in self._layers)])
+        self.mixing = frozenset(layer.mixing for _, layer in self._layers)
         self.head = _HEADS[config.head](self.embedding_width, config.width)
 
     @property

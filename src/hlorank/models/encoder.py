@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,7 +15,6 @@ from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUE
 from hlorank.models.adjacency import Adjacency, propagate
 from hlorank.models.compression.colouring import Colouring
 from hlorank.models.inputs import ConfigurationBatch, InputSizes, LayoutBatch, Segment
-from hlorank.models.layers.layer import Mixing
 from hlorank.models.node_states import NodeStates
 
 _SIZE_SCALE = 4  # sizes of 1 to 16,000 become 0.25 to 3.5, about as different as initial embeddings of layout values
@@ -30,12 +28,7 @@ class Encoder(nn.Module):
     layouts and the configurations share one embedding of layout values. With `model.layout_sizes` the function of a
     layout configuration also reads the sizes of the dimensions in the order of its layouts. With
     `model.override_layout` the output layout of a configuration, if it has one, replaces the node's own.
-
-    Attributes:
-        mixing: nodes are embedded independently.
     """
-
-    mixing: ClassVar[Mixing] = Mixing.ROW
 
     def __init__(self, config: ModelConfig, sizes: InputSizes) -> None:
         super().__init__()
