@@ -111,7 +111,6 @@ def test_values_are_converted_to_the_types_of_their_fields() -> None:
         ("paths", None, "paths=null: expected a group of keys"),
         ("paths", "data", "paths=data: expected a group of keys"),
         ("collection", "layout:xla", "collection=layout:xla: expected layout/<source>/<default or random>, or tile/<"),
-        ("pipeline.tile", ["tile/xla", "xla"], "pipeline.tile.1=xla: expected layout/<source>/"),
         ("seed", "???", "seed: no value"),
         ("output", "${nowhere}", "output: Interpolation key 'nowhere' not found"),
         # Rules about several keys of a section:

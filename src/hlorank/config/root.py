@@ -28,11 +28,11 @@ class PathsConfig(Section):
     """Folders that the stages read and write."""
 
     raw: str
-    """npz files."""
+    """Fetched graphs, npz files."""
     features: str
-    """Features."""
+    """Feature stores."""
     segments: str
-    """Segments."""
+    """Segments of the graphs."""
     models: str
     """Models, a folder for each method."""
     reports: str
@@ -49,9 +49,9 @@ class Config(Section):
     collection: Address
     """Address of the collection: layout/<source>/<default or random>, or tile/<source>."""
     method: Annotated[str, registered("methods")]
-    """How segments are trained, or a baseline."""
+    """Method of training segments, or a baseline."""
     output: str | None
-    """Folder that a stage writes; null = the stage's folder under `paths` (in a multirun Hydra's run folder)."""
+    """Folder that a stage writes; null is the stage's folder in `paths`, in a multirun the run folder of Hydra."""
     seed: int = Field(ge=0)
     """Seed of initial weights, sampling, dropout and trees."""
     paths: PathsConfig
@@ -107,7 +107,7 @@ def _mistakes_in_settings(values: Any, registries: Registries) -> list[str]:
     origins, data = registries.get("origins"), values.get("data")
     if origins is None or not isinstance(data, dict):
         return []
-    wrong = [unknown_key(f"data.{name}", [*origins, "origin"]) for name in data.keys() - {*origins, "origin"}]
+    wrong = [unknown_key(f"data.{name}", [*origins, "origin"]) for name in sorted(data.keys() - {*origins, "origin"})]
     if isinstance(name := data.get("origin"), str) and name in origins:
         wrong += mistakes(origins[name].settings, data.get(name, {}), prefix=f"data.{name}")
     return wrong
@@ -115,12 +115,8 @@ def _mistakes_in_settings(values: Any, registries: Registries) -> list[str]:
 
 def _mistakes_in_arguments(values: Any, registries: Registries) -> list[str]:
     """Return a line for each wrong argument of the losses."""
-    losses, terms = registries.get("losses", {}), values.get("loss")
-    known = [name for name in terms if name in losses] if isinstance(terms, dict) else []
-    given = {name: as_term(terms[name]) for name in known}
-    return [
-        line
-        for name, term in given.items()
-        if isinstance(term, dict)
-        for line in mistakes(arguments_section(losses[name]), term, prefix=f"loss.{name}")
-    ]
+    losses, terms, wrong = registries.get("losses", {}), values.get("loss"), []
+    for name, value in terms.items() if isinstance(terms, dict) else ():
+        if name in losses and isinstance(term := as_term(value), dict):
+            wrong += mistakes(arguments_section(losses[name]), term, prefix=f"loss.{name}")
+    return wrong
