@@ -22,7 +22,7 @@ SHARED_VARIABLE = "HLORANK_SHARED"
 
 # Files that one package writes and others read.
 SPEC = "spec.json"
-"""How a folder of features, segments or a model was made; written last, so that its folder is complete."""
+"""Specification of a folder of features, segments or a model; written last, so that a folder with it is complete."""
 METRICS = "metrics.json"
 """Figures of a stage's output, which DVC shows."""
 WEIGHTS = "weights.safetensors"

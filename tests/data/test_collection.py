@@ -101,24 +101,24 @@ def members_of(arrays: Arrays) -> dict[str, bytes]:
 def assert_holds(measured: MeasuredGraph, arrays: Arrays) -> None:
     """Assert that a graph that was read equals the raw arrays, in the schema's dtypes."""
     graph, configurations = measured.graph, measured.configurations
-    held: Arrays = {
+    found: Arrays = {
         "node_feat": graph.node_feat,
         "node_opcode": graph.node_opcode,
         "edge_index": graph.edge_index,
         "config_runtime": measured.measurements.runtime,
     }
     if isinstance(configurations, LayoutConfigurations):
-        held["node_splits"] = graph.node_splits[None]
-        held["node_config_ids"] = configurations.node_ids
-        held["node_config_feat"] = configurations.values().astype(np.float32)
+        found["node_splits"] = graph.node_splits[None]
+        found["node_config_ids"] = configurations.node_ids
+        found["node_config_feat"] = configurations.values().astype(np.float32)
     else:
         assert measured.measurements.normalizer is not None
-        held["config_feat"] = configurations.feat
-        held["config_runtime_normalizers"] = measured.measurements.normalizer
-    assert held.keys() == arrays.keys()
+        found["config_feat"] = configurations.feat
+        found["config_runtime_normalizers"] = measured.measurements.normalizer
+    assert found.keys() == arrays.keys()
     for key, array in arrays.items():
-        assert held[key].dtype == array.dtype
-        np.testing.assert_array_equal(held[key], array, strict=True)
+        assert found[key].dtype == array.dtype
+        np.testing.assert_array_equal(found[key], array, strict=True)
 
 
 def real_files(shared_data: Path) -> list[tuple[Path, Kind]]:

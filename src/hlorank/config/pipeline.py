@@ -21,7 +21,7 @@ class Training(Section):
 
 
 class PipelineConfig(Section):
-    """What `dvc repro` runs: collections as paths, and the methods of each kind of collection."""
+    """Collections that `dvc repro` runs, as paths, and the methods of each kind of collection."""
 
     layout: list[Address]
     """Layout collections."""

@@ -38,7 +38,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _check_boolean(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse true and false where a number is expected; Python's bool is an int."""
+        """Refuse true and false where a number is expected: Python's bool is an int."""
         kind = cls.model_fields[str(info.field_name)].annotation
         kinds = {kind, *get_args(kind)}
         if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
@@ -79,7 +79,7 @@ def registered(extension_point: str, *further: str) -> AfterValidator:
 
     Args:
         extension_point: its name in the registries, which are the validation context. Without them every name passes,
-            and the component that looks the name up refuses it.
+            and the component that uses the name refuses it.
         further: other names that are allowed.
     """
 

@@ -37,7 +37,7 @@ EXTENSION_POINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def registries(*extension_points: str) -> Registries:
-    """Return extension points by name, each a mapping of what it has by name."""
+    """Return extension points by name, each a mapping of names to its entries."""
     found: dict[str, dict[str, Any]] = {point: {} for point in extension_points}
     for point in extension_points:
         for place in EXTENSION_POINTS[point]:
