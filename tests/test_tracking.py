@@ -49,7 +49,7 @@ def test_a_new_run(tracking: TrackingConfig, tmp_path: Path) -> None:
     assert (tmp_path / "mlflow.db").is_file()
 
 
-def test_a_run_goes_on(tracking: TrackingConfig) -> None:
+def test_a_run_is_resumed(tracking: TrackingConfig) -> None:
     import mlflow
 
     with open_run(tracking, "first", {"a": "1"}) as (first, _):
@@ -62,7 +62,7 @@ def test_a_run_goes_on(tracking: TrackingConfig) -> None:
     assert run.info.status == "FINISHED"
 
 
-def test_a_run_goes_on_in_its_own_experiment(tracking: TrackingConfig) -> None:
+def test_a_run_is_resumed_in_its_own_experiment(tracking: TrackingConfig) -> None:
     with open_run(tracking, "first", {}) as (first, _):
         pass
     other = tracking.model_copy(update={"experiment": "other"})
@@ -105,7 +105,7 @@ def test_the_commit_of_the_current_folder(
     assert run.data.tags["mlflow.source.git.commit"] == head
 
 
-def test_the_variable_has_the_last_word(
+def test_the_variable_overrides_the_configuration(
     tracking: TrackingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copy(tmp_path / "mlflow.db", tmp_path / "other.db")
@@ -129,7 +129,7 @@ def test_each_configuration_has_its_own_store(tracking: TrackingConfig, tmp_path
     assert [run.info.run_name for run in runs(other)] == ["second"]
 
 
-def test_only_a_local_store_is_told_where_artifacts_go(
+def test_only_a_local_store_gets_an_artifact_location(
     tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mlflow

@@ -84,7 +84,7 @@ def table(client: MlflowClient, parent: Any) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_every_launcher(name: str, start: Start, client: MlflowClient) -> None:
-    """Jobs find their sweep, what fails is told and stops no other, and what has finished is not done again."""
+    """Jobs find their sweep, failures are reported and stop no other job, and finished jobs are not repeated."""
     arguments = [*launcher(name), "sweep.name=one"]
     process = start("method=gst,unknown", "seed=0,1", *arguments)
     _, errors = process.communicate()
@@ -143,7 +143,7 @@ def test_a_search_prunes_and_goes_on(name: str, start: Start, client: MlflowClie
 
 @pytest.mark.parametrize("search", [False, True])
 def test_a_killed_sweep_goes_on(search: bool, start: Start, client: MlflowClient, config: Config) -> None:
-    """Killed in the middle of its second training, which then goes on from its checkpoint."""
+    """A killed sweep resumes its second training from its checkpoint."""
     arguments = ["sweep.name=k", "trainer.max_epochs=40", "trainer.steps_per_epoch=8", "trainer.patience=40"]
     if search:
         arguments += ["hparams_search=random", "hydra.sweeper.n_trials=3", "model.width=8", "model.blocks=1"]
@@ -186,7 +186,7 @@ def test_a_killed_sweep_goes_on(search: bool, start: Start, client: MlflowClient
 
 @pytest.mark.parametrize("name", ["joblib", "submitit_local"])
 def test_a_killed_process_takes_no_other_job_with_it(name: str, start: Start, client: MlflowClient) -> None:
-    """Its training is tried once more, and goes on from its checkpoint."""
+    """The training is launched again, and resumes from its checkpoint."""
     process = start("seed=0,1,2", *launcher(name), "trainer.max_epochs=20", "trainer.steps_per_epoch=8")
     deadline = time.monotonic() + 300
     while not (running := [run for run in begun(client) if "train/loss" in run.data.metrics]):

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, float]:
     """Score every configuration of every graph, write the tables, and log them into the model's MLflow run.
 
-    A model whose run is not in the store, such as one from a DVC remote, gets a new run, with a tag that says so.
+    A model whose run is not in the store, such as one from a DVC remote, gets a new run, tagged `evaluated elsewhere`.
 
     Args:
         config: the whole configuration.

@@ -1,4 +1,4 @@
-"""The report as readers see it, in a browser."""
+"""The report in a browser."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ RANDOM = Collection.parse("layout:cpu:random")
 
 @pytest.fixture(scope="module")
 def _written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder and its report, as small as they may be, and no MLflow run."""
+    """Write a minimal model folder and its report, without an MLflow run."""
     root = tmp_path_factory.mktemp("written")
     model, report = (root / kind / "layout/cpu/random/gst" for kind in ("models", "reports"))
     write_json(model / "spec.json", {"collection": "layout:cpu:random", "method": "gst", "data": "d" * 16})
@@ -75,7 +75,7 @@ def test_a_job_of_a_sweep_keeps_its_model_in_a_folder_of_its_own(written: Path) 
     assert (run.place, run.collection, len(run.history), run.per_graph) == ("multirun/0", RANDOM, 1, [])
 
 
-def test_names_that_stand_for_nothing(written: Path) -> None:
+def test_unknown_names_are_refused(written: Path) -> None:
     (written / "empty").mkdir()
     with pytest.raises(ConfigError, match="empty: no model and no report there"):
         find_runs(["empty"])
@@ -101,7 +101,7 @@ def test_a_damaged_table_is_named(written: Path, table: str | None, complaint: s
 
 
 def tiny(settings: Settings, folder: Path, **values: Any) -> tuple[Config, Path]:
-    """A baseline that trains and evaluates in no time."""
+    """Train and evaluate a baseline that takes no time."""
     config = settings(method="random", **values)
     model = folder / "models/layout/synthetic/random/random"
     train_baseline(config, model)
@@ -131,7 +131,9 @@ def test_a_run_is_read_from_its_folder_and_from_mlflow(
         find_runs(["e" * 32])
 
 
-def test_a_sweep_stands_for_its_children(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_is_replaced_by_its_children(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mlflow.tracking import MlflowClient
 
     config = settings()

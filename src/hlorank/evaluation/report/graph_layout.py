@@ -36,7 +36,7 @@ def depths(nodes: int, edges: Int64) -> Int64:
 
     Args:
         nodes: number of nodes.
-        edges: (edges, 2) int64; [u, v] says that u consumes the output of v; u > v.
+        edges: (edges, 2) int64; [u, v]: u consumes the output of v; u > v.
 
     Returns:
         (nodes,) int64, from 0.
@@ -110,7 +110,7 @@ def layout(nodes: int, edges: Int64) -> tuple[Int64, Int64, Int64]:
 
     Args:
         nodes: number of nodes, at least 1.
-        edges: (edges, 2) int64; [u, v] says that u consumes the output of v; u > v.
+        edges: (edges, 2) int64; [u, v]: u consumes the output of v; u > v.
 
     Returns:
         x, y and the block of each node, (nodes,) int64 each. Blocks are numbered in reading order.

@@ -15,7 +15,7 @@ from hlorank.evaluation.report.drawing import MAX_NODES, Drawing, StoredGraphs, 
 from hlorank.evaluation.report.groups import Cost, Group, Score, cost, group_runs, scores
 from hlorank.evaluation.report.runs import Row, Run
 
-# Bounds of the whole report; it says if it omits rows.
+# Bounds of the whole report, which names the number of omitted rows.
 _MAX_ROWS, _MAX_POINTS = 2_000, 8_000
 # The repeat ceiling has a column next to the noise ceiling; Kaggle's score of layouts is Kendall tau.
 _NO_COLUMN: Mapping[Kind, set[str]] = {"layout": {"repeat_ceiling", "kaggle"}, "tile": {"repeat_ceiling"}}
