@@ -1,4 +1,4 @@
-"""A small driver of headless Chromium, over the pipe of the DevTools protocol."""
+"""Small driver of headless Chromium, over the pipe of the DevTools protocol."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ DESKTOP, PHONE = (1280, 900), (390, 844)
 
 
 def chromium() -> str | None:
-    """The path of the browser, None where there is none."""
+    """Return the path of the browser, None if it is not installed."""
     return next((path for path in map(shutil.which, PROGRAMS) if path is not None), None)
 
 
 class Browser:
-    """One page of a headless Chromium with a fresh profile.
+    """Page of a headless Chromium with a fresh profile.
 
     Attributes:
         requests: addresses that the page asked for since `open`, data: and blob: ones left out.
@@ -85,7 +85,7 @@ class Browser:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command of the protocol, and its result.
+        """Send one command of the protocol, and return its result.
 
         Raises:
             RuntimeError: the browser refuses it.
@@ -133,7 +133,7 @@ class Browser:
                 (self.warnings if about["entry"]["level"] == "warning" else self.errors).append(said)
 
     def look(self, size: tuple[int, int] = DESKTOP, dark: bool = False, media: str = "screen") -> None:
-        """How the page is looked at: size of the window in CSS pixels, colour scheme, on screen or printed."""
+        """Set the size of the window in CSS pixels, the colour scheme, and the medium, screen or print."""
         width, height = size
         phone = width < 600
         metrics = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
@@ -142,7 +142,7 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
     def open(self, url: str | Path) -> None:
-        """Opens a page, or a file, and waits until it has loaded.
+        """Open a page, or a file, and wait until it has loaded.
 
         Raises:
             RuntimeError: there is none.
@@ -155,7 +155,7 @@ class Browser:
         self.wait_for("document.readyState === 'complete'")
 
     def ask(self, expression: str) -> Any:
-        """The value of a JavaScript expression, awaited where it is a promise.
+        """Return the value of a JavaScript expression, awaited if it is a promise.
 
         Raises:
             RuntimeError: it throws.
@@ -166,7 +166,7 @@ class Browser:
         return answer["result"].get("value")
 
     def wait_for(self, condition: str, seconds: float = 60) -> None:
-        """Waits until an expression is true.
+        """Wait until an expression is true.
 
         Raises:
             TimeoutError: it stays false.
@@ -178,13 +178,13 @@ class Browser:
             time.sleep(0.1)
 
     def press(self, key: str) -> None:
-        """Presses a key, such as Enter or Tab."""
+        """Press a key, such as Enter or Tab."""
         codes = {"Enter": 13, "Tab": 9, " ": 32}
         text = {"Enter": "\r", " ": " "}.get(key, "")
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=codes[key], text=text)
 
     def screenshot(self, path: Path, whole: bool = False) -> None:
-        """Writes a PNG of what is visible, or of the whole page."""
+        """Write a PNG of what is visible, or of the whole page."""
         answer = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(answer["data"]))
