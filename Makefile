@@ -35,11 +35,12 @@ coverage: $(READY) ## Run the same tests and show the lines that they miss (half
 test-slow: $(READY) ## Run what is too long for test: browser, servers, long trainings
 	python -m pytest -m slow
 
+# Old versions of packages use deprecated parts of each other.
 lower-bounds: ## Run part of the tests with the lowest versions that pyproject.toml allows, in .venv-lower
 	$(PYTHON) -m venv .venv-lower
 	$(PYTHON) scripts/lower_bounds.py > .venv-lower/constraints.txt
 	.venv-lower/bin/python -m pip install --quiet -c .venv-lower/constraints.txt -e '.[dev,sweep]'
-	.venv-lower/bin/python -m pytest -n 2 tests/config tests/data tests/featurize tests/partition tests/models tests/training
+	.venv-lower/bin/python -m pytest -n 2 -W ignore::DeprecationWarning tests/config tests/data tests/featurize tests/partition tests/models tests/training
 
 lint: $(READY) ## Check format, lint, types and layers
 	ruff format --check

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hlorank.models import compression
 from hlorank.models.baselines.baseline import BASELINES
 from hlorank.training.gst.methods import METHODS
 from scripts.reference import keys
@@ -59,6 +62,14 @@ def test_every_method_is_documented() -> None:
     text = (ROOT / "docs/explanation/gst.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `(\w+)` \| (?:one segment|segments)", text, re.MULTILINE) == list(METHODS)
     assert re.findall(r"^\| `(\w+)` \| no segments", text, re.MULTILINE) == list(BASELINES)
+
+
+def test_the_example_of_colour_refinement_is_that_of_the_code() -> None:
+    text = (ROOT / "docs/explanation/gst.md").read_text(encoding="utf-8")
+    table = [[int(cell) for cell in row.split("|")] for row in re.findall(r"^\| \d, \w+ \|(.*)\|$", text, re.MULTILINE)]
+    text = compression.__doc__ or ""  # the colours before, after one and after two layers
+    arrays = re.findall(r"^array\((\[\[.*?\]\])\)", text, re.MULTILINE | re.DOTALL)
+    assert np.hstack([ast.literal_eval(array) for array in arrays]).tolist() == table
 
 
 def test_every_dependency_is_documented() -> None:
