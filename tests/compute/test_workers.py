@@ -18,7 +18,7 @@ from hlorank.files import DataError
 
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module that worker processes find by its name."""
+    """Import a module that worker processes can import by its name."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
     return importlib.import_module("worker_tasks")
 
@@ -33,7 +33,7 @@ def test_results_keep_their_order(tasks: ModuleType, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_all_bad_items_are_named_and_the_others_treated(tasks: ModuleType, count: int) -> None:
+def test_all_bad_items_are_named_and_the_others_finished(tasks: ModuleType, count: int) -> None:
     treated: list[int] = []
     with Workers(count) as workers, pytest.raises(DataError) as caught:
         treated.extend(workers.map(partial(tasks.even, file=Path("a.npz")), [0, 1, 2, 3, 4], "test"))

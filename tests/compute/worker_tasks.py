@@ -1,4 +1,4 @@
-"""Work for worker processes, which import it by name."""
+"""Functions for worker processes, which import them by name."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from hlorank.files import DataError
 
 
 def process_of(item: int) -> tuple[int, int]:
-    """The item and the process that treats it."""
+    """Return the item and the id of this process."""
     return item, os.getpid()
 
 
 def even(item: int, file: Path) -> int:
-    """The item, unless it is odd."""
+    """Return the item, or raise DataError if it is odd."""
     if item % 2:
         raise DataError("item", "an even number", item, file=file)
     return item
 
 
 def die_at_2(item: int) -> int:
-    """The item; 2 kills the process."""
+    """Return the item; 2 kills the process."""
     if item == 2:
         os._exit(3)
     return item

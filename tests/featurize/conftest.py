@@ -1,4 +1,4 @@
-"""Small graphs of both kinds."""
+"""Fixtures that make small graphs of both kinds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _graph(rng: np.random.Generator, nodes: int) -> Graph:
 
 @pytest.fixture(scope="session")
 def layout_graph() -> MakeGraph:
-    """Makes a layout graph; every third configuration repeats the first."""
+    """Make layout graphs; every third configuration repeats the first."""
 
     def make(name: str = "graph", seed: int = 0, nodes: int = 40, configurations: int = 12) -> MeasuredGraph:
         rng = np.random.default_rng(seed)
@@ -47,7 +47,7 @@ def layout_graph() -> MakeGraph:
 
 @pytest.fixture(scope="session")
 def tile_graph() -> MakeGraph:
-    """Makes a tile kernel; configurations 0 and 1 have equal features."""
+    """Make tile kernels; configurations 0 and 1 have equal features."""
 
     def make(name: str = "kernel", seed: int = 0, nodes: int = 6, configurations: int = 9) -> MeasuredGraph:
         rng = np.random.default_rng(seed)

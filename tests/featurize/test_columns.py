@@ -1,4 +1,4 @@
-"""The numeric columns of nodes, and the extra ones."""
+"""Numeric columns of nodes, and the extra columns."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def graph_of(*edges: tuple[int, int], nodes: int) -> Graph:
     )
 
 
-def plain_walks(graph: Graph, steps: int) -> NDArray[np.float64]:
-    """Dense powers of the transition matrix."""
+def reference_walks(graph: Graph, steps: int) -> NDArray[np.float64]:
+    """Compute return probabilities as dense powers of the transition matrix."""
     adjacency = np.zeros((graph.nodes, graph.nodes))
     for u, v in graph.edge_index:
         adjacency[u, v] = adjacency[v, u] = 1
@@ -46,7 +46,7 @@ def plain_walks(graph: Graph, steps: int) -> NDArray[np.float64]:
     return np.stack([np.diag(np.linalg.matrix_power(transition, k)) for k in range(1, steps + 1)], axis=1)
 
 
-def test_the_probability_of_being_back() -> None:
+def test_return_probabilities_of_small_graphs() -> None:
     star = graph_of((1, 0), (2, 0), (3, 0), nodes=5)  # three leaves around node 0, and a node without edges
     third = [0, 1 / 3, 0, 1 / 3]
     expected = np.array([[0, 1, 0, 1], third, third, third, [0] * 4])
@@ -58,13 +58,13 @@ def test_the_probability_of_being_back() -> None:
 @pytest.mark.parametrize("steps", [1, 2, 5, 8])
 @pytest.mark.parametrize("entries", [1, 100, 2**22])
 @pytest.mark.parametrize("filled", [0.0, 0.3, 1.0])
-def test_blocks_of_walks_equal_the_plain_form(
+def test_blocks_of_walks_equal_dense_powers(
     steps: int, entries: int, filled: float, layout_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = layout_graph(seed=3).graph
     monkeypatch.setattr(columns, "_BLOCK_ENTRIES", entries)
     monkeypatch.setattr(columns, "_FILLED", filled)
-    np.testing.assert_allclose(return_probabilities(graph, steps), plain_walks(graph, steps), atol=1e-15)
+    np.testing.assert_allclose(return_probabilities(graph, steps), reference_walks(graph, steps), atol=1e-15)
 
 
 def test_without_options_the_columns_are_the_raw_ones(layout_graph: MakeGraph) -> None:
@@ -99,7 +99,7 @@ def test_extra_columns_are_named_scaled_and_appended(layout_graph: MakeGraph) ->
     np.testing.assert_allclose(features.node_feat[:, kept:].std(axis=0), 1, atol=1e-6)
 
 
-def test_walks_leave_what_pruning_keeps(layout_graph: MakeGraph) -> None:
+def test_walks_leave_the_nodes_that_pruning_keeps(layout_graph: MakeGraph) -> None:
     measured = layout_graph(seed=1)
     options = featurize_options(prune_hops=0, walk_steps=4)
     configurations: object = measured.configurations

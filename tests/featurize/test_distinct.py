@@ -61,7 +61,7 @@ def test_memory_is_linear_in_the_distinct_rows() -> None:
 
 
 @pytest.mark.parametrize(("block_bytes", "widths"), [(1, [1] * 5), (24, [2, 2, 1]), (10**9, [5])])
-def test_columns_come_in_blocks(block_bytes: int, widths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_are_read_in_blocks(block_bytes: int, widths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hlorank.featurize.distinct._BLOCK_BYTES", block_bytes)
     array = np.arange(30, dtype=np.uint16).reshape(6, 5)
     parts, blocks = zip(*column_blocks(array), strict=True)

@@ -1,4 +1,4 @@
-"""The specification of features."""
+"""Specification of features."""
 
 from __future__ import annotations
 

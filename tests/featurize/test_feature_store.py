@@ -29,7 +29,7 @@ def featurized(address: str, measured: MeasuredGraph) -> GraphFeatures:
 
 
 @pytest.mark.parametrize("name", ["unet_3d.4x4.bf16", ".hidden", "..", ".", "a/../../b", "späte: 50 %", "x" * 250])
-def test_any_name_gives_a_folder_of_its_own(tmp_path: Path, name: str) -> None:
+def test_any_name_gives_a_separate_folder(tmp_path: Path, name: str) -> None:
     folder = graph_folder(tmp_path, "train", name)
     assert folder.resolve().parent == tmp_path / "graphs" / "train"
     assert not folder.name.startswith(".")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import grimp
 import numpy as np
 import pytest
 
@@ -19,7 +20,7 @@ from hlorank.data.collection import Collection, graph_files, read_graph, sidecar
 from hlorank.data.graph import MeasuredGraph
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.featurize.featurize_collection import featurize_collection
+from hlorank.featurize.featurize_collection import CODE, featurize_collection
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.reduce import reduction
 from hlorank.files import DataError, read_json, sha256_file
@@ -37,7 +38,7 @@ CONFIG = featurize_config()
 
 @pytest.fixture
 def raw(tmp_path: Path, layout_graph: MakeGraph, tile_graph: MakeGraph) -> Path:
-    """A layout and a tile collection, of three train graphs, a valid and a test graph each."""
+    """Write a layout and a tile collection, each with three train graphs, a valid graph and a test graph."""
     root = tmp_path / "raw"
     for collection, make in ((LAYOUT, layout_graph), (TILE, tile_graph)):
         for seed, place in enumerate(["train/a.4x4", "train/b", "train/same", "valid/c", "test/..d"]):
@@ -65,7 +66,7 @@ def assert_equal(left: GraphFeatures, right: GraphFeatures) -> None:
 
 
 @pytest.mark.parametrize("collection", [LAYOUT, TILE])
-def test_the_store_holds_what_featurize_graph_makes(tmp_path: Path, raw: Path, collection: Collection) -> None:
+def test_the_store_has_the_features_of_featurize_graph(tmp_path: Path, raw: Path, collection: Collection) -> None:
     featurize_collection(raw, collection, CONFIG, tmp_path / "out")
     store = FeatureStore(tmp_path / "out")
     assert store.graphs("train") == ["a.4x4", "b", "same"]
@@ -131,6 +132,16 @@ def test_code_that_changed_featurizes_graphs_again(tmp_path: Path, raw: Path, mo
     assert FeatureStore(output).fingerprint == fingerprint, "models that were trained remain of use"
 
 
+def test_the_key_of_features_covers_all_code_that_makes_them() -> None:
+    graph = grimp.build_graph("hlorank", cache_dir=None)
+    modules = {
+        module for one in (featurize_graph, read_graph) for module in graph.find_upstream_modules(one.__module__)
+    }
+    packages = {".".join(module.split(".")[:2]) for module in modules}
+    # The configuration is in the specification, and files.py only stores arrays.
+    assert packages - {"hlorank.config", "hlorank.files"} == set(CODE)
+
+
 def test_another_option_featurizes_all_graphs_again(tmp_path: Path, raw: Path) -> None:
     output = tmp_path / "out"
     featurize_collection(raw, LAYOUT, CONFIG, output)
@@ -153,7 +164,7 @@ def test_the_split_half_tau_of_a_sidecar_is_kept(tmp_path: Path, raw: Path) -> N
     assert before.fingerprint != after.fingerprint
 
 
-def test_pruning_leaves_tiles_alone(tmp_path: Path, raw: Path) -> None:
+def test_pruning_does_not_change_tiles(tmp_path: Path, raw: Path) -> None:
     featurize_collection(raw, TILE, CONFIG.model_copy(update={"prune_hops": 0}), tmp_path / "out")
     assert FeatureStore(tmp_path / "out").open("train", "b").nodes == 6
 
@@ -215,7 +226,7 @@ def test_an_empty_train_split_is_an_error(tmp_path: Path, raw: Path) -> None:
         featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
 
 
-def test_a_graph_that_is_not_there(tmp_path: Path, raw: Path) -> None:
+def test_an_unknown_graph_is_an_error(tmp_path: Path, raw: Path) -> None:
     featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
     with pytest.raises(DataError, match=r"valid: expected one of the graphs \['c'\], found b"):
         FeatureStore(tmp_path / "out").open("valid", "b")
@@ -257,7 +268,7 @@ def test_metrics(tmp_path: Path, raw: Path) -> None:
     assert metrics["bytes_per_configuration"] < metrics["raw_bytes_per_configuration"]
 
 
-def test_metrics_tell_how_far_graphs_shrink(tmp_path: Path, raw: Path) -> None:
+def test_metrics_count_the_nodes_of_reduced_graphs(tmp_path: Path, raw: Path) -> None:
     config = CONFIG.model_copy(update={"prune_hops": 0, "prune_paths": True, "virtual_nodes": True})
     featurize_collection(raw, LAYOUT, config, tmp_path / "out")
     store, metrics = FeatureStore(tmp_path / "out"), read_json(tmp_path / "out/metrics.json")
@@ -299,7 +310,7 @@ def test_real_collections(tmp_path: Path, shared_data: Path, caplog: pytest.LogC
 
 
 def chain(nodes: int, size: int) -> Program:
-    """A program of that many nodes with operands of that size."""
+    """Make a program of `nodes` nodes whose operands have sizes that grow with `size`."""
     module = HloModuleProto(name="chain")
     one = module.computations.add(name="main", id=1, root_id=nodes)
     for i in range(1, nodes + 1):

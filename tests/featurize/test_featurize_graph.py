@@ -33,7 +33,7 @@ def fitted(
 
 
 def raw_nodes(*nodes: tuple[list[int], list[int]]) -> np.ndarray:
-    """Node features with these dimensions and this minor_to_major."""
+    """Make node features with the given dimensions and minor_to_major."""
     feat = np.zeros((len(nodes), 140), dtype=np.float32)
     for row, (dims, layout) in zip(feat, nodes, strict=True):
         row[21 : 21 + min(len(dims), 6)] = dims[:6]
@@ -54,7 +54,7 @@ def raw_nodes(*nodes: tuple[list[int], list[int]]) -> np.ndarray:
         ([5, 7], [0, 0], []),  # not captured
         ([5, 7, 9], [1, 0, 0], []),  # no permutation
         ([5], [1], []),
-        ([5, 0], [1, 0], [1, 0]),  # empty tensors: a size of 0 looks like padding
+        ([5, 0], [1, 0], [1, 0]),  # empty tensors: a size of 0 cannot be distinguished from padding
         ([0, 5], [1, 0], [1, 0]),
         ([3, 0, 4], [2, 1, 0], [2, 1, 0]),
         ([5, 0], [0, 0], []),
@@ -69,7 +69,7 @@ def test_node_layout(dims: list[int], layout: list[int], expected: list[int]) ->
 
 
 def test_a_graph_without_layouts_has_none() -> None:
-    # Never 0, -1, ...: the layout of a vector looks like padding.
+    # Never 0, -1, ...: the layout of a vector cannot be distinguished from padding.
     assert (node_layout(raw_nodes(([5], []), ([5, 7], []), ([], []))) == -1).all()
 
 
@@ -89,7 +89,7 @@ def test_layout_features(layout_graph: MakeGraph) -> None:
     features = featurize_graph(measured, fitted("layout:xla:random", measured))
     parts = features.configurations
     assert isinstance(parts, LayoutFeatures)
-    # Every third repeats the first.
+    # Every third configuration repeats the first.
     assert features.row_of.tolist() == [0, 1, 2, 0, 3, 4, 0, 5, 6, 0, 7, 8]
     assert features.distinct == 9
     np.testing.assert_array_equal(parts.codebook[parts.codes][features.row_of], configurations.values())
@@ -125,7 +125,7 @@ def test_tile_features(tile_graph: MakeGraph) -> None:
     assert len(features.targets()[0]) == 9
 
 
-def test_tiles_that_differ_in_a_dropped_column_stay_apart(tile_graph: MakeGraph) -> None:
+def test_tiles_that_differ_in_a_dropped_column_remain_distinct(tile_graph: MakeGraph) -> None:
     train, other = tile_graph(), tile_graph(name="other")
     feat = np.zeros((3, 24), dtype=np.float32)
     feat[1, 20] = 4
@@ -149,16 +149,16 @@ def test_pruned_features(layout_graph: MakeGraph) -> None:
     pruned = featurize_graph(measured, fitted("layout:xla:random", measured, prune_hops=0))
     parts = pruned.configurations
     assert isinstance(parts, LayoutFeatures)
-    # Only the configurable nodes are left, and they keep their configurations.
+    # Only the configurable nodes remain, with their configurations.
     assert parts.node_ids.tolist() == list(range(len(configurations.node_ids)))
     np.testing.assert_array_equal(pruned.node_layout, whole.node_layout[configurations.node_ids])
     np.testing.assert_array_equal(parts.codebook[parts.codes][pruned.row_of], configurations.values())
     assert pruned.node_splits[-1] == pruned.nodes == len(pruned.node_feat) == len(configurations.node_ids)
-    # The statistics are those of the nodes that are left.
+    # Statistics are computed on the remaining nodes.
     np.testing.assert_allclose(pruned.node_feat.mean(axis=0), 0, atol=1e-5)
 
 
-def test_pruning_leaves_the_sizes_of_operands_that_are_gone(layout_graph: MakeGraph) -> None:
+def test_sizes_of_operands_that_are_pruned_remain(layout_graph: MakeGraph) -> None:
     measured = layout_graph(nodes=80)
     node_ids = measured.graph.edge_index[-1:, 0]
     values = np.full((12, 1, 18), -1)
@@ -184,7 +184,7 @@ def test_virtual_nodes(layout_graph: MakeGraph) -> None:
     features = featurize_graph(measured, spec)
     assert features.virtual_nodes == reduced.virtual.sum() > 0
 
-    # They have an opcode of their own, which is embedded like any other, and no layout.
+    # Virtual nodes have a separate opcode, which is embedded like any other, and no layout.
     assert spec.opcodes[-1] == VIRTUAL_OPCODE == 121
     np.testing.assert_array_equal(features.opcode == len(spec.opcodes), reduced.virtual)
     assert spec.opcode_embedding[-1].any()
@@ -212,7 +212,7 @@ def test_virtual_nodes(layout_graph: MakeGraph) -> None:
     np.testing.assert_array_equal(parts.codebook[parts.codes][features.row_of], configurations.values())
 
 
-def test_virtual_nodes_of_a_collection_that_had_none_are_unknown(layout_graph: MakeGraph) -> None:
+def test_virtual_nodes_are_unknown_if_train_had_none(layout_graph: MakeGraph) -> None:
     spec = fitted("layout:xla:random", layout_graph(nodes=8), prune_hops=9, virtual_nodes=True)
     assert spec.opcodes[-1] != VIRTUAL_OPCODE
     measured = layout_graph(seed=4, nodes=200)
@@ -223,7 +223,7 @@ def test_virtual_nodes_of_a_collection_that_had_none_are_unknown(layout_graph: M
     assert virtual.any()
 
 
-def test_rows_lie_in_one_piece(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:
+def test_rows_are_contiguous(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:
     for address, measured in (("layout:xla:random", layout_graph()), ("tile:xla", tile_graph())):
         features = featurize_graph(measured, fitted(address, measured))
         arrays = {**vars(features), **vars(features.configurations)}
@@ -265,7 +265,7 @@ def test_real_layouts(shared_data: Path, path: str, configurations: int, distinc
     assert isinstance(features.configurations, LayoutFeatures)
     assert len(features.configurations.codebook) == codebook
     assert features.configurations.codes.dtype == np.uint8
-    # Every dimension that a layout names has a size, so no operand is taken for the other one.
+    # Every dimension that a layout names has a size, so the operands are in the right order.
     named = features.configurations.codebook >= 0
     np.testing.assert_array_equal(features.configurations.sizes > 0, named)
     # Every tensor of rank 1 and more has a layout in the real files.

@@ -47,7 +47,7 @@ def test_the_embedding_has_a_row_for_unknown_opcodes(layout_graph: MakeGraph) ->
     assert spec.opcode_embedding[1:].any(axis=1).all()
 
 
-def test_layout_configurations_and_runtimes_play_no_role(layout_graph: MakeGraph) -> None:
+def test_layout_configurations_and_runtimes_do_not_matter(layout_graph: MakeGraph) -> None:
     measured, other = layout_graph(), layout_graph(seed=1, configurations=3)
     changed = replace(other, graph=measured.graph)
     one, two = (fit_spec(COLLECTION, OPTIONS, [sample(graph)]) for graph in (measured, changed))
@@ -55,7 +55,7 @@ def test_layout_configurations_and_runtimes_play_no_role(layout_graph: MakeGraph
     assert one.fingerprint != fit_spec(COLLECTION, OPTIONS, [sample(other)]).fingerprint
 
 
-def test_inputs_tell_what_it_was_fitted_on(layout_graph: MakeGraph) -> None:
+def test_inputs_identify_the_data_of_the_fit(layout_graph: MakeGraph) -> None:
     one, same, other = (
         fit_spec(COLLECTION, OPTIONS, [TrainSample.of(source, layout_graph(), OPTIONS)]) for source in "aab"
     )
@@ -69,7 +69,7 @@ def test_no_graph_is_an_error() -> None:
 
 
 def ppmi(counts: np.ndarray) -> np.ndarray:
-    """By the definition, entry by entry."""
+    """Compute positive pointwise mutual information by its definition, entry by entry."""
     contexts = np.hstack([counts, counts.T]).astype(float)
     total = contexts.sum()
     result = np.zeros_like(contexts)

@@ -1,4 +1,4 @@
-"""Which operand comes first: exact on small graphs, and against modules that know it."""
+"""Order of operands: exact on small graphs, and compared with modules that record it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Node = tuple[str, list[int], list[int]]
 
 
 def graph_of(*nodes: Node, columns: dict[int, float] | None = None) -> Graph:
-    """Nodes as (opcode, dimensions, operands); `columns` are further features of the last one."""
+    """Make a graph of nodes (opcode, dimensions, operands); `columns` are further features of the last node."""
     feat = np.zeros((len(nodes), 140), dtype=np.float32)
     for row, (_, dims, _) in zip(feat, nodes, strict=True):
         row[21 : 21 + len(dims)] = dims
@@ -35,14 +35,14 @@ def graph_of(*nodes: Node, columns: dict[int, float] | None = None) -> Graph:
 
 
 def pair(graph: Graph, first: int = 0, second: int = 0) -> list[int]:
-    """The operands of the last node, which have at least so many dimensions."""
+    """Return the operands of the last node, given the minimum numbers of their dimensions."""
     (result,) = operand_pairs(graph, np.array([graph.nodes - 1]), np.array([[first, second]]))
     found: list[int] = result.tolist()
     return found
 
 
 def product(first: list[int], second: list[int], output: list[int]) -> list[int]:
-    """The operands of a dot whose operands are nodes 0 and 1 of these shapes."""
+    """Return the operands of a dot of nodes 0 and 1, which have the given shapes."""
     return pair(graph_of(("parameter", first, []), ("parameter", second, []), ("dot", output, [0, 1])))
 
 
@@ -69,7 +69,7 @@ def test_products(first: list[int], second: list[int], output: list[int], expect
 
 @given(st.data())
 @settings(deadline=None, max_examples=60)
-def test_a_product_that_can_be_keeps_its_order(data: st.DataObject) -> None:
+def test_a_product_that_fits_keeps_its_order(data: st.DataObject) -> None:
     sizes = st.lists(st.integers(1, 3), max_size=2)
     batch, contracted, left, right = (data.draw(sizes) for _ in range(4))
 
@@ -93,7 +93,7 @@ CONVOLUTION = {93: 0, 94: 1, 95: 2, 96: 3, 99: 1, 100: 0, 101: 2, 102: 3, 105: 0
     ("image", "kernel", "output", "window", "columns"),
     [
         ([2, 3, 16, 16], [8, 3, 5, 5], [2, 8, 16, 16], [5, 5], {}),
-        ([4, 4, 16, 16], [4, 4, 1, 1], [4, 4, 16, 16], [1, 1], {}),  # only the window tells
+        ([4, 4, 16, 16], [4, 4, 1, 1], [4, 4, 16, 16], [1, 1], {}),  # only the window decides
         ([3, 3, 5, 5], [3, 3, 5, 5], [3, 3, 1, 1], [5, 5], {}),
         ([2, 6, 9, 9], [6, 1, 3, 3], [2, 6, 9, 9], [3, 3], {107: 6}),
         ([2, 6, 9, 9], [8, 6, 3, 3], [2, 8, 9, 9], [3, 3], {107: 0, 108: 0}),
@@ -117,7 +117,7 @@ def test_axes_out_of_range_are_no_error() -> None:
         assert pair(graph) == [0, 1]
 
 
-def test_layouts_decide_where_shapes_leave_both_orders() -> None:
+def test_layouts_decide_if_shapes_allow_both_orders() -> None:
     graph = graph_of(("parameter", [2, 7], []), ("parameter", [7], []), ("dot", [2], [0, 1]))
     assert pair(graph) == pair(graph, 1, 1) == pair(graph, 2, 1) == [0, 1]
     # A layout of the second operand names a second dimension.
@@ -126,7 +126,7 @@ def test_layouts_decide_where_shapes_leave_both_orders() -> None:
     assert pair(graph, 2, 2) == [0, 1]
 
 
-def test_nodes_of_other_numbers_of_operands() -> None:
+def test_nodes_with_one_or_three_operands() -> None:
     parameter: Node = ("parameter", [4, 4], [])
     assert pair(graph_of(parameter, ("dot", [4, 4], [0, 0]))) == [0, 0]
     assert pair(graph_of(parameter, ("reshape", [16], [0]))) == [0, 0]
@@ -134,7 +134,7 @@ def test_nodes_of_other_numbers_of_operands() -> None:
     assert pair(graph_of(parameter, parameter, parameter, ("dot", [4, 4], [0, 1, 2]))) == [0, 1]
 
 
-def test_the_order_of_edges_plays_no_role(layout_graph: Callable[..., MeasuredGraph]) -> None:
+def test_the_order_of_edges_does_not_matter(layout_graph: Callable[..., MeasuredGraph]) -> None:
     graph, node_ids = layout_graph(nodes=200).graph, np.flatnonzero(np.arange(200) % 3 > 0)
     dims = np.random.default_rng(0).integers(0, 5, (len(node_ids), 2))
     expected = operand_pairs(graph, node_ids, dims)
@@ -148,10 +148,10 @@ def test_the_order_of_edges_plays_no_role(layout_graph: Callable[..., MeasuredGr
 
 
 def right_shapes(measured: MeasuredGraph, program: Program) -> tuple[int, int, int]:
-    """Of the configurable nodes: those whose operands have the right shapes, all, and those with two operands."""
+    """Count configurable nodes: those whose operands have the right shapes, all, and those with two operands."""
     assert isinstance(measured.configurations, LayoutConfigurations)
     node_ids, dims = measured.configurations.node_ids, measured.graph.node_feat[:, 21:27]
-    # No help from the layouts.
+    # Without layouts, which would help.
     pairs = operand_pairs(measured.graph, node_ids, np.zeros((len(node_ids), 2), np.int64))
     true = np.array([(2 * program.operands[node])[:2] for node in node_ids])
     right = (dims[pairs] == dims[true]).all(axis=(1, 2))
@@ -196,7 +196,7 @@ def test_convolutions_of_jax_and_their_gradients() -> None:
     [("mlp.b64.train", (43, 44, 11)), ("resnet.nhwc.b4.train", (41, 41, 20))],
 )
 def test_programs_of_the_zoo(name: str, expected: tuple[int, int, int]) -> None:
-    """The one wrong pair is that of a gradient, [512, 64] by [64, 512], whose shapes fit in both orders."""
+    """The only wrong pair is in a gradient, [512, 64] by [64, 512], whose shapes fit in both orders."""
     pytest.importorskip("jax", reason="needs jax (extra collect)")
     from hlorank_collect.layouts.compiled_layouts import captured
     from hlorank_collect.zoo import program_named

@@ -22,16 +22,16 @@ def graph_of(nodes: int, edges: list[tuple[int, int]]) -> Graph:
 
 
 @st.composite
-def programs(draw: st.DrawFn, most: int = 30) -> tuple[Graph, Int64]:
-    """A graph with edges in any order, also repeated ones, and some of its nodes."""
-    nodes = draw(st.integers(1, most))
+def programs(draw: st.DrawFn, max_nodes: int = 30) -> tuple[Graph, Int64]:
+    """Draw a graph with edges in any order, also repeated ones, and some of its nodes."""
+    nodes = draw(st.integers(1, max_nodes))
     pairs = st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1)).filter(lambda pair: pair[0] != pair[1])
     edges = draw(st.lists(pairs, max_size=2 * nodes)) if nodes > 1 else []
     sources = draw(st.sets(st.integers(0, nodes - 1), min_size=1, max_size=5))
     return graph_of(nodes, [(max(pair), min(pair)) for pair in edges]), np.array(sorted(sources))
 
 
-def plain_distances(graph: Graph, sources: Int64) -> list[int]:
+def reference_distances(graph: Graph, sources: Int64) -> list[int]:
     distance = dict.fromkeys(sources.tolist(), 0)
     front = list(distance)
     for node in front:
@@ -44,7 +44,7 @@ def plain_distances(graph: Graph, sources: Int64) -> list[int]:
 
 
 def components(graph: Graph, nodes: Int64) -> Int64:
-    """The connected component of each of these nodes, over edges among them."""
+    """Return the connected component of each of the given nodes, over edges between them."""
     inside = np.isin(graph.edge_index, nodes).all(axis=1)
     ends = np.searchsorted(nodes, graph.edge_index[inside])
     adjacency = csr_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(len(nodes), len(nodes)))
@@ -61,7 +61,7 @@ def paths(graph: Graph, sources: Int64) -> Int64:
 def test_distances(program: tuple[Graph, Int64]) -> None:
     graph, sources = program
     for some in (sources, sources[:0]):
-        assert distances(graph.edge_index, graph.nodes, some).tolist() == plain_distances(graph, some)
+        assert distances(graph.edge_index, graph.nodes, some).tolist() == reference_distances(graph, some)
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_distances(program: tuple[Graph, Int64]) -> None:
         ([0, 4, 10, 12], [0, 1, 4, 10, 11, 12]),
     ],
 )
-def test_by_hand(sources: list[int], expected: list[int]) -> None:
+def test_small_graph_by_hand(sources: list[int], expected: list[int]) -> None:
     # 0, 2, 3 and 4 around 1; 9 beyond 5; a detour 3-6-5 and 4-5; 6-7-8-9; and a chain 10-11-12 apart.
     edges = [(1, 0), (2, 1), (3, 1), (4, 1), (5, 4), (6, 3), (6, 5), (7, 6), (8, 7), (9, 5), (9, 8), (11, 10), (12, 11)]
     found = paths(graph_of(13, edges), np.array(sources))
     assert found.tolist() == expected
 
 
-def test_among_equal_ways_the_smaller_numbers_win() -> None:
+def test_ties_are_resolved_by_the_smaller_numbers() -> None:
     square = graph_of(4, [(3, 2), (3, 1), (2, 0), (1, 0)])  # 0-1-3 and 0-2-3, edges of 2 first
     assert paths(square, np.array([0, 3])).tolist() == [0, 2, 3]
     longer = graph_of(6, [(5, 4), (5, 3), (4, 2), (3, 1), (2, 0), (1, 0)])
@@ -95,7 +95,7 @@ def test_among_equal_ways_the_smaller_numbers_win() -> None:
 
 @given(programs())
 @settings(deadline=None, max_examples=100)
-def test_sources_stay_connected_and_the_tree_is_its_own(program: tuple[Graph, Int64]) -> None:
+def test_sources_remain_connected_and_the_tree_of_a_tree_is_the_tree(program: tuple[Graph, Int64]) -> None:
     graph, sources = program
     found = paths(graph, sources)
     assert set(sources) <= set(found)
@@ -108,7 +108,7 @@ def test_sources_stay_connected_and_the_tree_is_its_own(program: tuple[Graph, In
     assert len(paths(again, np.searchsorted(found, sources))) == len(found)
 
 
-@given(programs(most=9))
+@given(programs(max_nodes=9))
 @settings(deadline=None, max_examples=100)
 def test_at_most_twice_the_edges_of_the_smallest_tree(program: tuple[Graph, Int64]) -> None:
     graph, sources = program

@@ -26,14 +26,14 @@ PATHS = PLAIN.model_copy(update={"prune_paths": True})
 
 
 def layouts(graph: Graph, node_ids: list[int] | Int64) -> MeasuredGraph:
-    """The graph with one configuration of these nodes."""
+    """Return the graph with one configuration of the given nodes."""
     values = np.full((1, len(node_ids), 18), -1)
     parts = LayoutConfigurations.from_chunks(np.array(node_ids, dtype=np.int64), [values])
     return MeasuredGraph("graph", graph, parts, Measurements(np.array([1000])))
 
 
 def graph_of(nodes: int, edges: list[tuple[int, int]], splits: list[int]) -> Graph:
-    """A graph whose first feature is the node's number plus 1."""
+    """Make a graph whose first feature is the number of the node plus 1."""
     feat = np.zeros((nodes, 140), dtype=np.float32)
     feat[:, 0] = np.arange(1, nodes + 1)
     rows = np.array(edges, dtype=np.int64).reshape(-1, 2)
@@ -41,12 +41,12 @@ def graph_of(nodes: int, edges: list[tuple[int, int]], splits: list[int]) -> Gra
 
 
 def chain(nodes: int) -> Graph:
-    """Each node consumes the one before; two blocks of equal size."""
+    """Make a chain in which each node consumes the previous one, in two blocks of equal size."""
     return graph_of(nodes, [(node, node - 1) for node in range(1, nodes)], [0, nodes // 2, nodes])
 
 
 def again(graph: Graph, reduced: Reduction) -> Graph:
-    """The reduced graph as a graph to reduce."""
+    """Return the reduced graph as a graph that can be reduced."""
     opcode = np.where(reduced.virtual, 0, reduced.opcode).astype(np.uint8)
     return Graph(reduced.sums(graph.node_feat), opcode, reduced.edge_index, reduced.node_splits)
 
@@ -69,7 +69,7 @@ options_that_reduce = st.builds(
 )
 
 
-def test_the_rest_of_a_chain_vanishes() -> None:
+def test_other_nodes_of_a_chain_are_left_out() -> None:
     reduced = reduction(layouts(chain(10), [7]), PLAIN.model_copy(update={"prune_hops": 2}))
     assert reduced.first.tolist() == [5, 6, 7, 8, 9]
     assert reduced.node_of.tolist() == [-1] * 5 + [0, 1, 2, 3, 4]
@@ -79,9 +79,9 @@ def test_the_rest_of_a_chain_vanishes() -> None:
     assert reduced.node_splits.tolist() == [0, 5]  # the first block is empty and vanishes
 
 
-def test_the_rest_of_a_chain_becomes_virtual_nodes() -> None:
+def test_other_nodes_of_a_chain_become_virtual_nodes() -> None:
     reduced = reduction(layouts(chain(10), [7]), ONE.model_copy(update={"virtual_nodes": True}))
-    # 0 to 4 end with their block; 5 and 9 are alone and stay what they are.
+    # 0 to 4 end with their block; 5 and 9 are alone and unchanged.
     assert reduced.first.tolist() == [0, 5, 6, 7, 8, 9]
     assert reduced.merged.tolist() == [5, 1, 1, 1, 1, 1]
     assert reduced.node_of.tolist() == [0] * 5 + [1, 2, 3, 4, 5]
@@ -96,12 +96,12 @@ def test_edges_of_merged_nodes_by_hand() -> None:
     measured = layouts(graph_of(8, edges, [0, 8]), [3])
     assert reduction(measured, ONE).edge_index.tolist() == [[1, 0], [2, 1]]
     reduced = reduction(measured, ONE.model_copy(update={"virtual_nodes": True}))
-    # 0 and 1 are merged, and so are 4 and 5; they do not touch, as 2 and 3 lie between them.
+    # 0 and 1 are merged, and so are 4 and 5; they have no common edge, as 2 and 3 are between them.
     assert reduced.node_of.tolist() == [0, 0, 1, 2, 3, 3, 4, 5]
     assert reduced.edge_index.tolist() == [[1, 0], [2, 1], [3, 0], [3, 1], [4, 2], [4, 3], [5, 0], [5, 4]]
 
 
-def test_paths_are_kept_beside_hops() -> None:
+def test_paths_are_kept_in_addition_to_hops() -> None:
     measured = layouts(chain(12), [2, 6])
     assert reduction(measured, PATHS).first.tolist() == [2, 3, 4, 5, 6]
     assert reduction(measured, ONE.model_copy(update={"prune_paths": True})).first.tolist() == [1, 2, 3, 4, 5, 6, 7]
@@ -111,7 +111,7 @@ def test_paths_are_kept_beside_hops() -> None:
 
 @given(measured_graphs(), options_that_reduce)
 @settings(deadline=None, max_examples=100)
-def test_what_stays(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
+def test_kept_and_merged_nodes(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
     graph, configurations = measured.graph, measured.configurations
     assert isinstance(configurations, LayoutConfigurations)
     assert options.prune_hops is not None
@@ -121,7 +121,7 @@ def test_what_stays(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
     if options.prune_paths:
         keep |= connecting_paths(graph, configurations.node_ids, distance)
 
-    # No kept node is merged, and without virtual nodes only kept nodes are left.
+    # No kept node is merged, and without virtual nodes only kept nodes remain.
     assert (reduced.merged[reduced.node_of[keep]] == 1).all()
     assert (reduced.first[reduced.node_of[keep]] == np.flatnonzero(keep)).all()
     if not options.virtual_nodes:
@@ -131,7 +131,7 @@ def test_what_stays(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
         assert reduced.first[reduced.edge_index].tolist() == graph.edge_index[inside].tolist()
         return
 
-    # Every node is somewhere, in the order of before, and a virtual node is as long as it can be.
+    # Every node is in a reduced node, in the same order, and virtual nodes are as long as possible.
     assert reduced.merged.sum() == graph.nodes
     assert (np.diff(reduced.node_of) >= 0).all()
     block = np.searchsorted(graph.node_splits, np.arange(graph.nodes), side="right")
@@ -145,7 +145,7 @@ def test_what_stays(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
 
 @given(measured_graphs(), options_that_reduce)
 @settings(deadline=None, max_examples=100)
-def test_the_result_is_a_graph_in_order(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
+def test_the_result_is_a_graph_in_topological_order(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
     graph, configurations = measured.graph, measured.configurations
     assert isinstance(configurations, LayoutConfigurations)
     reduced = reduction(measured, options)
@@ -157,7 +157,7 @@ def test_the_result_is_a_graph_in_order(measured: MeasuredGraph, options: Featur
     expected = np.zeros(result.nodes)
     np.add.at(expected, reduced.node_of[members], graph.node_feat[members, 0])
     assert result.node_feat[:, 0].tolist() == expected.tolist()
-    # Blocks of node_splits are those of the nodes that each reduced node stands for.
+    # Blocks of node_splits are those of the original nodes of each reduced node.
     before, after = (
         np.searchsorted(splits, nodes, side="right")
         for splits, nodes in ((graph.node_splits, np.flatnonzero(members)), (result.node_splits, reduced.node_of))
@@ -167,8 +167,8 @@ def test_the_result_is_a_graph_in_order(measured: MeasuredGraph, options: Featur
 
 @given(measured_graphs(), options_that_reduce)
 @settings(deadline=None, max_examples=100)
-def test_what_is_reduced_once_stays(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
-    # A virtual node is a short cut, which may connect configurable nodes better than the paths of before.
+def test_reducing_again_changes_nothing(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
+    # A virtual node is a short cut, which may connect configurable nodes better than the earlier paths.
     options = options.model_copy(update={"prune_paths": options.prune_paths and not options.virtual_nodes})
     assert isinstance(measured.configurations, LayoutConfigurations)
     reduced = reduction(measured, options)
@@ -224,5 +224,5 @@ def test_a_real_graph(shared_data: Path, options: FeaturizeOptions, nodes: int, 
     assert (len(reduced.first), int(reduced.virtual.sum()), len(reduced.edge_index)) == (nodes, virtual, edges)
     if options.virtual_nodes:
         assert reduced.merged.sum() == 3163
-        # All seven computations are there, of which four have configurable nodes.
+        # All seven computations remain, of which four have configurable nodes.
         assert len(reduced.node_splits) == len(measured.graph.node_splits) == 8

@@ -1,4 +1,4 @@
-"""Sizes of the dimensions that layouts put in order: exact, and against a dense form."""
+"""Sizes of dimensions in the order of layouts: exact, and compared with a loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hlorank.hlo.opcodes import OPCODES
 
 
 def row(output: list[int], first: list[int] | None = None, second: list[int] | None = None) -> list[int]:
-    """Six places each."""
+    """Pad each list to six values."""
     return [value for part in (output, first or [], second or []) for value in [*part, *[-1] * (6 - len(part))]]
 
 
@@ -29,7 +29,7 @@ def known() -> Graph:
     return Graph(feat, np.array(opcodes, dtype=np.uint8), edges, np.array([0, 6]))
 
 
-def test_sizes_stand_in_the_order_of_the_layouts(known: Graph) -> None:
+def test_sizes_are_in_the_order_of_the_layouts(known: Graph) -> None:
     rows = [row([]), row([0, 1], [1, 0], [0, 1]), row([1], [1, 0])]
     codes = np.array([[0, 0, 1, 2], [1, 2, 0, 0], [1, 1, 1, 2]], dtype=np.uint8)
     codebook, sizes, new = sized_layouts(known, np.array([2, 3, 4, 5]), np.array(rows, dtype=np.int8), codes)
@@ -46,14 +46,16 @@ def test_sizes_stand_in_the_order_of_the_layouts(known: Graph) -> None:
     assert [array.dtype.name for array in (codebook, sizes, new)] == ["int8", "float32", "uint8"]
 
 
-def test_what_is_not_known_has_size_0(known: Graph) -> None:
+def test_unknown_tensors_have_size_0(known: Graph) -> None:
     lonely = Graph(known.node_feat, known.node_opcode, known.edge_index[:2], known.node_splits)
     rows = np.array([row([0, 1, 2], [0, 1])], dtype=np.int8)
     _, sizes, _ = sized_layouts(lonely, np.array([3]), rows, np.zeros((1, 1), np.uint8))
     assert sizes.tolist() == [[4, 10, *[0] * 16]]
 
 
-def test_agrees_with_a_plain_form(layout_graph: Callable[..., MeasuredGraph], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agrees_with_a_loop_over_nodes(
+    layout_graph: Callable[..., MeasuredGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
     measured = layout_graph(nodes=120, configurations=30)
     graph, layouts = measured.graph, measured.configurations
     assert isinstance(layouts, LayoutConfigurations)

@@ -1,4 +1,4 @@
-"""Small modules that several tests of this folder start from."""
+"""Small modules that several tests of this folder use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hlorank.hlo.hlo_pb2 import (
 
 @pytest.fixture(scope="session")
 def benchmark_module() -> dict[str, Any]:
-    """The globals of benchmarks/hlo.py, which holds the dense form and the generator of modules."""
+    """Return the globals of benchmarks/hlo.py, which has a reference implementation and the generator of modules."""
     return runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "hlo.py"))
 
 

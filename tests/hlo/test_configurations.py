@@ -1,3 +1,5 @@
+"""Configurations and runtimes of tuning records."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -21,7 +23,7 @@ def read_layouts(record: ModuleTuningData) -> tuple[LayoutConfigurations, list[i
     return configurations, measurements.runtime.tolist()
 
 
-def test_layouts_hold_output_input_and_kernel_padded_with_minus_one(layout_record: ModuleTuningData) -> None:
+def test_layouts_are_output_input_and_kernel_padded_with_minus_one(layout_record: ModuleTuningData) -> None:
     node = layout_record.runs[1].module_config.layout_config.nodes[0]
     node.tensors.add(dims=[1, 0])
     node.tensors.add(dims=[2])
@@ -103,7 +105,7 @@ def test_a_program_without_runs_has_the_compilers_own_layouts(module: HloModuleP
     assert len(measurements) == 1
 
 
-def test_a_program_with_nothing_to_configure_says_so(module: HloModuleProto) -> None:
+def test_a_program_with_nothing_to_configure_is_an_error(module: HloModuleProto) -> None:
     module.computations[1].instructions[1].opcode = "add"
     with pytest.raises(NothingToConfigureError, match=r"a node to configure \(convolution, dot, reshape\), found none"):
         default_layout(flatten(module))

@@ -1,3 +1,5 @@
+"""Conversion of protobuf files to npz files."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -44,7 +46,7 @@ def test_converting_the_official_record_equals_the_official_file(tmp_path: Path,
             np.testing.assert_array_equal(ours[key], theirs[key], strict=True)
 
 
-def test_names_that_clash_are_refused(tmp_path: Path, layout_record: ModuleTuningData) -> None:
+def test_equal_names_are_refused(tmp_path: Path, layout_record: ModuleTuningData) -> None:
     check_names([Path("a/x.pb"), Path("a/y.hlo.pb"), Path("a/x.pb")])
     with pytest.raises(DataError, match=r"b/x\.hlo\.pb: file name: expected a graph name of its own"):
         check_names([Path("a/x.pb"), Path("b/x.hlo.pb")])

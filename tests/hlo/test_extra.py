@@ -1,3 +1,5 @@
+"""Extra features of the protobuf."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -47,14 +49,14 @@ def test_dot_gather_scatter_and_operand_shapes(module: HloModuleProto) -> None:
     assert (extra["operand_shapes"][0] == -1).all()
 
 
-def test_rows_follow_the_nodes_where_the_stored_order_is_not_theirs(module: HloModuleProto) -> None:
+def test_rows_follow_the_nodes_if_the_stored_order_differs(module: HloModuleProto) -> None:
     sorted_first = extra_features(flatten(module))
     backwards = HloModuleProto(computations=[module.computations[1], module.computations[0]])
     for key, array in extra_features(flatten(backwards)).items():
         np.testing.assert_array_equal(array, sorted_first[key])
 
 
-def test_files_lie_beside_the_graph_with_the_same_bytes_every_time(tmp_path: Path, module: HloModuleProto) -> None:
+def test_files_are_next_to_the_graph_with_the_same_bytes_every_time(tmp_path: Path, module: HloModuleProto) -> None:
     graph = tmp_path / "unet.4x4.npz"
     path = write_extra(graph, flatten(module))
     assert path == extra_path(graph) == tmp_path / "unet.4x4.extra.npz"
@@ -77,7 +79,7 @@ def test_operand_shapes_of_the_official_record_are_those_of_the_nodes_consumed(s
     assert (shapes[users[single], 1:] == -1).all()
 
 
-def test_what_was_written_is_read(tmp_path: Path, module: HloModuleProto) -> None:
+def test_written_files_are_read(tmp_path: Path, module: HloModuleProto) -> None:
     program = flatten(module)
     graph = tmp_path / "a.4x4.npz"
     path = write_extra(graph, program)

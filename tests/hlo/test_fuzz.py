@@ -1,4 +1,4 @@
-"""Broken files give errors, never crashes, hangs, or piles of memory."""
+"""Broken files give errors, never crashes, hangs or large memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ BYTES: list[Callable[[bytearray, np.random.Generator], None]] = [flip_bits, trun
 
 
 def change_field(message: Message, random: np.random.Generator) -> None:
-    """Changes one field somewhere below a message, so that the result still parses and reaches the deeper checks."""
+    """Change one field somewhere below a message, so that the result still parses and reaches the deeper checks."""
     while fields := [field for field, _ in message.ListFields()]:
         field = fields[int(random.integers(len(fields)))]
         value: Any = getattr(message, field.name)
@@ -85,7 +85,7 @@ def change_field(message: Message, random: np.random.Generator) -> None:
 
 @pytest.fixture(scope="module")
 def corpus(benchmark_module: dict[str, Any]) -> list[tuple[type[Message], bytes]]:
-    """Each message that is read, around generated modules of 1 to 10 kB."""
+    """Serialize each kind of message with generated modules of 1 to 10 kB."""
     made: list[Message] = []
     for nodes, seed in ((15, 1), (40, 2), (120, 3)):
         module = benchmark_module["generated_module"](nodes, seed)

@@ -1,3 +1,5 @@
+"""The generated protobuf module."""
+
 from __future__ import annotations
 
 import sys

@@ -1,4 +1,4 @@
-"""What XLA itself dumps today is read."""
+"""Dumps of the installed XLA are read."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_unoptimized_and_optimized_modules_are_valid_graphs(lowered: Any, tmp_pa
         assert {OPCODES[opcode] for opcode in ("convolution", "while", "parameter")} <= opcodes
         assert set(graphs[name].node_opcode[configurations.node_ids].tolist()) <= {26, 34, 75}
         is_convolution = graphs[name].node_opcode == OPCODES["convolution"]
-        # The kernel of 3 x 3 with its spatial axes, whatever order XLA chose for the others.
+        # The kernel of 3 x 3 with its spatial axes, in any order of the others.
         assert graphs[name].node_feat[is_convolution, 37:45].tolist() == [[3, 3, 0, 0, 0, 0, 6, 9]]
         assert sorted(graphs[name].node_feat[is_convolution, 21:25][0].tolist()) == [1, 4, 32, 32]
     assert OPCODES["fusion"] in graphs["after"].node_opcode

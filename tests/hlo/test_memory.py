@@ -1,3 +1,5 @@
+"""Memory of reading a file with many modules."""
+
 from __future__ import annotations
 
 import json

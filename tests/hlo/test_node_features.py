@@ -1,3 +1,5 @@
+"""Official node features."""
+
 from __future__ import annotations
 
 import re
@@ -109,7 +111,7 @@ def test_products_wrap_at_64_bits_before_the_cast(dimensions: list[int], product
 
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 2**32), nodes=st.integers(1, 150))
-def test_equal_to_the_plain_form(seed: int, nodes: int, benchmark_module: dict[str, Any]) -> None:
+def test_equal_to_the_reference(seed: int, nodes: int, benchmark_module: dict[str, Any]) -> None:
     data = benchmark_module["generated_module"](nodes, seed).SerializeToString()
     fast, plain = benchmark_module["fast_graph"](data), benchmark_module["plain_graph"](data)
     for key in ("node_feat", "node_opcode", "edge_index", "node_splits"):

@@ -1,3 +1,5 @@
+"""Opcode ids."""
+
 from __future__ import annotations
 
 import csv

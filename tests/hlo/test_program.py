@@ -1,3 +1,5 @@
+"""Flattening of modules."""
+
 from __future__ import annotations
 
 import itertools
@@ -12,7 +14,7 @@ from hlorank.hlo.program import flatten
 
 
 def computation(name: str, number: int, operands: dict[int, list[int]], root: int) -> HloComputationProto:
-    """A computation of `add` instructions with these ids and operands."""
+    """Make a computation of `add` instructions with the given ids and operands."""
     instructions = [HloInstructionProto(opcode="add", id=one, operand_ids=used) for one, used in operands.items()]
     return HloComputationProto(name=name, id=number, root_id=root, instructions=instructions)
 
@@ -54,8 +56,8 @@ def test_the_root_need_not_be_the_last_instruction() -> None:
     assert program.is_root.tolist() == [True, False]
 
 
-def test_instructions_move_behind_their_operands_and_no_further() -> None:
-    # Stored: 30 uses 20, which comes later; 10 and 40 stand where they may stay.
+def test_instructions_move_only_just_behind_their_operands() -> None:
+    # Stored: 30 uses 20, which comes later; 10 and 40 are in places where they may remain.
     stored = computation("a", 1, {10: [], 30: [10, 20], 20: [], 40: [30]}, 40)
     program = flatten(HloModuleProto(computations=[stored]))
     assert [one.id for one in program.instructions] == [10, 20, 30, 40]
@@ -65,7 +67,7 @@ def test_instructions_move_behind_their_operands_and_no_further() -> None:
     assert program.is_root.tolist() == [False, False, False, True]
 
 
-def test_computations_move_behind_those_they_call_and_stay_in_one_piece() -> None:
+def test_computations_move_behind_those_they_call_and_remain_contiguous() -> None:
     caller = computation("main", 1, {1: [], 2: [1], 3: [2]}, 3)
     caller.instructions[1].called_computation_ids.append(9)
     callee = computation("while", 9, {1: [], 2: [1]}, 2)

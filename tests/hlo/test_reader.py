@@ -1,3 +1,5 @@
+"""Reading of protobuf files."""
+
 from __future__ import annotations
 
 import logging
@@ -77,7 +79,7 @@ def test_the_official_tile_record_gives_fifteen_kernels(shared_data: Path) -> No
         assert graph.graph.node_splits.tolist() == [0, graph.graph.nodes]
 
 
-def test_the_four_messages_are_told_apart(
+def test_the_four_messages_are_distinguished(
     tmp_path: Path, module: HloModuleProto, layout_record: ModuleTuningData, tile_record: ModuleTuningData
 ) -> None:
     several = TuningData(modules=[layout_record.SerializeToString(), tile_record.SerializeToString()])
@@ -125,7 +127,7 @@ def test_fields_of_other_versions_are_ignored(tmp_path: Path, module: HloModuleP
     np.testing.assert_array_equal(plain.graph.edge_index, again.graph.edge_index)
 
 
-def test_what_the_features_cannot_hold_is_said(
+def test_opcodes_and_dimensions_that_are_dropped_are_logged(
     tmp_path: Path, module: HloModuleProto, caplog: pytest.LogCaptureFixture
 ) -> None:
     module.computations[0].instructions[0].opcode = "ragged-dot"
@@ -167,7 +169,7 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_is_no_hlo_is_refused_with_the_file(what: str, tmp_path: Path, module: HloModuleProto) -> None:
+def test_files_without_hlo_are_refused(what: str, tmp_path: Path, module: HloModuleProto) -> None:
     change, found = BAD[what]
     (tmp_path / "bad.pb").write_bytes(change(module.SerializeToString()))
     expected = "bad.pb: file: expected a serialized HloModuleProto, HloProto, ModuleTuningData or TuningData.*"
@@ -215,7 +217,7 @@ def test_every_entry_is_found(entries: list[bytes]) -> None:
     assert found == entries
 
 
-def test_other_fields_are_skipped_whatever_their_wire_type() -> None:
+def test_other_fields_of_any_wire_type_are_skipped() -> None:
     varint, fixed64, delimited, fixed32 = b"\x10\xff\x01", b"\x19" + bytes(8), b"\x22\x01a", b"\x2d" + bytes(4)
     data = varint + b"\x0a\x02hi" + fixed64 + delimited + fixed32 + b"\x0a\x00"
     assert field_places(BytesIO(data), 1) == [(5, 2), (len(data), 0)]
@@ -226,13 +228,13 @@ def test_other_fields_are_skipped_whatever_their_wire_type() -> None:
     [
         b"\x0a",  # a tag without a length
         b"\x0a\x05hi",  # fewer bytes than announced
-        b"\x0a\x02hi\x0b",  # a group, which nobody writes
+        b"\x0a\x02hi\x0b",  # a group, which no encoder writes
         b"\x0a\x02hi\x10",  # a number that is not there
         b"\xff" * 11,  # a number without an end
         b"plain text, in which no message is",
     ],
 )
-def test_what_is_not_a_whole_message_has_no_entries(data: bytes) -> None:
+def test_a_truncated_message_has_no_entries(data: bytes) -> None:
     assert field_places(BytesIO(data), 1) == []
 
 

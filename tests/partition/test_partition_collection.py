@@ -28,7 +28,7 @@ def config(algorithm: str, max_nodes: int, halo: int = 0) -> PartitionConfig:
 
 
 def layouts_of(node_ids: np.ndarray, codes: np.ndarray) -> LayoutFeatures:
-    """Configurations of these codes; the rows of the codebook do not matter."""
+    """Make configurations of the given codes; the rows of the codebook do not matter."""
     rows = int(codes.max()) + 1
     return LayoutFeatures(node_ids, np.zeros((rows, 18), np.int8), np.zeros((rows, 18), np.float32), codes)
 
@@ -39,7 +39,7 @@ def features_of(
     splits: list[int],
     configurations: LayoutFeatures | TileFeatures | None = None,
 ) -> GraphFeatures:
-    """Features of a graph; what a partition does not depend on is zero."""
+    """Make features of a graph; those that a partition does not depend on are zero."""
     if configurations is None:
         configurations = layouts_of(np.zeros(1, np.int64), np.zeros((1, 1), np.uint8))
     distinct = len(configurations.codes if isinstance(configurations, LayoutFeatures) else configurations.feat)
@@ -59,7 +59,7 @@ def features_of(
 
 @st.composite
 def graphs(draw: st.DrawFn) -> GraphFeatures:
-    """Random DAGs in topological order, connected or not, with blocks and distinct configurations."""
+    """Draw DAGs in topological order, connected or not, with blocks and distinct configurations."""
     n = draw(st.integers(1, 40))
     pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).map(lambda pair: (max(pair), min(pair)))
     edges = [edge for edge in draw(st.lists(pairs, max_size=3 * n)) if edge[0] != edge[1]]
@@ -96,7 +96,7 @@ def test_every_node_is_in_one_segment_of_bounded_size(features: GraphFeatures, a
 
 @given(graphs(), algorithms, st.integers(1, 20), st.integers(0, 4))
 @settings(deadline=None)
-def test_the_halo_holds_the_nodes_within_its_hops(
+def test_the_halo_has_the_nodes_within_its_hops(
     features: GraphFeatures, algorithm: str, max_nodes: int, hops: int
 ) -> None:
     partition = partition_graph(features, config(algorithm, max_nodes, hops))
@@ -203,7 +203,7 @@ def test_local_codes_take_the_smallest_type() -> None:
 
 
 @pytest.mark.parametrize("algorithm", sorted(PARTITIONERS))
-def test_tile_kernels_stay_whole(algorithm: str) -> None:
+def test_tile_kernels_remain_whole(algorithm: str) -> None:
     features = features_of(4, [(3, 0)], [0, 4], TileFeatures(np.zeros((3, 2), dtype=np.float32)))
     partition = partition_graph(features, config(algorithm, 2, halo=1))
     assert len(partition.halo) == 0
@@ -257,7 +257,7 @@ def test_statistics_count_the_halo_apart_from_the_segment() -> None:
     assert partition.halo.tolist() == [[0, 2], [0, 3], [1, 1], [1, 4], [2, 2], [2, 3]]
     assert [partition.own(j).tolist() for j in range(3)] == [[0, 1], [2, 3], [4]]
     assert [partition.halo_of(j).tolist() for j in range(3)] == [[2, 3], [1, 4], [2, 3]]
-    # The first segment sees both configurable nodes, the others only the second one.
+    # The first segment and its halo have both configurable nodes, the others only the second one.
     assert partition.local_codes.tolist() == [[0, 0, 0], [1, 1, 1], [2, 0, 0]]
     rows = segment_rows("valid", features, partition)
     assert to_csv(rows).splitlines()[1:] == [
