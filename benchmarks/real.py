@@ -26,7 +26,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
@@ -103,7 +102,8 @@ def waiting(arguments: argparse.Namespace, work: Path) -> Iterator[Ranking]:
                 place = work / fingerprint([fold.ranked.stem, quality.data_key(configs[0])])[:12]
                 fold.lay_out(place / "raw" / collection.path)
                 folders = {part: str(place / part) for part in ("raw", "features", "segments")}
-                data = quality.featurize(replace(configs[0], paths=replace(configs[0].paths, **folders)))
+                paths = configs[0].paths.model_copy(update=folders)
+                data = quality.featurize(configs[0].model_copy(update={"paths": paths}))
                 for seed, config in enumerate(configs):
                     key = quality.training_key(config, data)
                     yield Ranking(fold.ranked.stem, quality.Training(address, name, overrides, seed, place, key))

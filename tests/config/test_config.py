@@ -105,7 +105,7 @@ def test_values_are_converted_to_the_types_of_their_fields() -> None:
         ),
         ("featurize.workers", [1], "featurize.workers=[1]: expected a whole number"),
         ("baseline.strengths", [1.0, 0.0], "baseline.strengths.1=0.0: expected a number above 0"),
-        ("loss", {"mse": "much"}, "loss.mse=much: expected a group of keys"),
+        ("loss", {"mse": "much"}, "loss.mse=much: expected a number, which is the weight, or a group of keys"),
         ("loss", {"hinge": {"margin": 0.1}}, "loss.hinge.weight: no value"),
         ("loss.listmle", -1, "loss.listmle.weight=-1: expected a number of at least 0"),
         ("paths", None, "paths=null: expected a group of keys"),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, create_model, model_serializer
 
-from hlorank.config.section import Section
+from hlorank.config.section import Section, refused
 
 
 class LossTerm(Section):
@@ -34,7 +34,13 @@ def as_term(value: object) -> object:
     return {"weight": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-Loss = Annotated[LossTerm, BeforeValidator(as_term)]
+def _check_term(value: object) -> object:
+    if not isinstance(term := as_term(value), dict | LossTerm):
+        raise refused("a number, which is the weight, or a group of keys")
+    return term
+
+
+Loss = Annotated[LossTerm, BeforeValidator(_check_term)]
 
 
 def arguments_section(loss: Callable[..., Any]) -> type[Section]:
