@@ -7,14 +7,14 @@ import math
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, get_args
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hlorank.config import ADDRESS, ConfigError
-from hlorank.config import Split as Split  # of a collection, wherever one is used
+from hlorank.config import Split as Split  # part of this module's interface, too
 from hlorank.data.graph import (
     LAYOUT_VALUES,
     Graph,
@@ -27,8 +27,7 @@ from hlorank.data.npz import CHUNK_BYTES, NpzFile
 from hlorank.files import DataError, read_json, write_atomic
 
 Kind = Literal["layout", "tile"]
-SPLITS: tuple[Split, ...] = ("train", "valid", "test")
-SEARCHES = ("default", "random")
+SPLITS: tuple[Split, ...] = get_args(Split)
 EXTRA_SUFFIX = ".extra.npz"
 """Suffix of files next to the graphs with features beyond the 140 (hlorank.hlo.extra)."""
 

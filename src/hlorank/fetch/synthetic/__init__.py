@@ -83,7 +83,9 @@ def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None
     Raises:
         ConfigError: the collection has a source other than `synthetic`, which all generated data has.
     """
-    _check(collection)
+    if collection.source != "synthetic":
+        expected = "layout/synthetic/<default or random> or tile/synthetic, as all generated data is named"
+        raise ConfigError(f"collection={collection}: expected {expected}; or choose another origin with data=")
     settings = _settings(collection, config)
     settings_file = output / _SETTINGS_FILE
     try:
@@ -137,11 +139,3 @@ def _settings(collection: Collection, config: SyntheticConfig) -> dict[str, obje
     """Return everything that the content of each graph depends on: the settings except the numbers, and the code."""
     plain = {key: value for key, value in config.model_dump(mode="json").items() if key not in SPLITS}
     return {"collection": str(collection), "code": code_digest(*_CODE), **plain}
-
-
-def _check(collection: Collection) -> None:
-    if collection.source != "synthetic":
-        raise ConfigError(
-            f"collection {collection}: generated data has the source synthetic; choose layout:synthetic:<search> or "
-            "tile:synthetic, or another origin (data=tpugraphs, data=local)"
-        )
