@@ -1,8 +1,8 @@
 """Metrics of a ranking, in plain numpy arrays: larger scores and larger runtimes are slower.
 
 Every function is about ONE graph; a collection's figure is the mean over its graphs. A graph whose runtimes are all
-equal holds nothing to rank: its Kendall tau and its ordered pair accuracy are NaN, and callers leave it out and say
-how many they left out.
+equal has nothing to rank: its Kendall tau and its ordered pair accuracy are NaN, and callers leave it out and report
+the number of graphs left out.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ def _constant(values: NDArray[Any]) -> bool:
 
 
 def _tied_pairs(*columns: NDArray[Any]) -> int:
-    """The number of pairs of rows that agree in all columns."""
+    """Return the number of pairs of rows that agree in all columns."""
     rows = np.stack([np.unique(column, return_inverse=True)[1] for column in columns])
     counts = np.unique(rows, axis=1, return_counts=True)[1]
     return int((counts * (counts - 1)).sum()) // 2
 
 
 def kendall_tau(score: ArrayLike, runtime: ArrayLike) -> float:
-    """Kendall's tau-b of scores and runtimes, in O(n log n).
+    """Return Kendall's tau-b of scores and runtimes, in O(n log n).
 
     Args:
         score: (configurations,) any finite numbers.
         runtime: (configurations,) any finite numbers.
 
     Returns:
-        -1..1. Where tau-b is 0/0: NaN if all runtimes are equal (nothing to rank), else 0.0 if all scores are equal (a
-        ranking that says nothing).
+        -1..1. Where tau-b is 0/0: NaN if all runtimes are equal (nothing to rank), else 0.0 if all scores are equal (no
+        ranking).
 
     Raises:
         ValueError: lengths differ, or a value is NaN or infinite.
@@ -69,7 +69,7 @@ def kendall_tau(score: ArrayLike, runtime: ArrayLike) -> float:
 
 
 def ordered_pair_accuracy(score: ArrayLike, runtime: ArrayLike) -> float:
-    """The share of pairs with runtime_i > runtime_j that also have score_i > score_j (OPA), in O(n log n).
+    """Return the share of pairs with runtime_i > runtime_j that also have score_i > score_j (OPA), in O(n log n).
 
     Args:
         score: (configurations,) any finite numbers.
@@ -95,7 +95,7 @@ def ordered_pair_accuracy(score: ArrayLike, runtime: ArrayLike) -> float:
 
 
 def ranking(score: ArrayLike) -> NDArray[np.int64]:
-    """The configurations from fastest to slowest: indices by ascending score, ties by index.
+    """Return the configurations from fastest to slowest: indices by ascending score, ties by index.
 
     Args:
         score: (configurations,) any finite numbers.
@@ -110,12 +110,12 @@ def ranking(score: ArrayLike) -> NDArray[np.int64]:
 
 
 def top_k_slowdown(score: ArrayLike, runtime: ArrayLike, k: int) -> float:
-    """How much slower the best of the first k ranked configurations is than the best of all.
+    """Return the slowdown of the best of the first k ranked configurations against the best of all.
 
     Args:
         score: (configurations,) any finite numbers.
         runtime: (configurations,) positive; nanoseconds, or runtime / normalizer for tiles.
-        k: how many configurations are tried, at least 1; all of them if there are fewer.
+        k: number of configurations that are tried, at least 1; all of them if there are fewer.
 
     Returns:
         (best runtime among the k lowest scores - best runtime) / best runtime, at least 0.
@@ -136,11 +136,11 @@ def top_k_slowdown(score: ArrayLike, runtime: ArrayLike, k: int) -> float:
 
 
 def noise_ceiling(tau_half: float) -> float:
-    """The Kendall tau that a perfect model can reach, estimated from the tau of two halves of the measurements.
+    """Estimate the Kendall tau that a perfect model can reach from the tau of two halves of the measurements.
 
-    A half's correlation with the other half, rho = sin(pi tau_half / 2) (Greiner), is stepped up to that of all the
-    measurements, rho_full = 2 rho / (1 + rho) (Spearman-Brown); their correlation with the noise-free runtime is its
-    square root, turned back into a tau.
+    The correlation of the halves, rho = sin(pi tau_half / 2) (Greiner), gives the reliability of all measurements
+    together, rho_full = 2 rho / (1 + rho) (Spearman-Brown). The correlation of these with the noise-free runtime is its
+    square root, which Greiner's formula converts back into a tau.
 
     Args:
         tau_half: -1..1, the split-half tau, which is a lower bound and not the ceiling.
@@ -149,7 +149,7 @@ def noise_ceiling(tau_half: float) -> float:
         0..1; 0 where the halves do not agree at all (tau_half <= 0), NaN for NaN.
 
     Raises:
-        ValueError: `tau_half` lies outside -1..1.
+        ValueError: `tau_half` is outside -1..1.
     """
     if abs(tau_half) > 1:
         raise ValueError(f"tau_half: expected -1..1, found {tau_half}")
@@ -160,7 +160,7 @@ def noise_ceiling(tau_half: float) -> float:
 
 
 def group_medians(group: NDArray[np.integer[Any]], values: NDArray[Any]) -> Float64:
-    """The median of the values of each group.
+    """Return the median of the values of each group.
 
     Args:
         group: (n,) 0..groups-1, each of them present.
@@ -177,7 +177,7 @@ def group_medians(group: NDArray[np.integer[Any]], values: NDArray[Any]) -> Floa
 
 
 def repeat_ceiling(row_of: NDArray[np.integer[Any]], runtime: ArrayLike) -> float:
-    """The Kendall tau of a model that knows everything but must give repeated configurations one score.
+    """Return the Kendall tau of a perfect model that must give repeated configurations one score.
 
     It scores each distinct configuration by the median of its measurements: the best ranking as long as repeats differ
     less than configurations do.

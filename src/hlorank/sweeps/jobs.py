@@ -124,12 +124,12 @@ class Row:
 
     @property
     def ended(self) -> bool:
-        """Whether the job has ended since its sweep was last started."""
+        """Return whether the job has ended since its sweep was last started."""
         return self.state in {"finished", "pruned"} or self.reason != ""  # `forget_failures` removes earlier reasons
 
     @property
     def begun(self) -> bool:
-        """Whether the job has ended, or has a run that did not end."""
+        """Return whether the job has ended, or has a run that did not end."""
         return self.ended or self.state == "interrupted"
 
 
