@@ -1,321 +1,262 @@
-"""Partition of one graph by every partitioner, and statistics of it, on random and real graphs."""
+"""Partitions of a collection: workers, reuse, kills, staleness."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+import csv
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hlorank.config import ConfigError, PartitionConfig
-from hlorank.data.collection import read_graph
-from hlorank.data.graph import LayoutConfigurations
-from hlorank.featurize.distinct import distinct_rows
-from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.files import DataError
-from hlorank.partition.partitioners import PARTITIONERS, partition_graph
-from hlorank.partition.segments import Partition, whole_graph
-from hlorank.partition.statistics import segment_rows, summary, to_csv
-
-algorithms = st.sampled_from(sorted(PARTITIONERS))
-
-
-def config(algorithm: str, max_nodes: int, halo: int = 0) -> PartitionConfig:
-    return PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo, workers=1)
-
-
-def layouts_of(node_ids: np.ndarray, codes: np.ndarray) -> LayoutFeatures:
-    """Make configurations of the given codes; the rows of the codebook do not matter."""
-    rows = int(codes.max()) + 1
-    return LayoutFeatures(node_ids, np.zeros((rows, 18), np.int8), np.zeros((rows, 18), np.float32), codes)
-
-
-def features_of(
-    nodes: int,
-    edges: list[tuple[int, int]],
-    splits: list[int],
-    configurations: LayoutFeatures | TileFeatures | None = None,
-) -> GraphFeatures:
-    """Make features of a graph; those that a partition does not depend on are zero."""
-    if configurations is None:
-        configurations = layouts_of(np.zeros(1, np.int64), np.zeros((1, 1), np.uint8))
-    distinct = len(configurations.codes if isinstance(configurations, LayoutFeatures) else configurations.feat)
-    return GraphFeatures(
-        name="graph",
-        node_feat=np.zeros((nodes, 0), dtype=np.float32),
-        opcode=np.zeros(nodes, dtype=np.uint8),
-        node_layout=np.full((nodes, 6), -1, dtype=np.int8),
-        edge_index=np.array(edges, dtype=np.int64).reshape(-1, 2),
-        node_splits=np.array(splits, dtype=np.int64),
-        configurations=configurations,
-        row_of=np.arange(distinct),
-        runtime=np.ones(distinct, dtype=np.int64),
-        normalizer=None if isinstance(configurations, LayoutFeatures) else np.ones(distinct, dtype=np.int64),
-    )
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> GraphFeatures:
-    """Draw DAGs in topological order, connected or not, with blocks and distinct configurations."""
-    n = draw(st.integers(1, 40))
-    pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).map(lambda pair: (max(pair), min(pair)))
-    edges = [edge for edge in draw(st.lists(pairs, max_size=3 * n)) if edge[0] != edge[1]]
-    splits = sorted({0, n, *draw(st.lists(st.integers(0, n), max_size=8))})
-    node_ids = np.array(sorted(draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=8))))
-    rng = np.random.default_rng(draw(st.integers(0, 1000)))
-    codes = rng.integers(0, 3, size=(draw(st.integers(1, 30)), len(node_ids))).astype(np.uint8)
-    codes = codes[distinct_rows(codes)[0]]
-    return features_of(n, edges, splits, layouts_of(node_ids, codes))
-
-
-def assert_valid(features: GraphFeatures, partition: Partition, max_nodes: int) -> None:
-    sizes = np.bincount(partition.segment_of)
-    assert partition.segment_of.shape == (features.nodes,)
-    assert partition.segment_of.dtype == np.int32
-    assert sizes.min() >= 1
-    assert sizes.max() <= max_nodes
-    assert len(sizes) == partition.segments
-    first = [int(np.argmax(partition.segment_of == segment)) for segment in range(partition.segments)]
-    assert first == sorted(first)
-
-
-@given(graphs(), algorithms, st.integers(1, 50))
-@settings(deadline=None, max_examples=300)
-def test_every_node_is_in_one_segment_of_bounded_size(features: GraphFeatures, algorithm: str, max_nodes: int) -> None:
-    partition = partition_graph(features, config(algorithm, max_nodes))
-    assert_valid(features, partition, max_nodes)
-    again = partition_graph(features, config(algorithm, max_nodes))
-    np.testing.assert_array_equal(partition.segment_of, again.segment_of)
-    if features.nodes <= max_nodes:
-        np.testing.assert_array_equal(partition.segment_of, whole_graph(features).segment_of)
-        np.testing.assert_array_equal(partition.local_codes, whole_graph(features).local_codes)
-
-
-@given(graphs(), algorithms, st.integers(1, 20), st.integers(0, 4))
-@settings(deadline=None)
-def test_the_halo_has_the_nodes_within_its_hops(
-    features: GraphFeatures, algorithm: str, max_nodes: int, hops: int
-) -> None:
-    partition = partition_graph(features, config(algorithm, max_nodes, hops))
-    np.testing.assert_array_equal(
-        partition.segment_of, partition_graph(features, config(algorithm, max_nodes)).segment_of
-    )
-    assert partition.halo.dtype == np.int32
-    assert partition.halo.shape[1] == 2
-    for j in range(partition.segments):
-        own = set(np.flatnonzero(partition.segment_of == j).tolist())
-        near = set(own)
-        for _ in range(hops):
-            near |= {end for edge in features.edge_index.tolist() for end in edge if near & set(edge)}
-        assert partition.own(j).tolist() == sorted(own)
-        assert partition.halo_of(j).tolist() == sorted(near - own)
-
-
-@pytest.mark.parametrize(
-    ("halo", "message"),
-    [
-        ([[0, 1]], "halo: expected nodes of other segments"),
-        ([[2, 0]], r"halo: expected segments 0..1 and nodes 0..3, found \[2, 0\]"),
-        ([[0, 4]], "halo: expected segments"),
-        ([[0, -1]], "halo: expected segments"),
-        ([[1, 0], [0, 3]], "halo: .*increasing order"),
-        ([[0, 3], [0, 3]], "halo: .*increasing order"),
-        ([[0, 3, 0]], "halo: expected shape"),
-    ],
+from hlorank.data.collection import Collection, write_graph
+from hlorank.data.graph import (
+    Graph,
+    LayoutConfigurations,
+    MeasuredGraph,
+    Measurements,
+    TileConfigurations,
+    pack_layouts,
+    unpack_layouts,
 )
-def test_an_impossible_halo_is_refused(halo: list[list[int]], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        Partition(np.array([0, 0, 1, 1], np.int32), np.zeros((1, 2), np.uint8), np.array(halo, np.int32))
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.featurize.featurize_collection import featurize_collection
+from hlorank.files import DataError
+from hlorank.partition.partition_collection import partition_collection
+from hlorank.partition.partition_store import PartitionStore
+from hlorank.partition.partitioners import partition_graph
+from hlorank.partition.segments import whole_graph
+from hlorank.partition.statistics import segment_rows
+from tests.sections import featurize_config
+
+LAYOUT = Collection.parse("layout:synthetic:random")
+TILE = Collection.parse("tile:synthetic")
+FEATURIZE = featurize_config(opcode_width=2)
+PARTITION = PartitionConfig(algorithm="metis", max_nodes=10, halo=0, workers=1)
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from hlorank import files
+from hlorank.config import PartitionConfig
+from hlorank.partition.partition_collection import partition_collection
+
+write, writes = files.write_array, 0
+
+def write_or_die(path, array):
+    global writes
+    writes += 1
+    if writes == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(path, array)
+
+files.write_array = write_or_die
+config = PartitionConfig(algorithm="metis", max_nodes=10, halo=0, workers=1)
+partition_collection(Path(sys.argv[1]), config, Path(sys.argv[2]))
+"""
 
 
-@given(graphs(), st.integers(1, 50))
-@settings(deadline=None)
-def test_topological_segments_are_few_contiguous_and_balanced(features: GraphFeatures, max_nodes: int) -> None:
-    segment_of = partition_graph(features, config("topological", max_nodes)).segment_of
-    sizes = np.bincount(segment_of)
-    assert (np.diff(segment_of) >= 0).all()
-    assert sizes.max() - sizes.min() <= 1
-    assert len(sizes) == -(-features.nodes // max_nodes)
+def measured_graph(seed: int, collection: Collection = LAYOUT) -> MeasuredGraph:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(25, 60))
+    producer = np.array([rng.integers(0, consumer) for consumer in range(1, n)])
+    edges = np.stack([np.arange(1, n), producer], axis=1).astype(np.int64)
+    features = rng.integers(0, 5, size=(n, 140)).astype(np.float32)
+    graph = Graph(features, rng.integers(1, 90, n).astype(np.uint8), edges, np.array([0, n // 2, n]))
+    runtime = rng.integers(1000, 2000, 12)
+    if collection.kind == "tile":
+        tiles = TileConfigurations(rng.integers(0, 9, size=(12, 24)).astype(np.float32))
+        return MeasuredGraph(f"kernel_{seed}", graph, tiles, Measurements(runtime, runtime[::-1].copy()))
+    codebook = unpack_layouts(np.sort(pack_layouts(np.array([[value, *[-1] * 17] for value in range(3)]))))
+    layouts = LayoutConfigurations(np.array([1, 7, 20]), codebook, rng.integers(0, 3, size=(12, 3)).astype(np.uint8))
+    return MeasuredGraph(f"graph_{seed}.bf16", graph, layouts, Measurements(runtime))
 
 
-@given(graphs(), st.integers(1, 50))
-@settings(deadline=None)
-def test_computation_never_cuts_a_block_that_fits(features: GraphFeatures, max_nodes: int) -> None:
-    segment_of = partition_graph(features, config("computation", max_nodes)).segment_of
-    assert (np.diff(segment_of) >= 0).all()
-    blocks = list(pairwise(features.node_splits.tolist()))
-    for start, stop in blocks:
-        inside = np.unique(segment_of[start:stop])
-        assert len(inside) == -(-(stop - start) // max_nodes)
-        if stop - start > max_nodes:
-            assert not np.isin(inside, np.delete(segment_of, np.arange(start, stop))).any()
-    for (start, middle), (_, stop) in pairwise(blocks):
-        if segment_of[middle - 1] != segment_of[middle]:  # only because they do not fit together
-            left = np.count_nonzero(segment_of == segment_of[start])
-            assert max(left, middle - start) + stop - middle > max_nodes
-
-
-def test_computation_on_known_blocks() -> None:
-    features = features_of(24, [], [0, 2, 5, 6, 18, 20, 23, 24])  # sizes 2 3 1 12 2 3 1
-    segment_of = partition_graph(features, config("computation", 5)).segment_of
-    assert np.bincount(segment_of).tolist() == [5, 1, 4, 4, 4, 5, 1]
-
-
-def test_metis_follows_the_edges() -> None:
-    """Two chains whose nodes alternate: METIS separates them, a topological cut cannot."""
-    features = features_of(40, [(i, i - 2) for i in range(2, 40)], [0, 40])
-    segment_of = partition_graph(features, config("metis", 25)).segment_of
-    assert segment_of.tolist() == [0, 1] * 20
-
-
-@given(graphs(), algorithms, st.integers(1, 20), st.integers(0, 2))
-@settings(deadline=None)
-def test_local_codes_are_equal_where_local_configurations_are(
-    features: GraphFeatures, algorithm: str, max_nodes: int, halo: int
-) -> None:
-    partition = partition_graph(features, config(algorithm, max_nodes, halo))
-    configurations = features.configurations
-    assert isinstance(configurations, LayoutFeatures)
-    assert partition.local_codes.shape == (features.distinct, partition.segments)
-    assert partition.local_codes.dtype == np.uint8
-    for segment in range(partition.segments):
-        seen = np.concatenate([partition.own(segment), partition.halo_of(segment)])
-        local = configurations.codes[:, np.isin(configurations.node_ids, seen)]
-        codes = partition.local_codes[:, segment]
-        same = (local[:, None] == local[None, :]).all(axis=2)
-        np.testing.assert_array_equal(codes[:, None] == codes[None, :], same)
-        appeared = codes[np.sort(np.unique(codes, return_index=True)[1])]
-        np.testing.assert_array_equal(appeared, np.arange(partition.local_counts[segment]))
-
-
-def test_local_codes_take_the_smallest_type() -> None:
-    codes = np.array([[i % 256, i // 256] for i in range(300)], dtype=np.uint16)
-    features = features_of(4, [], [0, 4], layouts_of(np.array([0, 3]), codes))
-    cut = partition_graph(features, config("topological", 2))
-    assert cut.local_codes.dtype == np.uint8
-    assert cut.local_counts.tolist() == [256, 2]
-    whole = partition_graph(features, config("topological", 4))
-    assert whole.local_codes.dtype == np.uint16
-    assert whole.local_counts.tolist() == [300]
-
-
-@pytest.mark.parametrize("algorithm", sorted(PARTITIONERS))
-def test_tile_kernels_remain_whole(algorithm: str) -> None:
-    features = features_of(4, [(3, 0)], [0, 4], TileFeatures(np.zeros((3, 2), dtype=np.float32)))
-    partition = partition_graph(features, config(algorithm, 2, halo=1))
-    assert len(partition.halo) == 0
-    assert partition.segment_of.tolist() == [0, 0, 0, 0]
-    assert partition.local_codes.tolist() == [[0], [1], [2]]
-
-
-def test_an_unknown_partitioner_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"partition\.algorithm=random: .*topological, metis, computation"):
-        partition_graph(features_of(2, [], [0, 2]), config("random", 5))
-
-
-def test_labels_of_a_partitioner_may_skip_numbers_and_exceed_max_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    labels = np.array([7, 7, 7, 7, 2, 2, 2, 9, 9, 0], dtype=np.int64)
-    mapping = {**PARTITIONERS, "fixed": lambda features, max_nodes: labels}
-    monkeypatch.setattr("hlorank.partition.partitioners.PARTITIONERS", mapping)
-    partition = partition_graph(features_of(10, [], [0, 10]), config("fixed", 3))
-    assert partition.segment_of.tolist() == [0, 0, 1, 1, 2, 2, 2, 3, 3, 4]
-
-
-def test_statistics_of_a_known_graph() -> None:
-    codes = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.uint8)
-    layouts = layouts_of(np.array([0, 2]), codes)
-    features = features_of(5, [(1, 0), (2, 1), (3, 1), (4, 3), (4, 2)], [0, 5], layouts)
-    rows = segment_rows("valid", features, partition_graph(features, config("topological", 2)))
-    assert to_csv(rows).splitlines() == [
-        "split,graph,segment,nodes,halo,inner_edges,cut_edges,configurable_nodes,local_configurations,configurations",
-        "valid,graph,0,2,0,1,2,1,2,3",
-        "valid,graph,1,2,0,0,4,1,2,3",
-        "valid,graph,2,1,0,0,2,0,1,3",
-    ]
-    assert summary(rows) == {
-        "graphs": 1,
-        "segments_per_graph": 3,
-        "largest_segment": 2,
-        "mean_segment": 5 / 3,
-        "largest_halo": 0,
-        "mean_halo": 0,
-        "cut_edges": 4 / 5,
-        "configurable_nodes_per_segment": 2 / 3,
-        "local_configurations": pytest.approx(5 / 9),
-    }
-
-
-def test_statistics_count_the_halo_apart_from_the_segment() -> None:
-    codes = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.uint8)
-    layouts = layouts_of(np.array([0, 2]), codes)
-    features = features_of(5, [(1, 0), (2, 1), (3, 1), (4, 3), (4, 2)], [0, 5], layouts)
-    partition = partition_graph(features, config("topological", 2, halo=1))
-    assert partition.segment_of.tolist() == [0, 0, 1, 1, 2]
-    assert partition.halo.tolist() == [[0, 2], [0, 3], [1, 1], [1, 4], [2, 2], [2, 3]]
-    assert [partition.own(j).tolist() for j in range(3)] == [[0, 1], [2, 3], [4]]
-    assert [partition.halo_of(j).tolist() for j in range(3)] == [[2, 3], [1, 4], [2, 3]]
-    # The first segment and its halo have both configurable nodes, the others only the second one.
-    assert partition.local_codes.tolist() == [[0, 0, 0], [1, 1, 1], [2, 0, 0]]
-    rows = segment_rows("valid", features, partition)
-    assert to_csv(rows).splitlines()[1:] == [
-        "valid,graph,0,2,2,1,2,1,3,3",
-        "valid,graph,1,2,2,0,4,1,2,3",
-        "valid,graph,2,1,2,0,2,0,2,3",
-    ]
-    figures = summary(rows)
-    assert (figures["largest_segment"], figures["largest_halo"], figures["mean_halo"]) == (2, 2, 2)
-
-
-def test_statistics_of_a_graph_without_edges() -> None:
-    features = features_of(1, [], [0, 1])
-    assert summary(segment_rows("train", features, whole_graph(features)))["cut_edges"] == 0
+def featurized(folder: Path, collection: Collection = LAYOUT, seeds: range = range(4)) -> Path:
+    for seed in seeds:
+        measured = measured_graph(seed, collection)
+        split = ("train", "valid", "test")[seed % 3]
+        write_graph(folder / "raw" / collection.path / split / f"{measured.name}.npz", measured)
+    featurize_collection(folder / "raw", collection, FEATURIZE, folder / "features")
+    return folder / "features"
 
 
 @pytest.fixture(scope="module")
-def unet_3d(shared_data: Path) -> GraphFeatures:
-    file = shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz"
-    measured = read_graph(file, "layout")
-    graph, layouts = measured.graph, measured.configurations
-    assert isinstance(layouts, LayoutConfigurations)
-    codes = layouts.codes[distinct_rows(layouts.codes)[0]]
-    configurations = layouts_of(layouts.node_ids, codes)
-    edges = [(u, v) for u, v in graph.edge_index.tolist()]
-    return features_of(graph.nodes, edges, graph.node_splits.tolist(), configurations)
+def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return featurized(tmp_path_factory.mktemp("layout"))
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "sizes", "cut", "local"),
-    [
-        ("topological", [452] * 6 + [451], 1585, [2, 8, 194, 105, 30, 160, 184]),
-        ("computation", [498, 4, 444, 443, 444, 443, 444, 443], 1591, [2, 1, 8, 194, 105, 30, 63, 184]),
-        ("metis", [451] + [452] * 6, 668, [12, 30, 341, 420, 30, 30, 4]),
-    ],
-)
-def test_unet_3d(unet_3d: GraphFeatures, algorithm: str, sizes: list[int], cut: int, local: list[int]) -> None:
-    partition = partition_graph(unet_3d, config(algorithm, 500))
-    assert_valid(unet_3d, partition, 500)
-    rows = segment_rows("valid", unet_3d, partition)
-    assert [row.nodes for row in rows] == sizes
-    assert sum(row.cut_edges for row in rows) == 2 * cut
-    assert sum(row.inner_edges for row in rows) == 5112 - cut
-    assert sum(row.configurable_nodes for row in rows) == 62
-    assert [row.local_configurations for row in rows] == local
-    assert {row.configurations for row in rows} == {1469}
+def content(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("max_nodes", "hops", "halos"),
-    [
-        (500, 1, [162, 625, 318, 331, 219, 157, 309]),
-        (500, 2, [544, 1621, 1335, 1393, 1167, 1097, 1292]),
-        (1000, 1, [612, 343, 342, 350]),
-        (1000, 3, [2190, 1976, 1747, 1758]),
-    ],
-)
-def test_halos_of_unet_3d(unet_3d: GraphFeatures, max_nodes: int, hops: int, halos: list[int]) -> None:
-    partition = partition_graph(unet_3d, config("topological", max_nodes, hops))
-    assert_valid(unet_3d, partition, max_nodes)
-    assert [row.halo for row in segment_rows("valid", unet_3d, partition)] == halos
+def mark(root: Path) -> None:
+    """Mark the folder of each graph; a folder that is written again loses its mark."""
+    for folder in root.glob("graphs/*/*"):
+        (folder / "mark").touch()
+
+
+def marked(root: Path) -> set[Path]:
+    return {path.parent for path in root.glob("graphs/*/*/mark")}
+
+
+@pytest.mark.parametrize("halo", [0, 2])
+def test_a_store_returns_the_partitions_of_partition_graph(features: Path, tmp_path: Path, halo: int) -> None:
+    config = PARTITION.model_copy(update={"halo": halo})
+    partition_collection(features, config, tmp_path)
+    store, feature_store = PartitionStore(tmp_path), FeatureStore(features)
+    store.check(feature_store)
+    assert (store.spec.algorithm, store.spec.max_nodes, store.spec.halo) == ("metis", 10, halo)
+    assert feature_store.graphs("train") == ["graph_0.bf16", "graph_3.bf16"]
+    for split in ("train", "valid", "test"):
+        for name in feature_store.graphs(split):
+            expected, opened = partition_graph(feature_store.open(split, name), config), store.open(split, name)
+            assert opened is not None
+            assert isinstance(opened.local_codes, np.memmap)
+            assert opened.local_codes.dtype == expected.local_codes.dtype
+            np.testing.assert_array_equal(opened.segment_of, expected.segment_of)
+            np.testing.assert_array_equal(opened.local_codes, expected.local_codes)
+            np.testing.assert_array_equal(opened.halo, expected.halo)
+            assert (len(opened.halo) > 0) == (halo > 0)
+
+
+def test_another_halo_is_another_partition(features: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    partition_collection(features, PARTITION, tmp_path)
+    without = PartitionStore(tmp_path).spec.fingerprint
+    mark(tmp_path)
+    with caplog.at_level("INFO", "hlorank.partition.partition_collection"):
+        partition_collection(features, PARTITION.model_copy(update={"halo": 1}), tmp_path)
+    assert marked(tmp_path) == set()
+    assert PartitionStore(tmp_path).spec.fingerprint != without
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    with (tmp_path / "segments.csv").open(newline="") as file:
+        halos = [int(row["halo"]) for row in csv.DictReader(file)]
+    assert (metrics["largest_halo"], metrics["mean_halo"]) == (max(halos), sum(halos) / len(halos))
+    assert f"{metrics['mean_halo']:.0f} nodes on average, at most {max(halos)}" in caplog.text
+
+
+def test_metrics_and_table_agree(features: Path, tmp_path: Path) -> None:
+    partition_collection(features, PARTITION, tmp_path)
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    with (tmp_path / "segments.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert metrics["graphs"] == 4
+    assert metrics["segments_per_graph"] == len(rows) / 4
+    assert metrics["largest_segment"] == max(int(row["nodes"]) for row in rows) <= 10
+    assert {(row["split"], row["graph"]) for row in rows} == {
+        ("train", "graph_0.bf16"),
+        ("train", "graph_3.bf16"),
+        ("valid", "graph_1.bf16"),
+        ("test", "graph_2.bf16"),
+    }
+    assert sum(int(row["configurable_nodes"]) for row in rows) == 4 * 3
+
+
+def test_workers_do_not_change_a_byte(features: Path, tmp_path: Path) -> None:
+    partition_collection(features, PARTITION, tmp_path / "one")
+    partition_collection(features, PARTITION.model_copy(update={"workers": 2}), tmp_path / "two")
+    assert content(tmp_path / "one") == content(tmp_path / "two")
+
+
+@pytest.mark.parametrize("write", [1, 2, 3, 8])
+def test_a_kill_does_not_change_a_byte(features: Path, tmp_path: Path, write: int) -> None:
+    partition_collection(features, PARTITION, tmp_path / "whole")
+    command = [sys.executable, "-c", KILLED, str(features), str(tmp_path / "killed"), str(write)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    with pytest.raises(DataError, match="run the stage partition"):
+        PartitionStore(tmp_path / "killed")
+    partition_collection(features, PARTITION, tmp_path / "killed")
+    assert content(tmp_path / "whole") == content(tmp_path / "killed")
+
+
+def test_partitions_of_unchanged_graphs_are_kept_and_others_removed(tmp_path: Path) -> None:
+    output = tmp_path / "segments"
+    partition_collection(featurized(tmp_path), PARTITION, output)
+    mark(output)
+    assert len(marked(output)) == 4
+
+    raw = tmp_path / "raw" / LAYOUT.path
+    (raw / "valid" / "graph_1.bf16.npz").unlink()
+    changed = replace(measured_graph(9), name="graph_2.bf16")
+    write_graph(raw / "test" / "graph_2.bf16.npz", changed)
+    featurize_collection(
+        tmp_path / "raw", LAYOUT, FEATURIZE.model_copy(update={"scaling": "minmax"}), tmp_path / "features"
+    )
+    with pytest.raises(DataError, match=r"spec.json: features: .* re-run the stage partition"):
+        PartitionStore(output).check(FeatureStore(tmp_path / "features"))
+
+    partition_collection(tmp_path / "features", PARTITION, output)
+    train = {output / "graphs" / "train" / "graph_0.bf16", output / "graphs" / "train" / "graph_3.bf16"}
+    assert marked(output) == train
+    assert set(output.glob("graphs/*/*")) == {*train, output / "graphs" / "test" / "graph_2.bf16"}
+    PartitionStore(output).check(FeatureStore(tmp_path / "features"))
+
+    mark(output)
+    partition_collection(tmp_path / "features", PARTITION.model_copy(update={"max_nodes": 9}), output)
+    assert marked(output) == set()
+
+
+def test_code_that_changed_partitions_graphs_again(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition_collection(features, PARTITION, tmp_path)
+    fingerprint = PartitionStore(tmp_path).spec.fingerprint
+    mark(tmp_path)
+    monkeypatch.setattr("hlorank.files.code_digest", lambda *names: "other")
+    partition_collection(features, PARTITION, tmp_path)
+    assert marked(tmp_path) == set()
+    assert PartitionStore(tmp_path).spec.fingerprint == fingerprint, "models that were trained remain of use"
+
+
+def test_the_partition_of_tile_kernels_is_recorded_without_arrays(tmp_path: Path) -> None:
+    features, output = featurized(tmp_path, TILE), tmp_path / "segments"
+    leftover = output / "graphs/train/kernel_9"
+    leftover.mkdir(parents=True)
+    partition_collection(features, PARTITION, output)
+    store, feature_store = PartitionStore(output), FeatureStore(features)
+    store.check(feature_store)
+    assert store.open("train", "kernel_0") is None
+    assert sorted(path.name for path in output.rglob("*") if path.is_file()) == [
+        "metrics.json",
+        "segments.csv",
+        "spec.json",
+    ]
+    metrics = json.loads((output / "metrics.json").read_text())
+    assert (metrics["graphs"], metrics["segments_per_graph"], metrics["cut_edges"]) == (4, 1, 0)
+    with (output / "segments.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row, name in zip(rows, ["kernel_0", "kernel_3"], strict=False):
+        opened = feature_store.open("train", name)
+        expected = segment_rows("train", opened, whole_graph(opened))[0]
+        assert row == {key: str(value) for key, value in vars(expected).items()}
+    partition_collection(features, PARTITION.model_copy(update={"max_nodes": 7, "halo": 1}), output)
+    assert PartitionStore(output).spec == store.spec, "no option matters"
+
+
+def test_bad_options_leave_everything_as_it_was(features: Path, tmp_path: Path) -> None:
+    partition_collection(features, PARTITION, tmp_path)
+    before = content(tmp_path)
+    with pytest.raises(ConfigError, match=r"partition\.algorithm=louvain"):
+        partition_collection(features, PARTITION.model_copy(update={"algorithm": "louvain"}), tmp_path)
+    with pytest.raises(DataError, match="run the stage featurize"):
+        partition_collection(tmp_path / "nothing", PARTITION, tmp_path)
+    assert content(tmp_path) == before
+
+
+def test_missing_and_damaged_files_are_named(features: Path, tmp_path: Path) -> None:
+    partition_collection(features, PARTITION, tmp_path)
+    store = PartitionStore(tmp_path)
+    with pytest.raises(DataError, match=r"graph_7/segment_of.npy: .*no such file"):
+        store.open("train", "graph_7")
+    folder = tmp_path / "graphs" / "train" / "graph_0.bf16"
+    np.save(folder / "segment_of.npy", np.zeros(30, dtype=np.int32))
+    with pytest.raises(DataError, match=r"graph_0.bf16: segment_of"):
+        store.open("train", "graph_0.bf16")
+    (tmp_path / "spec.json").write_text('{"algorithm": "metis"}')
+    with pytest.raises(DataError, match=r"spec.json: [\s\S]*max_nodes: no value"):
+        PartitionStore(tmp_path)

@@ -76,7 +76,8 @@ def featurize_collection(raw: Path, collection: Collection, config: FeaturizeCon
                 pass
             raise
         write_json(output / SPEC, spec.model_dump(mode="json"))
-        store = partial(_store_graph, spec=spec, code=code_digest(*CODE), output=output)
+        made_by = {"spec": spec.fingerprint, "code": code_digest(*CODE)}
+        store = partial(_store_graph, spec=spec, made_by=made_by, output=output)
         results = list(workers.map(store, tasks, "featurize: graphs"))
     entries: dict[Split, dict[str, GraphEntry]] = {split: {} for split in SPLITS}
     for (split, path), (_, entry) in zip(tasks, results, strict=True):
@@ -111,12 +112,14 @@ def _train_sample(path: Path, kind: Kind, options: FeaturizeOptions) -> TrainSam
     return TrainSample.of(_source(path, options), measured, options, extra)
 
 
-def _store_graph(task: tuple[Split, Path], spec: FeatureSpec, code: str, output: Path) -> tuple[str, GraphEntry]:
+def _store_graph(
+    task: tuple[Split, Path], spec: FeatureSpec, made_by: dict[str, str], output: Path
+) -> tuple[str, GraphEntry]:
     """Featurize one graph if its stored features are out of date; return its source and its entry."""
     split, path = task
     source = _source(path, spec.options)
     folder = graph_folder(output, split, path.stem)
-    key = {"source": source, "spec": spec.fingerprint, "code": code}
+    key = {"source": source, **made_by}
     entry = stored_entry(folder, key)
     if entry is None:
         measured, extra = _read(path, spec.kind, spec.options)

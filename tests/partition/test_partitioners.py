@@ -1,0 +1,321 @@
+"""Partition of one graph by every partitioner, and statistics of it, on random and real graphs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hlorank.config import ConfigError, PartitionConfig
+from hlorank.data.collection import read_graph
+from hlorank.data.graph import LayoutConfigurations
+from hlorank.featurize.distinct import distinct_rows
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.files import DataError
+from hlorank.partition.partitioners import PARTITIONERS, partition_graph
+from hlorank.partition.segments import Partition, whole_graph
+from hlorank.partition.statistics import segment_rows, summary, to_csv
+
+algorithms = st.sampled_from(sorted(PARTITIONERS))
+
+
+def config(algorithm: str, max_nodes: int, halo: int = 0) -> PartitionConfig:
+    return PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo, workers=1)
+
+
+def layouts_of(node_ids: np.ndarray, codes: np.ndarray) -> LayoutFeatures:
+    """Make configurations of the given codes; the rows of the codebook do not matter."""
+    rows = int(codes.max()) + 1
+    return LayoutFeatures(node_ids, np.zeros((rows, 18), np.int8), np.zeros((rows, 18), np.float32), codes)
+
+
+def features_of(
+    nodes: int,
+    edges: list[tuple[int, int]],
+    splits: list[int],
+    configurations: LayoutFeatures | TileFeatures | None = None,
+) -> GraphFeatures:
+    """Make features of a graph; those that a partition does not depend on are zero."""
+    if configurations is None:
+        configurations = layouts_of(np.zeros(1, np.int64), np.zeros((1, 1), np.uint8))
+    distinct = len(configurations.codes if isinstance(configurations, LayoutFeatures) else configurations.feat)
+    return GraphFeatures(
+        name="graph",
+        node_feat=np.zeros((nodes, 0), dtype=np.float32),
+        opcode=np.zeros(nodes, dtype=np.uint8),
+        node_layout=np.full((nodes, 6), -1, dtype=np.int8),
+        edge_index=np.array(edges, dtype=np.int64).reshape(-1, 2),
+        node_splits=np.array(splits, dtype=np.int64),
+        configurations=configurations,
+        row_of=np.arange(distinct),
+        runtime=np.ones(distinct, dtype=np.int64),
+        normalizer=None if isinstance(configurations, LayoutFeatures) else np.ones(distinct, dtype=np.int64),
+    )
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> GraphFeatures:
+    """Draw DAGs in topological order, connected or not, with blocks and distinct configurations."""
+    n = draw(st.integers(1, 40))
+    pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).map(lambda pair: (max(pair), min(pair)))
+    edges = [edge for edge in draw(st.lists(pairs, max_size=3 * n)) if edge[0] != edge[1]]
+    splits = sorted({0, n, *draw(st.lists(st.integers(0, n), max_size=8))})
+    node_ids = np.array(sorted(draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=8))))
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    codes = rng.integers(0, 3, size=(draw(st.integers(1, 30)), len(node_ids))).astype(np.uint8)
+    codes = codes[distinct_rows(codes)[0]]
+    return features_of(n, edges, splits, layouts_of(node_ids, codes))
+
+
+def assert_valid(features: GraphFeatures, partition: Partition, max_nodes: int) -> None:
+    sizes = np.bincount(partition.segment_of)
+    assert partition.segment_of.shape == (features.nodes,)
+    assert partition.segment_of.dtype == np.int32
+    assert sizes.min() >= 1
+    assert sizes.max() <= max_nodes
+    assert len(sizes) == partition.segments
+    first = [int(np.argmax(partition.segment_of == segment)) for segment in range(partition.segments)]
+    assert first == sorted(first)
+
+
+@given(graphs(), algorithms, st.integers(1, 50))
+@settings(deadline=None, max_examples=300)
+def test_every_node_is_in_one_segment_of_bounded_size(features: GraphFeatures, algorithm: str, max_nodes: int) -> None:
+    partition = partition_graph(features, config(algorithm, max_nodes))
+    assert_valid(features, partition, max_nodes)
+    again = partition_graph(features, config(algorithm, max_nodes))
+    np.testing.assert_array_equal(partition.segment_of, again.segment_of)
+    if features.nodes <= max_nodes:
+        np.testing.assert_array_equal(partition.segment_of, whole_graph(features).segment_of)
+        np.testing.assert_array_equal(partition.local_codes, whole_graph(features).local_codes)
+
+
+@given(graphs(), algorithms, st.integers(1, 20), st.integers(0, 4))
+@settings(deadline=None)
+def test_the_halo_has_the_nodes_within_its_hops(
+    features: GraphFeatures, algorithm: str, max_nodes: int, hops: int
+) -> None:
+    partition = partition_graph(features, config(algorithm, max_nodes, hops))
+    np.testing.assert_array_equal(
+        partition.segment_of, partition_graph(features, config(algorithm, max_nodes)).segment_of
+    )
+    assert partition.halo.dtype == np.int32
+    assert partition.halo.shape[1] == 2
+    for j in range(partition.segments):
+        own = set(np.flatnonzero(partition.segment_of == j).tolist())
+        near = set(own)
+        for _ in range(hops):
+            near |= {end for edge in features.edge_index.tolist() for end in edge if near & set(edge)}
+        assert partition.own(j).tolist() == sorted(own)
+        assert partition.halo_of(j).tolist() == sorted(near - own)
+
+
+@pytest.mark.parametrize(
+    ("halo", "message"),
+    [
+        ([[0, 1]], "halo: expected nodes of other segments"),
+        ([[2, 0]], r"halo: expected segments 0..1 and nodes 0..3, found \[2, 0\]"),
+        ([[0, 4]], "halo: expected segments"),
+        ([[0, -1]], "halo: expected segments"),
+        ([[1, 0], [0, 3]], "halo: .*increasing order"),
+        ([[0, 3], [0, 3]], "halo: .*increasing order"),
+        ([[0, 3, 0]], "halo: expected shape"),
+    ],
+)
+def test_an_impossible_halo_is_refused(halo: list[list[int]], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Partition(np.array([0, 0, 1, 1], np.int32), np.zeros((1, 2), np.uint8), np.array(halo, np.int32))
+
+
+@given(graphs(), st.integers(1, 50))
+@settings(deadline=None)
+def test_topological_segments_are_few_contiguous_and_balanced(features: GraphFeatures, max_nodes: int) -> None:
+    segment_of = partition_graph(features, config("topological", max_nodes)).segment_of
+    sizes = np.bincount(segment_of)
+    assert (np.diff(segment_of) >= 0).all()
+    assert sizes.max() - sizes.min() <= 1
+    assert len(sizes) == -(-features.nodes // max_nodes)
+
+
+@given(graphs(), st.integers(1, 50))
+@settings(deadline=None)
+def test_computation_never_cuts_a_block_that_fits(features: GraphFeatures, max_nodes: int) -> None:
+    segment_of = partition_graph(features, config("computation", max_nodes)).segment_of
+    assert (np.diff(segment_of) >= 0).all()
+    blocks = list(pairwise(features.node_splits.tolist()))
+    for start, stop in blocks:
+        inside = np.unique(segment_of[start:stop])
+        assert len(inside) == -(-(stop - start) // max_nodes)
+        if stop - start > max_nodes:
+            assert not np.isin(inside, np.delete(segment_of, np.arange(start, stop))).any()
+    for (start, middle), (_, stop) in pairwise(blocks):
+        if segment_of[middle - 1] != segment_of[middle]:  # only because they do not fit together
+            left = np.count_nonzero(segment_of == segment_of[start])
+            assert max(left, middle - start) + stop - middle > max_nodes
+
+
+def test_computation_on_known_blocks() -> None:
+    features = features_of(24, [], [0, 2, 5, 6, 18, 20, 23, 24])  # sizes 2 3 1 12 2 3 1
+    segment_of = partition_graph(features, config("computation", 5)).segment_of
+    assert np.bincount(segment_of).tolist() == [5, 1, 4, 4, 4, 5, 1]
+
+
+def test_metis_follows_the_edges() -> None:
+    """Two chains whose nodes alternate: METIS separates them, a topological cut cannot."""
+    features = features_of(40, [(i, i - 2) for i in range(2, 40)], [0, 40])
+    segment_of = partition_graph(features, config("metis", 25)).segment_of
+    assert segment_of.tolist() == [0, 1] * 20
+
+
+@given(graphs(), algorithms, st.integers(1, 20), st.integers(0, 2))
+@settings(deadline=None)
+def test_local_codes_are_equal_where_local_configurations_are(
+    features: GraphFeatures, algorithm: str, max_nodes: int, halo: int
+) -> None:
+    partition = partition_graph(features, config(algorithm, max_nodes, halo))
+    configurations = features.configurations
+    assert isinstance(configurations, LayoutFeatures)
+    assert partition.local_codes.shape == (features.distinct, partition.segments)
+    assert partition.local_codes.dtype == np.uint8
+    for segment in range(partition.segments):
+        seen = np.concatenate([partition.own(segment), partition.halo_of(segment)])
+        local = configurations.codes[:, np.isin(configurations.node_ids, seen)]
+        codes = partition.local_codes[:, segment]
+        same = (local[:, None] == local[None, :]).all(axis=2)
+        np.testing.assert_array_equal(codes[:, None] == codes[None, :], same)
+        appeared = codes[np.sort(np.unique(codes, return_index=True)[1])]
+        np.testing.assert_array_equal(appeared, np.arange(partition.local_counts[segment]))
+
+
+def test_local_codes_take_the_smallest_type() -> None:
+    codes = np.array([[i % 256, i // 256] for i in range(300)], dtype=np.uint16)
+    features = features_of(4, [], [0, 4], layouts_of(np.array([0, 3]), codes))
+    cut = partition_graph(features, config("topological", 2))
+    assert cut.local_codes.dtype == np.uint8
+    assert cut.local_counts.tolist() == [256, 2]
+    whole = partition_graph(features, config("topological", 4))
+    assert whole.local_codes.dtype == np.uint16
+    assert whole.local_counts.tolist() == [300]
+
+
+@pytest.mark.parametrize("algorithm", sorted(PARTITIONERS))
+def test_tile_kernels_remain_whole(algorithm: str) -> None:
+    features = features_of(4, [(3, 0)], [0, 4], TileFeatures(np.zeros((3, 2), dtype=np.float32)))
+    partition = partition_graph(features, config(algorithm, 2, halo=1))
+    assert len(partition.halo) == 0
+    assert partition.segment_of.tolist() == [0, 0, 0, 0]
+    assert partition.local_codes.tolist() == [[0], [1], [2]]
+
+
+def test_an_unknown_partitioner_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"partition\.algorithm=random: .*topological, metis, computation"):
+        partition_graph(features_of(2, [], [0, 2]), config("random", 5))
+
+
+def test_labels_of_a_partitioner_may_skip_numbers_and_exceed_max_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = np.array([7, 7, 7, 7, 2, 2, 2, 9, 9, 0], dtype=np.int64)
+    mapping = {**PARTITIONERS, "fixed": lambda features, max_nodes: labels}
+    monkeypatch.setattr("hlorank.partition.partitioners.PARTITIONERS", mapping)
+    partition = partition_graph(features_of(10, [], [0, 10]), config("fixed", 3))
+    assert partition.segment_of.tolist() == [0, 0, 1, 1, 2, 2, 2, 3, 3, 4]
+
+
+def test_statistics_of_a_known_graph() -> None:
+    codes = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.uint8)
+    layouts = layouts_of(np.array([0, 2]), codes)
+    features = features_of(5, [(1, 0), (2, 1), (3, 1), (4, 3), (4, 2)], [0, 5], layouts)
+    rows = segment_rows("valid", features, partition_graph(features, config("topological", 2)))
+    assert to_csv(rows).splitlines() == [
+        "split,graph,segment,nodes,halo,inner_edges,cut_edges,configurable_nodes,local_configurations,configurations",
+        "valid,graph,0,2,0,1,2,1,2,3",
+        "valid,graph,1,2,0,0,4,1,2,3",
+        "valid,graph,2,1,0,0,2,0,1,3",
+    ]
+    assert summary(rows) == {
+        "graphs": 1,
+        "segments_per_graph": 3,
+        "largest_segment": 2,
+        "mean_segment": 5 / 3,
+        "largest_halo": 0,
+        "mean_halo": 0,
+        "cut_edges": 4 / 5,
+        "configurable_nodes_per_segment": 2 / 3,
+        "local_configurations": pytest.approx(5 / 9),
+    }
+
+
+def test_statistics_count_the_halo_apart_from_the_segment() -> None:
+    codes = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.uint8)
+    layouts = layouts_of(np.array([0, 2]), codes)
+    features = features_of(5, [(1, 0), (2, 1), (3, 1), (4, 3), (4, 2)], [0, 5], layouts)
+    partition = partition_graph(features, config("topological", 2, halo=1))
+    assert partition.segment_of.tolist() == [0, 0, 1, 1, 2]
+    assert partition.halo.tolist() == [[0, 2], [0, 3], [1, 1], [1, 4], [2, 2], [2, 3]]
+    assert [partition.own(j).tolist() for j in range(3)] == [[0, 1], [2, 3], [4]]
+    assert [partition.halo_of(j).tolist() for j in range(3)] == [[2, 3], [1, 4], [2, 3]]
+    # The first segment and its halo have both configurable nodes, the others only the second one.
+    assert partition.local_codes.tolist() == [[0, 0, 0], [1, 1, 1], [2, 0, 0]]
+    rows = segment_rows("valid", features, partition)
+    assert to_csv(rows).splitlines()[1:] == [
+        "valid,graph,0,2,2,1,2,1,3,3",
+        "valid,graph,1,2,2,0,4,1,2,3",
+        "valid,graph,2,1,2,0,2,0,2,3",
+    ]
+    figures = summary(rows)
+    assert (figures["largest_segment"], figures["largest_halo"], figures["mean_halo"]) == (2, 2, 2)
+
+
+def test_statistics_of_a_graph_without_edges() -> None:
+    features = features_of(1, [], [0, 1])
+    assert summary(segment_rows("train", features, whole_graph(features)))["cut_edges"] == 0
+
+
+@pytest.fixture(scope="module")
+def unet_3d(shared_data: Path) -> GraphFeatures:
+    file = shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz"
+    measured = read_graph(file, "layout")
+    graph, layouts = measured.graph, measured.configurations
+    assert isinstance(layouts, LayoutConfigurations)
+    codes = layouts.codes[distinct_rows(layouts.codes)[0]]
+    configurations = layouts_of(layouts.node_ids, codes)
+    edges = [(u, v) for u, v in graph.edge_index.tolist()]
+    return features_of(graph.nodes, edges, graph.node_splits.tolist(), configurations)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sizes", "cut", "local"),
+    [
+        ("topological", [452] * 6 + [451], 1585, [2, 8, 194, 105, 30, 160, 184]),
+        ("computation", [498, 4, 444, 443, 444, 443, 444, 443], 1591, [2, 1, 8, 194, 105, 30, 63, 184]),
+        ("metis", [451] + [452] * 6, 668, [12, 30, 341, 420, 30, 30, 4]),
+    ],
+)
+def test_unet_3d(unet_3d: GraphFeatures, algorithm: str, sizes: list[int], cut: int, local: list[int]) -> None:
+    partition = partition_graph(unet_3d, config(algorithm, 500))
+    assert_valid(unet_3d, partition, 500)
+    rows = segment_rows("valid", unet_3d, partition)
+    assert [row.nodes for row in rows] == sizes
+    assert sum(row.cut_edges for row in rows) == 2 * cut
+    assert sum(row.inner_edges for row in rows) == 5112 - cut
+    assert sum(row.configurable_nodes for row in rows) == 62
+    assert [row.local_configurations for row in rows] == local
+    assert {row.configurations for row in rows} == {1469}
+
+
+@pytest.mark.parametrize(
+    ("max_nodes", "hops", "halos"),
+    [
+        (500, 1, [162, 625, 318, 331, 219, 157, 309]),
+        (500, 2, [544, 1621, 1335, 1393, 1167, 1097, 1292]),
+        (1000, 1, [612, 343, 342, 350]),
+        (1000, 3, [2190, 1976, 1747, 1758]),
+    ],
+)
+def test_halos_of_unet_3d(unet_3d: GraphFeatures, max_nodes: int, hops: int, halos: list[int]) -> None:
+    partition = partition_graph(unet_3d, config("topological", max_nodes, hops))
+    assert_valid(unet_3d, partition, max_nodes)
+    assert [row.halo for row in segment_rows("valid", unet_3d, partition)] == halos
