@@ -29,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 
 _PLACE = r"(<!-- {kind}: (.+?) -->\n).*?(<!-- end -->)"
+_TITLES = ("key", "type", "default", "meaning")
+_ABSENT = object()
 _TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}
 _TYPES |= {"object": "group of keys"}
 _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -43,9 +45,7 @@ def groups() -> dict[str, dict[str, dict[str, Any]]]:
             found[name] = whole["$defs"][schema["$ref"].rpartition("/")[2]]["properties"]
         elif name != "loss":  # has a table of its own
             found[""][name] = schema
-    return found | {
-        f"data.{name}": origin.settings.model_json_schema()["properties"] for name, origin in ORIGINS.items()
-    }
+    return found
 
 
 def in_words(schema: Mapping[str, Any]) -> str:
@@ -99,6 +99,11 @@ def _choices(group: str) -> str:
     return f"Choices of `{group}=`: {', '.join(shown)}.\n\n"
 
 
+def _choice(group: str, name: str) -> list[str]:
+    """Return the override that chooses a file of a group, if it exists."""
+    return [f"{group}={name}"] if (ROOT / "conf" / group / f"{name}.yaml").is_file() else []
+
+
 @cache
 def _composed(*overrides: str) -> DictConfig:
     """Return the composition of conf/ with some overrides."""
@@ -108,11 +113,11 @@ def _composed(*overrides: str) -> DictConfig:
 
 def _key(key: str, schema: Mapping[str, Any], meaning: str, *overrides: str) -> list[str]:
     """Return the row of a key; its default is that of conf/ with some overrides, interpolations unresolved."""
-    parent, _, name = key.rpartition(".")
-    plain: Any = OmegaConf.to_container(_composed(*overrides), resolve=False)
-    for part in filter(None, parent.split(".")):
-        plain = plain[part]
-    return [f"`{key}`", in_words(schema), f"`{_as_yaml(plain[name])}`", _in_cell(meaning)]
+    node: Any = OmegaConf.to_container(_composed(*overrides), resolve=False)
+    for part in key.split("."):
+        node = node.get(part, _ABSENT) if isinstance(node, dict) else _ABSENT
+    default = "" if node is _ABSENT else f"`{_as_yaml(node)}`"
+    return [f"`{key}`", in_words(schema), default, _in_cell(meaning)]
 
 
 def keys() -> dict[str, str]:
@@ -121,17 +126,26 @@ def keys() -> dict[str, str]:
     Raises:
         KeyError: a field has no docstring.
     """
-    tables = {"loss": _losses()}
-    for group, schemas in groups().items():
-        choice = [group.replace(".", "=")] if group.startswith("data.") else []
-        tables[group or "top level"] = _choices(group) + _table(
-            ["key", "type", "default", "meaning"],
-            [
-                _key(f"{group}.{name}".lstrip("."), schema, schema["description"], *choice)
-                for name, schema in schemas.items()
-            ],
-        )
-    return tables
+    tables = {group or "top level": _choices(group) + _keys(group, schemas) for group, schemas in groups().items()}
+    return tables | {"loss": _losses(), "origins": _origins()}
+
+
+def _keys(group: str, schemas: Mapping[str, Mapping[str, Any]], *overrides: str) -> str:
+    """Return the table of a group's keys."""
+    rows = (
+        _key(f"{group}.{name}".lstrip("."), schema, schema["description"], *overrides)
+        for name, schema in schemas.items()
+    )
+    return _table(_TITLES, rows)
+
+
+def _origins() -> str:
+    """Return a heading and a table of the settings of each origin; defaults are those of its file in conf/data."""
+    parts = []
+    for name, origin in ORIGINS.items():
+        schemas = origin.settings.model_json_schema()["properties"]
+        parts.append(f"### data={name}\n\n{_keys(f'data.{name}', schemas, *_choice('data', name))}")
+    return "\n".join(parts)
 
 
 def _summary(docstring: str) -> str:
@@ -149,11 +163,13 @@ def _losses() -> str:
         arguments = [argument for argument in schemas if argument != "weight"]
         weight = {"type": "number", "minimum": 0}
         key = f"loss.{name}.weight" if arguments else f"loss.{name}"
-        rows.append(_key(key, weight, f"Weight of this loss: {_summary(text)}", f"loss={name}"))
+        rows.append(_key(key, weight, f"Weight of this loss: {_summary(text)}", *_choice("loss", name)))
         for argument in arguments:
             (meaning,) = re.findall(rf"^ +{argument}: (.+(?:\n +\S.*)*?)(?=\n +\w+: |\n\n|\Z)", text, re.MULTILINE)
-            rows.append(_key(f"loss.{name}.{argument}", schemas[argument], meaning.capitalize(), f"loss={name}"))
-    return _choices("loss") + _table(["key", "type", "default", "meaning"], rows)
+            rows.append(
+                _key(f"loss.{name}.{argument}", schemas[argument], meaning.capitalize(), *_choice("loss", name))
+            )
+    return _choices("loss") + _table(_TITLES, rows)
 
 
 def _signature(action: argparse.Action) -> str:

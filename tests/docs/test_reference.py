@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from hlorank.fetch.origins import ORIGINS
 from hlorank.training.losses import LOSSES
+from scripts import reference
 from scripts.reference import GENERATED, REFERENCE, keys, rewritten
 
 
@@ -28,7 +30,7 @@ def test_a_row_has_type_default_and_meaning() -> None:
         "| `segments.configs_per_graph` | whole number ≥ 2 or null | `1000` | Working set: configurations of a graph "
         "that are trained on at a time; null is all of them. |\n"
     ) in keys()["segments"]
-    assert "| `data.synthetic.noise` | number ≥ 0 | `0.001` |" in keys()["data.synthetic"]
+    assert "| `data.synthetic.noise` | number ≥ 0 | `0.001` |" in keys()["origins"]
     assert "| `baseline.strengths` | list of numbers > 0, not empty | `[0.0001, " in keys()["baseline"]
     assert "| `evaluate.splits` | list of train, valid, test, not empty | `[valid, test]` |" in keys()["evaluate"]
     assert "| `trainer.precision` | one of 32-true, bf16-mixed, 16-mixed | `32-true` |" in keys()["trainer"]
@@ -43,4 +45,11 @@ def test_losses_have_their_weights_and_arguments() -> None:
 
 
 def test_every_origin_has_a_table() -> None:
-    assert {f"data.{name}" for name in ORIGINS} <= keys().keys()
+    assert re.findall(r"^### data=(\w+)$", keys()["origins"], re.MULTILINE) == list(ORIGINS)
+
+
+def test_entries_without_a_file_in_conf_have_no_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "ORIGINS", {"other": ORIGINS["hlo"]})
+    monkeypatch.setattr(reference, "LOSSES", {"another": LOSSES["mse"]})
+    assert "| `loss.another` | number ≥ 0 |  | Weight of this loss: mean squared" in keys()["loss"]
+    assert "| `data.other.extra` | true or false |  | Also write" in keys()["origins"]

@@ -32,7 +32,7 @@ class DataConfig(Section):
     model_config = ConfigDict(extra="allow")
 
     origin: Annotated[str, registered("origins")]
-    """Origin of the collection: tpugraphs, local, hlo or synthetic; the choice of the group sets it."""
+    """Origin of the graphs, by its name in ORIGINS; the choice of the group sets it."""
 
     @property
     def settings(self) -> Any:
