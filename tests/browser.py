@@ -36,8 +36,8 @@ class Browser:
 
     Attributes:
         requests: addresses that the page asked for since `open`, data: and blob: ones left out.
-        errors: what the console said of errors since `open`, uncaught exceptions among them.
-        warnings: what it said of warnings.
+        errors: errors of the console since `open`, with uncaught exceptions.
+        warnings: warnings of the console since `open`.
     """
 
     def __init__(self, program: str) -> None:
@@ -88,7 +88,7 @@ class Browser:
         """Send one command of the protocol, and return its result.
 
         Raises:
-            RuntimeError: the browser refuses it.
+            RuntimeError: the browser refuses the command.
         """
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
@@ -145,7 +145,7 @@ class Browser:
         """Open a page, or a file, and wait until it has loaded.
 
         Raises:
-            RuntimeError: there is none.
+            RuntimeError: the page does not exist.
         """
         for kept in (self.requests, self.errors, self.warnings):
             kept.clear()
@@ -158,7 +158,7 @@ class Browser:
         """Return the value of a JavaScript expression, awaited if it is a promise.
 
         Raises:
-            RuntimeError: it throws.
+            RuntimeError: the expression throws.
         """
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
@@ -169,7 +169,7 @@ class Browser:
         """Wait until an expression is true.
 
         Raises:
-            TimeoutError: it stays false.
+            TimeoutError: the expression stays false.
         """
         deadline = time.monotonic() + seconds
         while not self.ask(condition):

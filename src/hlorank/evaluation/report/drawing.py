@@ -175,7 +175,7 @@ class StoredGraphs:
         """Return split and name of the graphs that have one of these names.
 
         Raises:
-            ConfigError: one of them has more than `MAX_NODES` nodes.
+            ConfigError: one of these graphs has more than `MAX_NODES` nodes.
         """
         found = [(split, name) for split in SPLITS for name in self.store.graphs(split) if name in names]
         for split, name in found:
