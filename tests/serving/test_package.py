@@ -55,8 +55,18 @@ import hlorank
 print(json.dumps({"predictions": predictions, "hlorank": hlorank.__file__}))
 """
 _MODULES = {"hydra-core": "hydra", "scikit-learn": "sklearn"}
-# MLflow itself needs these.
-_OF_MLFLOW = {"fastapi", "matplotlib", "requests", "scikit-learn", "sqlalchemy", "urllib3", "uvicorn"}
+# MLflow and PyTorch Geometric require these.
+_INDIRECT = {
+    "fastapi",
+    "jinja2",
+    "markupsafe",
+    "matplotlib",
+    "requests",
+    "scikit-learn",
+    "sqlalchemy",
+    "urllib3",
+    "uvicorn",
+}
 
 
 def name_of(requirement: str) -> str:
@@ -69,7 +79,7 @@ def isolated(package: Path, body: dict[str, Any], tmp_path: Path) -> dict[str, A
     (tmp_path / "body.json").write_text(json.dumps(body))
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     names = set(map(name_of, pyproject["project"]["dependencies"]))
-    refused = [_MODULES.get(name, name.replace("-", "_")) for name in names - set(REQUIRED) - _OF_MLFLOW]
+    refused = [_MODULES.get(name, name.replace("-", "_")) for name in names - set(REQUIRED) - _INDIRECT]
     assert {"dvc", "hydra", "lightning"} <= set(refused)
     command = [sys.executable, "-c", _ISOLATED, str(package), str(tmp_path / "body.json"), *refused]
     ended = subprocess.run(
