@@ -40,8 +40,8 @@ def test_an_experiment_says_where_it_is_from(name: str) -> None:
     package, *lines = (ROOT / f"conf/experiment/{name}.yaml").read_text().splitlines()
     assert package == "# @package _global_"
     comment = " ".join(line.removeprefix("# ") for line in takewhile(lambda line: line.startswith("# "), lines))
-    # Whose it is, and what is not as there; another experiment may say it for it.
-    assert ("hlorank's own" in comment) != ("Differs: " in comment or comment.startswith("As kaggle_"))
+    # Its source and the differences from it; an experiment derived from another one may refer to that.
+    assert ("hlorank's own" in comment) != ("Difference" in comment or comment.startswith("As kaggle_"))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

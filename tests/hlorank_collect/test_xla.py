@@ -144,10 +144,15 @@ def test_runs_need_no_other_thread() -> None:
 
     executable, inputs = xla.compile_module(xla.unoptimized_module(program, ARGUMENTS)), xla.put(ARGUMENTS)
     executable.run(inputs)
-    before = switches()
-    for _ in range(100):
-        executable.run(inputs)
-    assert switches() - before < 20
+
+    def switches_of_100_runs() -> int:
+        before = switches()
+        for _ in range(100):
+            executable.run(inputs)
+        return switches() - before
+
+    # The process has other threads, such as those of the test runner, which may switch at any time.
+    assert min(switches_of_100_runs() for _ in range(5)) < 20
 
 
 def test_a_missing_dump_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
