@@ -223,6 +223,17 @@ def test_several_missing_values_are_named() -> None:
     assert sorted(line.partition(":")[0] for line in lines) == ["paths.raw", "seed", "trainer.warmup"]
 
 
+def test_a_misspelled_key_is_reported_once() -> None:
+    raw = composed()
+    with open_dict(raw):
+        raw.trainer.max_epoch = raw.trainer.pop("max_epochs")
+        del raw.seed
+    with pytest.raises(ConfigError) as caught:
+        load(raw)
+    keys = [line.partition(":")[0] for line in str(caught.value).splitlines()]
+    assert sorted(keys) == ["seed", "trainer.max_epoch"]
+
+
 def test_interpolations_are_resolved() -> None:
     config = load(changed({"output": "${paths.models}/${collection}"}))
     assert config.output == "models/" + composed().collection

@@ -179,7 +179,7 @@ def test_all_wrong_keys_are_reported_before_anything_is_written(
     arguments = [f"{key}={value}" for key, value in wrong.items() if key != "loss"]
     if "loss" in wrong:
         arguments += ["+loss.listmel=1", "loss.listmle=x"]
-    done = command(name, tmp_path, *arguments, "trainer.max_epochs=0", "+seeed=1", "hydra.run.dir=run")
+    done = command(name, tmp_path, *arguments, "trainer.max_epochs=0", "seeed=1", "hydra.run.dir=run")
     assert done.returncode == 2
     named = {line.removeprefix("error: ").partition(":")[0].partition("=")[0] for line in done.stderr.splitlines()}
     assert len(named) == len(done.stderr.splitlines())

@@ -185,6 +185,11 @@ def test_a_missing_device_is_refused(settings: Settings, tmp_path: Path) -> None
         train(settings(trainer__accelerator="cuda"), tmp_path / "model")
 
 
+def test_half_precision_on_a_cpu_is_refused(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.precision=16-mixed"):
+        train(settings(trainer__precision="16-mixed", trainer__accelerator="cpu"), tmp_path / "model")
+
+
 def test_missing_data_is_refused(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="featurize"):
         train(settings(paths__features=tmp_path / "none"), tmp_path / "model")

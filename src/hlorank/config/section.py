@@ -15,6 +15,8 @@ from hlorank.files import DataError, read_json
 Registries = Mapping[str, Mapping[str, Any]]
 """Extension points by name (origins, partitioners, layers, losses, methods): each maps names to its entries."""
 
+_MEANT = "; did you mean "
+
 
 class ConfigError(ValueError):
     """A configuration with unknown keys, wrong types, missing values or values out of range; a line for each."""
@@ -152,7 +154,12 @@ def mistakes(
     try:
         section.model_validate(values, context=registries)
     except ValidationError as error:
-        return [_line(section, problem, prefix) for problem in error.errors(include_url=False)]
+        problems = error.errors(include_url=False)
+        lines = [_line(section, problem, prefix) for problem in problems if problem["type"] != "missing"]
+        # A misspelled key is also one without a value; the line about the misspelling says it all.
+        meant = {line.rpartition(_MEANT)[2].rstrip("?") for line in lines if _MEANT in line}
+        missing = [problem for problem in problems if problem["type"] == "missing"]
+        return lines + [_line(section, one, prefix) for one in missing if str(one["loc"][-1]) not in meant]
     return []
 
 
@@ -163,7 +170,7 @@ def _line(section: type[Section], problem: ErrorDetails, prefix: str) -> str:
         case "missing":
             return f"{key}: no value"
         case "extra_forbidden":
-            return unknown_key(key, _fields(section, location[:-1]))
+            return unknown_key(key, fields_at(section, location[:-1]))
         case "refused" if "key" in context:
             key = f"{key}.{context['key']}".lstrip(".")
             return f"{key}={_shown(context['value'])}: expected {context['expected']}"
@@ -175,7 +182,7 @@ def _line(section: type[Section], problem: ErrorDetails, prefix: str) -> str:
 def unknown_key(key: str, names: Collection[str]) -> str:
     """Return the line about a key that does not exist: the name that it resembles, or else all names of its section."""
     if near := get_close_matches(key.rpartition(".")[2], names, n=1):
-        return f"{key}: no such key; did you mean {near[0]}?"
+        return f"{key}: no such key{_MEANT}{near[0]}?"
     return f"{key}: no such key; expected one of {', '.join(names)}"
 
 
@@ -211,11 +218,11 @@ def _expected(problem: ErrorDetails, key: str) -> str:
     return f"expected {types[start]}" if (start := kind.partition("_")[0]) in types else problem["msg"]
 
 
-def _fields(section: type[BaseModel], location: Sequence[int | str]) -> Collection[str]:
-    """Return the names of the fields of the section at a location."""
+def fields_at(section: type[BaseModel], location: Sequence[int | str]) -> Collection[str]:
+    """Return the names of the fields of the section at a location; none where there is no section."""
     if not location:
         return section.model_fields
     field = section.model_fields.get(str(location[0]))
     kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]
     inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-    return [] if inner is None else _fields(inner, location[1:])
+    return [] if inner is None else fields_at(inner, location[1:])

@@ -18,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from hlorank.config import Config, ConfigError, Registries, load
+from hlorank.config.section import fields_at
 from hlorank.data.collection import Collection
 from hlorank.files import DataError
 from hlorank.sweeps.callback import sweep_report
@@ -80,12 +81,28 @@ def stage(*extension_points: str) -> Callable[[Task], Callable[[], None]]:
         @wraps(task)
         def command() -> None:
             _quieten()
+            if not {"-m", "--multirun"} & {*sys.argv}:
+                sys.argv[1:] = map(_accepted_by_hydra, sys.argv[1:])
             with sweep_report():
                 composed_run()
 
         return command
 
     return decorate
+
+
+def _accepted_by_hydra(argument: str) -> str:
+    """Return an override so that Hydra accepts it although the schema lacks its key.
+
+    Hydra stops at the first such key. Marked as an addition, the key reaches the validation, which reports it together
+    with all other mistakes. Origins and losses have keys of their own, which only Hydra knows here.
+    """
+    key, separator, _ = argument.partition("=")
+    *parents, name = key.split(".")
+    if not separator or not key.replace(".", "").isidentifier() or key.startswith(("hydra.", "data.", "loss.")):
+        return argument
+    is_group = not parents and (Path("conf") / name).is_dir()
+    return argument if is_group or name in fields_at(Config, parents) else f"+{argument}"
 
 
 def _quieten() -> None:

@@ -17,7 +17,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
 
 from hlorank import __version__
-from hlorank.config import Config, ConfigError, find
+from hlorank.config import Config, ConfigError, TrainerConfig, find
 from hlorank.data.collection import Collection
 from hlorank.files import RUN, fingerprint
 from hlorank.models.cost_model import CostModel
@@ -122,7 +122,7 @@ def _open_collection(config: Config, method: Method) -> tuple[GraphLoader, Model
     graphs = GraphLoader(
         Path(config.paths.features) / collection.path,
         None if whole_graph else Path(config.paths.segments) / collection.path,
-        _device(config.trainer.accelerator),
+        _device(config.trainer),
     )
     spec = ModelSpec(
         version=__version__,
@@ -141,11 +141,14 @@ def _open_collection(config: Config, method: Method) -> tuple[GraphLoader, Model
     return graphs, spec
 
 
-def _device(accelerator: str) -> torch.device:
+def _device(trainer: TrainerConfig) -> torch.device:
     available = torch.cuda.is_available()
-    if accelerator == "cuda" and not available:
+    if trainer.accelerator == "cuda" and not available:
         raise ConfigError("trainer.accelerator=cuda: PyTorch finds no CUDA device; set it to auto or cpu")
-    return torch.device("cuda" if accelerator == "cuda" or (accelerator == "auto" and available) else "cpu")
+    device = torch.device("cuda" if trainer.accelerator != "cpu" and available else "cpu")
+    if trainer.precision == "16-mixed" and device.type == "cpu":
+        raise ConfigError("trainer.precision=16-mixed: needs CUDA; set it to bf16-mixed or 32-true on a CPU")
+    return device
 
 
 class _Result(NamedTuple):
