@@ -75,7 +75,8 @@ PARTITIONERS: Mapping[str, Partitioner] = MappingProxyType(
 def partition_graph(features: GraphFeatures, config: PartitionConfig) -> Partition:
     """Cut one graph into segments, numbered by their first node.
 
-    A tile kernel stays whole: its configuration is a property of the whole kernel, which is small.
+    A graph of at most `max_nodes` nodes stays whole, and so does a tile kernel: its configuration is a property of the
+    whole kernel, which is small.
 
     Args:
         features: the graph.
@@ -86,7 +87,7 @@ def partition_graph(features: GraphFeatures, config: PartitionConfig) -> Partiti
         ConfigError: `PARTITIONERS` has no `config.algorithm`.
     """
     partitioner: Partitioner = find(PARTITIONERS, "partition.algorithm", config.algorithm)
-    if isinstance(features.configurations, TileFeatures):
+    if isinstance(features.configurations, TileFeatures) or features.nodes <= config.max_nodes:
         return whole_graph(features)
     part = _cut_oversize(partitioner(features, config.max_nodes), config.max_nodes)
     _, first, labels = np.unique(part, return_index=True, return_inverse=True)
