@@ -66,7 +66,7 @@ ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "without one block (three)": ("model.blocks=3",),
         "without sum over all nodes": ("model.pooling=[mean,max,l2_configurable_sum]",),
         "without sum over configurable nodes": ("model.pooling=[mean,max,sum]",),
-        "without logistic loss (ListMLE)": ("loss=listmle",),
+        "without RankNet (ListMLE)": ("loss=listmle",),
         "without sizes of layouts": ("model.layout_sizes=false",),
         "without separate directions": ("model.directions=shared",),
         "without pruning": ("featurize.prune_hops=null",),
@@ -77,8 +77,8 @@ ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "without message passing": ("model.block=[instance_norm,linear,channel_attention,residual,gelu,dropout]",),
         "without late joining (early)": ("model.join=early",),
         "without all configurations in a step (16)": ("trainer.configs_per_step=16",),
-        "without the wide margin (1)": ("loss.margin=1.0",),
-        "without hinge (ListMLE)": ("loss=listmle",),
+        "without the wide margin (1)": ("loss.hinge.margin=1.0",),
+        "without hinge (ListMLE)": ("loss=listmle", "~loss.hinge"),
         "without more dropout (0.2)": ("model.dropout=0.2",),
         "without DropEdge": ("model.drop_edge=0.0",),
         "without more weight decay (0.00001)": ("trainer.weight_decay=1.0e-5",),
@@ -157,7 +157,7 @@ def fetch(config: Config) -> None:
 
 
 def featurize(config: Config) -> str:
-    """Featurize and partitions the graphs that are fetched; what is up to date stays. Returns their fingerprint."""
+    """Featurize and partition the fetched graphs, unless they are up to date; return the fingerprint of the features."""
     from hlorank.featurize.feature_store import FeatureStore
     from hlorank.featurize.featurize_collection import featurize_collection
     from hlorank.partition.partition_collection import partition_collection
