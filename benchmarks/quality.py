@@ -157,7 +157,7 @@ def fetch(config: Config) -> None:
 
 
 def featurize(config: Config) -> str:
-    """Featurize and partition the fetched graphs, unless they are up to date; return the fingerprint of the features."""
+    """Featurize and partition the fetched graphs, unless up to date; return the fingerprint of the features."""
     from hlorank.featurize.feature_store import FeatureStore
     from hlorank.featurize.featurize_collection import featurize_collection
     from hlorank.partition.partition_collection import partition_collection
