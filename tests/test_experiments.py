@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from hlorank.config import Config
+from hlorank.config import Config, load
 from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.featurize.feature_store import FeatureStore
@@ -20,6 +22,7 @@ from hlorank.files import read_json
 from hlorank.models.scorer import load_scorer
 from hlorank.partition.partition_collection import partition_collection
 from hlorank.partition.partition_store import PartitionStore
+from hlorank.stages.hydra_main import registries
 from hlorank.training.trainer import train
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +36,17 @@ def test_the_experiments_are_there() -> None:
         *("official_layout", "official_tile", "kaggle_1", "kaggle_2", "kaggle_4", "kaggle_5", "kaggle_6"),
         *("gst_paper", "best_layout", "best_tile"),
     }
+
+
+def test_every_ablation_of_the_benchmark_composes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    ablations = runpy.run_path(str(ROOT / "benchmarks" / "quality.py"))["ABLATIONS"]
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        for experiment, overrides in ablations.items():
+            for override in overrides.values():
+                load(
+                    compose("config", overrides=[f"experiment={experiment}", *override]), registries("layers", "losses")
+                )
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
