@@ -56,7 +56,7 @@ def kendall_tau(score: ArrayLike, runtime: ArrayLike) -> float:
         ranking).
 
     Raises:
-        ValueError: lengths differ, or a value is NaN or infinite.
+        ValueError: the lengths of `score` and `runtime` differ, or a value is NaN or infinite.
     """
     scores, runtimes = _pair(score, runtime)
     if _constant(runtimes):
@@ -79,7 +79,7 @@ def ordered_pair_accuracy(score: ArrayLike, runtime: ArrayLike) -> float:
         0..1; without ties tau = 2 OPA - 1. NaN if all runtimes are equal.
 
     Raises:
-        ValueError: lengths differ, or a value is NaN or infinite.
+        ValueError: the lengths of `score` and `runtime` differ, or a value is NaN or infinite.
     """
     scores, runtimes = _pair(score, runtime)
     if _constant(runtimes):
@@ -121,8 +121,8 @@ def top_k_slowdown(score: ArrayLike, runtime: ArrayLike, k: int) -> float:
         (best runtime among the k lowest scores - best runtime) / best runtime, at least 0.
 
     Raises:
-        ValueError: no configurations, k below 1, a runtime that is not positive (labels withheld?), lengths differ, or
-            a value is NaN or infinite.
+        ValueError: there are no configurations, `k` is below 1, a runtime is not positive (as withheld labels are), the
+            lengths of `score` and `runtime` differ, or a value is NaN or infinite.
     """
     scores, runtimes = _pair(score, runtime)
     if k < 1:
@@ -190,7 +190,7 @@ def repeat_ceiling(row_of: NDArray[np.integer[Any]], runtime: ArrayLike) -> floa
         As `kendall_tau`; 1.0 where nothing repeats.
 
     Raises:
-        ValueError: lengths differ, or a runtime is NaN or infinite.
+        ValueError: the lengths of `row_of` and `runtime` differ, or a runtime is NaN or infinite.
     """
     rows, runtimes = _pair(row_of, runtime)
     return kendall_tau(group_medians(rows, runtimes)[rows], runtimes) if len(rows) else math.nan

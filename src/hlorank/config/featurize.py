@@ -15,7 +15,7 @@ class FeaturizeOptions(Section):
     scaling: Literal["standard", "minmax"]
     """standard (mean 0, variance 1) or minmax (0 to 1), fitted on the train split."""
     log_range: float = Field(ge=0)
-    """Columns whose values on the train split span more than this get sign(x) log(1 + |x|) first."""
+    """Columns whose values on the train split span more than this are first transformed by sign(x) log(1 + |x|)."""
     opcode_width: int = Field(ge=1)
     """Width of the opcode embeddings computed from co-occurrence along edges."""
     prune_hops: int | None = Field(ge=0)

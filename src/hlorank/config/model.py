@@ -49,7 +49,7 @@ class ModelConfig(Section):
     heads: int = Field(ge=1)
     """Heads of layers with multi-head attention; divides the width."""
     dropout: Rate
-    """Rate of the layers `dropout`; one mask serves all configurations of a step."""
+    """Rate of the layers `dropout`; all configurations of a step share one mask."""
     drop_edge: Rate
     """Share of the edges that a training step leaves out (DropEdge, Rong et al., arXiv 1907.10903)."""
     permutations: int = Field(ge=1)

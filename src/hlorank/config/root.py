@@ -44,7 +44,7 @@ class PathsConfig(Section):
 
 
 class Config(Section):
-    """The whole configuration, as the stages see it."""
+    """The whole configuration, as passed to the stages."""
 
     collection: Address
     """Address of the collection: layout/<source>/<default or random>, or tile/<source>."""
@@ -75,7 +75,7 @@ def load(composed: DictConfig, registries: Registries | None = None) -> Config:
     """Validate a composed configuration.
 
     Args:
-        composed: by Hydra, from conf/ or params.yaml.
+        composed: the configuration as Hydra composed it, from conf/ or params.yaml.
         registries: the extension points whose names are checked, and of origins the settings too. Names of the others
             are checked where they are used.
 

@@ -51,7 +51,7 @@ class Section(BaseModel):
         """Return this section where a rule that spans several keys holds; for the model validators of sections.
 
         Args:
-            holds: the rule is kept.
+            holds: True if the rule is satisfied.
             key: the field of this section to report.
             expected: the values of it that are allowed.
 
@@ -80,8 +80,8 @@ def registered(extension_point: str, *further: str) -> AfterValidator:
     """Return a validator for names that an extension point defines.
 
     Args:
-        extension_point: its name in the registries, which are the validation context. Without them every name passes,
-            and the component that uses the name refuses it.
+        extension_point: name of the extension point in the registries, which are the validation context. Without them
+            every name passes, and the component that uses the name refuses it.
         further: other names that are allowed.
     """
 

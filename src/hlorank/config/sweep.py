@@ -21,7 +21,7 @@ class SweepConfig(Section):
     storage: str
     """Database in which searches keep their trials, as an address of Optuna and SQLAlchemy."""
     trial: int | None
-    """Number of the training in its search, which sets it."""
+    """Number of the training in its search; set by the search."""
     prune: bool
     """Stop trainings whose best validation Kendall tau is below the median of earlier ones at the same epoch."""
     prune_after_trials: int = Field(ge=0)

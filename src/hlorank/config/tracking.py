@@ -6,7 +6,7 @@ from hlorank.config.section import Section
 
 
 class TrackingConfig(Section):
-    """MLflow."""
+    """Tracking of runs in MLflow."""
 
     uri: str
     """Tracking store; the variable MLFLOW_TRACKING_URI overrides it."""

@@ -62,8 +62,8 @@ class TrainerConfig(Section):
     threads: int = Field(ge=1)
     """Threads of PyTorch, in evaluate too."""
     averaging: Literal["none", "ema", "swa"]
-    """Average of the weights over the steps: ema is the exponential moving average, swa the plain one over the second
-    half."""
+    """Average of the weights over the steps: ema is the exponential moving average, swa the unweighted average over the
+    second half."""
     averaging_decay: float = Field(gt=0, lt=1)
     """Decay of the exponential moving average, which spans about 1 / (1 - decay) steps."""
     cpu_seconds: float | None = Field(gt=0)

@@ -104,7 +104,7 @@ def split_half_tau(graph: Path) -> float | None:
     """Return the Kendall tau between two independent halves of a graph's measurements, from its sidecar.
 
     Returns:
-        None without a sidecar, and where it has null because there was nothing to rank.
+        None if the graph has no sidecar, or if the sidecar has null because the graph had nothing to rank.
 
     Raises:
         DataError: the sidecar is not JSON, or has no tau in -1..1.

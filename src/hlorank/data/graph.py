@@ -1,6 +1,6 @@
 """The one in-memory schema: a graph, its layout or tile configurations, and their measured runtimes.
 
-Every object checks itself when it is made, so that every existing object is valid.
+Every object is validated on construction, so every existing object is valid.
 """
 
 from __future__ import annotations

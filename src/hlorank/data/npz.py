@@ -1,4 +1,4 @@
-"""Reader of npz files by key, in bounded memory, also of damaged or malicious files."""
+"""Reader of npz files by key, in bounded memory; safe for damaged or malicious files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEADERS = {
     (3, 0): (4, npy.read_array_header_2_0),
 }
 _MAX_HEADER_BYTES = 10_000
-_MAX_AXES = 32  # that every version of numpy can hold
+_MAX_AXES = 32  # the maximum of NumPy 1
 # zipfile unpacks bzip2 and LZMA without a bound on memory, even for small reads.
 _COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 

@@ -72,7 +72,7 @@ class GraphReport:
         nodes: nodes of the graph.
         configurations: configurations of this protocol, repeated ones included.
         distinct: distinct ones among them.
-        withheld: whether the labels are withheld.
+        withheld: True if the labels are withheld.
         metrics: the result of `rank_metrics`; empty if labels are withheld or all runtimes are equal.
         split_half_tau: Kendall tau between two halves of the measurements; None if nothing was measured twice.
         noise_ceiling: highest Kendall tau against such measurements (`hlorank.metrics.noise_ceiling`); None as above.

@@ -43,7 +43,7 @@ class FeatureSpec(Section):
     """Transformation of raw graphs into model inputs, fitted on the train split only: the content of spec.json."""
 
     version: Literal[4] = 4
-    """Raised when an equal specification gives other features, or has other keys."""
+    """Version of the format; increment it if equal specifications would give other features, or if keys change."""
     collection: Annotated[Collection, PlainValidator(_address), PlainSerializer(str)]
     """Collection that it was fitted on."""
     options: FeaturizeOptions
@@ -56,8 +56,8 @@ class FeatureSpec(Section):
     """(vocabulary,) increasing, the known opcodes seen in train, with that of virtual nodes; index 0 of the vocabulary
     is kept for all others."""
     opcode_embedding: Float32Array
-    """(vocabulary + 1, opcode_width) zeros for an opcode without edges in train; so for unknown opcodes too, unless the
-    train split has some."""
+    """(vocabulary + 1, opcode_width) the embeddings, in row 0 that of unknown opcodes; zeros for opcodes without
+    edges in train."""
     inputs: str
     """Fingerprint of the options and the raw files that it was fitted on."""
 
@@ -84,12 +84,12 @@ class FeatureSpec(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _check_computed(cls, values: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Compare the values of spec.json that are computed from the others with these."""
+        """Check that the computed values in spec.json agree with the values that they are computed from."""
         stated = {key: values[key] for key in _COMPUTED if key in values} if isinstance(values, dict) else {}
         spec = validate({key: value for key, value in values.items() if key not in stated} if stated else values)
         for key, value in stated.items():
             if value != (expected := getattr(spec, key)):
-                raise ValueError(f"{key}={value}: expected {expected}, as the other values say")
+                raise ValueError(f"{key}={value}: expected {expected}, computed from the other values")
         return spec
 
     @property

@@ -94,7 +94,7 @@ def remove_other_graphs(root: Path, graphs: Mapping[Split, Collection[str]]) -> 
 
 
 def skip_reason(features: GraphFeatures) -> str | None:
-    """Return why a ranker can learn nothing from a graph; None if it can."""
+    """Return the reason to skip a graph in training, None if there is no reason."""
     configurations = len(features.row_of)
     if configurations == 1:
         return "a single configuration"
@@ -114,7 +114,7 @@ def write_graph_features(folder: Path, features: GraphFeatures, graph: Graph, ke
         folder: replaced if it exists.
         features: features of the reduced graph.
         graph: the whole graph that the features were made from.
-        key: what the features were made from, for `stored_entry`.
+        key: fingerprints of the inputs of the features, for `stored_entry`.
     """
     parts = {**vars(features), **vars(features.configurations)}
     arrays = {name: part for name, part in parts.items() if isinstance(part, np.ndarray)}
@@ -153,7 +153,7 @@ class FeatureStore:
 
     Attributes:
         root: the store's folder.
-        spec: how the graphs were featurized.
+        spec: the specification of the features.
         fingerprint: identifier of the features: the specification and all raw files.
 
     Raises:
@@ -183,7 +183,7 @@ class FeatureStore:
         return [name for name, entry in self._entries[split].items() if entry.skipped is None]
 
     def skipped(self, split: Split) -> dict[str, str]:
-        """Return why training skips each other graph, by name."""
+        """Return the reason to skip each graph that training does not use, by name."""
         return {name: entry.skipped for name, entry in self._entries[split].items() if entry.skipped is not None}
 
     def open(self, split: Split, name: str) -> GraphFeatures:

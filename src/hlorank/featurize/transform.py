@@ -46,9 +46,9 @@ class ColumnTransform(Section):
     logarithmic: BoolArray
     """(kept,) f is `signed_log` where true, the identity elsewhere."""
     center: Float64Array
-    """(kept,)"""
+    """(kept,) the number subtracted from each column."""
     scale: Float64Array
-    """(kept,) positive."""
+    """(kept,) positive, the divisor of each column."""
 
     @model_validator(mode="after")
     def _check_arrays(self) -> Self:
@@ -73,8 +73,8 @@ class ColumnTransform(Section):
 class ColumnStatistics:
     """Fitting of a `ColumnTransform` on rows that come in parts, in memory that does not grow with their number.
 
-    Only after the last part is it known whether a column is constant or has a wide range. So scikit-learn's scalers are
-    fitted on each column twice, as it is and as `signed_log` of it, and the transform takes the numbers of one of both.
+    The range of a column is known only after the last part. Therefore scikit-learn's scalers are fitted both to each
+    column and to its `signed_log`, and the transform keeps the parameters of one of the two.
 
     Args:
         scaling: standard (mean 0, variance 1) or minmax (0 to 1).

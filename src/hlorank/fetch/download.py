@@ -260,7 +260,8 @@ def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to:
         unpack_to: a path whose file system must have the file's size free a second time.
 
     Raises:
-        DownloadError: the server refuses (404 and others), or the retries are used up.
+        DownloadError: the server responds with an error status that is not retried (such as 404), or the retries are
+            used up.
         OSError: there is too little disk space, or the file cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -41,8 +41,8 @@ def fetch(collection: Collection, config: HloConfig, output: Path) -> None:
     protobuf. Dumps with nothing to configure are left out with a notice.
 
     Raises:
-        DataError: there are no protobufs, two have one name, one breaks its contract, or none has anything to
-            configure.
+        DataError: `config.root` has no protobufs, two protobufs of a split have the same name, a protobuf breaks its
+            contract, or no protobuf has anything to configure.
     """
     sources = _find(resolve_path(config.root), collection, config.split)
     for files in sources.values():

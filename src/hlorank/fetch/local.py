@@ -61,8 +61,8 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
 
     Raises:
         ConfigError: the tree is in the folder that fetch writes, or the other way round.
-        DataError: there is no such collection, files are invalid (one message for all), a graph with a new split is in
-            two splits of the tree, or the split file does not fit.
+        DataError: `config.root` does not have `collection`, files are invalid (one message for all), a graph with a new
+            split is in two splits of the tree, or the split file does not fit the graphs.
     """
     folder, sources = _find(resolve_path(config.root), collection, new_splits=config.split_file is not None)
     target = output.resolve()

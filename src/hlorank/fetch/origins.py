@@ -1,4 +1,4 @@
-"""ORIGINS: where collections come from, by the names that `data.origin` has for them."""
+"""ORIGINS, the extension point: origins of collections, by the names that `data.origin` uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hlorank.fetch import hlo, local, synthetic, tpugraphs
 
 @dataclass(frozen=True)
 class Origin:
-    """A place that collections come from.
+    """Origin of collections: its settings, and the function that fetches from it.
 
     Attributes:
         settings: the section that `data.<name>` holds.
@@ -46,7 +46,8 @@ def fetch(collection: Collection, data: DataConfig, output: Path) -> None:
         output: the collection's folder, such as data/raw/layout/xla/default.
 
     Raises:
-        ConfigError: there is no such origin, its settings are wrong, or it does not have this collection.
+        ConfigError: ORIGINS has no `data.origin`, the settings of the origin are wrong, or the origin does not have
+            `collection`.
         DataError: the origin's data break their contract.
     """
     origin = find(ORIGINS, "data.origin", data.origin)

@@ -114,7 +114,7 @@ class _Unpacked:
             shutil.rmtree(folder, ignore_errors=True)
 
     def publish(self, split: str, staged: Path, content: _Content) -> None:
-        """Replace a split by a staged folder; after a kill at any point the manifest never lists a mixture."""
+        """Replace a split by a staged folder; after a kill at any point the manifest lists no files of two versions."""
         self.discard(split)
         self.folder.mkdir(parents=True, exist_ok=True)
         staged.rename(self.folder / split)
@@ -151,7 +151,8 @@ class _Fetch:
         return f"npz_{'_'.join(self.collection.parts)}_{split}.tar"
 
     def from_server(self) -> None:
-        if not (self.unpacked.folder / LICENSE).is_file():  # first: a wrong address shows before gigabytes do
+        # The small file is first: a wrong address then fails before gigabytes are downloaded.
+        if not (self.unpacked.folder / LICENSE).is_file():
             path = self._download(LICENSE)
             self.ledger[LICENSE] = self.ledger.verify(path)
             self._copy_license(path)
@@ -263,7 +264,8 @@ def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None
     Raises:
         ConfigError: the collection is not an official one, or the address is neither http(s) nor a folder other than
             `output`.
-        DownloadError: the server refuses, or the retries are used up.
+        DownloadError: the server responds with an error status that is not retried (such as 404), or the retries are
+            used up.
         DataError: an archive or a file is damaged or unsafe, is missing in a folder, or differs from the ledger.
         OSError: (ENOSPC) there is too little disk space.
     """
@@ -281,7 +283,7 @@ def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None
     downloads.mkdir(parents=True, exist_ok=True)
     with FileLock(downloads / ".lock"):
         for written in (downloads, output):
-            for leftover in written.glob(".*.partial"):  # of atomic writes that were killed
+            for leftover in written.glob(".*.partial"):  # left by atomic writes that were killed
                 leftover.unlink()
         job = _Fetch(collection, config, downloads, Ledger(downloads / "archives.json"), _Unpacked(output))
         for split in set(SPLITS) - set(config.splits):

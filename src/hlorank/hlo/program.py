@@ -102,7 +102,7 @@ def _edges(operands: list[list[int]], calls: list[list[int]]) -> Int64:
 
 
 def _used_first(count: int, edges: Int64, name: Callable[[int], str]) -> Int64:
-    """Sort ids 0..count-1 such that each follows those that it uses; of several that may be next, the smallest is.
+    """Sort ids 0..count-1 such that each follows those that it uses; among ids that are ready, the smallest is first.
 
     Raises:
         DataError: ids use each other in a cycle.
@@ -119,7 +119,7 @@ def _used_first(count: int, edges: Int64, name: Callable[[int], str]) -> Int64:
             if not waiting[user]:
                 heapq.heappush(ready, user)
     if len(order) < count:
-        # Each id that still waits uses another one that waits; following these leads into a cycle.
+        # Each unsorted id uses another unsorted id, so following the uses leads into a cycle.
         next_one = {user: used for user, used in edges.tolist() if waiting[user] and waiting[used]}
         seen: set[int] = set()
         one = next(iter(next_one))

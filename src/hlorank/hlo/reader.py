@@ -39,7 +39,7 @@ class Record:
     Attributes:
         name: name of the graph.
         path: the file.
-        place: field of the file that is the record, empty if the whole file is.
+        place: path of the field that contains the record, empty if the whole file is the record.
         module: the module.
         tuning: tuning record of the module and its runs; None for a compiler's dump, which has no runs.
     """
@@ -69,7 +69,7 @@ def graph_name(path: Path) -> str:
 
 
 def _parse(message: type[_M], data: bytes) -> _M:
-    """Parse a message; bytes that are none give an empty message."""
+    """Parse a message; bytes that are not a message give an empty one."""
     try:
         return message.FromString(data)
     except DecodeError:

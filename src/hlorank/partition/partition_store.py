@@ -18,7 +18,7 @@ _WHOLE = "whole"
 
 
 class PartitionSpec(Section):
-    """Record of how a collection was partitioned: the content of spec.json."""
+    """Specification of the partition of a collection: the content of spec.json."""
 
     features: str
     """Fingerprint of the feature store that was partitioned."""
@@ -60,7 +60,7 @@ class PartitionStore:
 
     Attributes:
         root: the collection's folder under data/segments.
-        spec: how the collection was partitioned.
+        spec: the specification of the partition.
 
     Raises:
         DataError: `root` has no complete partition.

@@ -146,7 +146,7 @@ def local_codes(
     Time is linear in the codes of the segments and their halos, memory in the codes of one segment.
 
     Args:
-        configurations: of the graph.
+        configurations: the distinct configurations of the graph.
         segment_of: (nodes,) the segment of each node, 0..J-1.
         halo: (halo rows, 2), as `Partition.halo`.
 

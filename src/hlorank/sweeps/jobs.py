@@ -124,12 +124,12 @@ class Row:
 
     @property
     def ended(self) -> bool:
-        """Return whether the job has ended since its sweep was last started."""
+        """True if the job has ended since the last start of its sweep."""
         return self.state in {"finished", "pruned"} or self.reason != ""  # `forget_failures` removes earlier reasons
 
     @property
     def begun(self) -> bool:
-        """Return whether the job has ended, or has a run that did not end."""
+        """True if the job has ended, or has a run that did not end."""
         return self.ended or self.state == "interrupted"
 
 
@@ -188,7 +188,10 @@ def adopted(client: Any, parent: str) -> list[str]:
 
 
 def rows_by_job(client: Any, parent: str) -> dict[tuple[str, ...], Row]:
-    """Return the results of the jobs of a sweep by their overrides; of several runs of a job, the furthest one."""
+    """Return the results of the jobs of a sweep by their overrides.
+
+    Of several runs of a job, the result is that of the run in the most advanced state.
+    """
     found: list[tuple[tuple[str, ...], Any]] = []
     reasons: dict[tuple[str, ...], str] = {}
     for _, entry in _entries(client.get_run(parent)):

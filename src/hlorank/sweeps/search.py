@@ -93,7 +93,7 @@ class Search:
             jobs = [[*self._fixed, *as_overrides(values), f"sweep.trial={number}"] for number, values in batch]
             for (number, _), value in zip(batch, launch(jobs), strict=True):
                 self._tell(number, value)
-        for number, _ in waiting:  # `n_trials` is smaller than before
+        for number, _ in waiting:  # trials left over after `n_trials` was reduced
             self.study.tell(number, state=TrialState.FAIL)
 
     def _count(self, states: Sequence[TrialState]) -> int:
@@ -126,7 +126,7 @@ class Search:
 
         trial = self.study.get_trials(deepcopy=False)[number]
         if trial.state is not TrialState.RUNNING:
-            log.info("trial %d: %s", number, trial.state.name.lower())  # its own process has pruned it
+            log.info("trial %d: %s", number, trial.state.name.lower())  # pruned by the process of the training
         elif value is None or math.isnan(value):
             self.study.tell(number, state=TrialState.FAIL)
             log.info("trial %d: failed", number)

@@ -26,7 +26,7 @@ class Sweep:
     """Run of a sweep, from the start of its first job to the end of its last.
 
     Args:
-        name: of the sweep; None for a sweep that is never resumed.
+        name: the name of the sweep; None for a sweep that is never resumed.
         tracking: the tracking store and its experiment.
         locks: folder of locks.
         overrides: arguments of the command.
@@ -60,7 +60,7 @@ class Sweep:
         """Write and print the tables, and print the failures.
 
         Args:
-            completed: whether the sweeper has ended regularly.
+            completed: True if the sweeper has ended regularly.
 
         Returns:
             The number of jobs that failed or were interrupted; pruned ones are not among them.

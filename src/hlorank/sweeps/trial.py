@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import optuna
 
 _SQLITE = "sqlite:///"
-_PATIENCE_SECONDS = 120  # that a process waits for the lock of a sqlite file
+_PATIENCE_SECONDS = 120  # time limit for the lock of a sqlite file
 
 
 def open_study(config: SweepConfig, parent: str, create: bool) -> optuna.Study:
@@ -22,7 +22,7 @@ def open_study(config: SweepConfig, parent: str, create: bool) -> optuna.Study:
     Args:
         config: the sweep; its name is the name of the study.
         parent: run id of the sweep, the name of the study of a sweep without a name.
-        create: whether to create a missing study.
+        create: create a missing study.
 
     Raises:
         ConfigError: `sweep.storage` is no database that can be opened.
@@ -70,7 +70,7 @@ class SearchTrial:
         self._number = number
         frozen = study.trials[number]
         self._reported = set(frozen.intermediate_values)
-        self._trial = optuna.trial.Trial(study, frozen._trial_id)  # as Optuna opens a trial of another process
+        self._trial = optuna.trial.Trial(study, frozen._trial_id)  # Optuna's own way to open a trial of another process
 
     def report(self, tau: float, step: int) -> None:
         """Report a validation, once for each step: a training that is resumed may repeat its last one."""

@@ -26,12 +26,12 @@ MEBIBYTE = 2**20
 
 _WIDTH, _HEIGHT = 360, 220
 _TAU = "Kendall tau"
-_INK = "currentColor"  # of the page, light or dark
+_INK = "currentColor"  # the text colour of the page, light or dark
 _FONT = "system-ui, sans-serif"
 _TEXT = {"labelColor": _INK, "titleColor": _INK, "labelFont": _FONT, "titleFont": _FONT, "labelFontSize": 12}
 _CONFIG = {
     "background": "transparent",
-    "padding": 10,  # for letters wider than those of the fonts that charts are drawn with
+    "padding": 10,  # room for fonts wider than the one with which the size of a chart is computed
     "axis": {
         **_TEXT,
         "titleFontSize": 12,
@@ -74,7 +74,7 @@ def _number(field: str, title: str, values: Sequence[float], wide: bool = False,
         field: field of the data.
         title: title of the axis.
         values: values that the scale must contain.
-        wide: whether the scale is logarithmic if the values differ by more than ten times.
+        wide: use a logarithmic scale if the values differ by more than ten times.
         axis: further properties of the axis.
     """
     low, high = min(values), max(values)

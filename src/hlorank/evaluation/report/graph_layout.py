@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
 
-_SWEEPS = 6  # down and up in turn; more change little
+_SWEEPS = 6  # alternately downward and upward; further sweeps change little
 _GAP = 2  # cells between blocks
 _ASPECT = 1.5  # intended width / height of a drawing
 

@@ -28,7 +28,8 @@ from hlorank.fetch.synthetic.program import (
 MIN_NODES = 50
 _MIN_BLOCK = 24
 _BIAS_NODES = 3
-# Plain elementwise nodes after and before each cluster, so that what others use stays some edges away from it.
+# Number of elementwise nodes after and before each cluster; they keep nodes with other users some edges away from the
+# cluster.
 _TAIL_NODES, _HEAD_NODES = 3, 2
 _WIDTHS = (32, 64, 96, 128, 192, 256, 384, 512)
 
@@ -164,7 +165,7 @@ class _Block:
         return self._program.add("reshape", dims, [weights], element=self._element) if reshaped else weights
 
     def _convolution(self, activation: int, unit: int) -> int:
-        """Trade columns for features by a reshape (unit 3), reshape the weights (unit 2 and 3), convolve."""
+        """Add a convolution; its weights are reshaped in unit 2 and 3, and columns traded for features in unit 3."""
         add, element = self._program.add, self._element
         dims = self._program.dims[activation]
         if unit == 3:
@@ -181,7 +182,7 @@ class _Block:
         return add("convolution", out, [activation, weights], element=element, layout=layout, columns=official)
 
     def _dot(self, activation: int, unit: int) -> int:
-        """Multiply by weights; by reshaped weights (unit 2); or flatten, multiply, and reshape back (unit 3)."""
+        """Add a dot with weights, with reshaped weights (unit 2), or between two reshapes (unit 3)."""
         add, element = self._program.add, self._element
         dims = self._program.dims[activation]
         width = int(self._rng.choice(_WIDTHS))
