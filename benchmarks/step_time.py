@@ -2,7 +2,7 @@
 
 Both methods take the same steps on the same synthetic graph in turn: one segment with gradient, the table of gst_e
 warm (it holds every other segment), forward and backward. The paper's claim is about the dense form, where every node
-of a segment is computed under every configuration; the ratio with config-sparse propagation and deduplication follows.
+of a segment is computed under every configuration; the ratio in the compressed form follows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hlorank.training.step_data import Step
 
 MAX_NODES, MARGIN, KEEP_PROBABILITY, TABLE_BYTES = 1000, 0.1, 0.5, 2**30
 MODEL = Path(__file__).resolve().parents[1] / "conf/model/sage.yaml"
-FORMS = {"plain": False, "sparse and deduplicated": True}
+FORMS = {"dense form": False, "compressed": True}
 
 
 def synthetic(nodes: int, configurations: int, configurable: int | None = None) -> MeasuredGraph:

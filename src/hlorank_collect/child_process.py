@@ -43,7 +43,7 @@ class Outcome:
 
     Attributes:
         about: result of the child process; None where the program was not measured.
-        reason: why the program was not measured; empty where it was.
+        reason: reason for a program that was not measured, empty for a measured one.
     """
 
     about: dict[str, Any] | None
@@ -105,7 +105,7 @@ def _events(reading: int, hang_seconds: float) -> Iterator[dict[str, Any]]:
         selector.register(reading, selectors.EVENT_READ)
         while True:
             if not selector.select(hang_seconds):
-                raise TimeoutError(f"no sign of life for {hang_seconds:g} s")
+                raise TimeoutError(f"no message for {hang_seconds:g} s")
             if not (data := os.read(reading, 2**16)):
                 return
             *lines, buffer = (buffer + data).split(b"\n")

@@ -40,7 +40,7 @@ class Program:
     family: str
     """Group of the program in a split by model family."""
     build: Callable[[], tuple[Function, Arguments]]
-    """Returns the function and its example arguments, pytrees of arrays; equal ones at every call."""
+    """Function that returns the program and its example arguments, pytrees of arrays, equal at every call."""
 
 
 def has_jax() -> bool:
@@ -55,7 +55,7 @@ def require_jax() -> None:
     """Check that jax can be imported.
 
     Raises:
-        ConfigError: it cannot; the message names the line that installs it.
+        ConfigError: jax cannot be imported; the message has the command that installs it.
     """
     try:
         import jax  # noqa: F401 (only tried)
@@ -69,7 +69,7 @@ def require_device(platform: str) -> None:
     A separate process searches for a GPU: the search reserves most of the GPU's memory, which the measurements need.
 
     Raises:
-        ConfigError: there is no such device; the message names the remedy.
+        ConfigError: jax finds no device of `platform`; the message has the remedy.
     """
     if platform == "cpu":
         return

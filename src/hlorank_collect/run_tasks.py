@@ -51,7 +51,7 @@ def run_tasks(
         supervise: measures one program.
 
     Raises:
-        ConfigError: there is no such program, or the machine is busy.
+        ConfigError: the program of a task does not exist, or the machine is busy.
     """
     named = {task.load().name: task for task in tasks}
     waiting = {name: task for name, task in named.items() if not task.is_complete(name)}

@@ -1,4 +1,4 @@
-"""Tasks of child processes: one program to measure, and how."""
+"""Tasks of child processes: one program to measure, with the settings of the measurement."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def load_program(program: str, arguments: str | None) -> Program:
     """Return a program of the zoo or, with arguments, one of the user.
 
     Raises:
-        ConfigError: there is no such program.
+        ConfigError: `program` is neither in the zoo nor importable.
     """
     return program_named(program) if arguments is None else user_program(program, arguments)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The next step of a child process; it also shows the parent that the child is alive."""
+    """Start of a step of a child process; the parent kills a child that reports none for too long."""
 
     stage: str
     configuration: str | None = None
@@ -51,7 +51,7 @@ Report = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """One program to measure, and how. A child process receives it as JSON."""
+    """One program to measure, with the settings of the measurement; passed to a child process as JSON."""
 
     child: ClassVar[str]
     """Module that the child process runs."""
@@ -76,7 +76,7 @@ class Task(ABC):
     core: int | None
     """CPU core to measure on; None for any."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Names of configurations that killed or hung an earlier process -> reason."""
+    """Names of configurations that crashed or hung an earlier process -> reason."""
 
     def is_complete(self, name: str) -> bool:  # noqa: ARG002 (subclasses use it)
         """Return True if the program of this name needs no further run; by default every program is run."""
@@ -94,7 +94,7 @@ class Task(ABC):
         """Return the program.
 
         Raises:
-            ConfigError: there is no such program.
+            ConfigError: the program is neither in the zoo nor importable.
         """
         return load_program(self.program, self.arguments)
 

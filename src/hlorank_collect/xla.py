@@ -24,7 +24,7 @@ _LAYOUT_ASSIGNMENT = re.compile(r"\.after_[\w-]*layout-assignment\.")
 
 
 class NotCapturedError(RuntimeError):
-    """The compiler dumped no module before layout assignment."""
+    """Failure of the compiler to dump a module before layout assignment."""
 
 
 class Executable:

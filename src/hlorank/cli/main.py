@@ -18,7 +18,7 @@ from hlorank.files import DataError
 _COMMANDS = (convert, inspect, best, report, rank, register, serve)
 _PLUGINS = "hlorank.commands"
 """Entry points of other packages: each is a function that adds a command to the subparsers."""
-_PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")  # with the user, in the address of a server
+_PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")  # user and password in the address of a server
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -40,13 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is status 2.
     """
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # it warns of every retry
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # urllib3 warns of every retry
     parser = make_parser()
     parsed = parser.parse_args(arguments)
     if not hasattr(parsed, "run"):
         parser.print_help()
         return 0
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # the default takes minutes
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # by default, an unreachable store takes minutes
     try:
         status: int = parsed.run(parsed)
     except Exception as error:

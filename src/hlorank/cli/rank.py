@@ -170,7 +170,7 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
                     measured = given.measured
                     scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
                     order = ranking(scores)
-                    submit(measured.name, order)  # first, as a graph that it refuses has no ranking
+                    submit(measured.name, order)  # first: a graph that the submission refuses gets no ranking
                     yield ranked_input(given, scores, order, arguments.top, compare=arguments.compare)
                     if given.drawn is not None and arguments.save is not None:
                         write_graph(arguments.save / f"{measured.name}.npz", measured)

@@ -23,10 +23,10 @@ class Adjacency:
 
     Args:
         index: (edges,) the neighbours of node 0, then of node 1, and so on.
-        starts: (nodes + 1,) where the neighbours of each node start in `index`; the last entry is its length.
-        weight: (edges,) of the edges; None for ones.
+        starts: (nodes + 1,) index of the first neighbour of each node in `index`; the last entry is its length.
+        weight: (edges,) the weights of the edges; None for ones.
         neighbours: number of neighbours, the columns of the matrix.
-        device: of the states.
+        device: the device of the states.
 
     Attributes:
         index: `index` as a tensor.
@@ -63,7 +63,7 @@ class Adjacency:
             neighbours: (edges,) int64, the node that it receives from.
             weight: (edges,) float64.
             count: number of nodes.
-            device: of the states.
+            device: the device of the states.
         """
         order = np.argsort(nodes, kind="stable")
         starts = np.append(0, np.cumsum(np.bincount(nodes, minlength=count)))
@@ -110,7 +110,7 @@ def propagate(x: Tensor, adjacency: Adjacency) -> Tensor:
 
     Args:
         x: (neighbours, ...) floating point, such as (neighbours, configurations, width).
-        adjacency: of the nodes.
+        adjacency: the matrix of the nodes.
 
     Returns:
         (nodes, ...) in the dtype of x.

@@ -18,12 +18,12 @@ class Block(nn.Module):
     """Layers one after the other; `residual` adds the input of the block.
 
     Args:
-        names: of the layers.
-        config: of the model.
-        key: of the configuration that holds the names.
+        names: the names of the layers.
+        config: the settings of the model.
+        key: the key of the configuration with the names.
 
     Attributes:
-        names: of the layers.
+        names: the names of the layers.
         computed_rows: number of node states that the layers which mix states have computed so far.
 
     Raises:

@@ -44,12 +44,12 @@ class CostModel(nn.Module):
     The score of a configuration depends on the other configurations of a call only if a layer mixes configurations.
 
     Args:
-        config: of the encoder, the layers, the pooling and the head.
-        sizes: of the inputs.
+        config: the settings of the encoder, the layers, the pooling and the head.
+        sizes: the sizes of the inputs.
         aggregation: mean or sum over a graph's segments.
 
     Attributes:
-        mixing: how far its layers mix states.
+        mixing: the kinds of mixing among the layers.
         compress: compute each colour once, up to the first layer that is dense only; False computes the dense form,
             every node under every configuration, with equal results.
         deduplicate: compute each distinct local configuration of a segment once, unless a layer mixes configurations;
@@ -87,7 +87,7 @@ class CostModel(nn.Module):
         return sum(block.computed_rows for block in self._all_blocks)
 
     def dense_rows(self, segment: Segment, configurations: int) -> int:
-        """Return the number of node states that these layers compute in the dense form."""
+        """Return the number of node states that layers which mix states compute in the dense form."""
         return sum(layer.mixing is not Mixing.ROW for _, layer in self._layers) * segment.nodes * configurations
 
     def layers_that_mix(self, mixing: Mixing) -> str:
@@ -115,7 +115,7 @@ class CostModel(nn.Module):
         """Check that the model can embed segments with a halo, if there are any.
 
         Raises:
-            ConfigError: there is a halo, and a layer mixes over the segment.
+            ConfigError: the segments have a halo, and a layer mixes over the segment.
         """
         if halo and Mixing.SEGMENT in self.mixing:
             raise ConfigError(

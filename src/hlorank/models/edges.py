@@ -60,7 +60,7 @@ class Edges:
         nodes: number of nodes.
         degrees: (nodes,) int64, the number of operands of each node, and the same of users, in the whole graph where
             the segment has a halo and so a part of their edges; None counts `ends`.
-        device: of the states.
+        device: the device of the states.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Edges:
         """Return the edges with their weights.
 
         Args:
-            norm: of the weights.
+            norm: the normalization of the weights.
             shared: edges of both directions are of one type, and count together.
         """
         if (norm, shared) not in self._normed:

@@ -66,7 +66,7 @@ class Encoder(nn.Module):
             self.opcode.weight.copy_(torch.from_numpy(embedding))
 
     def _layout(self, values: Tensor) -> Tensor:
-        """(..., dims) layout values to (..., dims * layout width)."""
+        """Embed layout values: (..., dims) to (..., dims * layout width)."""
         embedded: Tensor = self.layout_value(values - LAYOUT_MIN)
         return embedded.flatten(-2)
 

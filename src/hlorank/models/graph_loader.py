@@ -20,12 +20,12 @@ class GraphLoader:
     Args:
         features: the collection's folder under data/features.
         segments: its folder under data/segments; None leaves every graph whole.
-        device: of the tensors.
+        device: the device of the tensors.
 
     Attributes:
         store: the featurized graphs.
         partition: fingerprint of the partition, empty for whole graphs.
-        options: with which graphs were cut; None for whole graphs.
+        options: the options of the partition; None for whole graphs.
 
     Raises:
         DataError: features or segments are missing, or the segments belong to other features.

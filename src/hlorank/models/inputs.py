@@ -168,13 +168,13 @@ class GraphInputs:
 def _segments(features: GraphFeatures, partition: Partition, device: torch.device) -> list[Segment]:
     edges = np.asarray(features.edge_index)
     edges = edges[np.argsort(edges[:, 0], kind="stable")]
-    starts = np.searchsorted(edges[:, 0], np.arange(features.nodes + 1))  # of the operands of each node
+    starts = np.searchsorted(edges[:, 0], np.arange(features.nodes + 1))  # first edge to an operand of each node
     degrees = np.diff(starts), np.bincount(edges[:, 1], minlength=features.nodes)
-    column = np.full(features.nodes, -1)  # of the configurable nodes, in the configuration codes
+    column = np.full(features.nodes, -1)  # of each configurable node in the configuration codes
     if isinstance(features.configurations, LayoutFeatures):
         column[features.configurations.node_ids] = np.arange(len(features.configurations.node_ids))
 
-    place = np.full(features.nodes, -1)  # of each node in the current segment
+    place = np.full(features.nodes, -1)  # position of each node in the current segment
     segments = []
     for j in range(partition.segments):
         own, halo = partition.own(j), partition.halo_of(j)

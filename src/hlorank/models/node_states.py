@@ -105,7 +105,7 @@ class NodeStates(NamedTuple):
         return reduce(torch.maximum, best).expand(self.colouring.colour_of.shape[1], -1)
 
     def _parts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The colours (configurations, nodes) of the prefix, and (1, nodes) of the other nodes."""
+        """Return the colours of the prefix, (configurations, nodes), and of the other nodes, (1, nodes)."""
         colour_of, prefix = self.colouring.colour_of, self.colouring.prefix
         return colour_of[:prefix].T, colour_of[prefix:, :1].T
 

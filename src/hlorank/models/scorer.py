@@ -31,11 +31,11 @@ class Scorer:
 
     Attributes:
         spec: its specification.
-        cut: options to cut graphs into segments for it; None for a model of whole graphs.
+        cut: options of the partition of graphs for the model; None for a model of whole graphs.
         score: function of a graph and its segments, None for a whole graph, to (distinct,) scores of its distinct
             configurations, larger = slower.
-        embed: function of the same to (distinct, width), the embedding of each distinct configuration; embeddings of
-            the members of an ensemble are concatenated.
+        embed: function of a graph and its segments to (distinct, width), the embedding of each distinct configuration;
+            embeddings of the members of an ensemble are concatenated.
     """
 
     spec: Spec

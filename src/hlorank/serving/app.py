@@ -73,8 +73,8 @@ class RankingService:
     async def _ranked(self, request: Request) -> list[dict[str, Any]]:
         deadline = time.monotonic() + self._timeout
         parsed = parse_request(await _body(request, self._limits.request_bytes))
-        # When the time is over, a call that waits for its turn is dropped. One that runs cannot be stopped: it ends
-        # after its current graph, by the deadline.
+        # After the time limit, a waiting call is dropped. A running call cannot be stopped: it ends after its current
+        # graph, by the deadline.
         arguments = (self._ranker, parsed, self._limits, deadline)
         return await asyncio.get_running_loop().run_in_executor(self._one_at_a_time, predictions, *arguments)
 
@@ -112,7 +112,7 @@ async def _error(_: Request, error: Exception) -> JSONResponse:
     """Return an error as `error_code` and a `message` of one line, as MLflow's server writes them."""
     status = getattr(error, "status_code", 500)  # any other exception, which the server then logs
     message = " ".join(str(getattr(error, "detail", "the server failed; see its log")).split())
-    if len(message) > _MAX_MESSAGE:  # names of graphs are as long as the client likes
+    if len(message) > _MAX_MESSAGE:  # names of graphs have no maximum length
         message = f"{message[:_MAX_MESSAGE]} ..."
     content = {"error_code": _ERROR_CODES[status], "message": message}
     return JSONResponse(content, status, getattr(error, "headers", None))

@@ -29,7 +29,7 @@ def model_folder(reference: str | Path) -> Path:
             `models:/<name>@<alias>` and `models:/<name>/<version>`.
 
     Raises:
-        DataError: `reference` names no model; the error says what was found instead.
+        DataError: `reference` is not the address of a model; the message has the kind of what was found.
     """
     text = str(reference)
     folder = resolve_path(text)

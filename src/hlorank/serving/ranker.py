@@ -118,7 +118,7 @@ class Ranker:
         if isinstance(configurations, np.ndarray):
             configurations = self._checked(graph, configurations)
         count = len(configurations)
-        # No model reads runtimes, but a measured graph needs some.
+        # MeasuredGraph requires runtimes, which models do not use.
         tile = isinstance(configurations, TileConfigurations)
         unknown = Measurements(np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.int64) if tile else None)
         measured = MeasuredGraph(name, graph, configurations, unknown)

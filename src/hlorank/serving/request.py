@@ -1,4 +1,4 @@
-"""Requests of the HTTP servers: how a client writes them, and how a server reads them."""
+"""Requests of the HTTP servers: their schema, a writer for clients, and a reader for servers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def parse_request(body: bytes | Mapping[str, object]) -> RankingRequest:
         body: JSON, or its values.
 
     Raises:
-        DataError: `body` is not JSON, or a value is missing or of the wrong type; names the first such value.
+        DataError: `body` is not JSON, or a value is missing or of the wrong type; the message has the first such value.
     """
     try:
         if isinstance(body, bytes):
@@ -119,7 +119,7 @@ def read_graph(record: GraphRecord, spec: FeatureSpec, limits: Limits) -> InputG
 
     Raises:
         DataError: `npz` or `extra` is not base64, is not an npz file of the schema, exceeds a limit, or has another
-            kind of configurations than the model ranks; names the graph, the field and the array.
+            kind of configurations than the model ranks; the message has the graph, the field and the array.
     """
     with tempfile.TemporaryDirectory(prefix="hlorank-request-") as folder:
         path = Path(folder) / "graph.npz"
@@ -135,7 +135,7 @@ def read_graph(record: GraphRecord, spec: FeatureSpec, limits: Limits) -> InputG
         except DataError as error:
             if error.file is None:
                 raise
-            # The client knows the field, not the server's temporary file.
+            # The message has the field of the request, since the temporary file is unknown to the client.
             field, _ = parts.get(Path(error.file), ("extra", ""))
             raise error.in_file(field) from None
     return given

@@ -61,7 +61,7 @@ class EpochHistory(Callback):
         self._start, self._steps, self._configurations = time.perf_counter(), 0, 0
 
     def on_train_batch_end(self, _trainer: Any, _module: Any, _outputs: Any, batch: Step, *_: Any) -> None:
-        """Count the step; validation follows the last one, and is no part of their time."""
+        """Count the step, and update the time of the steps, which excludes validation."""
         self._seconds = time.perf_counter() - self._start
         self._steps += 1
         self._configurations += len(batch.rows)
@@ -109,7 +109,7 @@ class CheckpointIdentity(Callback):
         """Check that a checkpoint belongs to this training; call it before any of its state is loaded.
 
         Raises:
-            DataError: it belongs to another training; names the first value that differs.
+            DataError: the checkpoint belongs to another training; the message has the first value that differs.
         """
         found = torch.load(path, weights_only=True, mmap=True).get("identity", {})
         for name, value in self.identity.items():
@@ -214,9 +214,9 @@ class StepAveraging(WeightAveraging):
 
     Args:
         kind: ema or swa.
-        decay: of ema.
+        decay: the decay of ema.
         progress: returns the finished share of the training.
-        device: of the model in training.
+        device: the device of the model in training.
     """
 
     def __init__(self, kind: str, decay: float, progress: Callable[[], float], device: torch.device) -> None:

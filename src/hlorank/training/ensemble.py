@@ -17,7 +17,7 @@ class Member:
     """One model of an ensemble.
 
     Attributes:
-        seed: of its training.
+        seed: the seed of the member's training.
         held_out: graphs of train on which it chooses its best epoch; if empty, it trains on all of train and chooses
             on valid.
     """
@@ -33,7 +33,7 @@ def make_members(config: EnsembleConfig, seed: int, names: Sequence[str], raw: P
 
     Args:
         config: the number of seeds and folds.
-        seed: of the configuration.
+        seed: the seed of the configuration.
         names: the graphs of train.
         raw: the folder of their files in data/raw.
 

@@ -72,12 +72,12 @@ def training_run(
     """Open the MLflow run of a training.
 
     Args:
-        config: where runs are recorded.
+        config: the tracking store and its experiment.
         spec: describes the model.
         parameters: the whole configuration, as plain values.
         identity: the fingerprint of the training; runs that have the same are repetitions of it.
         features: the fingerprint of the features that it is trained and validated on.
-        trained: whether there is anything to train on.
+        trained: False if the collection has no graph to train on.
         resume: file that names the run until the training has finished, so that a resumed training continues it.
 
     Yields:
@@ -112,7 +112,7 @@ class MemberLogger(MLFlowLogger):
     """Logger into the run of a training; metrics of an ensemble's member are logged under its name.
 
     Args:
-        config: where runs are recorded.
+        config: the tracking store and its experiment.
         run_id: the run.
         member: the member's name; empty for a single model.
     """
@@ -134,7 +134,7 @@ def keep_record(
     """Write the history and the name of the run into the model folder, and log the folder into the open run.
 
     Args:
-        config: where runs are recorded.
+        config: the tracking store and its experiment.
         run_id: the run.
         history: a row for each epoch: member (of an ensemble, 0 if left out), epoch, train_loss, valid_kendall_tau,
             step_seconds.

@@ -38,7 +38,7 @@ def seed_sequence(seed: int, stream: Stream, *key: int) -> np.random.SeedSequenc
     """Return the seed of one draw from a stream.
 
     Args:
-        seed: of the configuration.
+        seed: the seed of the configuration.
         stream: the purpose.
         key: numbers that identify the draw within the stream.
     """

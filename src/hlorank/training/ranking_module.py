@@ -26,10 +26,10 @@ class RankingModule(lightning.LightningModule):
     """Training of a cost model that ranks the configurations of one graph at a time.
 
     Args:
-        aggregator: combines the segments of a graph as the method asks; it has the cost model.
-        loss: of the scores and runtimes of one graph's configurations.
-        settings: of the optimizer and its schedule.
-        seed: of the dropout masks.
+        aggregator: aggregation of the segments of a graph by the method; contains the cost model.
+        loss: function of the scores and runtimes of one graph's configurations.
+        settings: the settings of the optimizer and its schedule.
+        seed: the seed of the dropout masks.
         memory_bytes: bound of the activations in validation.
 
     Attributes:

@@ -74,8 +74,8 @@ class StepData(lightning.LightningDataModule):
     Args:
         graphs: opens the collection's graphs.
         settings: sizes of an epoch, of a step and of validation, and the sampler of configurations.
-        segments: how many segments a step trains, and working sets.
-        seed: of the training.
+        segments: number of segments that a step trains, and the settings of working sets.
+        seed: the seed of the training.
         held_out: graphs of train that validation ranks instead of those of valid; training leaves them out.
 
     Attributes:
@@ -201,7 +201,7 @@ def validation_targets(features: GraphFeatures, count: int, seed: int) -> Target
 
 
 class _Items(Dataset[Any]):
-    """Items that a function makes from their number."""
+    """Data set whose item i is the result of a function of i."""
 
     def __init__(self, item: Callable[[int], Any], count: int) -> None:
         self._item = item

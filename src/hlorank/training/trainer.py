@@ -36,7 +36,7 @@ from hlorank.training.ranking_module import RankingModule
 from hlorank.training.step_data import StepData
 
 log = logging.getLogger(__name__)
-logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # below that it logs hardware and advertisements
+logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # otherwise it logs hardware and advertisements
 
 # Trainings that agree in these and in their data are the same training, and one continues where another stopped.
 _IDENTITY = {"collection", "method", "seed", "model", "segments", "loss", "trainer", "ensemble"}
@@ -94,7 +94,7 @@ def train(config: Config, output: Path) -> float | None:
                 log.warning("%s: no graph to train on; the model keeps its initial weights", spec.collection)
                 trainings.clear()
             for number in range(len(trainings)):
-                training = trainings.pop(0)  # its graphs are closed when it is finished
+                training = trainings.pop(0)  # so that its graphs are closed at its end
                 if len(members) > 1:
                     log.info("member %d of %d", number + 1, len(members))
                 logger = MemberLogger(config.tracking, run_id, f"member_{number}" if len(members) > 1 else "")
@@ -205,9 +205,9 @@ class _MemberTraining:
 
         Args:
             state: the folder of the checkpoints.
-            identity: refuses checkpoints of other trainings.
+            identity: callback that checks that a checkpoint belongs to this training.
             logger: logs metrics.
-            reports: to the search that the training belongs to, if any.
+            reports: callbacks that report validations to the search, if the training belongs to one.
         """
         if not self._data.valid:
             log.warning("no graph of valid can be ranked: the epoch with the smallest training loss is the best")
@@ -280,7 +280,7 @@ def _without_routine_warnings() -> Iterator[None]:
     """Silence warnings of Lightning that no user of hlorank can act on."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*does not have many workers")  # steps are rows of memory maps
-        warnings.filterwarnings("ignore", "Checkpoint directory .* exists")  # it is there to resume from
+        warnings.filterwarnings("ignore", "Checkpoint directory .* exists")  # as in every resumed training
         warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")  # Lightning 2.6 with PyTorch 2.13
         yield
 

@@ -1,1 +1,1 @@
-"""Search for a faster layout configuration of one program: rank, compile the most promising, measure, adapt, decide."""
+"""Search for a faster layout configuration of one program: ranking, compilation, measurement and adaptation."""

@@ -19,7 +19,7 @@ Priority = Callable[[Mapping[int, float]], Float64]
 _DIRECTIONS = (
     16  # principal directions of the embeddings; the others hold almost none of the variance of the few candidates
 )
-_NOISE = 0.1  # of the residuals' variance: from quick measurements, and from effects outside the embedding
+_NOISE = 0.1  # share of the residuals' variance: from quick measurements, and from effects outside the embedding
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class Adapted:
     """Priorities by a Gaussian process on the embeddings.
 
     A straight line maps scores to log runtimes, and the process is fitted to its residuals; the sum of both is the
-    priority. There is no bonus for uncertain candidates: with small budgets it costs more than it finds
+    priority. There is no bonus for uncertain candidates: with small budgets it lowers the speedup that is found
     (benchmarks/adaptation.py). Before two candidates are measured, the score is the priority.
 
     Attributes:

@@ -59,8 +59,8 @@ def speedup(times: Float64, configuration: int, rng: np.random.Generator) -> Spe
 def winner(times: Float64, rng: np.random.Generator) -> tuple[int, Speedup]:
     """Choose the fastest configuration, and estimate its speedup over the default.
 
-    The even rounds choose, and the odd rounds estimate: on the rounds that chose it, the speedup of the best of many
-    would be overestimated.
+    The configuration is chosen on the even rounds, and its speedup is estimated on the odd rounds: on the same rounds,
+    the speedup of the best of many would be overestimated.
 
     Args:
         times: (rounds, configurations) nanoseconds, the default first; at least four rounds.
@@ -70,7 +70,7 @@ def winner(times: Float64, rng: np.random.Generator) -> tuple[int, Speedup]:
         The column of the configuration, never the default's, and its speedup, which may be below 1.
 
     Raises:
-        ValueError: there are fewer than four rounds, or no configurations other than the default.
+        ValueError: `times` has fewer than four rows, or a single column.
     """
     if len(times) < 4 or times.shape[1] < 2:
         raise ValueError(f"times: expected at least (4, 2), found {times.shape}")

@@ -31,7 +31,7 @@ from hlorank_collect.task import Progress, Report, SkippedError
 from hlorank_collect.timing import Float64, Rounds, measure
 
 _FINALISTS = 5
-_FINAL_ROUNDS = 10  # also after the time limit: half of them choose, and an interval needs five others
+_FINAL_ROUNDS = 10  # measured even after the time limit: half of them select, and the interval needs five more
 _PROPOSE_SHARE = 0.7  # of the time limit; the rest is for measuring the finalists
 _COMPILE_SHARE = 0.8  # of the work, in the shown progress
 
@@ -108,8 +108,8 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
 
     Raises:
         SkippedError: the program cannot be tuned.
-        ConfigError: there is no such program.
-        DataError: there is no such model.
+        ConfigError: `task.program` is neither in the zoo nor importable.
+        DataError: `task.model` is not the folder of a trained model.
     """
     import torch
 

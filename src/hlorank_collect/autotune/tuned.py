@@ -56,10 +56,10 @@ class Tuned:
     Attributes:
         space: the configurable layouts.
         configuration: (configurable nodes, 18) int8; all -1 where the default won.
-        compiled: the default configuration and this one as executables.
+        compiled: executables of the default and of the tuned configuration.
 
     Raises:
-        ConfigError: there is no such program.
+        ConfigError: the saved program is neither in the zoo nor importable.
         SkippedError: the program does not compile, or the outputs of the configuration differ from the default's.
         DataError: the file is damaged, or the module of the program is not the one that was tuned.
     """

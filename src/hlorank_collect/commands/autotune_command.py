@@ -35,7 +35,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
             "differ from the default's cannot win; where none is faster beyond noise, the default wins."
         ),
     )
-    what = parser.add_argument_group("what is tuned")
+    what = parser.add_argument_group("programs")
     add_program_arguments(what)
     what.add_argument(
         "--again",
@@ -45,7 +45,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         default=[],
         help="do not tune: run the programs of these saved files next to the default, and measure both again",
     )
-    how = parser.add_argument_group("how candidates are found")
+    how = parser.add_argument_group("candidates")
     how.add_argument(
         "--model",
         metavar="MODEL",
@@ -80,7 +80,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="S",
         help="time per program; no new candidate is tried after 70 %% of it (default: 600)",
     )
-    measuring = parser.add_argument_group("how it is measured")
+    measuring = parser.add_argument_group("measurement")
     measuring.add_argument("--platform", choices=("cpu", "gpu"), default="cpu", help="XLA's backend (default: cpu)")
     measuring.add_argument(
         "--rounds", type=int, default=40, metavar="N", help="rounds of the finalists and the default (default: 40)"

@@ -41,7 +41,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     programs.add_argument("--family", action="append", default=[], help="all programs of a family; may be repeated")
     programs.add_argument("--all", action="store_true", help="all programs of the zoo")
     programs.add_argument("--list", action="store_true", help="list the zoo, and measure nothing")
-    what = parser.add_argument_group("what is measured")
+    what = parser.add_argument_group("collection")
     what.add_argument(
         "--collection",
         default="layout:cpu:random",
@@ -53,7 +53,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     what.add_argument("--kernels", type=int, default=3, metavar="N", help="number per program, for tiles (default: 3)")
     what.add_argument("--seed", type=int, default=0, help="seed of configurations and rounds (default: 0)")
-    how = parser.add_argument_group("how it is measured")
+    how = parser.add_argument_group("measurement")
     how.add_argument(
         "--max-rounds",
         type=int,
@@ -88,7 +88,7 @@ def _chosen(arguments: argparse.Namespace) -> list[str]:
     """Return the requested programs, each once, in their order.
 
     Raises:
-        ConfigError: there is no such family, or no program is requested.
+        ConfigError: the zoo has no family `--family`, or no program is requested.
     """
     from hlorank_collect.zoo import programs
 

@@ -60,11 +60,12 @@ def check_arguments(arguments: argparse.Namespace, min_values: Mapping[str, floa
     """Check the arguments of both groups, and that numbers are large enough.
 
     Args:
-        arguments: of the command.
+        arguments: the parsed arguments.
         min_values: name of an argument -> smallest value.
 
     Raises:
-        ConfigError: a number is too small, there is no such core, or a program and --arguments do not fit together.
+        ConfigError: a number is too small, the machine has no core `--core`, or a program and --arguments do not fit
+            together.
     """
     for name, min_value in min_values.items():
         if (value := getattr(arguments, name)) < min_value:

@@ -39,7 +39,7 @@ def captured(program: Program, platform: xla.Platform) -> tuple[HloModuleProto, 
     try:
         function, arguments = program.build()
         unoptimized = xla.unoptimized_module(function, arguments, platform)
-    except Exception as error:  # the user's code may raise any
+    except Exception as error:  # the user's code may raise any exception
         raise SkippedError(f"it does not trace: {one_line(error)}") from error
     _check_pure(HloModuleProto.FromString(unoptimized))
     try:
@@ -130,7 +130,7 @@ class CompiledLayouts:
             self._before(name)
             try:
                 self._executables[name] = self._checked(name, configuration)
-            except Exception as error:  # the compiler and the backend raise many kinds, also where memory runs out
+            except Exception as error:  # the compiler and the backend raise many classes, also if memory runs out
                 self.left_out[name] = one_line(error)
         return self._executables.get(name)
 

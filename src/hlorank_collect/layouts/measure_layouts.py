@@ -96,7 +96,7 @@ def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
 
     Raises:
         SkippedError: the program cannot be measured.
-        ConfigError: there is no such program.
+        ConfigError: `task.program` is neither in the zoo nor importable.
     """
     load = os.getloadavg()[0]
     report(Progress("trace"))

@@ -101,7 +101,7 @@ class CompiledTiles:
         body: the kernel.
         tiles: the tiles to compile.
         values: values of the parameters, logical arrays.
-        folder: for the C file and the library.
+        folder: the folder of the C file and the library.
         timeout: time limit of gcc in seconds.
 
     Raises:
@@ -142,7 +142,7 @@ class CompiledTiles:
         """Return the runtime of a tile in ns.
 
         Args:
-            number: of the tile.
+            number: the number of the tile.
             min_timed: the fastest of two or more runs is returned that take at least so many ns in total; a slow tile
                 is run once.
         """

@@ -35,7 +35,7 @@ class Elements:
         loads: offsets of the reads from parameters.
         sizes: index variable -> number of its values.
         given: C expressions of instructions that are computed elsewhere, by id.
-        places: indices at which those were read.
+        places: indices at which the instructions of `given` were read, by id.
         sources: index variable -> loop variables from which it was computed.
     """
 

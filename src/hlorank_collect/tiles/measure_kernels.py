@@ -68,7 +68,7 @@ def _harvest(task: TileTask) -> tuple[str, str, Harvest]:
     program, platform = task.load(), _PLATFORMS[task.platform]
     try:
         module = platform.module(*program.build(), task.platform)
-    except Exception as error:  # the user's code may raise any
+    except Exception as error:  # the user's code may raise any exception
         raise SkippedError(f"it does not compile: {one_line(error)}") from error
     return program.name, program.family, platform.harvest(program.name, HloModuleProto.FromString(module))
 
@@ -159,13 +159,13 @@ def measure_kernels(task: TileTask, report: Report) -> dict[str, Any]:
 
     Raises:
         SkippedError: the program does not compile.
-        ConfigError: there is no such program, or gcc is missing on a CPU.
+        ConfigError: `task.program` does not exist, or gcc is missing and `task.platform` is cpu.
     """
     report(Progress("trace"))
     name, family, found = _harvest(task)
     kernels = _Kernels(task, report, family, found)
     turn = deque(KINDS)
-    turn.rotate(zlib.crc32(name.encode()) % len(KINDS))  # so that each kind comes first in as many programs
+    turn.rotate(zlib.crc32(name.encode()) % len(KINDS))  # each kind is first in about the same number of programs
     while turn and len(kernels.measured) < task.kernels:
         if kernels.measure_next(turn[0]):
             turn.rotate(-1)

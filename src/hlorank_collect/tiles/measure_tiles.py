@@ -77,7 +77,7 @@ def measure_tiles(kernel: Kernel, nest: Nest, task: TileTask, heartbeat: Callabl
 
     Raises:
         UnsupportedKernelError: the kernel is too fast or too slow, has too few tiles, or the default tile or XLA fails
-            on it.
+            to compute its result.
         hlorank.config.ConfigError: gcc is missing.
     """
     start = time.monotonic()

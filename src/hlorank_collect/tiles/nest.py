@@ -75,7 +75,7 @@ class Nest:
         place = self._result.places[one.id]
         direct = not any(part.names & self._result.sources.keys() for part in place)
         if not direct or math.prod(one.shape.dimensions) != math.prod(self.output):
-            raise UnsupportedKernelError("contraction that is not followed point by point")
+            raise UnsupportedKernelError("contraction whose result is not used elementwise")
         found = contraction(body, one)
         self._sum_shape, self._sum_type = one.shape, c_type(one.shape)
         self._first = Elements(body, {})

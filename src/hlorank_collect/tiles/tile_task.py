@@ -56,7 +56,7 @@ class TileTask(Task):
 
     @property
     def settings(self) -> str:
-        """Fingerprint of the settings that decide how a kernel of any program is measured."""
+        """Fingerprint of the settings on which the measurement of a kernel depends, for any program."""
         return fingerprint([self.collection, self.configurations, self.seed, self.rounds])
 
     @property

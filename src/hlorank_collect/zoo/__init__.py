@@ -24,7 +24,7 @@ def program_named(name: str) -> Program:
     """Return the program of a name.
 
     Raises:
-        ConfigError: there is no such program; the message suggests the most similar names.
+        ConfigError: the zoo has no program `name`; the message has the most similar names.
     """
     if name in programs():
         return programs()[name]

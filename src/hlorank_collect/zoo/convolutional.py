@@ -186,9 +186,9 @@ def textcnn(*, layout: str, batch: int, time: int, width: int, filters: int, win
         layout: NWC or NCW, where W is the word.
         batch: number of texts.
         time: words of a text.
-        width: of the word embeddings.
+        width: the width of the word embeddings.
         filters: features of each convolution.
-        windows: of the convolutions, in words.
+        windows: the window sizes of the convolutions, in words.
     """
 
     def forward(p: Parameters, words: Array) -> Array:

@@ -25,7 +25,7 @@ def vit(
         heads: attention heads.
         layers: pairs of attention and perceptron.
         transposed: see `layers.attention`.
-        layout: of the images, NHWC or NCHW.
+        layout: the layout of the images, NHWC or NCHW.
     """
     count = side // patch
     shape = (batch, side, side, 3) if layout == "NHWC" else (batch, 3, side, side)

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class FaultTolerantLauncher(Launcher):
-    """Launcher around another one, which abandons all jobs as soon as the process of one dies.
+    """Launcher that wraps another one; the wrapped launcher abandons all jobs if the process of one dies.
 
     Results of jobs that have ended are kept. Jobs that had begun are launched once more, one at a time, to find the one
     that dies; that job has then failed. Jobs that had not begun are launched together as before.
@@ -51,7 +51,8 @@ class FaultTolerantLauncher(Launcher):
         rows = self._rows()
         numbers = range(len(job_overrides))
         begun = [n for n in numbers if (row := rows.get(self._job(job_overrides[n]).overrides)) and row.begun]
-        first = 1 + max(begun, default=numbers[-1])  # job that had not begun; if none is known to have, suspect all
+        # The first job that had not begun; if no job is known to have begun, each is launched alone.
+        first = 1 + max(begun, default=numbers[-1])
         returned = [self._launch_alone(job_overrides[n], initial_job_idx + n) for n in numbers[:first]]
         rest = job_overrides[first:]
         return [*returned, *(self.launch(rest, initial_job_idx + first) if rest else [])]

@@ -105,9 +105,9 @@ def test_a_configuration_that_killed_before_is_not_tried(
         compiled.append(calls)
         return [1.0]
 
-    layouts = make(outputs, forbidden={configuration_name(bad): "no sign of life"})
+    layouts = make(outputs, forbidden={configuration_name(bad): "no message"})
     assert layouts.executable(bad) is None
-    assert layouts.left_out == {configuration_name(bad): "no sign of life"}
+    assert layouts.left_out == {configuration_name(bad): "no message"}
     assert compiled == [0]
 
 

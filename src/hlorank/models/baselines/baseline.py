@@ -40,8 +40,8 @@ class Baseline:
     """A predictor on the graphs of one collection.
 
     Args:
-        predictor: of scores.
-        sizes: of the collection's inputs.
+        predictor: the predictor of scores.
+        sizes: the sizes of the collection's inputs.
     """
 
     def __init__(self, predictor: Predictor, sizes: InputSizes) -> None:

@@ -45,7 +45,7 @@ class PooledGraph:
 
     Args:
         graph: the graph.
-        sizes: of its collection's inputs.
+        sizes: the sizes of its collection's inputs.
     """
 
     def __init__(self, graph: GraphFeatures, sizes: InputSizes) -> None:

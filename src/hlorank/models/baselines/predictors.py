@@ -82,7 +82,7 @@ def check_values(name: str, valid: NDArray[np.bool_], expected: str) -> None:
     """Check the values of an array.
 
     Args:
-        name: of the array.
+        name: the name of the array.
         valid: mask of the values that are allowed.
         expected: the allowed values, in words.
 
@@ -159,7 +159,7 @@ class Linear(Predictor):
         """Check that every column has a weight and a scale.
 
         Raises:
-            DataError: an array has a wrong length, or a value is not finite, or a scale not above 0.
+            DataError: an array has a wrong length, a value is not finite, or a scale is not above 0.
         """
         for name, array in vars(self).items():
             check_array(name, array, np.float64, (columns,))

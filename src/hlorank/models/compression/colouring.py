@@ -16,8 +16,8 @@ class Neighbourhood(NamedTuple):
     """Edges of a segment, grouped by the node that receives.
 
     Attributes:
-        starts: (nodes + 1,) where each node's entries start.
-        source: (entries,) the node received from.
+        starts: (nodes + 1,) index of the first entry of each node.
+        source: (entries,) the node that sends.
         edge_type: (entries,) 0 the node itself; then 1 an operand and 2 a user, or 1 either.
         weight: (entries,) float64.
         hashes: nodes x nodes, uint64, the entries with a random number for each pair of edge type and weight.
@@ -40,7 +40,7 @@ class Colouring:
         colour_of: (nodes, configurations) int64, the colour of each node under each configuration.
         prefix: number of nodes, the first ones, whose colour may depend on the configuration; any other node has one
             colour under all configurations.
-        first: (colours,) int64, where each colour first occurs in the flat `colour_of`.
+        first: (colours,) int64, index of the first occurrence of each colour in the flat `colour_of`.
     """
 
     colour_of: NDArray[np.int64]
@@ -95,7 +95,7 @@ class Colouring:
         """Return the colouring after one layer of message passing: one step of colour refinement.
 
         Args:
-            neighbourhood: of the segment.
+            neighbourhood: the edges of the segment.
             prefix: number of nodes that configurations can reach by then.
         """
         # Colours get random hashes. Their sums over two neighbourhoods that differ agree with probability below 2^-50.
@@ -104,7 +104,7 @@ class Colouring:
         return Colouring.of_keys(keys[:prefix], keys[prefix:, 0])
 
     def restrict(self, nodes: NDArray[np.bool_]) -> tuple[Colouring, NDArray[np.int64]]:
-        """Return the colouring of some nodes, of a (nodes,) mask, and the colour here of each of its colours."""
+        """Return the colouring of the nodes of a (nodes,) mask, and the colour that each of its colours has here."""
         prefix = int(nodes[: self.prefix].sum())
         colour_of = self.colour_of[nodes]
         restricted = Colouring.of_keys(colour_of[:prefix], colour_of[prefix:, 0])
@@ -115,7 +115,7 @@ class QuotientGraph(NamedTuple):
     """The bipartite graph of one layer of message passing, from the colours before it to the colours after it.
 
     Attributes:
-        starts: (colours after + 1,) where the edges of each colour after start.
+        starts: (colours after + 1,) index of the first edge of each colour after.
         target: (edges,) the colour after, ascending.
         source: (edges,) the colour before.
         edge_type: (edges,) as in `Neighbourhood`.
@@ -135,7 +135,7 @@ class QuotientGraph(NamedTuple):
         Args:
             before: the colouring before the layer.
             after: the one after it, at least as fine as `before.refine` gives.
-            neighbourhood: of the segment.
+            neighbourhood: the edges of the segment.
         """
         degree = np.diff(neighbourhood.starts)[after.node]
         stops = np.cumsum(degree)

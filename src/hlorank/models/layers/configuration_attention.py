@@ -39,7 +39,7 @@ class ConfigurationAttention(Layer):
         return result
 
     def forward_compressed(self, states: NodeStates, _: Segment) -> NodeStates:
-        """Compute the same: configurations of one colour have equal weights."""
+        """Compute the compressed form: configurations of one colour have equal weights."""
         weights = states.map_nodes(self._weights)
         values: Tensor = self.joined(torch.cat([states.values, weights * states.values], dim=-1))
         return states._replace(values=values)

@@ -19,8 +19,8 @@ class ConfigurationHeads(Layer):
     arXiv 1706.03762, equation 1). PyTorch's fused kernels do not store the weights a_cc'.
 
     Args:
-        width: of states.
-        heads: divides the width.
+        width: length of a state.
+        heads: number of attention heads, a divisor of `width`.
 
     Raises:
         ConfigError: `heads` does not divide `width`.
@@ -44,5 +44,5 @@ class ConfigurationHeads(Layer):
         return self._attend(x)
 
     def forward_compressed(self, states: NodeStates, _: Segment) -> NodeStates:
-        """Compute the same: configurations of one colour have equal results."""
+        """Compute the compressed form: configurations of one colour have equal results."""
         return states._replace(values=states.map_nodes(self._attend))

@@ -25,7 +25,7 @@ class Convolution(Layer):
     The `norm` of a subclass defines the weights a_vu.
 
     Args:
-        width: of states.
+        width: length of a state.
         shared: edges of both directions have the same weights.
 
     Attributes:
@@ -60,7 +60,7 @@ class Convolution(Layer):
         return sum(messages, start=self._bias)
 
     def forward_compressed(self, states: NodeStates, segment: Segment) -> NodeStates:
-        """Compute the same: products of all colours before with all weights, summed over the quotient graph."""
+        """Compute the compressed form: all colours before times all weights, summed over the quotient graph."""
         neighbourhood = segment.edges.normed(self.norm, self.shared).neighbourhood
         colouring, hops = states.refine(segment, neighbourhood)
         quotient = QuotientGraph.between(states.colouring, colouring, neighbourhood)

@@ -34,7 +34,7 @@ class Dropout(Layer):
         return x * self._mask(segment.nodes, x)[:, None]
 
     def forward_compressed(self, states: NodeStates, segment: Segment) -> NodeStates:
-        """Compute the same, once for each colour."""
+        """Compute the compressed form: each colour once."""
         if not (self.training and self.dropout.p):
             return states
         mask = self._mask(segment.nodes, states.values)

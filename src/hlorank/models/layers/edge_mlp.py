@@ -20,7 +20,7 @@ class EdgeMlp(EdgeWise):
     passing, with the edges from operands only, deeper MLPs, and its own layers before the pooling.
 
     Args:
-        width: of states.
+        width: length of a state.
         shared: edges of both directions have the same weights.
     """
 

@@ -27,7 +27,7 @@ class EdgeWise(Layer):
     once more for their gradients.
 
     Args:
-        width: of states.
+        width: length of a state.
         shared: edges of both directions are of one type.
         weights_of: index of the weights W_k of each edge type; -1 for a type that is left out.
     """
@@ -66,7 +66,7 @@ class EdgeWise(Layer):
         return self._receive(x.flatten(0, 1), graph).view_as(x)
 
     def forward_compressed(self, states: NodeStates, segment: Segment) -> NodeStates:
-        """Compute the same on the quotient graph."""
+        """Compute the compressed form, on the quotient graph."""
         neighbourhood = self.neighbourhood(segment)
         colouring, hops = states.refine(segment, neighbourhood)
         quotient = QuotientGraph.between(states.colouring, colouring, neighbourhood)

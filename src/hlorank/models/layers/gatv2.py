@@ -20,8 +20,8 @@ class Gatv2(EdgeWise):
     all u; with separate directions they differ between the node itself, operands and users.
 
     Args:
-        width: of states.
-        heads: divides the width.
+        width: length of a state.
+        heads: number of attention heads, a divisor of `width`.
         shared: edges of both directions have the same weights.
 
     Raises:

@@ -24,7 +24,7 @@ class Gin(Layer):
     equation 4.1). With separate directions the MLP reads two such sums, over operands and over users, each with its e.
 
     Args:
-        width: of states.
+        width: length of a state.
         shared: edges of both directions are summed together.
     """
 
@@ -47,7 +47,7 @@ class Gin(Layer):
         return self._combined(x, (propagate(x, part) for part in directions))
 
     def forward_compressed(self, states: NodeStates, segment: Segment) -> NodeStates:
-        """Compute the same on the quotient graph."""
+        """Compute the compressed form, on the quotient graph."""
         neighbourhood = segment.edges.normed(Norm.SUM, self.shared).neighbourhood
         colouring, hops = states.refine(segment, neighbourhood)
         quotient = QuotientGraph.between(states.colouring, colouring, neighbourhood)

@@ -19,8 +19,8 @@ class Gps(Layer):
     residual connections.
 
     Args:
-        width: of states.
-        heads: of the attention; divides the width.
+        width: length of a state.
+        heads: number of attention heads, a divisor of `width`.
         shared: edges of both directions have the same weights.
 
     Raises:

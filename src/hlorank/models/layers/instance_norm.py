@@ -27,6 +27,6 @@ class InstanceNorm(Layer):
 
     def forward(self, x: Tensor, _: Segment) -> Tensor:
         """Compute the dense form: (nodes, configurations, width) to the same shape."""
-        # That of PyTorch needs the nodes on the last axis, hence a copy, and at least two of them.
+        # PyTorch's instance normalization needs the nodes on the last axis, which takes a copy, and at least two nodes.
         variance, mean = torch.var_mean(x, dim=0, correction=0)
         return torch.addcmul(self.offset, x - mean, self.scale * torch.rsqrt(variance + _EPSILON))

@@ -1,4 +1,4 @@
-"""The interface of layers: how far a layer mixes states, its dense form and its compressed form."""
+"""The interface of layers: the mixing of states, the dense form and the compressed form."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Layer(nn.Module):
     it, are dense. Both forms give equal results.
 
     Attributes:
-        mixing: how far the layer mixes states.
+        mixing: the states on which a new state depends.
     """
 
     mixing: ClassVar[Mixing]
@@ -45,7 +45,7 @@ class Layer(nn.Module):
         raise NotImplementedError
 
     def forward_compressed(self, states: NodeStates, segment: Segment) -> NodeStates:
-        """Compute the same from one state for each colour; here in the dense form."""
+        """Compute the compressed form, from one state for each colour; here by the dense form."""
         return NodeStates.of_dense(self(states.dense(), segment))
 
     @property
@@ -73,5 +73,5 @@ class RowLayer(Layer):
         return result
 
     def forward_compressed(self, states: NodeStates, _: Segment) -> NodeStates:
-        """Compute the same, once for each colour."""
+        """Compute the compressed form: each colour once."""
         return states._replace(values=self.module(states.values))

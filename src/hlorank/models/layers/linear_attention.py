@@ -21,8 +21,8 @@ class LinearAttention(Layer):
     and 7). The sums over u are the same for every node, so that no two nodes are ever compared.
 
     Args:
-        width: of states.
-        heads: divides the width.
+        width: length of a state.
+        heads: number of attention heads, a divisor of `width`.
 
     Raises:
         ConfigError: `heads` does not divide `width`.

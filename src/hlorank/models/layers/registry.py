@@ -62,9 +62,9 @@ def make_layer(name: str, config: ModelConfig, key: str) -> Layer:
     """Make a layer.
 
     Args:
-        name: of the layer.
+        name: the name of the layer.
         config: its width and other settings.
-        key: of the configuration that holds the name.
+        key: the key of the configuration with the name.
 
     Raises:
         ConfigError: LAYERS has no layer of that name, or `config` does not fit it.

@@ -17,10 +17,10 @@ from hlorank.models.serialization import input_sizes
 
 
 class Candidate(NamedTuple):
-    """One of several predictors, of which the validation graphs choose the best.
+    """One of several predictors, of which the best on the validation graphs is kept.
 
     Attributes:
-        predictor: of scores.
+        predictor: the predictor of scores.
         epoch: its number in the history, increasing.
         steps: trees, or iterations of a solver; 1 for a rule.
         train_loss: None for a rule.

@@ -33,10 +33,10 @@ def fit_linear(store: FeatureStore, names: Sequence[str], settings: BaselineConf
     are iterations of the solver, an epoch is the number of a strength, and the loss is the mean above.
 
     Args:
-        store: of the collection.
+        store: the features of the collection.
         names: graphs of train.
-        settings: of the baseline.
-        seed: of the pairs.
+        settings: the settings of the baseline.
+        seed: the seed of the pairs.
     """
     signed = draw_differences(store, names, settings.pairs_per_graph, seed)
     scale = np.sqrt(np.einsum("pc,pc->c", signed, signed) / len(signed))
@@ -68,10 +68,10 @@ def draw_differences(store: FeatureStore, names: Sequence[str], pairs: int, seed
     The first configuration of a pair is drawn uniformly, the second uniformly from those with another runtime.
 
     Args:
-        store: of the collection.
+        store: the features of the collection.
         names: graphs of train.
         pairs: number of pairs of each graph, so that all graphs have the same weight.
-        seed: of the pairs.
+        seed: the seed of the pairs.
 
     Returns:
         (pairs, columns) float64.

@@ -46,10 +46,10 @@ def fit_trees(store: FeatureStore, names: Sequence[str], settings: BaselineConfi
     Steps and epochs are trees; the loss is the mean squared error of log runtimes standardized within each graph.
 
     Args:
-        store: of the collection.
+        store: the features of the collection.
         names: graphs of train.
-        settings: of the baseline.
-        seed: of the sample and of scikit-learn.
+        settings: the settings of the baseline.
+        seed: the seed of the sample and of scikit-learn.
     """
     sample = draw_sample(store, names, settings.rows_per_graph, seed)
     log.info("fitting %d trees to %d rows of %d columns", settings.iterations, *sample.x.shape)
@@ -59,7 +59,7 @@ def fit_trees(store: FeatureStore, names: Sequence[str], settings: BaselineConfi
         max_leaf_nodes=settings.leaves,
         min_samples_leaf=settings.min_leaf,
         l2_regularization=settings.l2,
-        early_stopping=False,  # validation graphs decide, not held-out rows
+        early_stopping=False,  # the number of trees is chosen on validation graphs, not on held-out rows
         random_state=seed,
     )
     start = time.perf_counter()

@@ -184,7 +184,7 @@ def _log_history(history: Sequence[Epoch], fit: Fit, seconds: float) -> None:
     """Log the metrics of each candidate.
 
     Args:
-        history: of the candidates.
+        history: the history of the candidates.
         fit: the candidates.
         seconds: time of the whole training, of which an earlier candidate needs fewer steps.
     """

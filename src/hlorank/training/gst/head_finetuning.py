@@ -44,7 +44,7 @@ class HeadData(lightning.LightningDataModule):
 
     Args:
         model: the cost model.
-        data: the graphs of the training, which has finished.
+        data: the data of the finished training.
         memory_bytes: bound of the activations.
     """
 
@@ -87,9 +87,9 @@ class HeadModule(lightning.LightningModule):
 
     Args:
         model: the cost model.
-        loss: of the scores and runtimes of one graph's configurations.
-        settings: of the optimizer.
-        epochs: at most.
+        loss: function of the scores and runtimes of one graph's configurations.
+        settings: the settings of the optimizer.
+        epochs: maximum number of epochs.
     """
 
     loss_metric, tau_metric = HEAD_LOSS, HEAD_TAU

@@ -1,4 +1,4 @@
-"""Training methods: what is done with the segments of a graph. A method is data; the training step is written once."""
+"""METHODS, the extension point: training of the segments of a graph. A method is data; all share one training step."""
 
 from __future__ import annotations
 

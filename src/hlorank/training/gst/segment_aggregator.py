@@ -62,7 +62,7 @@ class SegmentAggregator:
         table: the embedding table, for methods that have one.
 
     Attributes:
-        cost: of all steps since it was last replaced.
+        cost: the cost of all steps since the attribute was last replaced.
 
     Raises:
         ConfigError: the method keeps embeddings for later steps, but they depend on the configurations of their step.
@@ -141,7 +141,7 @@ class SegmentAggregator:
 
         Args:
             table: has every entry whose weight is not 0.
-            keys: of the table's entries.
+            keys: the keys of the table's entries.
             entry: (J, configurations), the index of each embedding's key.
             weights: (J, configurations).
             now: number of the step.

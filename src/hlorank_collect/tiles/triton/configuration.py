@@ -1,4 +1,4 @@
-"""Triton GEMM configurations: how they are drawn, passed to the compiler, and stored as bounds of a tile."""
+"""Triton GEMM configurations: drawing, compiler options, and representation as bounds of a tile."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _ATTEMPTS = 50  # draws for each configuration before a space counts as exhauste
 OPTIONS: Mapping[str, str | int | bool] = {
     "xla_gpu_experimental_autotune_backends": "TRITON",  # the only one, so that no library computes the product
     "xla_gpu_autotune_level": 0,  # take the first configuration, which is the only one, without trying it
-    "xla_gpu_triton_gemm_any": True,  # also a product that nothing is fused into
-    "xla_gpu_gemm_rewrite_size_threshold": 0,  # also a small one
+    "xla_gpu_triton_gemm_any": True,  # for products without fused operations, too
+    "xla_gpu_gemm_rewrite_size_threshold": 0,  # for small products, too
 }
 """Compiler options that make XLA compile a product with Triton, in the overriding configuration."""
 

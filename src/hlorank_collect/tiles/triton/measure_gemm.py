@@ -40,7 +40,7 @@ def compile_gemm(module: HloModuleProto, configuration: GemmConfiguration, platf
     """Compile a module of one dot with a configuration.
 
     Raises:
-        NotTritonError: XLA compiled it without Triton.
+        NotTritonError: XLA compiled the module without Triton.
         RuntimeError: the compiler rejects the configuration, for example because memory runs out.
     """
     executable = xla.compile_module(module.SerializeToString(), platform, overrides=configuration.options())
@@ -53,7 +53,7 @@ class _Compiled:
     """The configurations of a product that compile and give the result of the default one, which is the first.
 
     Raises:
-        UnsupportedKernelError: the default configuration fails, is too fast, its result holds NaN, or all others fail.
+        UnsupportedKernelError: the default configuration fails, is too fast or gives NaN, or all other ones fail.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class _Compiled:
         before()
         try:
             self._expected = self._add(default)
-        except Exception as error:  # the compiler and the backend raise many kinds
+        except Exception as error:  # the compiler and the backend raise exceptions of many classes
             raise UnsupportedKernelError(f"the default configuration fails: {one_line(error)}") from error
         if has_nan(self._expected):
             raise UnsupportedKernelError("NaN in its result")
@@ -113,7 +113,7 @@ def measure_gemm(kernel: Kernel, gemm: Gemm, task: TileTask, heartbeat: Callable
         heartbeat: called before each compilation and after each round, with the number of finished rounds.
 
     Raises:
-        UnsupportedKernelError: the product is too fast, has too few configurations, or its default one fails.
+        UnsupportedKernelError: the product is too fast, has too few configurations, or the default configuration fails.
     """
     start = time.monotonic()
     rng = np.random.default_rng([task.seed, int(kernel.fingerprint[:8], 16)])
