@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 
 from hlorank.models import compression
 from hlorank.models.baselines.baseline import BASELINES
+from hlorank.models.cost_model import CostModel
+from hlorank.models.layers.registry import LAYERS, RESIDUAL
 from hlorank.training.gst.methods import METHODS
 from scripts.reference import keys
 
@@ -62,6 +65,19 @@ def test_every_method_is_documented() -> None:
     text = (ROOT / "docs/explanation/gst.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `(\w+)` \| (?:one segment|segments)", text, re.MULTILINE) == list(METHODS)
     assert re.findall(r"^\| `(\w+)` \| no segments", text, re.MULTILINE) == list(BASELINES)
+
+
+def test_every_layer_is_documented() -> None:
+    section = (ROOT / "docs/explanation/models.md").read_text(encoding="utf-8").split("\n## ")[1]
+    rows = re.findall(r"^\| (`[^|]*`) \|", section, re.MULTILINE)
+    assert sorted(_INLINE.findall(" ".join(rows))) == sorted([*LAYERS, RESIDUAL])
+
+
+def test_the_mixing_of_every_layer_is_documented(make_model: Callable[..., CostModel]) -> None:
+    text, config = (ROOT / "docs/explanation/gst.md").read_text(encoding="utf-8"), make_model().config
+    rows = re.findall(r"^\| [^|]*\(`(\w+)`\) \| ([^|]*) \|", text, re.MULTILINE)
+    documented = {name: mixing for mixing, names in rows for name in _INLINE.findall(names)}
+    assert documented == {name: make(config).mixing.value for name, make in LAYERS.items()}
 
 
 def test_the_example_of_colour_refinement_is_that_of_the_code() -> None:

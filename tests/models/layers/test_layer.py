@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
+from hlorank.config import ConfigError
 from hlorank.models.edges import Edges
 from hlorank.models.inputs import GraphInputs, Segment
 from hlorank.models.layers.layer import Layer, Mixing
@@ -89,8 +90,22 @@ def test_gradients_are_right_and_reach_every_parameter(
     assert gradcheck(lambda *_: layer(x, segment), (x, *layer.parameters()), fast_mode=True)
     (layer(x, segment) * states(5, 2).cos()).sum().backward()
     for key, parameter in layer.named_parameters():
-        assert parameter.grad is not None, key
-        assert parameter.grad.abs().max() > 1e-9, key
+        message = f"{key} has no influence on the output: remove it from the layer"
+        assert parameter.grad is not None, message
+        assert parameter.grad.abs().max() > 1e-9, message
+
+
+@every_layer
+def test_heads_that_do_not_divide_the_width_are_refused_or_unused(
+    name: str, make_layer: MakeLayer, kernel: Segment
+) -> None:
+    x = states(16, width=6)
+    try:
+        layer = make_layer(name, width=6, heads=4)
+    except ConfigError as error:
+        assert "model.heads=4" in str(error)  # noqa: PT017 (layers without heads raise nothing)
+    else:
+        assert layer(x, kernel).shape == x.shape
 
 
 @pytest.mark.parametrize(
