@@ -178,7 +178,7 @@ def test_processes_that_start_at_once_share_one_new_store(tmp_path: Path) -> Non
         "import sys\n"
         "from hlorank.config import TrackingConfig\n"
         "from hlorank.tracking import open_run\n"
-        "config = TrackingConfig('sqlite:///mlflow.db', 'new', 'artifacts')\n"
+        "config = TrackingConfig(uri='sqlite:///mlflow.db', experiment='new', artifacts='artifacts')\n"
         "with open_run(config, sys.argv[1], {}):\n    pass"
     )
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_TR")}
