@@ -162,5 +162,5 @@ def test_a_result_that_reads_a_sum_twice_is_left_out(harvest_of: HarvestOf, dot:
     broadcast.shape.layout.minor_to_major[:] = [2, 1, 0]
     instructions = {**body.instructions, 900: transposed}
     Nest(Body(instructions, 900, body.regions))  # one sum for each point
-    with pytest.raises(UnsupportedKernelError, match="point"):
+    with pytest.raises(UnsupportedKernelError, match="contraction"):
         Nest(Body({**instructions, 901: broadcast}, 901, body.regions))
