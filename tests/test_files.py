@@ -23,6 +23,7 @@ from hlorank.files import (
     fingerprint,
     map_array,
     read_json,
+    redact_credentials,
     resolve_path,
     sha256_file,
     shared_dir,
@@ -45,6 +46,31 @@ def test_a_data_error_survives_the_way_from_a_worker_process() -> None:
     error = DataError("node_feat", "2 rows", 3, file="a.npz")
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), copy.key) == (DataError, str(error), "node_feat")
+
+
+@pytest.mark.parametrize(
+    ("address", "redacted"),
+    [
+        ("http://me:secret@host:5000/a", "http://***@host:5000/a"),
+        ("HTTPS://secret@host/a?b=c@d", "HTTPS://***@host/a?b=c@d"),
+        ("http://me:se@cret@host", "http://***@host"),
+        ("http://host:5000/a@b", "http://host:5000/a@b"),
+        ("mysql+pymysql://me:s/e?c#r:e@t@host:3306/name", "mysql+pymysql://***@host:3306/name"),
+        ("postgresql://:secret@host/name?password=secret&x=1", "postgresql://***@host/name?password=***&x=1"),
+        ("sqlite:////home/me@work/mlflow.db", "sqlite:////home/me@work/mlflow.db"),
+        ("sqlite:///mlflow.db", "sqlite:///mlflow.db"),
+        ("s3://bucket/a@b", "s3://bucket/a@b"),
+        ("/home/me/a@b:c@d", "/home/me/a@b:c@d"),
+        (
+            "https://host/a?X-Amz-Signature=secret&part=1&access_token=secret#x",
+            "https://host/a?X-Amz-Signature=***&part=1&access_token=***#x",
+        ),
+        ("see 'http://me:secret@a', https://me:secret@b/c.", "see 'http://***@a', https://***@b/c."),
+    ],
+)
+def test_credentials_are_redacted(address: str, redacted: str) -> None:
+    assert redact_credentials(address) == redacted
+    assert redact_credentials(redacted) == redacted
 
 
 def test_paths_of_the_configuration_are_portable(monkeypatch: pytest.MonkeyPatch) -> None:

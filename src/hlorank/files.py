@@ -1,10 +1,11 @@
-"""Atomic files, names of shared files, fingerprints, and the folder of shared data."""
+"""Atomic files, names of shared files, fingerprints, redacted addresses, and the folder of shared data."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -31,6 +32,21 @@ HISTORY = "history.csv"
 """Learning curve of a training, a row for each epoch."""
 RUN = "run.json"
 """MLflow run of a training."""
+
+# An http address has no / in its user and password; the password in that of a database may have any character.
+_USER = re.compile(r"(?<=http://|ttps://)[^/?#\s]*@|(?<!http://|ttps://)(?<=://)[^/:@\s]*(?::\S*)?@", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(?<=[?&;])([\w.-]*(?:token|passw|pwd|secret|key|credential|auth|sig|session)[\w.-]*=)[^&;#\s'\"]+", re.IGNORECASE
+)
+
+
+def redact_credentials(text: str) -> str:
+    """Return a text in which `***` replaces the secrets of all addresses: user and password, tokens, signatures.
+
+    Args:
+        text: an address of any scheme, such as `mysql+pymysql://user:password@host/name`, or a text with addresses.
+    """
+    return _SECRET.sub(r"\1***", _USER.sub("***@", text))
 
 
 class DataError(ValueError):

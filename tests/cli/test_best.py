@@ -117,7 +117,7 @@ def test_the_table_is_as_wide_as_the_terminal(
 @pytest.mark.parametrize(
     ("uri", "shown", "message"),
     [
-        ("http://me:secret@127.0.0.1:9", "http://127.0.0.1:9", "Connection refused"),
+        ("http://me:secret@127.0.0.1:9", "http://***@127.0.0.1:9", "Connection refused"),
         ("nowhere://x", "nowhere://x", "got unsupported URI"),
         ("sqlite:///garbage.db", "sqlite:///garbage.db", "file is not a database"),
     ],

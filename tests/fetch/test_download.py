@@ -220,6 +220,24 @@ def test_unusable_address_fails_at_once(tmp_path: Path, waits: list[float]) -> N
     assert waits == []
 
 
+def test_credentials_are_nowhere_in_messages_and_records(
+    server: Server, target: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = server.base_url.replace("//", "//me:secret@") + "/file?token=secret"
+    server.files["file?token=secret"] = CONTENT
+    server.drop(after=CHUNK)
+    server.answer(503)
+    server.answer(404)
+    with pytest.raises(DownloadError, match=r"\*\*\*@127") as failure:
+        download(url, target, retries=5, timeout=5)
+    records = [path.read_text(errors="replace") for path in target.parent.iterdir()]
+    assert len(caplog.messages) == 2
+    assert not any("secret" in text for text in [str(failure.value), *caplog.messages, *records])
+    download(url, target, retries=0, timeout=5)
+    assert target.read_bytes() == CONTENT
+    assert server.ranges_asked[-1] == f"bytes={CHUNK}-"
+
+
 def test_nobody_listens(server: Server, tmp_path: Path, waits: list[float]) -> None:
     with pytest.raises(DownloadError, match=r"gave up after 3 failures in a row.*refused"):
         download("http://127.0.0.1:1/file", tmp_path / "file", retries=2, timeout=10)

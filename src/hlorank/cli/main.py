@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -13,12 +12,11 @@ from importlib.metadata import entry_points
 from hlorank import __version__
 from hlorank.cli import best, convert, inspect, rank, register, report, serve
 from hlorank.config import ConfigError
-from hlorank.files import DataError
+from hlorank.files import DataError, redact_credentials
 
 _COMMANDS = (convert, inspect, best, report, rank, register, serve)
 _PLUGINS = "hlorank.commands"
 """Entry points of other packages: each is a function that adds a command to the subparsers."""
-_PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")  # user and password in the address of a server
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -53,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = _message(error)
         if message is None:
             raise
-        sys.stderr.write(f"error: {_PASSWORD.sub('', message)}\n")
+        sys.stderr.write(f"error: {redact_credentials(message)}\n")
         return 2 if isinstance(error, ConfigError) else 1
     return status
 

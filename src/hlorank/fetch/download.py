@@ -22,7 +22,7 @@ from urllib3.exceptions import InvalidHeader
 from urllib3.util import Retry
 
 from hlorank.config import ConfigError, Section, parse, read_section
-from hlorank.files import DataError, read_json, sha256_file, write_json
+from hlorank.files import DataError, read_json, redact_credentials, sha256_file, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,10 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
 class DownloadError(RuntimeError):
-    """A download that failed finally; the message has the address, the reason and the remedy."""
+    """A download that failed finally; the message has the address without credentials, the reason and the remedy."""
+
+    def __init__(self, url: str, reason: object) -> None:
+        super().__init__(f"{redact_credentials(url)}: {redact_credentials(str(reason))}")
 
 
 class _TransientError(Exception):
@@ -136,7 +139,7 @@ def _validator(response: requests.Response) -> str | None:
 
 
 class _Record(Section):
-    """The file whose first bytes were downloaded: its address, its size, and the identity of its version."""
+    """The file whose first bytes were downloaded: its redacted address, its size, and the identity of its version."""
 
     url: str
     total: int
@@ -155,7 +158,7 @@ class _Partial:
         self._validator: str | None = None
         with suppress(DataError):  # without a record of this address, the download starts again
             record = read_section(_Record, self._state, "remove it")
-            if record.url == url:
+            if record.url == redact_credentials(url):
                 self.total, self._validator = record.total, record.validator
         if self.total is None:
             self.discard()
@@ -187,7 +190,7 @@ class _Partial:
         length = response.headers.get("Content-Length")
         if length is not None:
             self.total, self._validator = int(length), _validator(response)
-            record = _Record(url=self.url, total=self.total, validator=self._validator)
+            record = _Record(url=redact_credentials(self.url), total=self.total, validator=self._validator)
             write_json(self._state, record.model_dump())
 
     def continued_by(self, response: requests.Response) -> bool:
@@ -229,9 +232,8 @@ def _attempt(
         if status == http.HTTPStatus.OK:
             partial.restart(response)
         elif status != http.HTTPStatus.PARTIAL_CONTENT:
-            raise DownloadError(
-                f"{partial.url}: HTTP {status} {response.reason}; check the base URL, and that it holds this file"
-            )
+            reason = f"HTTP {status} {response.reason}; check the base URL, and that it holds this file"
+            raise DownloadError(partial.url, reason)
         if partial.total is not None:
             needs = [(partial.target, partial.total - partial.size)]
             require_space(needs if unpack_to is None else [*needs, (unpack_to, partial.total)])
@@ -281,15 +283,15 @@ def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to:
             except (_TransientError, *_TRANSIENT_ERRORS) as error:
                 reason, wait = str(error), error.wait if isinstance(error, _TransientError) else None
             except requests.RequestException as error:
-                raise DownloadError(f"{url}: {error}; check the base URL") from None
+                raise DownloadError(url, f"{error}; check the base URL") from None
             if partial.size > furthest:
                 failures, furthest = 0, partial.size
             failures += 1
             if failures > retries:
-                raise DownloadError(
-                    f"{url}: gave up after {failures} failures in a row, the last one: {reason}; run again to continue"
-                )
+                summary = f"gave up after {failures} failures in a row, the last one: {reason}; run again to continue"
+                raise DownloadError(url, summary)
             wait = min(BACKOFF_SECONDS * 2 ** (failures - 1) if wait is None else wait, MAX_WAIT_SECONDS)
-            logger.warning("%s: %s; retry %d of %d in %.1f s", url, reason, failures, retries, wait)
+            shown = redact_credentials(url), redact_credentials(reason)
+            logger.warning("%s: %s; retry %d of %d in %.1f s", *shown, failures, retries, wait)
             time.sleep(wait)
     partial.finish()

@@ -27,7 +27,15 @@ from hlorank.config import ConfigError, Section, Split, parse
 from hlorank.data.collection import SPLITS, Collection
 from hlorank.fetch.archive import extract
 from hlorank.fetch.download import Digest, Ledger, download, require_space
-from hlorank.files import DataError, atomic_path, read_json, resolve_path, sha256_file, write_json
+from hlorank.files import (
+    DataError,
+    atomic_path,
+    read_json,
+    redact_credentials,
+    resolve_path,
+    sha256_file,
+    write_json,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -273,13 +281,11 @@ def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None
         raise ConfigError(f"collection={collection}: expected one of {', '.join(COLLECTIONS)} with data=tpugraphs")
     downloads, output = resolve_path(config.downloads).resolve(), output.resolve()
     is_url = re.match(r"https?://", config.base_url) is not None
-    folder = resolve_path(config.base_url).resolve()
+    shown, folder = redact_credentials(config.base_url), resolve_path(config.base_url).resolve()
     if not is_url and not folder.is_dir():
-        raise ConfigError(f"data.tpugraphs.base_url={config.base_url}: expected an http(s) address or a folder")
+        raise ConfigError(f"data.tpugraphs.base_url={shown}: expected an http(s) address or a folder")
     if output in [folder / tree / collection.path for tree in _TREES]:
-        raise ConfigError(
-            f"data.tpugraphs.base_url={config.base_url}: expected a folder other than the output {output}"
-        )
+        raise ConfigError(f"data.tpugraphs.base_url={shown}: expected a folder other than the output {output}")
     downloads.mkdir(parents=True, exist_ok=True)
     with FileLock(downloads / ".lock"):
         for written in (downloads, output):
