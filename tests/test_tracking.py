@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 from hlorank.config import Config, TrackingConfig
-from hlorank.tracking import PARENT_VARIABLE, URI_VARIABLE, Pruned, flatten, open_run, tracking_uri
+from hlorank.tracking import (
+    PARENT_VARIABLE,
+    URI_VARIABLE,
+    Pruned,
+    database_file,
+    existing_store,
+    flatten,
+    open_run,
+    tracking_uri,
+)
 
 
 @pytest.fixture
@@ -192,3 +201,19 @@ def test_processes_that_start_at_once_share_one_new_store(tmp_path: Path) -> Non
     assert [process.returncode for process in started] == [0, 0, 0], errors
     config = TrackingConfig(uri=f"sqlite:///{tmp_path}/mlflow.db", experiment="new", artifacts="")
     assert sorted(run.info.run_name for run in runs(config)) == ["0", "1", "2"]
+
+
+def test_the_file_of_a_store_in_a_folder_with_special_characters(
+    tracking_database: Path, tracking_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow's own address of a database in the current folder has %20 in place of a space."""
+    import mlflow
+
+    folder = tmp_path / "a b é"
+    folder.mkdir()
+    shutil.copy(tracking_database, folder / "mlflow.db")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(mlflow.tracking._tracking_service.utils, "_tracking_uri", None)
+    assert database_file(existing_store()) == folder / "mlflow.db"
+    assert database_file(f"sqlite:///{folder}/mlflow.db") == folder / "mlflow.db"
+    assert database_file("http://127.0.0.1:5000") is None

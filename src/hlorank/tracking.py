@@ -25,8 +25,6 @@ BEST_TAU, TRAIN_SECONDS = "valid/best_kendall_tau", "train/seconds"
 TRAIN_LOSS, VALID_TAU = "train/loss", "valid/kendall_tau"
 """Metrics of each epoch of a training."""
 
-_SQLITE = "sqlite:///"
-
 
 class Pruned(Exception):  # noqa: N818 - nothing went wrong
     """End of a training that its search prunes; the run is marked as killed, not as failed."""
@@ -35,6 +33,19 @@ class Pruned(Exception):  # noqa: N818 - nothing went wrong
 def tracking_uri(config: TrackingConfig) -> str:
     """Return the tracking store: the variable MLFLOW_TRACKING_URI, else the configuration's."""
     return os.environ.get(URI_VARIABLE) or config.uri
+
+
+def database_file(uri: str) -> Path | None:
+    """Return the file of a sqlite store; None for any other store.
+
+    Args:
+        uri: address of the store; `%20` and the like, which MLflow writes for special characters, are decoded.
+    """
+    if not uri.startswith("sqlite:"):
+        return None
+    from sqlalchemy import make_url
+
+    return Path(make_url(uri).database or "")
 
 
 def existing_store() -> str:
@@ -46,19 +57,18 @@ def existing_store() -> str:
     import mlflow
 
     uri: str = mlflow.get_tracking_uri()
-    path = Path(uri.removeprefix(_SQLITE))
-    if uri.startswith(_SQLITE) and not path.is_file():
+    path = database_file(uri)
+    if path is not None and not path.is_file():
         remedy = "no such file; run in the project's folder, or set MLFLOW_TRACKING_URI"
         raise DataError("tracking store", "an MLflow database", remedy, file=path)
     return uri
 
 
 @cache
-def _make_database(uri: str) -> None:
+def _make_database(uri: str, path: Path) -> None:
     """Create or upgrade a sqlite store, one process at a time: MLflow's own lock makes the other processes fail."""
     from mlflow.tracking import MlflowClient
 
-    path = Path(uri.removeprefix(_SQLITE))
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f"{path.name}.lock")):
         MlflowClient(uri).search_experiments(max_results=1)
@@ -68,8 +78,8 @@ def _connect(config: TrackingConfig) -> str:
     import mlflow
 
     uri, by_variable = tracking_uri(config), URI_VARIABLE in os.environ
-    if uri.startswith(_SQLITE):
-        _make_database(uri)
+    if (path := database_file(uri)) is not None:
+        _make_database(uri, path)
     mlflow.set_tracking_uri(uri)
     if not by_variable:
         # MLflow may set the variable itself, which would overrule the next configuration in this process.

@@ -192,3 +192,9 @@ def test_many_children(client: MlflowClient, parent: str, monkeypatch: pytest.Mo
     plain = MlflowClient.search_runs
     monkeypatch.setattr(MlflowClient, "search_runs", lambda *a, **k: plain(*a, **k, max_results=1))
     assert len(rows(client, parent)) == 3
+
+
+def test_the_tags_of_a_job_have_no_password() -> None:
+    job = Job.of("0" * 32, ["tracking.uri=http://me:secret@host", "seed=1"])
+    assert "secret" not in str(job.tags)
+    assert job == Job.of("0" * 32, job.overrides)

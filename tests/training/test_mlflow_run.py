@@ -16,11 +16,12 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from hlorank.config import Config
+from hlorank.files import read_json
 from hlorank.models.serialization import load_model
 from hlorank.sweeps.jobs import adopted, rows
 from hlorank.sweeps.trial import open_study
 from hlorank.tracking import FINGERPRINT, PARENT_VARIABLE, Pruned, open_run
-from hlorank.training.mlflow_run import one_process
+from hlorank.training.mlflow_run import keep_record, one_process
 from hlorank.training.trainer import train
 from tests.training.training_helpers import WEIGHTS, validate_with
 
@@ -187,3 +188,13 @@ def test_one_process_at_a_time_runs_a_training(
         client.log_metric(other, "valid/best_kendall_tau", 0.125)
     thread.join()
     assert taus == [0.125]
+
+
+def test_the_record_has_no_password(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlflow.log_artifacts", lambda *_: None)
+    monkeypatch.setattr("mlflow.log_metrics", lambda *_: None)
+    config = settings().tracking.model_copy(update={"uri": "http://me:secret@127.0.0.1:9"})
+    keep_record(config, "0" * 32, [], tmp_path, None, 1.0)
+    recorded = read_json(tmp_path / "run.json")["tracking_uri"]
+    assert "secret" not in recorded
+    assert recorded.endswith("127.0.0.1:9")

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hlorank.files import SPEC, DataError, resolve_path
+from hlorank.files import SPEC, DataError, redact_credentials, resolve_path
 from hlorank.tracking import existing_store
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -60,7 +60,7 @@ def _download(uri: str, reference: str) -> Path:
     try:
         downloaded = Path(mlflow.artifacts.download_artifacts(uri, dst_path=target))
     except (MlflowException, OSError) as error:
-        found = f"{str(error).strip().splitlines()[0]} (tracking store {store})"
+        found = redact_credentials(f"{str(error).strip().splitlines()[0]} (tracking store {store})")
         raise DataError("model", "a run or a registered model of the MLflow store", found, file=reference) from None
     if (downloaded / SPEC).is_file():
         return downloaded

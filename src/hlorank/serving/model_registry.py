@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate_model import MODEL
-from hlorank.files import RUN, SPEC, DataError, read_json
+from hlorank.files import RUN, SPEC, DataError, read_json, redact_credentials
 from hlorank.models.scorer import load_scorer
 from hlorank.models.serialization import Spec
 from hlorank.serving.locate import model_folder
@@ -127,7 +127,7 @@ def _run_of(client: Any, folder: Path, digest: str) -> str:
         if found := client.search_runs(experiments, f"tags.{MODEL} = '{digest}'", max_results=1):
             return str(found[0].info.run_id)
         remedy = f"set MLFLOW_TRACKING_URI to {recorded['tracking_uri']}, or run the stage evaluate, which opens one"
-        expected = f"a run in the MLflow store {get_tracking_uri()}"
+        expected = f"a run in the MLflow store {redact_credentials(get_tracking_uri())}"
         raise DataError(
             "run_id", expected, f"{recorded['run_id']}, which is not; {remedy}", file=folder / RUN
         ) from None

@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 from hlorank.config import Config, ConfigError, Registries, load
 from hlorank.config.section import fields_at
 from hlorank.data.collection import Collection
-from hlorank.files import DataError
+from hlorank.files import DataError, redact_credentials
 from hlorank.sweeps.callback import sweep_report
 
 Task = Callable[[Config], Any]
@@ -73,7 +73,7 @@ def stage(*extension_points: str) -> Callable[[Task], Callable[[], None]]:
                     raise
                 for error in group.exceptions:
                     problems = str(error).splitlines() if isinstance(error, ConfigError) else [str(error)]
-                    sys.stderr.writelines(f"error: {problem}\n" for problem in problems)
+                    sys.stderr.writelines(f"error: {redact_credentials(problem)}\n" for problem in problems)
             raise SystemExit(2)
 
         composed_run = hydra.main(version_base="1.3", config_path=str(Path.cwd() / "conf"), config_name="config")(run)

@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 
 from hlorank.config import TrackingConfig
-from hlorank.files import fingerprint
+from hlorank.files import fingerprint, redact_credentials
 from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, tracking_uri
 
 SWEEP, NAME = "hlorank.sweep", "hlorank.sweep.name"
@@ -36,8 +36,8 @@ class Job:
 
     @classmethod
     def of(cls, parent: str, overrides: Iterable[str]) -> Job:
-        """Return the job with these overrides, in any order."""
-        return cls(parent, tuple(sorted(overrides)))
+        """Return the job with these overrides, in any order; MLflow gets them without credentials."""
+        return cls(parent, tuple(sorted(map(redact_credentials, overrides))))
 
     @property
     def tags(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from hlorank.config import ConfigError, TrackingConfig
 from hlorank.config.sweep import SWEEP_NAME
-from hlorank.files import fingerprint
+from hlorank.files import fingerprint, redact_credentials
 from hlorank.sweeps.jobs import NAME, SWEEP, Row, forget_failures, rows
 from hlorank.sweeps.table import job_table, markdown, print_table, seed_table, varied_keys
 from hlorank.tracking import open_experiment, tracking_uri
@@ -44,7 +44,7 @@ class Sweep:
         self._lock = None if name is None else _lock(name, locks)
         experiment = open_experiment(tracking)
         self._client = MlflowClient(tracking_uri(tracking))
-        command = " ".join(overrides)
+        command = redact_credentials(" ".join(overrides))
         earlier = None if name is None else find_sweep(self._client, [experiment], name)
         if earlier is not None:
             self.run_id: str = earlier.info.run_id

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from lightning.pytorch.loggers import MLFlowLogger
 
 from hlorank.config import TrackingConfig
-from hlorank.files import HISTORY, RUN, read_json, write_json, write_text
+from hlorank.files import HISTORY, RUN, read_json, redact_credentials, write_json, write_text
 from hlorank.models.serialization import Spec
 from hlorank.sweeps.jobs import adopt, current_job, finished_training
 from hlorank.tracking import BEST_TAU, FEATURES, FINGERPRINT, TRAIN_SECONDS, flatten, open_run, tracking_uri
@@ -146,7 +146,7 @@ def keep_record(
 
     rows = [{"member": 0, **row} for row in history]
     write_text(output / HISTORY, pd.DataFrame(rows, columns=_COLUMNS).to_csv(index=False))
-    write_json(output / RUN, {"run_id": run_id, "tracking_uri": tracking_uri(config)})
+    write_json(output / RUN, {"run_id": run_id, "tracking_uri": redact_credentials(tracking_uri(config))})
     mlflow.log_artifacts(str(output), "model")
     # A single model has logged its time in each epoch: a curve, to which another value would not belong.
     total = {} if len({row["member"] for row in rows}) == 1 else {TRAIN_SECONDS: seconds}

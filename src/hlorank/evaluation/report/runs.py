@@ -18,7 +18,7 @@ from hlorank.evaluation.graph_report import PREDICTION_COLUMNS
 from hlorank.evaluation.protocol import PER_GRAPH, PREDICTIONS
 from hlorank.files import HISTORY, METRICS, RUN, SPEC, DataError, read_json
 from hlorank.sweeps.jobs import rows
-from hlorank.tracking import TRAIN_SECONDS, URI_VARIABLE
+from hlorank.tracking import TRAIN_SECONDS, URI_VARIABLE, database_file
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -153,7 +153,8 @@ def read_run(model: Path, report: Path, uri: str | None = None, place: str | Non
         collection, method = Collection.parse(spec["collection"]), str(spec["method"])
     except KeyError:
         collection, method = _address(folder)
-    store = uri or os.environ.get(URI_VARIABLE) or run.get("tracking_uri", LOCAL_STORE)
+    # Without the mark of redacted credentials: the environment may have others, or none are needed.
+    store = uri or os.environ.get(URI_VARIABLE) or run.get("tracking_uri", LOCAL_STORE).replace("***@", "")
     tracked = _tracked(run["run_id"], store) if run else None
     tables = (_table(file) for file in (model / HISTORY, report / PER_GRAPH, report / PREDICTIONS))
     history, per_graph, predictions = tables
@@ -190,7 +191,7 @@ def _table(path: Path) -> list[Row]:
 
 def _client(uri: str) -> MlflowClient | None:
     """Return a client of a store; None for a local store that does not exist, which MLflow would create."""
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
+    if (path := database_file(uri)) is not None and not path.is_file():
         return None
     from mlflow.tracking import MlflowClient
 
