@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hlorank.tracking import (
     PARENT_VARIABLE,
     URI_VARIABLE,
     Pruned,
+    _make_database,
     database_file,
     existing_store,
     flatten,
@@ -178,6 +180,45 @@ def test_the_parent_of_a_sweep(tracking: TrackingConfig, monkeypatch: pytest.Mon
     by_name = {run.info.run_name: run.data.tags for run in runs(tracking)}
     assert "mlflow.parentRunId" not in by_name["alone"]
     assert by_name["child"]["mlflow.parentRunId"] == parent
+
+
+def test_a_database_whose_creation_was_killed_is_created_again(
+    tracking: TrackingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Creation fails with some tables in the file, and leaves nothing; what a kill leaves is removed."""
+    from mlflow.store.tracking import sqlalchemy_store
+
+    made, states = tmp_path / "made.db", ["killed", "full disk", "complete"]
+    (tmp_path / "mlflow.db").rename(made)
+
+    store = sqlalchemy_store.SqlAlchemyStore
+
+    def create(uri: str, root: str) -> Any:
+        path = Path(uri.removeprefix("sqlite:///"))
+        if path.exists():
+            return store(uri, root)
+        assert not list(tmp_path.glob("mlflow.db.partial*"))
+        state = states.pop(0)
+        if state == "complete":
+            shutil.copy(made, path)
+            return SimpleNamespace(engine=SimpleNamespace(dispose=lambda: None))
+        for suffix in ("", "-journal"):
+            path.with_name(path.name + suffix).write_bytes(b"a part of it")
+        raise (KeyboardInterrupt if state == "killed" else OSError)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlalchemy_store, "SqlAlchemyStore", create)
+        for error in (KeyboardInterrupt, OSError):
+            with pytest.raises(error), open_run(tracking, "name", {}):
+                pass
+            assert not list(tmp_path.glob("mlflow.db*[!k]")), "all but the lock"
+        (tmp_path / "mlflow.db.partial").write_bytes(b"left by a kill")
+        (tmp_path / "mlflow.db.partial-wal").write_bytes(b"left by a kill")
+        _make_database(tracking.uri, tmp_path / "mlflow.db")
+    with open_run(tracking, "name", {}):
+        pass
+    assert len(runs(tracking)) == 1
+    assert {path.name for path in tmp_path.glob("mlflow.db*")} == {"mlflow.db", "mlflow.db.lock"}
 
 
 @pytest.mark.slow

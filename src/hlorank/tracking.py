@@ -66,12 +66,34 @@ def existing_store() -> str:
 
 @cache
 def _make_database(uri: str, path: Path) -> None:
-    """Create or upgrade a sqlite store, one process at a time: MLflow's own lock makes the other processes fail."""
+    """Create or upgrade a sqlite store, one process at a time: MLflow's own lock makes the other processes fail.
+
+    A new store is made under a temporary name: MLflow cannot continue a creation that was killed.
+    """
+    from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
     from mlflow.tracking import MlflowClient
+    from sqlalchemy import make_url
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f"{path.name}.lock")):
+        if not path.exists() or path.stat().st_size == 0:
+            partial = path.with_name(f"{path.name}.partial")
+            try:
+                _remove_database(partial)
+                address = make_url(uri).set(database=str(partial)).render_as_string()
+                store = SqlAlchemyStore(address, DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH)
+                store.engine.dispose()  # writes all that sqlite keeps in files next to the database
+                partial.replace(path)
+            finally:
+                _remove_database(partial)
         MlflowClient(uri).search_experiments(max_results=1)
+
+
+def _remove_database(path: Path) -> None:
+    """Remove a sqlite database, if it exists, with the files that sqlite keeps next to it."""
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def _connect(config: TrackingConfig) -> str:
