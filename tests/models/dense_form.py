@@ -1,0 +1,81 @@
+"""The usual block, scores of a model, and its dense form written with dense matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu
+
+from hlorank.featurize.features import TileFeatures
+from hlorank.models.cost_model import CostModel
+from hlorank.models.inputs import GraphInputs
+
+CPU = torch.device("cpu")
+MakeModel = Callable[..., CostModel]
+MakeInputs = Callable[..., GraphInputs]
+ROWS = np.array([3, 0, 7, 7, 11, 5, 2])
+assert_exact = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-12)
+
+
+def block(*more: str, attention: bool = False, squeeze_excite: bool = False) -> list[str]:
+    """Return the usual block with more layers after message passing."""
+    added = [*(["squeeze_excite"] if squeeze_excite else []), *(["configuration_attention"] if attention else [])]
+    return ["layer_norm", "sage", *added, *more, "gelu", "residual"]
+
+
+def scores_of(model: CostModel, graph: GraphInputs, rows: np.ndarray = ROWS) -> Tensor:
+    embedded = [model.embed_rows(graph, j, rows) for j in range(len(graph.segments))]
+    return model.score(torch.stack(embedded).sum(dim=0), len(embedded))
+
+
+def reference_embedding(model: CostModel, graph: GraphInputs, j: int, row: int) -> Tensor:
+    """Compute the embedding of one configuration of one segment, with dense matrices from the graph's arrays."""
+    features, encoder, config = graph.features, model.encoder, model.config
+    halo = graph.partition.halo_of(j)
+    own = graph.partition.segment_of == j
+    nodes = np.flatnonzero(own | np.isin(np.arange(features.nodes), halo))
+    adjacency = torch.zeros(features.nodes, features.nodes, dtype=torch.float64)
+    for consumer, producer in features.edge_index:
+        adjacency[consumer, producer] += 1
+    operands, users = (matrix[nodes][:, nodes] for matrix in (adjacency, adjacency.T))
+    # With a halo, degrees are those of the whole graph.
+    counted = (adjacency[nodes], adjacency.T[nodes]) if len(halo) else (operands, users)
+    operand_count, user_count = (matrix.sum(1, keepdim=True).clamp(min=1) for matrix in counted)
+    layouts = torch.from_numpy(features.node_layout[nodes].astype(np.int64) + 1)
+    x = encoder.numeric(torch.from_numpy(features.node_feat[nodes]))
+    x = x + encoder.opcode_map(encoder.opcode.weight[features.opcode[nodes].astype(int)])
+    x = x + encoder.node_layout_map(encoder.layout_value.weight[layouts].flatten(1))
+    configurations = features.configurations
+    if isinstance(configurations, TileFeatures):
+        x = x + encoder.configuration(torch.from_numpy(configurations.feat[row]))
+    else:
+        joined = torch.zeros_like(x)
+        for column, node in enumerate(configurations.node_ids):
+            if node in nodes:
+                code = configurations.codes[row, column]
+                values = torch.from_numpy(configurations.codebook[code].astype(int) + 1)
+                sizes = torch.from_numpy(np.log2(1 + configurations.sizes[code].astype(float)) / 4)
+                read = [encoder.layout_value.weight[values].flatten(), *[sizes] * config.layout_sizes]
+                state = encoder.configuration(torch.cat(read))
+                joined[int(np.searchsorted(nodes, node))] = state
+        x = x + joined
+    for one in model.blocks:
+        norm, sage, *gate, _ = cast("Iterable[Any]", one.layers)
+        maps = sage.maps
+        z = norm.module(x)
+        x_new = maps[0](z) + maps[1](operands / operand_count @ z) + maps[2](users / user_count @ z)
+        for layer in gate:
+            x_new = x_new * layer.gate(x_new.mean(0))
+        x = x + gelu(x_new)
+    x = model.post_layers.get_submodule("layers.0.module")(x)[torch.from_numpy(own[nodes])]
+    configured = np.zeros(features.nodes, dtype=bool)
+    configured[getattr(configurations, "node_ids", slice(None))] = True
+    joint = x[torch.from_numpy(configured[own])].sum(0)
+    pooled = {"mean": x.mean(0), "sum": x.sum(0), "max": x.max(0).values}
+    pooled |= {"l2_sum": x.sum(0) / x.sum(0).norm(), "l2_configurable_sum": joint / joint.norm()}
+    return torch.cat([pooled[name] for name in config.pooling])

@@ -1,0 +1,202 @@
+"""The fast paths of the cost model against its dense form."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hlorank.config import PartitionConfig
+from hlorank.data.collection import Collection, read_graph
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures
+from hlorank.featurize.featurize_graph import featurize_graph
+from hlorank.featurize.fit_spec import TrainSample, fit_spec
+from hlorank.models.cost_model import CostModel
+from hlorank.models.inputs import ConfigurationBatch, GraphInputs, InputSizes, Segment
+from hlorank.models.layers.layer import Mixing
+from hlorank.models.layers.registry import LAYERS, RESIDUAL
+from hlorank.models.serialization import input_sizes
+from hlorank.partition.partitioners import partition_graph
+from tests.models.dense_form import (
+    CPU,
+    ROWS,
+    MakeInputs,
+    MakeModel,
+    assert_exact,
+    block,
+    reference_embedding,
+)
+from tests.sections import featurize_options
+
+
+@pytest.mark.parametrize(
+    ("kind", "segments", "halo", "squeeze_excite", "layout_sizes"),
+    [
+        ("layout", 1, 0, False, True),
+        ("layout", 4, 0, False, True),
+        ("layout", 4, 0, False, False),
+        ("layout", 4, 0, True, True),
+        ("layout", 4, 1, False, True),
+        ("layout", 4, 2, False, True),
+        ("tile", 1, 0, False, True),
+        ("tile", 1, 0, True, True),
+    ],
+)
+def test_embeddings_equal_the_dense_form(
+    kind: str,
+    segments: int,
+    halo: int,
+    squeeze_excite: bool,
+    layout_sizes: bool,
+    make_model: MakeModel,
+    make_inputs: MakeInputs,
+) -> None:
+    """Values and gradients: each local configuration computed once, against every configuration computed by itself."""
+    model = make_model(kind, block=block(squeeze_excite=squeeze_excite), layout_sizes=layout_sizes)
+    graph = make_inputs(segments=segments, halo=halo, kind=kind)
+    weight = torch.randn(len(ROWS), 12, dtype=torch.float64)
+    for j in range(segments):
+        embedded = model.embed_rows(graph, j, ROWS)
+        dense = torch.stack([reference_embedding(model, graph, j, row) for row in ROWS])
+        assert_exact(embedded, dense)
+        ours, theirs = (
+            torch.autograd.grad((result * weight).sum(), list(model.parameters()), allow_unused=True)
+            for result in (embedded, dense)
+        )
+        for one, other, parameter in zip(ours, theirs, model.parameters(), strict=True):
+            zero = torch.zeros_like(parameter)  # of the head, and of encoders that the segment does not use
+            assert_exact(zero if one is None else one, zero if other is None else other)
+
+
+def assert_fast_equals_dense(model: CostModel, graph: GraphInputs, rows: np.ndarray, tolerance: float) -> None:
+    """Compare embeddings and gradients of the fast paths with every node under every configuration.
+
+    The dense form is computed in float64: over all nodes of unet_3d its own float32 sums are off by 1e-4.
+    """
+    dense = copy.deepcopy(model).double()
+    dense.compress = dense.deduplicate = False
+    features = replace(graph.features, node_feat=graph.features.node_feat.astype(np.float64))
+    exact = GraphInputs(features, graph.partition, CPU)
+    for j in range(len(graph.segments)):
+        results = []
+        for form, inputs in ((model, graph), (dense, exact)):
+            embedded = form.embed_rows(inputs, j, rows)
+            gradients = torch.autograd.grad(embedded.square().mean(), list(form.parameters()), allow_unused=True)
+            results.append((embedded, [torch.zeros(()) if g is None else g for g in gradients]))
+        (ours, our_gradients), (theirs, their_gradients) = results
+        assert (ours - theirs).norm() <= tolerance * theirs.norm()
+        largest = max(gradient.norm() for gradient in their_gradients)
+        for one, other in zip(our_gradients, their_gradients, strict=True):
+            # The error of a small sum of large terms, such as a temperature's gradient, is that of the terms.
+            assert (one - other).norm() <= tolerance * max(other.norm(), 0.1 * largest)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    nodes=st.integers(8, 60),
+    segments=st.integers(1, 4),
+    halo=st.integers(0, 3),
+    seed=st.integers(0, 10**6),
+    blocks=st.integers(0, 3),
+    names=st.lists(st.sampled_from([*sorted(LAYERS), RESIDUAL]), max_size=5),
+    stem=st.lists(st.sampled_from(sorted(LAYERS)), max_size=1),
+    join=st.sampled_from(["early", "late", "every"]),
+    directions=st.sampled_from(["separate", "shared"]),
+    override_layout=st.booleans(),
+)
+def test_fast_paths_equal_the_dense_form_on_random_graphs(
+    nodes: int,
+    segments: int,
+    halo: int,
+    seed: int,
+    blocks: int,
+    names: list[str],
+    stem: list[str],
+    join: str,
+    directions: str,
+    override_layout: bool,
+    make_model: MakeModel,
+    make_inputs: MakeInputs,
+) -> None:
+    """In float64 only: repeated norms over a few nearly equal nodes amplify rounding a thousandfold."""
+    model = make_model(
+        blocks=blocks,
+        block=names,
+        stem=stem,
+        pooling=["mean", "sum", "max", "l2_configurable_sum"],
+        join=join,
+        directions=directions,
+        override_layout=override_layout and join == "early",
+    )
+    for parameter in model.parameters():
+        # With GIN's epsilon at 0, two nodes without other neighbours are equal: the maximum has a tie.
+        if not parameter.any():
+            torch.nn.init.constant_(parameter, 0.1)
+    halo = 0 if Mixing.SEGMENT in model.mixing else halo
+    graph = make_inputs(segments=segments, halo=halo, nodes=nodes, distinct=4, seed=seed)
+    assert_fast_equals_dense(model, graph, np.array([2, 0, 3, 3]), 1e-9)
+
+
+@pytest.fixture(scope="module")
+def unet_3d(shared_data: Path) -> tuple[GraphFeatures, InputSizes]:
+    measured = read_graph(shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz", "layout")
+    options = featurize_options()
+    sample = TrainSample.of("unet_3d", measured, options)
+    spec = fit_spec(Collection.parse("layout:xla:default"), options, [sample])
+    return featurize_graph(measured, spec), input_sizes(spec)
+
+
+@pytest.mark.parametrize(
+    ("max_nodes", "halo", "squeeze_excite", "attention"),
+    [(500, 0, False, False), (5000, 0, False, False), (500, 2, False, True), (1000, 0, True, False)],
+)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_fast_paths_equal_the_dense_form_on_unet_3d(
+    unet_3d: tuple[GraphFeatures, InputSizes],
+    max_nodes: int,
+    halo: int,
+    squeeze_excite: bool,
+    attention: bool,
+    dtype: torch.dtype,
+    tolerance: float,
+    make_model: MakeModel,
+) -> None:
+    features, sizes = unet_3d
+    features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())
+    graph = GraphInputs(
+        features,
+        partition_graph(features, PartitionConfig(algorithm="topological", max_nodes=max_nodes, halo=halo, workers=1)),
+        CPU,
+    )
+    torch.manual_seed(0)
+    layers = block(squeeze_excite=squeeze_excite, attention=attention)
+    config = make_model().config.model_copy(update={"width": 8, "blocks": 3, "block": layers})
+    rows = np.random.default_rng(0).choice(features.distinct, size=5, replace=False)
+    assert_fast_equals_dense(CostModel(config, sizes, "mean").to(dtype), graph, rows, tolerance)
+
+
+def test_each_distinct_local_configuration_is_computed_once(
+    make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, graph, computed = make_model(), make_inputs(segments=4), []
+    embed = model.embed
+
+    def counting(segment: Segment, batch: ConfigurationBatch) -> Tensor:
+        computed.append(len(batch))
+        return embed(segment, batch)
+
+    monkeypatch.setattr(model, "embed", counting)
+    for j in range(4):
+        model.embed_rows(graph, j, ROWS)
+    layouts = graph.features.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    local = [layouts.codes[ROWS][:, graph.partition.segment_of[layouts.node_ids] == j] for j in range(4)]
+    assert computed == [len({tuple(row) for row in codes.tolist()}) for codes in local]
+    assert min(computed) < len(np.unique(ROWS))
