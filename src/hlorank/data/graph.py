@@ -127,11 +127,56 @@ def pack_layouts(values: NDArray[Any], first: int = 0) -> Int64:
 
 def unpack_layouts(keys: Int64) -> NDArray[np.int8]:
     """Return the rows of `pack_layouts`: (...,) int64 to (..., 18) int8."""
-    return ((keys[..., None] // _POWERS) % _RADIX + LAYOUT_MIN).astype(np.int8)
+    rows = np.empty((*keys.shape, LAYOUT_VALUES), dtype=np.int8)
+    for column, power in enumerate(_POWERS):  # one column at a time, as 18 numbers of 64 bits for each key are many
+        rows[..., column] = keys // power % _RADIX + LAYOUT_MIN
+    return rows
 
 
 def _smallest_unsigned(count: int) -> np.dtype[Any]:
     return np.min_scalar_type(max(count - 1, 0))
+
+
+class _NumberedKeys:
+    """Distinct keys, numbered in the order in which they were added.
+
+    The keys are in sorted runs, each more than twice as long as the next one. A new run is merged with the runs that
+    are too short, so that each key is merged a logarithmic number of times.
+
+    Attributes:
+        count: number of the keys.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._runs: list[tuple[Int64, Int64]] = []  # keys and their numbers
+
+    def number(self, keys: Int64) -> Int64:
+        """Return the numbers of keys, which are distinct and sorted; those that are new are added."""
+        numbers = np.full(len(keys), -1, dtype=np.int64)
+        for known, known_numbers in self._runs:
+            places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+            found = known[places] == keys
+            numbers[found] = known_numbers[places[found]]
+        new = numbers < 0
+        if added := int(np.count_nonzero(new)):
+            numbers[new] = np.arange(self.count, self.count + added)
+            self.count += added
+            self._runs.append((keys[new], numbers[new]))
+        while len(self._runs) > 1 and len(self._runs[-2][0]) <= 2 * len(self._runs[-1][0]):
+            self._runs[-2:] = [_merged(self._runs[-2:])]
+        return numbers
+
+    def ordered(self) -> tuple[Int64, Int64]:
+        """Return all keys in ascending order, and their numbers."""
+        return _merged(self._runs)
+
+
+def _merged(runs: list[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
+    none = np.zeros(0, dtype=np.int64)
+    keys = np.concatenate([none, *(run for run, _ in runs)])
+    order = np.argsort(keys, kind="stable")  # linear for few sorted runs
+    return keys[order], np.concatenate([none, *(numbers for _, numbers in runs)])[order]
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +233,7 @@ class LayoutConfigurations:
             node_ids: (configurable nodes,) int64.
             chunks: arrays (some configurations, configurable nodes, 18) of any real dtype.
         """
-        known = np.zeros(0, dtype=np.int64)  # keys in order of appearance; sorted at the end
+        known = _NumberedKeys()
         parts: list[NDArray[Any]] = []
         rows = 0
         for chunk in chunks:
@@ -196,22 +241,19 @@ class LayoutConfigurations:
                 expected = f"shape (configurations, {len(node_ids)}, {LAYOUT_VALUES})"
                 raise DataError("node_config_feat", expected, chunk.shape)
             keys, inverse = np.unique(pack_layouts(chunk, rows), return_inverse=True)
-            new = keys[~np.isin(keys, known)]
-            known = np.concatenate([known, new])
-            order = np.argsort(known)
-            lookup = order[np.searchsorted(known, keys, sorter=order)]
-            parts.append(lookup[inverse].reshape(chunk.shape[:2]).astype(_smallest_unsigned(len(known))))
+            codes_of_keys = known.number(keys).astype(_smallest_unsigned(known.count))
+            parts.append(codes_of_keys[inverse].reshape(chunk.shape[:2]))
             rows += len(chunk)
-        order = np.argsort(known)
-        rank = np.empty(len(known), dtype=_smallest_unsigned(len(known)))
-        rank[order] = np.arange(len(known))
+        distinct, numbers = known.ordered()
+        rank = np.empty(len(distinct), dtype=_smallest_unsigned(len(distinct)))
+        rank[numbers] = np.arange(len(distinct))
         codes: NDArray[Any] = np.empty((rows, len(node_ids)), dtype=rank.dtype)
         start = 0
         while parts:  # freed one by one
             part = parts.pop(0)
             codes[start : start + len(part)] = rank[part]
             start += len(part)
-        return cls(node_ids, unpack_layouts(known[order]), codes)
+        return cls(node_ids, unpack_layouts(distinct), codes)
 
     def values(self, rows: slice | Int64 = slice(None)) -> NDArray[np.int8]:
         """Return the raw values (rows, configurable nodes, 18) of some configurations."""
