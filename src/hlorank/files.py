@@ -1,9 +1,10 @@
-"""Atomic files, names of shared files, fingerprints, redacted addresses, and the folder of shared data."""
+"""Atomic files, locks, names of shared files, fingerprints, redacted addresses, and the folder of shared data."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -16,8 +17,11 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.lib import format as npy
 from numpy.typing import NDArray
+
+log = logging.getLogger(__name__)
 
 SHARED_VARIABLE = "HLORANK_SHARED"
 
@@ -32,6 +36,8 @@ HISTORY = "history.csv"
 """Learning curve of a training, a row for each epoch."""
 RUN = "run.json"
 """MLflow run of a training."""
+LOCKS = "locks"
+"""Folder of locks in `paths.state`."""
 
 # An http address has no / in its user and password; the password in that of a database may have any character.
 _USER = re.compile(r"(?<=http://|ttps://)[^/?#\s]*@|(?<!http://|ttps://)(?<=://)[^/:@\s]*(?::\S*)?@", re.IGNORECASE)
@@ -124,6 +130,31 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     finally:
         for leftover in (temporary, old):
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+@contextmanager
+def one_process(lock: Path, work: str) -> Iterator[bool]:
+    """Wait while another process holds a lock, and keep others waiting meanwhile; a kill releases the lock.
+
+    Args:
+        lock: file of the lock; it remains.
+        work: what is done under the lock, for the message of a process that waits.
+
+    Yields:
+        True if another process held the lock.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    file, waited = FileLock(lock), False
+    try:
+        file.acquire(timeout=0)
+    except Timeout:
+        log.info("another process runs %s: waiting for it", work)
+        file.acquire()
+        waited = True
+    try:
+        yield waited
+    finally:
+        file.release()
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from hlorank.config import TrackingConfig
-from hlorank.files import DataError
+from hlorank.files import DataError, fingerprint, one_process
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 PARENT_VARIABLE = "HLORANK_PARENT_RUN"
 FINGERPRINT = "hlorank.fingerprint"
 """Tag of a training's run: the fingerprint of its configuration and data."""
+CODE = "hlorank.code"
+"""Tag of a training's run: the digest of the code that it ran."""
+CHECKOUT = "hlorank.checkout"
+"""Tag of a run: the fingerprint of the machine and the folder of locks of the last process that opened it."""
 FEATURES = "features"
 """Tag of a run: the fingerprint of its features, however these are cut into segments."""
 BEST_TAU, TRAIN_SECONDS = "valid/best_kendall_tau", "train/seconds"
@@ -161,17 +166,24 @@ def _killed_if_pruned() -> Iterator[None]:
 
 @contextmanager
 def open_run(
-    config: TrackingConfig, name: str, tags: Mapping[str, str], run_id: str | None = None
+    config: TrackingConfig,
+    name: str,
+    tags: Mapping[str, str],
+    run_id: str | None = None,
+    *,
+    locks: Path | None = None,
 ) -> Iterator[tuple[str, bool]]:
     """Open a run, or resume the run `run_id` where the store still has it.
 
     An exception marks the run as failed, `Pruned` as killed. Inside a sweep a new run is a child of the sweep's run.
+    First, runs that killed processes of this checkout left open are ended.
 
     Args:
         config: the tracking store and its experiment.
         name: name of a new run.
         tags: tags of a new run.
         run_id: an earlier run to resume.
+        locks: folder of locks, which show other processes that the run is open; None for a run that they never end.
 
     Yields:
         The run's id, and whether it is resumed.
@@ -179,16 +191,52 @@ def open_run(
     import mlflow
 
     _connect(config)
-    if run_id is not None and (experiment := _experiment_of(run_id)) is not None:
-        mlflow.set_experiment(experiment_id=experiment)
-        with mlflow.start_run(run_id=run_id), _killed_if_pruned():
-            yield run_id, True
-        return
-    open_experiment(config)
-    parent = os.environ.get(PARENT_VARIABLE)
-    started = mlflow.start_run(run_name=name, tags={**tags, **_git_commit()}, parent_run_id=parent)
-    with started as run, _killed_if_pruned():
-        yield run.info.run_id, False
+    earlier = None if run_id is None else _experiment_of(run_id)
+    experiment = open_experiment(config) if earlier is None else earlier
+    if earlier is not None:
+        mlflow.set_experiment(experiment_id=earlier)
+    with ExitStack() as opened:
+        # Only under this lock is a run open whose own lock is not held yet.
+        with nullcontext() if locks is None else one_process(locks / "runs", "the start of a run"):
+            if locks is not None:
+                _end_abandoned(experiment, locks)
+            if earlier is not None:
+                run = mlflow.start_run(run_id=run_id)
+            else:
+                parent = os.environ.get(PARENT_VARIABLE)
+                run = mlflow.start_run(run_name=name, tags={**tags, **_git_commit()}, parent_run_id=parent)
+            if locks is not None:
+                lock = locks / run.info.run_id
+                opened.callback(lock.unlink, missing_ok=True)
+                opened.enter_context(one_process(lock, "this run"))
+                mlflow.set_tag(CHECKOUT, checkout(locks))
+        with run, _killed_if_pruned():
+            yield run.info.run_id, earlier is not None
+
+
+def checkout(locks: Path) -> str:
+    """Return the value of the tag `CHECKOUT` for a folder of locks on this machine."""
+    return fingerprint([platform.node(), str(locks.resolve())])
+
+
+def _end_abandoned(experiment: str, locks: Path) -> None:
+    """End the runs of this checkout that are open although no process holds their lock: as killed, unless complete."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient()
+    query = f"attributes.status = 'RUNNING' and tags.`{CHECKOUT}` = '{checkout(locks)}'"
+    for found in client.search_runs([experiment], query):
+        lock = FileLock(locks / found.info.run_id)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            continue
+        run = client.get_run(found.info.run_id)
+        if run.info.status == "RUNNING":  # it may have ended since the search
+            # A complete training was killed in evaluation.
+            client.set_terminated(run.info.run_id, "FINISHED" if BEST_TAU in run.data.metrics else "KILLED")
+        lock.release()
+        (locks / found.info.run_id).unlink(missing_ok=True)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -16,7 +19,7 @@ from omegaconf import OmegaConf
 import hlorank
 from hlorank.config import Config, ConfigError
 from hlorank.files import DataError
-from hlorank.stages.hydra_main import collection_folder, output_folder, stage
+from hlorank.stages.hydra_main import collection_folder, output_folder, own_output, stage
 
 Settings = Callable[..., Config]
 Call = Callable[..., list[Config]]
@@ -121,6 +124,30 @@ def test_output_folders(call: Call, settings: Settings) -> None:
     call(folder, "collection=tile:xla", "method=full", "paths.models=m")
     call(folder, "output=there")
     assert folders == [Path("m/tile/xla/full"), Path("there")]
+
+
+def test_a_second_process_waits_for_the_first_one_that_writes_its_folder(
+    call: Call, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended: list[str] = []
+
+    def task(config: Config) -> None:
+        def second() -> None:
+            with own_output(config, "out"):
+                ended.append("second")
+
+        waiting = Thread(target=second)
+        with caplog.at_level(logging.INFO), own_output(config, "out") as output:
+            waiting.start()
+            while f"writes {output}: waiting" not in caplog.text:
+                assert waiting.is_alive()
+                time.sleep(0.01)
+            with own_output(config, "other"):  # each folder has a lock of its own
+                ended.append("first")
+        waiting.join()
+
+    call(task)
+    assert ended == ["first", "second"]
 
 
 def test_jobs_of_a_sweep_write_into_their_own_folders(call: Call) -> None:

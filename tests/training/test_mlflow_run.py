@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import subprocess
 import threading
 import time
@@ -16,12 +17,12 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from hlorank.config import Config
-from hlorank.files import read_json
+from hlorank.files import one_process, read_json
 from hlorank.models.serialization import load_model
 from hlorank.sweeps.jobs import adopted, rows
 from hlorank.sweeps.trial import open_study
-from hlorank.tracking import FINGERPRINT, PARENT_VARIABLE, Pruned, open_run
-from hlorank.training.mlflow_run import keep_record, one_process
+from hlorank.tracking import CHECKOUT, CODE, FINGERPRINT, PARENT_VARIABLE, Pruned, checkout, open_experiment, open_run
+from hlorank.training.mlflow_run import keep_record
 from hlorank.training.trainer import train
 from tests.training.training_helpers import WEIGHTS, validate_with
 
@@ -179,7 +180,7 @@ def test_one_process_at_a_time_runs_a_training(
     key = probe.data.tags[FINGERPRINT]
     MlflowClient(config.tracking.uri).delete_run(probe.info.run_id)
     thread = threading.Thread(target=lambda: taus.append(train(config, tmp_path / "model")))
-    with caplog.at_level(logging.INFO), one_process(tmp_path / "state", key):
+    with caplog.at_level(logging.INFO), one_process(tmp_path / "state" / "locks" / key, "it"):
         thread.start()
         while "waiting for it" not in caplog.text:
             time.sleep(0.01)
@@ -198,3 +199,50 @@ def test_the_record_has_no_password(settings: Settings, tmp_path: Path, monkeypa
     recorded = read_json(tmp_path / "run.json")["tracking_uri"]
     assert "secret" not in recorded
     assert recorded.endswith("127.0.0.1:9")
+
+
+def test_dvc_gets_the_result_of_a_training_whose_end_it_did_not_record(
+    settings: Settings, tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill of DVC alone, or of all after the training: the run is finished, and its outputs are removed."""
+    config = settings(trainer__max_epochs=1)
+    monkeypatch.setenv("DVC_STAGE", "train@layout/synthetic/random-gst")
+    best = train(config, tmp_path / "model")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    shutil.rmtree(tmp_path / "model")
+    assert train(config, tmp_path / "model") == best
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == files
+    (run,) = runs(config)
+
+    MlflowClient(config.tracking.uri).set_tag(run.info.run_id, CODE, "other code")
+    assert train(config, tmp_path / "model") == best
+    assert len(runs(config)) == 2
+    shutil.rmtree(tmp_path / "artifacts")
+    assert train(config, tmp_path / "model") == best, "without the model in the store, it is trained again"
+    assert len(runs(config)) == 3
+
+
+def test_a_killed_training_that_is_not_resumed_is_marked(settings: Settings, tmp_path: Path) -> None:
+    config = settings(trainer__max_epochs=1)
+    locks = tmp_path / "state" / "locks"
+    client = MlflowClient(config.tracking.uri)
+    experiment = open_experiment(config.tracking)
+    places = [checkout(locks)] * 4 + ["elsewhere"]
+    opened = [client.create_run(experiment, tags={CHECKOUT: place}).info.run_id for place in places]
+    killed, resumed, evaluated, alive, elsewhere = opened
+    client.log_metric(evaluated, "valid/best_kendall_tau", 0.5)
+
+    def status(*ids: str) -> list[str]:
+        return [client.get_run(one).info.status for one in ids]
+
+    with one_process(locks / alive, "a training"):
+        train(config, tmp_path / "model")
+    assert status(killed, resumed, evaluated) == ["KILLED", "KILLED", "FINISHED"]
+    assert status(alive, elsewhere) == ["RUNNING", "RUNNING"]
+    with open_run(config.tracking, "name", {}, resumed, locks=locks):
+        thread = threading.Thread(target=train, args=(config, tmp_path / "again"))
+        thread.start()
+        thread.join()
+        assert status(resumed, alive) == ["RUNNING", "KILLED"]
+    assert status(resumed) == ["FINISHED"]
+    assert not [path for path in locks.iterdir() if path.name in opened]

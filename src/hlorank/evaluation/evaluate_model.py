@@ -15,7 +15,7 @@ from hlorank.config import Config
 from hlorank.data.collection import Collection, Split
 from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
 from hlorank.featurize.features import GraphFeatures
-from hlorank.files import RUN, SPEC, DataError, read_json
+from hlorank.files import LOCKS, RUN, SPEC, DataError, read_json
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scorer import load_scorer
 from hlorank.tracking import FEATURES, open_run
@@ -64,12 +64,18 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
     metrics = evaluate_collection(graphs.store, collection, score, config.evaluate, output)
     run_id = read_json(model_folder / RUN)["run_id"]
     tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "run": "evaluated elsewhere"}
-    with open_run(config.tracking, f"{spec.method} evaluation {collection}", tags, run_id):
+    with open_run(
+        config.tracking, f"{spec.method} evaluation {collection}", tags, run_id, locks=Path(paths.state) / LOCKS
+    ):
         mlflow.set_tags({FEATURES: graphs.store.fingerprint, MODEL: read_json(model_folder / SPEC)["spec_sha256"]})
         # With a prefix, as valid/kendall_tau is the curve of the training.
         mlflow.log_metrics({f"evaluate/{name}": value for name, value in metrics.items()})
         mlflow.log_artifacts(str(output), "report")
         _log_table(output / PER_GRAPH)
+    taus = {split: metrics[key] for split in config.evaluate.splits if (key := f"{split}/kendall_tau") in metrics}
+    log.info(
+        "%s: Kendall tau %s", output, ", ".join(f"{tau:.3f} on {split}" for split, tau in taus.items()) or "unknown"
+    )
     return metrics
 
 

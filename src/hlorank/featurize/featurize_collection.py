@@ -90,6 +90,9 @@ def featurize_collection(raw: Path, collection: Collection, config: FeaturizeCon
     write_json(output / METRICS, _metrics(collection.kind, entries))
     index = Index(fingerprint=fingerprint({"spec": spec.fingerprint, "sources": sources}), splits=entries)
     write_json(output / INDEX_FILE, index.model_dump(mode="json"))
+    graphs = [entry for split in entries.values() for entry in split.values()]
+    nodes, distinct = sum(graph.nodes for graph in graphs), sum(graph.distinct for graph in graphs)
+    _LOGGER.info("%s: %d graphs, %d nodes, %d distinct configurations", output, len(graphs), nodes, distinct)
 
 
 def _source(path: Path, options: FeaturizeOptions) -> str:

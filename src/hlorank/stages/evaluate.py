@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hlorank.config import Config
-from hlorank.stages.hydra_main import collection_folder, output_folder, stage
+from hlorank.stages.hydra_main import collection_folder, own_output, stage
 
 
 @stage("methods")
@@ -17,13 +17,13 @@ def main(config: Config) -> None:
     from hlorank.tracking import tracking_uri
 
     model = collection_folder(config, config.paths.models) / config.method
-    output = output_folder(config, config.paths.reports, config.method)
-    evaluate(config, model, output)
-    store = tracking_uri(config.tracking)
-    run = read_run(model, output, store)
-    write_report([run], output / REPORT, Path(config.paths.features), Path(config.paths.segments))
-    if run.tracked is not None:
-        MlflowClient(store).log_artifact(run.tracked.run_id, str(output / REPORT), "report")
+    with own_output(config, config.paths.reports, config.method) as output:
+        evaluate(config, model, output)
+        store = tracking_uri(config.tracking)
+        run = read_run(model, output, store)
+        write_report([run], output / REPORT, Path(config.paths.features), Path(config.paths.segments))
+        if run.tracked is not None:
+            MlflowClient(store).log_artifact(run.tracked.run_id, str(output / REPORT), "report")
 
 
 if __name__ == "__main__":

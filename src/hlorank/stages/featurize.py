@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hlorank.config import Config
 from hlorank.data.collection import Collection
-from hlorank.stages.hydra_main import output_folder, stage
+from hlorank.stages.hydra_main import own_output, stage
 
 
 @stage()
@@ -13,9 +13,8 @@ def main(config: Config) -> None:
     from hlorank.featurize.featurize_collection import featurize_collection
 
     collection = Collection.parse(config.collection)
-    featurize_collection(
-        Path(config.paths.raw), collection, config.featurize, output_folder(config, config.paths.features)
-    )
+    with own_output(config, config.paths.features) as output:
+        featurize_collection(Path(config.paths.raw), collection, config.featurize, output)
 
 
 if __name__ == "__main__":

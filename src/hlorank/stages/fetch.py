@@ -2,7 +2,7 @@
 
 from hlorank.config import Config
 from hlorank.data.collection import Collection
-from hlorank.stages.hydra_main import output_folder, stage
+from hlorank.stages.hydra_main import own_output, stage
 
 
 @stage("origins")
@@ -10,7 +10,8 @@ def main(config: Config) -> None:
     """Fetch the graphs of `collection` from the origin of the data group to data/raw."""
     from hlorank.fetch.origins import fetch
 
-    fetch(Collection.parse(config.collection), config.data, output_folder(config, config.paths.raw))
+    with own_output(config, config.paths.raw) as output:
+        fetch(Collection.parse(config.collection), config.data, output)
 
 
 if __name__ == "__main__":

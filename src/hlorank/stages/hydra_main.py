@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from pkgutil import resolve_name
@@ -20,7 +21,7 @@ from omegaconf import DictConfig
 from hlorank.config import Config, ConfigError, Registries, load
 from hlorank.config.section import fields_at
 from hlorank.data.collection import Collection
-from hlorank.files import DataError, redact_credentials
+from hlorank.files import LOCKS, DataError, fingerprint, one_process, redact_credentials
 from hlorank.sweeps.callback import sweep_report
 
 Task = Callable[[Config], Any]
@@ -114,6 +115,18 @@ def _quieten() -> None:
 def collection_folder(config: Config, parent: str) -> Path:
     """Return the collection's folder below a folder of `paths`."""
     return Path(parent) / Collection.parse(config.collection).path
+
+
+@contextmanager
+def own_output(config: Config, parent: str, *parts: str) -> Iterator[Path]:
+    """Yield the folder that a stage writes, which no other process writes meanwhile; arguments as of `output_folder`.
+
+    A second process waits. It then finds the files of the first, most of which stages reuse.
+    """
+    output = output_folder(config, parent, *parts)
+    lock = Path(config.paths.state) / LOCKS / fingerprint(str(output.resolve()))
+    with one_process(lock, f"a stage that writes {output}"):
+        yield output
 
 
 def output_folder(config: Config, parent: str, *parts: str) -> Path:

@@ -1,7 +1,7 @@
 """Stage partition: from data/features to data/segments."""
 
 from hlorank.config import Config
-from hlorank.stages.hydra_main import collection_folder, output_folder, stage
+from hlorank.stages.hydra_main import collection_folder, own_output, stage
 
 
 @stage("partitioners")
@@ -10,7 +10,8 @@ def main(config: Config) -> None:
     from hlorank.partition.partition_collection import partition_collection
 
     features = collection_folder(config, config.paths.features)
-    partition_collection(features, config.partition, output_folder(config, config.paths.segments))
+    with own_output(config, config.paths.segments) as output:
+        partition_collection(features, config.partition, output)
 
 
 if __name__ == "__main__":

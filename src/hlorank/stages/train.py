@@ -1,7 +1,7 @@
 """Stage train: from data/features and data/segments to a model folder and an MLflow run."""
 
 from hlorank.config import Config
-from hlorank.stages.hydra_main import output_folder, stage
+from hlorank.stages.hydra_main import own_output, stage
 
 
 @stage("layers", "losses", "methods")
@@ -12,7 +12,8 @@ def main(config: Config) -> float | None:
     from hlorank.training.trainer import train
 
     run = train_baseline if config.method in BASELINES else train
-    return run(config, output_folder(config, config.paths.models, config.method))
+    with own_output(config, config.paths.models, config.method) as output:
+        return run(config, output)
 
 
 if __name__ == "__main__":

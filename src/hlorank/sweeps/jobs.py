@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -64,12 +65,15 @@ def current_job() -> Job | None:
     return Job.of(parent, overrides)
 
 
-def finished_training(config: TrackingConfig, identity: str) -> tuple[str, float] | None:
+def finished_training(
+    config: TrackingConfig, identity: str, tags: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, float] | None:
     """Return run and validation Kendall tau of a training that has finished before, None if there is none.
 
     Args:
         config: the tracking store and its experiment.
         identity: the fingerprint of the training.
+        tags: further tags that the run must have.
     """
     from mlflow.tracking import MlflowClient
 
@@ -77,7 +81,9 @@ def finished_training(config: TrackingConfig, identity: str) -> tuple[str, float
     experiment = client.get_experiment_by_name(config.experiment)
     if experiment is None:
         return None
-    query = f"tags.`{FINGERPRINT}` = '{identity}' and attributes.status = 'FINISHED'"
+    query = "attributes.status = 'FINISHED'"
+    for tag, value in ({FINGERPRINT: identity} | dict(tags)).items():
+        query += f" and tags.`{tag}` = '{value}'"
     for run in client.search_runs([experiment.experiment_id], query, order_by=["attributes.start_time"]):
         if BEST_TAU in run.data.metrics:  # logged last: Lightning marks a run as finished earlier
             return run.info.run_id, run.data.metrics[BEST_TAU]

@@ -3,60 +3,108 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import IO, Any
 
 import pandas as pd
-from filelock import FileLock, Timeout
 from lightning.pytorch.loggers import MLFlowLogger
 
 from hlorank.config import TrackingConfig
-from hlorank.files import HISTORY, RUN, read_json, redact_credentials, write_json, write_text
+from hlorank.files import (
+    HISTORY,
+    RUN,
+    SPEC,
+    code_digest,
+    read_json,
+    redact_credentials,
+    write_atomic,
+    write_json,
+    write_text,
+)
 from hlorank.models.serialization import Spec
 from hlorank.sweeps.jobs import adopt, current_job, finished_training
-from hlorank.tracking import BEST_TAU, FEATURES, FINGERPRINT, TRAIN_SECONDS, flatten, open_run, tracking_uri
+from hlorank.tracking import (
+    BEST_TAU,
+    CHECKOUT,
+    CODE,
+    FEATURES,
+    FINGERPRINT,
+    TRAIN_SECONDS,
+    checkout,
+    flatten,
+    open_run,
+    tracking_uri,
+)
 
 log = logging.getLogger(__name__)
 
-
+_DVC_VARIABLE = "DVC_STAGE"  # which DVC sets for its commands
 _COLUMNS = ["member", "epoch", "train_loss", "valid_kendall_tau", "step_seconds"]
 
 
-@contextmanager
-def one_process(state: Path, identity: str) -> Iterator[None]:
-    """Wait while another process runs the same training, and keep others waiting meanwhile.
+def take_finished(config: TrackingConfig, identity: str, output: Path, locks: Path, *, waited: bool) -> float | None:
+    """Return the validation Kendall tau of a run that has finished this training before; None to train.
+
+    In a sweep, any such run is taken, and the sweep's table then lists it. Elsewhere the run must be one of this
+    checkout and of the same code, and its model is written to `output`. It is taken by a process that waited for the
+    training, and under DVC, which starts a training again if it was killed before it recorded the end.
 
     Args:
-        state: the folder `paths.state`.
+        config: the tracking store and its experiment.
         identity: the fingerprint of the training.
+        output: the model folder.
+        locks: folder of locks.
+        waited: another process ran the training meanwhile.
     """
-    path = state / "locks" / identity
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        log.info("another process runs this training: waiting for it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def take_finished(config: TrackingConfig, identity: str) -> float | None:
-    """Return the validation Kendall tau of a run that has finished this training before; None outside of sweeps.
-
-    The sweep's table then lists that run.
-    """
-    if current_job() is None or (finished := finished_training(config, identity)) is None:
+    if in_sweep := current_job() is not None:
+        finished = finished_training(config, identity)
+    elif waited or _DVC_VARIABLE in os.environ:
+        finished = finished_training(config, identity, {CODE: _code(), CHECKOUT: checkout(locks)})
+    else:
+        return None
+    if finished is None:
         return None
     run_id, tau = finished
+    if not in_sweep and not _restored(config, run_id, output):
+        return None
     log.info("run %s has finished this training: validation Kendall tau %.4f", run_id, tau)
     adopt(config, run_id)
     return tau
+
+
+def _code() -> str:
+    return code_digest("hlorank")
+
+
+def _restored(config: TrackingConfig, run_id: str, output: Path) -> bool:
+    """Copy the model of a run into a folder; return False if the store does not have it any more."""
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", str(sys.stderr.isatty()))  # no bars in logs
+    with TemporaryDirectory() as folder:
+        try:
+            uri = tracking_uri(config)
+            model = mlflow.artifacts.download_artifacts(
+                run_id=run_id, artifact_path="model", dst_path=folder, tracking_uri=uri
+            )
+        except (MlflowException, OSError):
+            return False
+        for file in sorted(Path(model).iterdir(), key=lambda file: file.name == SPEC):  # a folder with it is complete
+            write_atomic(output / file.name, partial(_copy, file))
+    return True
+
+
+def _copy(source: Path, target: IO[bytes]) -> None:
+    with source.open("rb") as file:
+        shutil.copyfileobj(file, target)
 
 
 @contextmanager
@@ -67,6 +115,7 @@ def training_run(
     identity: str,
     features: str,
     trained: bool,
+    locks: Path,
     resume: Path | None = None,
 ) -> Iterator[str]:
     """Open the MLflow run of a training.
@@ -78,6 +127,7 @@ def training_run(
         identity: the fingerprint of the training; runs that have the same are repetitions of it.
         features: the fingerprint of the features that it is trained and validated on.
         trained: False if the collection has no graph to train on.
+        locks: folder of locks.
         resume: file that names the run until the training has finished, so that a resumed training continues it.
 
     Yields:
@@ -92,13 +142,14 @@ def training_run(
         "data": spec.data,
         "trained": str(trained),
         FINGERPRINT: identity,
+        CODE: _code(),
         FEATURES: features,
         **({} if job is None else job.tags),
     }
     # MLflow's tables and legends truncate names, so the part in which runs differ comes first.
     name = f"{spec.method} seed {parameters['seed']} {spec.collection}"
     earlier = read_json(resume)["run_id"] if resume is not None and resume.exists() else None
-    with open_run(config, name, tags, earlier) as (run_id, resumed):
+    with open_run(config, name, tags, earlier, locks=locks) as (run_id, resumed):
         if resumed:
             adopt(config, run_id)
         else:

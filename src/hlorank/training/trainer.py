@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressB
 from hlorank import __version__
 from hlorank.config import Config, ConfigError, TrainerConfig, find
 from hlorank.data.collection import Collection
-from hlorank.files import RUN, fingerprint
+from hlorank.files import LOCKS, RUN, fingerprint, one_process
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import ModelSpec, input_sizes, save_model
@@ -31,7 +31,7 @@ from hlorank.training.gst.head_finetuning import HeadData, HeadModule
 from hlorank.training.gst.methods import METHODS, Method
 from hlorank.training.gst.segment_aggregator import make_aggregator
 from hlorank.training.losses import make_loss
-from hlorank.training.mlflow_run import MemberLogger, keep_record, one_process, take_finished, training_run
+from hlorank.training.mlflow_run import MemberLogger, keep_record, take_finished, training_run
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.step_data import StepData
 
@@ -80,11 +80,12 @@ def train(config: Config, output: Path) -> float | None:
     key = fingerprint([settings, spec.data, __version__])
     identity = {"partition": spec.partition, **flatten(settings), "data": spec.data, "version": __version__}
     state = Path(config.paths.state) / "training" / key
-    with one_process(Path(config.paths.state), key):
-        if (tau := take_finished(config.tracking, key)) is not None:
+    locks = Path(config.paths.state) / LOCKS
+    with one_process(locks / key, "this training") as waited:
+        if (tau := take_finished(config.tracking, key, output, locks, waited=waited)) is not None:
             return tau
         parameters, features = config.model_dump(mode="json"), graphs.store.fingerprint
-        opened = training_run(config.tracking, spec, parameters, key, features, bool(names), resume=state / RUN)
+        opened = training_run(config.tracking, spec, parameters, key, features, bool(names), locks, state / RUN)
         with _removed_if_pruned(state), opened as run_id:
             mlflow.log_metric("train/parameters", sum(p.numel() for model in models for p in model.parameters()))
 

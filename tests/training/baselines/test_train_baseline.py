@@ -19,13 +19,12 @@ import hlorank
 from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.files import DataError
+from hlorank.files import DataError, one_process
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import BASELINES, load_baseline
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.tracking import FINGERPRINT, PARENT_VARIABLE
 from hlorank.training.baselines.train_baseline import RECIPES, train_baseline
-from hlorank.training.mlflow_run import one_process
 
 Settings = Callable[..., Config]
 History = Callable[[Path], list[dict[str, str]]]
@@ -217,12 +216,15 @@ def test_a_baseline_is_fitted_by_one_process_at_a_time(
     config = small(method="random")
     train_baseline(config, tmp_path / "first")
     (first,) = runs(config)
+    lock = Path(config.paths.state) / "locks" / first.data.tags[FINGERPRINT]
     thread = Thread(target=train_baseline, args=(config, tmp_path / "second"))
-    with caplog.at_level(logging.INFO), one_process(Path(config.paths.state), first.data.tags[FINGERPRINT]):
+    with caplog.at_level(logging.INFO), one_process(lock, "it"):
         thread.start()
         while "waiting for it" not in caplog.text:
             assert thread.is_alive()
             time.sleep(0.01)
         assert len(runs(config)) == 1
     thread.join()
-    assert len(runs(config)) == 2
+    assert len(runs(config)) == 1, "it takes the result of the other one"
+    for name in FILES:
+        assert (tmp_path / "second" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()

@@ -97,8 +97,7 @@ def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None
     write_json(settings_file, settings)
 
     missing = [(key, path) for key, path in paths.items() if not path.exists()]
-    if kept := len(paths) - len(missing):
-        logger.info("%s: %d of %d graphs are up to date", collection, kept, len(paths))
+    logger.info("%s: %d graphs, %d of which are up to date", collection, len(paths), len(paths) - len(missing))
 
     from rich.progress import track  # a heavy import
 

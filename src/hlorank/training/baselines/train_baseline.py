@@ -16,7 +16,7 @@ from hlorank import __version__
 from hlorank.config import BaselineConfig, Config, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.files import fingerprint
+from hlorank.files import LOCKS, fingerprint, one_process
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import (
     BASELINES,
@@ -37,7 +37,7 @@ from hlorank.training.baselines.candidates import Fit, changed_share, random_sco
 from hlorank.training.baselines.fit_linear import fit_linear
 from hlorank.training.baselines.fit_trees import fit_trees
 from hlorank.training.callbacks import peak_memory_bytes
-from hlorank.training.mlflow_run import keep_record, one_process, take_finished, training_run
+from hlorank.training.mlflow_run import keep_record, take_finished, training_run
 from hlorank.training.step_data import usable_graphs, validation_targets
 
 log = logging.getLogger(__name__)
@@ -118,8 +118,9 @@ def train_baseline(config: Config, output: Path) -> float | None:
         *(str(collection), spec.data, __version__),
     ]
     key = fingerprint(identity)
-    with one_process(Path(config.paths.state), key):
-        if (tau := take_finished(config.tracking, key)) is not None:
+    locks = Path(config.paths.state) / LOCKS
+    with one_process(locks / key, "this training") as waited:
+        if (tau := take_finished(config.tracking, key, output, locks, waited=waited)) is not None:
             return tau
         return _fit(config, spec, key, store, output)
 
@@ -128,9 +129,8 @@ def _fit(config: Config, spec: BaselineSpec, key: str, store: FeatureStore, outp
     """Fit and record; `key` is the fingerprint of the training."""
     started, recipe = time.perf_counter(), RECIPES[config.method]
     train, valid = usable_graphs(store, config.trainer.validation_configs, config.seed)
-    with training_run(
-        config.tracking, spec, config.model_dump(mode="json"), key, store.fingerprint, bool(train)
-    ) as run_id:
+    locks, parameters = Path(config.paths.state) / LOCKS, config.model_dump(mode="json")
+    with training_run(config.tracking, spec, parameters, key, store.fingerprint, bool(train), locks) as run_id:
         if train or recipe.untrained is None:
             fit = recipe.fit(store, train, config.baseline, config.seed)
             history = _history(fit, store, valid, config.trainer.validation_configs, config.seed)
