@@ -22,6 +22,7 @@ from hlorank.files import (
     code_digest,
     fingerprint,
     map_array,
+    one_line,
     read_json,
     redact_credentials,
     resolve_path,
@@ -71,6 +72,25 @@ def test_a_data_error_survives_the_way_from_a_worker_process() -> None:
 def test_credentials_are_redacted(address: str, redacted: str) -> None:
     assert redact_credentials(address) == redacted
     assert redact_credentials(redacted) == redacted
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("Größe: 3", "Größe: 3"),
+        ("a\nb\x1b[31m\x00\udcff\u202e", r"a\nb\x1b[31m\x00\udcff\u202e"),
+        ("http://me:secret@host", "http://***@host"),
+    ],
+)
+def test_messages_are_one_printable_line(message: str, line: str) -> None:
+    assert one_line(message) == one_line(line) == line
+
+
+def test_messages_are_short_and_keep_both_ends() -> None:
+    line = str(DataError("x" * 10**6, "y", "\x1b" * 10**6 + "end", file="a.npz"))
+    assert len(line) == 500
+    assert line.startswith("a.npz: xx")
+    assert one_line("\x1b" * 1000 + "end").endswith("end")
 
 
 def test_paths_of_the_configuration_are_portable(monkeypatch: pytest.MonkeyPatch) -> None:

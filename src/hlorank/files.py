@@ -1,4 +1,4 @@
-"""Atomic files, locks, names of shared files, fingerprints, redacted addresses, and the folder of shared data."""
+"""Atomic files, locks, names of shared files, fingerprints, texts of errors, and the folder of shared data."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ RUN = "run.json"
 LOCKS = "locks"
 """Folder of locks in `paths.state`."""
 
+MAX_MESSAGE = 500
+"""Characters of the message of an error."""
+
 # An http address has no / in its user and password; the password in that of a database may have any character.
 _USER = re.compile(r"(?<=http://|ttps://)[^/?#\s]*@|(?<!http://|ttps://)(?<=://)[^/:@\s]*(?::\S*)?@", re.IGNORECASE)
 _SECRET = re.compile(
@@ -55,8 +58,20 @@ def redact_credentials(text: str) -> str:
     return _SECRET.sub(r"\1***", _USER.sub("***@", text))
 
 
+def one_line(message: object) -> str:
+    r"""Return a message as one line of at most MAX_MESSAGE characters, whatever a damaged file or a name puts in it.
+
+    Credentials are redacted, characters that cannot be printed are escaped (`\n`, `\x1b`, `\udcff`), and the middle
+    of a longer message is left out.
+    """
+    text = redact_credentials(str(message)[: 20 * MAX_MESSAGE])
+    line = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    tail = MAX_MESSAGE // 3
+    return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - tail - 5]} ... {line[-tail:]}"
+
+
 class DataError(ValueError):
-    """Data that breaks its contract; the message has the file, the key, the expected and the found value."""
+    """Data that breaks its contract; the message, one line, has the file, the key, the expected and the found value."""
 
     def __init__(self, key: str, expected: str, found: object, *, file: Path | str | None = None) -> None:
         # With these arguments instead of the message, the error can be pickled between worker processes.
@@ -65,7 +80,7 @@ class DataError(ValueError):
 
     def __str__(self) -> str:
         place = f"{self.file}: {self.key}" if self.file is not None else self.key
-        return f"{place}: expected {self.expected}, found {self.found}"
+        return one_line(f"{place}: expected {self.expected}, found {self.found}")
 
     def in_file(self, file: Path | str) -> DataError:
         """Return the same error with the file in which it was found."""

@@ -278,3 +278,11 @@ def test_an_unknown_name_is_refused_where_it_is_looked_up() -> None:
 @pytest.mark.parametrize("point", EXTENSION_POINTS)
 def test_extension_points_have_names(point: str) -> None:
     assert registries(point)[point]
+
+
+def test_a_mistake_is_one_line_whatever_its_value() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(ModelConfig, {"width": {"\n\x1b": "x" * 10**5}, **{f"key\n{number}": 0 for number in range(10**4)}})
+    lines = str(caught.value).split("\n")
+    assert len(lines) <= 100
+    assert all(line.isprintable() and len(line) <= 500 for line in lines)

@@ -41,6 +41,11 @@ class Server(ThreadingHTTPServer):
         self.longest_range = sys.maxsize
         """Bytes of a partial response, at most."""
         self.lengths = True
+        self.length: str | None = None
+        """A Content-Length in place of the right one."""
+        self.chunked = False
+        """Send the body in chunks, with a Content-Length only if `length` is set."""
+        self.reason: str | None = None
         self.requests: list[tuple[str, dict[str, str]]] = []
         """Name and headers of each request."""
         self.release = threading.Event()
@@ -113,7 +118,13 @@ class _Handler(BaseHTTPRequestHandler):
             stop = min(len(data), start + self.server.longest_range)
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
         body = data[start:stop]
-        if self.server.lengths:
+        if self.server.chunked:
+            headers["Transfer-Encoding"] = "chunked"
+            headers |= {} if self.server.length is None else {"Content-Length": self.server.length}
+            body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        elif self.server.length is not None:
+            headers |= {"Content-Length": self.server.length, "Connection": "close"}
+        elif self.server.lengths:
             headers["Content-Length"] = str(len(body))
         else:
             headers["Connection"] = "close"
@@ -121,10 +132,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body[: fault.stop_after])
         if fault.hold:
             self.server.release.wait()
-        self.close_connection = fault.stop_after is not None or not self.server.lengths
+        unbounded = self.server.length is not None or not self.server.lengths
+        self.close_connection = fault.stop_after is not None or unbounded
 
     def _answer(self, status: int, headers: dict[str, str]) -> None:
-        self.send_response(status)
+        self.send_response(status, self.server.reason)
         for key, value in headers.items():
             self.send_header(key, value)
         self.end_headers()

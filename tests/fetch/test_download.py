@@ -238,6 +238,75 @@ def test_credentials_are_nowhere_in_messages_and_records(
     assert server.ranges_asked[-1] == f"bytes={CHUNK}-"
 
 
+@pytest.mark.parametrize("length", ["abc", "", "-5", "1e5", "9" * 5000])
+def test_lengths_that_are_no_numbers_are_ignored(server: Server, target: Path, length: str) -> None:
+    server.length = length
+    get(server, target)
+    assert_complete(target)
+
+
+def test_more_bytes_than_announced(server: Server, target: Path) -> None:
+    server.chunked, server.length = True, str(SIZE - 1)
+    with pytest.raises(DownloadError, match=str(SIZE - 1)):
+        get(server, target)
+    assert not list(target.parent.iterdir())
+
+
+def test_bytes_without_a_length_are_bounded(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hlorank.fetch.download.MAX_UNANNOUNCED_BYTES", SIZE)
+    server.chunked = True
+    get(server, target)
+    assert_complete(target)
+    target.unlink()
+    monkeypatch.setattr("hlorank.fetch.download.MAX_UNANNOUNCED_BYTES", SIZE - 1)
+    with pytest.raises(DownloadError, match=str(SIZE - 1)):
+        get(server, target)
+    assert not list(target.parent.iterdir())
+
+
+@pytest.mark.parametrize("wait", ["9" * 5000, "-5", "x", "Fri, 31 Dec 99999 23:59:59 GMT"])
+def test_waits_that_are_no_times_are_ignored(
+    server: Server, target: Path, waits: list[float], wait: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hlorank.fetch.download.BACKOFF_SECONDS", 3.0)
+    server.answer(503, {"Retry-After": wait})
+    get(server, target)
+    assert waits == [3.0]
+
+
+@pytest.mark.parametrize(
+    "location", ["http://[::1", "http://x:99999999/", "file:///etc/passwd", "\xff\xfe", "/v0/file"]
+)
+def test_redirects_to_nowhere(server: Server, target: Path, location: str) -> None:
+    for _ in range(20):
+        server.answer(302, {"Location": location})
+    with pytest.raises(DownloadError, match="file"):
+        get(server, target)
+    assert not target.exists()
+
+
+def test_redirects_are_followed_without_their_bodies(server: Server, target: Path) -> None:
+    server.answer(302, {"Location": "/v0/file?a", "Transfer-Encoding": "chunked"})  # whose body never comes
+    server.files["file?a"] = CONTENT
+    get(server, target)
+    assert_complete(target)
+
+
+def test_encoded_content_is_refused(server: Server, target: Path) -> None:
+    server.answer(200, {"Content-Encoding": "gzip"})
+    with pytest.raises(DownloadError, match="gzip"):
+        get(server, target)
+
+
+def test_errors_of_servers_are_one_line(server: Server, target: Path) -> None:
+    server.reason = "\x1b[31m" + "x" * 5000
+    server.answer(404)
+    with pytest.raises(DownloadError, match=r"\\x1b") as error:
+        get(server, target)
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) <= 500
+
+
 def test_nobody_listens(server: Server, tmp_path: Path, waits: list[float]) -> None:
     with pytest.raises(DownloadError, match=r"gave up after 3 failures in a row.*refused"):
         download("http://127.0.0.1:1/file", tmp_path / "file", retries=2, timeout=10)
@@ -325,7 +394,7 @@ def test_ledger(tmp_path: Path) -> None:
     file.write_bytes(CHANGED)
     with pytest.raises(DataError) as error:
         ledger.verify(file)
-    for part in (str(file), digest.sha256, hashlib.sha256(CHANGED).hexdigest(), "remove the entry 'file'"):
+    for part in (str(file), digest.sha256, hashlib.sha256(CHANGED).hexdigest(), ledger.path.name):
         assert part in str(error.value)
 
 

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from hlorank import __version__
 from hlorank.cli import best, convert, inspect, rank, register, report, serve
 from hlorank.config import ConfigError
-from hlorank.files import DataError, redact_credentials
+from hlorank.files import DataError, one_line
 
 _COMMANDS = (convert, inspect, best, report, rank, register, serve)
 _PLUGINS = "hlorank.commands"
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = _message(error)
         if message is None:
             raise
-        sys.stderr.write(f"error: {redact_credentials(message)}\n")
+        sys.stderr.write(f"error: {message}\n")
         return 2 if isinstance(error, ConfigError) else 1
     return status
 
@@ -61,9 +61,10 @@ def _message(error: Exception) -> str | None:
     if isinstance(error, ConfigError | DataError):
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+        return one_line(f"{error.filename}: {error.strerror}")
     if isinstance(error, _store_errors()):
-        return f"MLflow store {sys.modules['mlflow'].get_tracking_uri()}: {str(error).strip().splitlines()[0]}"
+        uri = sys.modules["mlflow"].get_tracking_uri()
+        return one_line(f"MLflow store {uri}: {str(error).strip().splitlines()[0]}")
     return None
 
 

@@ -10,16 +10,20 @@ from typing import Any, Self, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from hlorank.files import DataError, read_json
+from hlorank.files import DataError, one_line, read_json
 
 Registries = Mapping[str, Mapping[str, Any]]
 """Extension points by name (origins, partitioners, layers, losses, methods): each maps names to its entries."""
 
 _MEANT = "; did you mean "
+_MAX_MISTAKES = 100
 
 
 class ConfigError(ValueError):
     """A configuration with unknown keys, wrong types, missing values or values out of range; a line for each."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(one_line, super().__str__().split("\n")))
 
 
 class Section(BaseModel):
@@ -150,16 +154,20 @@ def read_section(section: type[SectionType], path: Path, remedy: str) -> Section
 def mistakes(
     section: type[Section], values: object, *, prefix: str = "", registries: Registries | None = None
 ) -> list[str]:
-    """Return a line for each wrong key of a section, with its value and what is allowed; arguments as of `parse`."""
+    """Return a line for each wrong key of a section, with its value and what is allowed; arguments as of `parse`.
+
+    At most the first 100 wrong keys are reported.
+    """
     try:
         section.model_validate(values, context=registries)
     except ValidationError as error:
-        problems = error.errors(include_url=False)
+        problems = error.errors(include_url=False)[:_MAX_MISTAKES]
         lines = [_line(section, problem, prefix) for problem in problems if problem["type"] != "missing"]
         # A misspelled key is also one without a value; the line about the misspelling says it all.
         meant = {line.rpartition(_MEANT)[2].rstrip("?") for line in lines if _MEANT in line}
         missing = [problem for problem in problems if problem["type"] == "missing"]
-        return lines + [_line(section, one, prefix) for one in missing if str(one["loc"][-1]) not in meant]
+        lines += [_line(section, one, prefix) for one in missing if str(one["loc"][-1]) not in meant]
+        return [*map(one_line, lines)]
     return []
 
 

@@ -14,15 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import requests
-from requests.exceptions import ChunkedEncodingError, ContentDecodingError
+from requests.exceptions import ChunkedEncodingError
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from urllib3.exceptions import InvalidHeader
+from urllib3.exceptions import HTTPError
 from urllib3.util import Retry
 
 from hlorank.config import ConfigError, Section, parse, read_section
-from hlorank.files import DataError, read_json, redact_credentials, sha256_file, write_json
+from hlorank.files import DataError, one_line, read_json, redact_credentials, sha256_file, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -31,17 +31,25 @@ CHUNK_BYTES = 2**16
 BACKOFF_SECONDS = 1.0
 """Wait before the first retry; each further failure doubles it."""
 MAX_WAIT_SECONDS = 60.0
+MAX_UNANNOUNCED_BYTES = 2**30
+"""Size of a file whose length the server does not announce."""
+MAX_REDIRECTS = 10
 
 _TRANSIENT_STATUS = {408, 425, 429, *range(500, 600)}
-_TRANSIENT_ERRORS = (requests.ConnectionError, requests.Timeout, ChunkedEncodingError, ContentDecodingError)
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
+_TRANSIENT_ERRORS = (requests.ConnectionError, requests.Timeout, ChunkedEncodingError)
+# Lengths of at most 18 digits fit in 64 bits.
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18})")
 
 
-class DownloadError(RuntimeError):
+class DownloadError(OSError):
     """A download that failed finally; the message has the address without credentials, the reason and the remedy."""
 
-    def __init__(self, url: str, reason: object) -> None:
-        super().__init__(f"{redact_credentials(url)}: {redact_credentials(str(reason))}")
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(errno.EIO, redact_credentials(reason), redact_credentials(url))
+
+    def __str__(self) -> str:
+        return one_line(f"{self.filename}: {self.strerror}")
 
 
 class _TransientError(Exception):
@@ -104,9 +112,8 @@ class Ledger:
         if recorded not in (None, digest):
             raise DataError(
                 "content",
-                f"{recorded}, as recorded in {self.path}",
-                f"{digest}; the file is damaged, or its source has changed: if that is intended, remove the entry "
-                f"{file.name!r} from {self.path} and run again",
+                f"{recorded}",
+                f"{digest}; it is damaged, or its source has changed: to accept it, remove its entry in {self.path}",
                 file=file,
             )
         return digest
@@ -187,9 +194,8 @@ class _Partial:
     def restart(self, response: requests.Response) -> None:
         """Start again with a response that has the whole file."""
         self.discard()  # first the bytes, so that they are never next to the record of another version
-        length = response.headers.get("Content-Length")
-        if length is not None:
-            self.total, self._validator = int(length), _validator(response)
+        if length := _LENGTH.fullmatch(response.headers.get("Content-Length", "")):
+            self.total, self._validator = int(length[0]), _validator(response)
             record = _Record(url=redact_credentials(self.url), total=self.total, validator=self._validator)
             write_json(self._state, record.model_dump())
 
@@ -211,9 +217,15 @@ class _Partial:
 def _transient(response: requests.Response) -> _TransientError:
     try:
         wait = Retry().get_retry_after(response.raw)
-    except InvalidHeader:
+    except (HTTPError, ValueError, OverflowError):  # no number of seconds, and no date
         wait = None
     return _TransientError(f"HTTP {response.status_code} {response.reason}", wait)
+
+
+def _close_redirect(response: requests.Response, **_: object) -> None:
+    """Close the response of a redirect, whose whole body requests would read otherwise."""
+    if response.is_redirect:
+        response.close()
 
 
 def _attempt(
@@ -234,12 +246,19 @@ def _attempt(
         elif status != http.HTTPStatus.PARTIAL_CONTENT:
             reason = f"HTTP {status} {response.reason}; check the base URL, and that it holds this file"
             raise DownloadError(partial.url, reason)
+        if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+            raise DownloadError(partial.url, f"the server sends the file in the encoding {encoding}; use another one")
         if partial.total is not None:
             needs = [(partial.target, partial.total - partial.size)]
             require_space(needs if unpack_to is None else [*needs, (unpack_to, partial.total)])
         bar.update(task, total=partial.total, completed=partial.size)
+        limit = MAX_UNANNOUNCED_BYTES if partial.total is None else partial.total
         with partial.path.open("ab") as file:
             for chunk in response.iter_content(CHUNK_BYTES):
+                if file.tell() + len(chunk) > limit:
+                    announced = "are accepted without a Content-Length" if partial.total is None else "it announced"
+                    partial.discard()
+                    raise DownloadError(partial.url, f"the server sends more than the {limit} bytes that {announced}")
                 file.write(chunk)
                 bar.advance(task, len(chunk))
     if partial.total is not None and partial.size != partial.total:
@@ -262,8 +281,8 @@ def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to:
         unpack_to: a path whose file system must have the file's size free a second time.
 
     Raises:
-        DownloadError: the server responds with an error status that is not retried (such as 404), or the retries are
-            used up.
+        DownloadError: the server responds with an error status that is not retried (such as 404), with malformed
+            headers, or with more bytes than it announced, or the retries are used up.
         OSError: there is too little disk space, or the file cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -275,6 +294,8 @@ def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with requests.Session() as session, Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
+        session.max_redirects = MAX_REDIRECTS
+        session.hooks["response"].append(_close_redirect)
         task = bar.add_task(target.name, total=None)
         while True:
             try:
@@ -282,7 +303,8 @@ def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to:
                 break
             except (_TransientError, *_TRANSIENT_ERRORS) as error:
                 reason, wait = str(error), error.wait if isinstance(error, _TransientError) else None
-            except requests.RequestException as error:
+            # Malformed addresses and headers raise errors of urllib3 and ValueError too.
+            except (requests.RequestException, HTTPError, ValueError) as error:
                 raise DownloadError(url, f"{error}; check the base URL") from None
             if partial.size > furthest:
                 failures, furthest = 0, partial.size
@@ -291,7 +313,7 @@ def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to:
                 summary = f"gave up after {failures} failures in a row, the last one: {reason}; run again to continue"
                 raise DownloadError(url, summary)
             wait = min(BACKOFF_SECONDS * 2 ** (failures - 1) if wait is None else wait, MAX_WAIT_SECONDS)
-            shown = redact_credentials(url), redact_credentials(reason)
-            logger.warning("%s: %s; retry %d of %d in %.1f s", *shown, failures, retries, wait)
+            warning = one_line(f"{redact_credentials(url)}: {reason}")
+            logger.warning("%s; retry %d of %d in %.1f s", warning, failures, retries, wait)
             time.sleep(wait)
     partial.finish()

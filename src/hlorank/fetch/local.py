@@ -61,8 +61,9 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
 
     Raises:
         ConfigError: the tree is in the folder that fetch writes, or the other way round.
-        DataError: `config.root` does not have `collection`, files are invalid (one message for all), a graph with a new
-            split is in two splits of the tree, or the split file does not fit the graphs.
+        DataError: `config.root` does not have `collection`, a file is invalid, a graph with a new split is in two
+            splits of the tree, or the split file does not fit the graphs.
+        ExceptionGroup: several files are invalid; it has a DataError for each.
     """
     folder, sources = _find(resolve_path(config.root), collection, new_splits=config.split_file is not None)
     target = output.resolve()
@@ -110,7 +111,12 @@ def _find(root: Path, collection: Collection, *, new_splits: bool) -> tuple[Path
 
 
 def _validate(files: Iterable[Path], collection: Collection, folder: Path) -> set[Path]:
-    """Read every file and return those with withheld labels; all invalid ones are reported together."""
+    """Read every file and return those with withheld labels.
+
+    Raises:
+        DataError: one file is invalid.
+        ExceptionGroup: several files are invalid; it has a DataError for each.
+    """
     withheld, errors = set(), []
     for path in _progress(files, "Validating"):
         try:
@@ -122,9 +128,10 @@ def _validate(files: Iterable[Path], collection: Collection, folder: Path) -> se
             split_half_tau(path)
         except DataError as error:
             errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
     if errors:
-        found = "\n".join([f"{len(errors)} invalid:", *map(str, errors)])
-        raise DataError("npz files", f"valid {collection.kind} graphs", found, file=folder)
+        raise ExceptionGroup(f"invalid files in {folder}", errors)
     return withheld
 
 

@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 from hlorank.config import Config, ConfigError, Registries, load
 from hlorank.config.section import fields_at
 from hlorank.data.collection import Collection
-from hlorank.files import LOCKS, DataError, fingerprint, one_process, redact_credentials
+from hlorank.files import LOCKS, DataError, fingerprint, one_line, one_process
 from hlorank.sweeps.callback import sweep_report
 
 Task = Callable[[Config], Any]
@@ -69,12 +69,12 @@ def stage(*extension_points: str) -> Callable[[Task], Callable[[], None]]:
                 return validated(composed)
             try:
                 return validated(composed)
-            except* (ConfigError, DataError) as group:
+            except* (ConfigError, DataError, OSError) as group:
                 if os.environ.get("HYDRA_FULL_ERROR"):
                     raise
                 for error in group.exceptions:
-                    problems = str(error).splitlines() if isinstance(error, ConfigError) else [str(error)]
-                    sys.stderr.writelines(f"error: {redact_credentials(problem)}\n" for problem in problems)
+                    problems = str(error).splitlines() if isinstance(error, ConfigError) else [one_line(error)]
+                    sys.stderr.writelines(f"error: {problem}\n" for problem in problems)
             raise SystemExit(2)
 
         composed_run = hydra.main(version_base="1.3", config_path=str(Path.cwd() / "conf"), config_name="config")(run)
