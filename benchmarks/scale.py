@@ -67,9 +67,13 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        settings = {
+        shared = {
             "collection": COLLECTION,
             "experiment": "synthetic",
+            "hydra.run.dir": root / "hydra",
+            **{f"paths.{name}": root / name for name in ("raw", "features", "segments", "models", "state")},
+        }
+        settings = {
             "data.synthetic.train": 1,
             "data.synthetic.valid": 0,
             "data.synthetic.test": 0,
@@ -85,11 +89,16 @@ def main() -> None:
             "method": "gst",
             "tracking.uri": f"sqlite:///{root}/mlflow.db",
             "tracking.artifacts": root / "artifacts",
-            "hydra.run.dir": root / "hydra",
-            **{f"paths.{name}": root / name for name in ("raw", "features", "segments", "models", "state")},
         }
-        overrides = [f"{key}={value}" for key, value in settings.items()]
-        for stage in ("fetch", "featurize", "partition", "train"):
+        read = {
+            "fetch": ("data.",),
+            "featurize": ("featurize.",),
+            "partition": ("partition.",),
+            "train": ("trainer.", "tracking.", "method"),
+        }
+        for stage, sections in read.items():
+            own = {key: value for key, value in settings.items() if key.startswith(sections)}
+            overrides = [f"{key}={value}" for key, value in {**shared, **own}.items()]
             figures[stage], _ = run(stage, [sys.executable, "-m", f"hlorank.stages.{stage}", *overrides])
         figures["score"], printed = run("score", [sys.executable, "-c", SCORE, str(root), COLLECTION, str(scored)])
         entry = json.loads((root / "features" / COLLECTION / "graphs.json").read_text())["splits"]["train"]

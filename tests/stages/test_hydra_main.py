@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 import hlorank
 from hlorank.config import Config, ConfigError
 from hlorank.files import DataError
+from hlorank.stages import train
 from hlorank.stages.hydra_main import collection_folder, output_folder, own_output, stage
 
 Settings = Callable[..., Config]
@@ -41,7 +42,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
             return task(config)
 
         monkeypatch.setattr(sys, "argv", ["stage", *arguments, *quiet])
-        stage()(recording)()
+        stage(reads=Config.model_fields)(recording)()
         return seen
 
     return run
@@ -206,12 +207,12 @@ def test_all_wrong_keys_are_reported_before_anything_is_written(
     arguments = [f"{key}={value}" for key, value in wrong.items() if key != "loss"]
     if "loss" in wrong:
         arguments += ["+loss.listmel=1", "loss.listmle=x"]
-    done = command(name, tmp_path, *arguments, "trainer.max_epochs=0", "seeed=1", "hydra.run.dir=run")
+    done = command(name, tmp_path, *arguments, "paths.state=[1]", "seeed=1", "hydra.run.dir=run")
     assert done.returncode == 2
     named = {line.removeprefix("error: ").partition(":")[0].partition("=")[0] for line in done.stderr.splitlines()}
     assert len(named) == len(done.stderr.splitlines())
     nested = {"model.block": {"model.block.1"}, "loss": {"loss.listmle", "loss.listmel"}}
-    expected = {"trainer.max_epochs", "seeed"}.union(*(nested.get(key, {key}) for key in wrong))
+    expected = {"paths.state", "seeed"}.union(*(nested.get(key, {key}) for key in wrong))
     assert named == expected
     assert {path.name for path in tmp_path.iterdir()} == {"conf", "run"}
 
@@ -244,12 +245,38 @@ def test_the_stages_one_after_the_other(tmp_path: Path, tracking_database: Path)
     shutil.copytree(SOURCE.parent / "conf", tmp_path / "conf")
     shutil.copy(tracking_database, tmp_path / "mlflow.db")
     sizes = {"train": 2, "valid": 1, "test": 1, "min_nodes": 60, "max_nodes": 90, "configurations": 30}
-    tiny = ["experiment=synthetic", *(f"data.synthetic.{key}={value}" for key, value in sizes.items())]
-    tiny += ["partition.max_nodes=30"]
-    tiny += ["featurize.workers=1", "partition.workers=1", "trainer.max_epochs=1", "trainer.steps_per_epoch=2"]
-    for name in ("fetch", "featurize", "partition", "train", "evaluate"):
-        done = command(name, tmp_path, *tiny, "hydra/job_logging=stdout", "hydra.run.dir=.")
+    tiny = {
+        "fetch": [f"data.synthetic.{key}={value}" for key, value in sizes.items()],
+        "featurize": ["featurize.workers=1"],
+        "partition": ["partition.workers=1", "partition.max_nodes=500"],
+        "train": ["trainer.max_epochs=1", "trainer.steps_per_epoch=2"],
+        "evaluate": [],
+    }
+    for name, own in tiny.items():
+        done = command(name, tmp_path, "experiment=synthetic", *own, "hydra/job_logging=stdout", "hydra.run.dir=.")
         assert done.returncode == 0, done.stderr
         assert done.stderr == "", name  # no warning of a library reaches the user
     report = tmp_path / "reports/layout/synthetic/random/gst"
     assert {path.name for path in report.iterdir()} >= {"metrics.json", "per_graph.csv", "predictions.csv"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "key"),
+    [
+        ("featurize.prune_hops=2", "featurize.prune_hops"),
+        ("featurize=extra", "featurize"),
+        ("++data.local.root=there", "data.local.root"),
+        ("pipeline.methods=[gst]", "pipeline.methods"),
+        ("evaluate.splits=[valid]", "evaluate.splits"),
+    ],
+)
+@pytest.mark.parametrize("mode", [[], ["-m"]])
+def test_a_setting_that_the_stage_does_not_read_is_refused(
+    argument: str, key: str, mode: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", *mode, "trainer.max_epochs=1", "evaluate.memory_bytes=1", argument])
+    with pytest.raises(SystemExit) as exited:
+        train.main()
+    assert exited.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {key}: ")

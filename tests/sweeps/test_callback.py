@@ -73,7 +73,7 @@ def call(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
     def run(*arguments: str, task: Callable[[Config], Any] = train) -> int:
         monkeypatch.setattr(sys, "argv", ["train", "-m", *fixed, *arguments])
         try:
-            stage()(task)()
+            stage(reads=Config.model_fields)(task)()
         except SystemExit as ended:
             return int(str(ended.code))
         return 0

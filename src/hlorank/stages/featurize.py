@@ -7,7 +7,7 @@ from hlorank.data.collection import Collection
 from hlorank.stages.hydra_main import own_output, stage
 
 
-@stage()
+@stage(reads=["featurize"])
 def main(config: Config) -> None:
     """Turn the raw graphs of `collection` into features, opcode embeddings and configuration codes."""
     from hlorank.featurize.featurize_collection import featurize_collection

@@ -5,7 +5,7 @@ from hlorank.data.collection import Collection
 from hlorank.stages.hydra_main import own_output, stage
 
 
-@stage("origins")
+@stage("origins", reads=["data"])
 def main(config: Config) -> None:
     """Fetch the graphs of `collection` from the origin of the data group to data/raw."""
     from hlorank.fetch.origins import fetch

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -38,6 +39,12 @@ EXTENSION_POINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """The mappings of names that the configuration may use. Imported on demand: some need PyTorch, which fetch does not."""
 
 
+ALWAYS_READ = ("collection", "output", "paths", "experiment", "hparams_search")
+"""Keys that every stage accepts; files of the last two groups set keys of several stages."""
+_STAGE_OF = {"data": "fetch", "featurize": "featurize", "partition": "partition", "evaluate": "evaluate"}
+"""Stages that read a section; train reads the others."""
+
+
 def registries(*extension_points: str) -> Registries:
     """Return extension points by name, each a mapping of names to its entries."""
     found: dict[str, dict[str, Any]] = {point: {} for point in extension_points}
@@ -47,20 +54,31 @@ def registries(*extension_points: str) -> Registries:
     return found
 
 
-def stage(*extension_points: str) -> Callable[[Task], Callable[[], None]]:
+def stage(*extension_points: str, reads: Iterable[str]) -> Callable[[Task], Callable[[], None]]:
     """Return a decorator that makes a command of a function of the validated configuration.
 
     The configuration is composed from conf/ in the current folder, or read from params.yaml with
     `--config-dir . --config-name params`. Bad data or a bad configuration ends the command with one line for each
-    problem and exit status 2; inside a multirun the job fails and the others continue.
+    problem and exit status 2; inside a multirun the job fails and the others continue. So does an override of a key
+    that the stage does not read, which would change nothing.
 
     Args:
         extension_points: the ones whose names the stage uses; wrong names are reported with all other mistakes.
+        reads: sections and keys that the stage reads, besides `ALWAYS_READ`.
     """
 
     def decorate(task: Task) -> Callable[[], None]:
+        name, read = Path(inspect.getfile(task)).stem, (*ALWAYS_READ, *reads)
+
         def validated(composed: DictConfig) -> Any:
-            return task(load(composed, registries(*extension_points)))
+            problems = _unread(HydraConfig.get().overrides.task, name, read)
+            try:
+                config = load(composed, registries(*extension_points))
+            except ConfigError as error:
+                problems += str(error).splitlines()
+            if problems:
+                raise ConfigError("\n".join(problems))
+            return task(config)
 
         @wraps(task)  # Hydra names the job after the module of the function below this
         def run(composed: DictConfig) -> Any:
@@ -84,12 +102,31 @@ def stage(*extension_points: str) -> Callable[[Task], Callable[[], None]]:
             _quieten()
             if not {"-m", "--multirun"} & {*sys.argv}:
                 sys.argv[1:] = map(_accepted_by_hydra, sys.argv[1:])
+            elif unread := _unread(sys.argv[1:], name, read):  # before the run of a sweep is opened
+                sys.stderr.writelines(f"error: {problem}\n" for problem in unread)
+                raise SystemExit(2)
             with sweep_report():
                 composed_run()
 
         return command
 
     return decorate
+
+
+def _unread(arguments: Iterable[str], name: str, reads: Sequence[str]) -> list[str]:
+    """Return a line for each override of a key that exists and that the stage does not read."""
+    problems = []
+    for argument in arguments:
+        key, separator, _ = argument.lstrip("+~").partition("=")
+        key, section = key.partition("@")[0], key.partition(".")[0].partition("@")[0]
+        if not separator or section not in Config.model_fields:
+            continue
+        if not any(f"{key}.".startswith(f"{read}.") or read.startswith(f"{key}.") for read in reads):
+            where = "" if section == "pipeline" else f"give it to the stage {_STAGE_OF.get(section, 'train')}, or "
+            problems.append(
+                f"{key}: no effect on the stage {name}; {where}use dvc exp run -S {redact_credentials(argument)}"
+            )
+    return problems
 
 
 def _accepted_by_hydra(argument: str) -> str:

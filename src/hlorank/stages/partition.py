@@ -4,7 +4,7 @@ from hlorank.config import Config
 from hlorank.stages.hydra_main import collection_folder, own_output, stage
 
 
-@stage("partitioners")
+@stage("partitioners", reads=["partition"])
 def main(config: Config) -> None:
     """Cut the graphs of `collection` into segments."""
     from hlorank.partition.partition_collection import partition_collection

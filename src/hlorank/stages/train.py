@@ -4,7 +4,13 @@ from hlorank.config import Config
 from hlorank.stages.hydra_main import own_output, stage
 
 
-@stage("layers", "losses", "methods")
+@stage(
+    *("layers", "losses", "methods"),
+    reads=[
+        *("method", "seed", "model", "segments", "loss", "trainer", "ensemble", "baseline"),
+        *("evaluate.memory_bytes", "tracking", "sweep"),
+    ],
+)
 def main(config: Config) -> float | None:
     """Train `method` on `collection` and return the validation Kendall tau, the objective of sweeps."""
     from hlorank.models.baselines.baseline import BASELINES
