@@ -91,8 +91,8 @@ def stage(*extension_points: str, reads: Iterable[str]) -> Callable[[Task], Call
                 if os.environ.get("HYDRA_FULL_ERROR"):
                     raise
                 for error in group.exceptions:
-                    problems = str(error).splitlines() if isinstance(error, ConfigError) else [one_line(error)]
-                    sys.stderr.writelines(f"error: {problem}\n" for problem in problems)
+                    problems = str(error).splitlines() if isinstance(error, ConfigError) else [error]
+                    sys.stderr.writelines(f"error: {one_line(problem)}\n" for problem in problems)
             raise SystemExit(2)
 
         composed_run = hydra.main(version_base="1.3", config_path=str(Path.cwd() / "conf"), config_name="config")(run)
@@ -123,9 +123,7 @@ def _unread(arguments: Iterable[str], name: str, reads: Sequence[str]) -> list[s
             continue
         if not any(f"{key}.".startswith(f"{read}.") or read.startswith(f"{key}.") for read in reads):
             where = "" if section == "pipeline" else f"give it to the stage {_STAGE_OF.get(section, 'train')}, or "
-            problems.append(
-                f"{key}: no effect on the stage {name}; {where}use dvc exp run -S {redact_credentials(argument)}"
-            )
+            problems.append(one_line(f"{key}: no effect on the stage {name}; {where}use dvc exp run -S {argument}"))
     return problems
 
 
