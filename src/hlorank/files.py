@@ -58,14 +58,18 @@ def redact_credentials(text: str) -> str:
     return _SECRET.sub(r"\1***", _USER.sub("***@", text))
 
 
+def escape(text: str) -> str:
+    r"""Return text with escapes for the characters that cannot be printed, such as `\n`, `\x1b`, `\udcff`."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 def one_line(message: object) -> str:
     r"""Return a message as one line of at most MAX_MESSAGE characters, whatever a damaged file or a name puts in it.
 
-    Credentials are redacted, characters that cannot be printed are escaped (`\n`, `\x1b`, `\udcff`), and the middle
-    of a longer message is left out.
+    Credentials are redacted, characters that cannot be printed are escaped, and the middle of a longer message is left
+    out.
     """
-    text = redact_credentials(str(message)[: 20 * MAX_MESSAGE])
-    line = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    line = escape(redact_credentials(str(message)[: 20 * MAX_MESSAGE]))
     tail = MAX_MESSAGE // 3
     return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - tail - 5]} ... {line[-tail:]}"
 

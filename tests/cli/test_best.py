@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from hlorank.cli.main import main
 from hlorank.config import TrackingConfig
 from hlorank.sweeps.jobs import NAME, Job
-from hlorank.tracking import BEST_TAU, PARENT_VARIABLE, open_run
+from hlorank.tracking import BEST_TAU, EXPERIMENT, PARENT_VARIABLE, open_run
 
 Log = Callable[..., str]
 
@@ -38,7 +37,7 @@ def log(tracking: TrackingConfig) -> Log:
 
     def logged(collection: str, tau: float | None, method: str = "gst", seed: int = 0, **other: str) -> str:
         tags = {"collection": collection, "method": method, "data": other.get("data", f"data of {collection}")}
-        tags |= {"features": other["features"]} if "features" in other else {}
+        tags |= {key: other[name] for key, name in (("features", "features"), (EXPERIMENT, "of")) if name in other}
         config = tracking.model_copy(update={"experiment": other.get("experiment", "hlorank")})
         with open_run(config, "name", tags) as (run_id, _):
             mlflow.log_params({"seed": seed})
@@ -65,6 +64,7 @@ def test_the_best_of_each_collection(log: Log, capsys: pytest.CaptureFixture[str
     assert layout == {
         "collection": "layout:cpu:random",
         "method": "gst_e",
+        "experiment": "",
         "seed": 3,
         "valid_kendall_tau": 0.75,
         "features": "data of layout:cpu:random",
@@ -98,20 +98,21 @@ def test_other_segments_of_the_same_features_are_compared(log: Log, capsys: pyte
     assert [(training["features"], training["valid_kendall_tau"]) for training in best(capsys)] == [("the same", 0.5)]
 
 
-def test_the_table_is_as_wide_as_the_terminal(
+def test_run_ids_are_never_broken(
     log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = log("layout:cpu:random", 0.5)
+    run = log("layout:cpu:random", 0.5, of="kaggle_6")
+    model = f"{tmp_path}/artifacts/{run}/artifacts/model"
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert main(["best"]) == 0
-    assert f"{run}   {tmp_path}/artifacts/{run}/artifacts/model" in capsys.readouterr().out
+    assert f"{run}  data of layout:cpu:random  {model}" in capsys.readouterr().out
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    monkeypatch.setenv("NO_COLOR", "1")
     assert main(["best"]) == 0
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert len(lines) > 6
-    assert "…" not in "".join(lines)
+    head, _, row, *_ = capsys.readouterr().out.splitlines()[1:]
+    assert head.split() == ["collection", "method", "experiment", "tau", "run_id"]
+    assert row.split() == ["layout:cpu:random", "gst", "kaggle_6", "0.5000", run]
+    assert main(["best", "--wide"]) == 0
+    assert f"{run}  data of layout:cpu:random  {model}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,10 @@ def test_a_record_and_its_npz_file_have_equal_summaries(
         "min_runtime_ns": 2_000,
         "max_runtime_ns": 3_000,
     }
-    assert inspected(record, capsys) == [expected]
+    assert inspected(record, capsys) == [expected | {"file": str(record)}]
     main(["convert", str(record), "--out", str(tmp_path)])
     capsys.readouterr()
-    assert inspected(tmp_path / "record.npz", capsys) == [expected]
+    assert inspected(tmp_path / "record.npz", capsys) == [expected | {"file": str(tmp_path / "record.npz")}]
 
 
 def test_a_dump_has_no_runtimes(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,13 +50,20 @@ def test_a_dump_without_configurable_nodes_is_a_kernel(dump: Path, capsys: pytes
     assert (summary["kind"], summary["configurable_nodes"]) == ("tile", 0)
 
 
-def test_the_table_is_readable(record: Path, dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", str(record)]) == 0
-    shown = capsys.readouterr().out
-    assert "2,000 .. 3,000" in shown
-    assert "configurable" in shown
-    assert main(["inspect", str(dump)]) == 0
-    assert "withheld" in capsys.readouterr().out
+def test_several_files_are_one_table(
+    record: Path, dump: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["inspect", str(record), "none.npz", str(dump)]) == 1
+    shown = capsys.readouterr()
+    assert "2,000 .. 3,000" in shown.out
+    assert "withheld" in shown.out
+    assert shown.err.startswith("error: none.npz: ")
+    long = record.rename(record.with_name(f"{'n' * 60}.pb"))
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["inspect", str(long), str(dump)]) == 0
+    head, _, row, *_ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["graph", "nodes", "configs"]
+    assert row.split() == ["n" * 60, "2", "3"]
 
 
 def test_official_files(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate_model import TABLE, evaluate
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.files import DataError, read_json, write_json
+from hlorank.files import METRICS, RUN, DataError, read_json, write_json
 from hlorank.models.baselines.baseline import BASELINES
 from hlorank.models.serialization import sealed
 from hlorank.partition.partition_collection import partition_collection
@@ -39,10 +39,17 @@ def trained(config: Config, folder: Path) -> float | None:
 
 @pytest.mark.parametrize("collection", ["layout:synthetic:random", "tile:synthetic"])
 @pytest.mark.parametrize("method", ["gst", "full", "gradient_boosting"])
-def test_metrics_join_the_run_of_the_training(collection: str, method: str, settings: Settings, tmp_path: Path) -> None:
+def test_metrics_join_the_run_of_the_training(
+    collection: str, method: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hlorank.evaluation.evaluate_model.one_segment", lambda _: True)
     config = settings(collection=collection, method=method)
     best = trained(config, tmp_path / "model")
+    write_json(tmp_path / "model" / RUN, read_json(tmp_path / "model" / RUN) | {"experiment": "best_layout"})
     metrics = evaluate(config, tmp_path / "model", tmp_path / "report")
+    written = read_json(tmp_path / "report" / METRICS)
+    assert written["experiment"] == "best_layout"
+    assert written.get("one_segment", False) == (method == "gst" and collection.startswith("layout"))
     (run,) = runs(config)
     assert {f"evaluate/{name}": value for name, value in metrics.items()}.items() <= run.data.metrics.items()
     assert run.data.metrics["train/loss"] > 0

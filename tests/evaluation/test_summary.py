@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hlorank.evaluation.summary import main, summary_table
+from hlorank.evaluation.summary import main, summary
 from hlorank.files import DataError
 
 LAYOUT = {
@@ -36,41 +36,69 @@ def write(folder: Path, place: str, metrics: object) -> None:
     path.write_text(json.dumps(metrics))
 
 
-def test_layout_and_tile_rows(tmp_path: Path) -> None:
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    """Return the lines that the command prints, without alignment."""
+    main([*arguments])
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line]
+
+
+def test_rows_by_collection_split_and_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, "tile/xla/full", {"valid": TILE})
     write(
         tmp_path, "layout/xla/random/gst", {"test": UNRANKED, "valid": {**LAYOUT, "indexed": {**LAYOUT, "graphs": 3}}}
     )
-    table = summary_table(tmp_path)
-    header = "collection,method,split,graphs,left out,Kendall tau,repeat ceiling,noise ceiling,OPA"
-    names = [str(column.header).replace("\n", " ") for column in table.columns]
-    assert names == [*header.split(","), "slowdown @1", "@5", "@10", "@100", "Kaggle"]
-    tau = ["1 skipped", "0.512", "0.930", "unknown", "0.750", "12.34%", "", "2.00%", "0.00%", "0.512"]
-    tile = ["1 skipped", "0.512", "0.930", "0.870", "0.750", "12.34%", "4.50%", "2.00%", "", "0.955"]
-    assert [list(row) for row in zip(*(column.cells for column in table.columns), strict=True)] == [
-        ["layout:xla:random", "gst", "valid", "4", *tau],
-        ["layout:xla:random", "gst", "valid, indexed", "3", *tau],
-        ["layout:xla:random", "gst", "test", "0", "3 withheld", *[""] * 9],
-        ["tile:xla", "full", "valid", "4", *tile],
+    write(tmp_path, "layout/xla/random/full", {"valid": LAYOUT})
+    first, head, _, *rows = printed(capsys, str(tmp_path), "--wide")
+    assert first == "Kendall noise slowdown repeat"
+    assert head == "method split graphs tau ceiling @1 @5 @10 @100 ceiling OPA Kaggle left out"
+    layout = "0.512 unknown 12.34% 2.00% 0.00% 0.930 0.750 0.512 1 skipped"
+    assert rows == [
+        "layout:xla:random",
+        f"full valid 4 {layout}",
+        f"gst valid 4 {layout}",
+        f"gst valid, indexed 3 {layout}",
+        "gst test 0 3 withheld",
+        "tile:xla",
+        "full valid 4 0.512 0.870 12.34% 4.50% 2.00% 0.930 0.750 0.955 1 skipped",
     ]
 
 
-def test_the_table_is_printed_whole(
+def test_first_columns_fit_a_terminal_of_80_columns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    write(tmp_path, "layout/xla/random/gst_one", {"valid": LAYOUT})
+    write(tmp_path, "layout/synthetic/default/gradient_boosting", {"valid": {**LAYOUT, "skipped": 0}})
+    monkeypatch.setenv("COLUMNS", "80")
     main([str(tmp_path)])
-    (row,) = [line for line in capsys.readouterr().out.splitlines() if "layout:xla:random" in line]
-    cells = "layout:xla:random gst_one valid 4 1 skipped 0.512 0.930 unknown 0.750 12.34% 2.00% 0.00% 0.512"
-    assert row.split() == cells.split()
+    table = capsys.readouterr().out
+    assert max(map(len, table.splitlines())) <= 80
+    assert "gradient_boosting  valid       4    0.512  unknown    12.34%  2.00%" in table
+    assert "OPA, Kaggle." in table
+    monkeypatch.delenv("COLUMNS")
+    main([str(tmp_path)])
+    assert capsys.readouterr().out == table
+
+
+def test_experiment_and_single_segments_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "layout/xla/random/gst", {"experiment": "kaggle_6", "one_segment": True, "valid": LAYOUT})
+    write(tmp_path, "layout/xla/random/full", {"valid": LAYOUT})
+    *_, collection, full, gst, _, _ = printed(capsys, str(tmp_path))
+    assert collection.startswith("layout:xla:random (gst: ")
+    assert full.endswith("1 skipped")
+    assert gst.endswith("1 skipped kaggle_6")
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "tile/xla/full", {"valid": TILE})
+    main([str(tmp_path), "--json"])
+    about = {"collection": "tile:xla", "method": "full", "split": "valid", "experiment": None, "one_segment": False}
+    assert json.loads(capsys.readouterr().out) == [about | TILE]
 
 
 def test_other_files_are_ignored_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, "layout/xla/random/gst", {"valid": LAYOUT})
     write(tmp_path, "segments", {"sizes": 3})
     (tmp_path / "metrics.json").write_text("{}")
-    assert summary_table(tmp_path).row_count == 1
+    assert len(summary(tmp_path)) == 1
     notices = sorted(record.getMessage().partition(": ")[0] for record in caplog.records)
     assert notices == [str(tmp_path / "metrics.json"), str(tmp_path / "segments" / "metrics.json")]
 
@@ -87,4 +115,4 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text("{")
     with pytest.raises(DataError, match=r"full/metrics\.json: file: expected valid JSON"):
-        summary_table(tmp_path)
+        summary(tmp_path)

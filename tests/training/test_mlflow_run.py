@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
@@ -22,14 +24,24 @@ from hlorank.models.serialization import load_model
 from hlorank.sweeps.jobs import adopted, rows
 from hlorank.sweeps.trial import open_study
 from hlorank.tracking import CHECKOUT, CODE, FINGERPRINT, PARENT_VARIABLE, Pruned, checkout, open_experiment, open_run
-from hlorank.training.mlflow_run import keep_record
+from hlorank.training.mlflow_run import chosen_experiment, keep_record
 from hlorank.training.trainer import train
 from tests.training.training_helpers import WEIGHTS, validate_with
 
 Settings = Callable[..., Config]
 History = Callable[[Path], list[dict[str, str]]]
 Runs = Callable[[Config], list[Run]]
+CONF = Path(__file__).parents[2] / "conf"
 CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("overrides", "name"), [(["experiment=best_layout"], "best_layout"), ([], None)])
+def test_chosen_experiment(overrides: list[str], name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen_experiment() is None
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = compose("config", overrides, return_hydra_config=True)
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", composed)
+    assert chosen_experiment() == name
 
 
 def test_parameters_metrics_and_artifacts_of_a_run(
@@ -44,15 +56,18 @@ def test_parameters_metrics_and_artifacts_of_a_run(
     commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
 
     config = settings(trainer__graphs_per_step=2)
+    monkeypatch.setattr("hlorank.training.mlflow_run.chosen_experiment", lambda: "best_layout")
     train(config, tmp_path / "model")
     (run,) = runs(config)
+    assert read_json(tmp_path / "model" / "run.json")["experiment"] == "best_layout"
     assert len(run.data.tags[FINGERPRINT]) == 16
     _, spec = load_model(tmp_path / "model", CPU)
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "gst seed 0 layout:synthetic:random"
     tags = run.data.tags
-    assert {key: tags[key] for key in ("collection", "method", "data", "trained")} == {
+    assert {key: tags[key] for key in ("collection", "experiment", "method", "data", "trained")} == {
         "collection": "layout:synthetic:random",
+        "experiment": "best_layout",
         "method": "gst",
         "data": spec.data,
         "trained": "True",

@@ -9,11 +9,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from hlorank.cli.terminal import make_table, print_table
 from hlorank.data.collection import Collection
 from hlorank.files import DataError
+from hlorank.terminal import Column, add_table_options, print_table
 
-_COLUMNS = ("collection", "method", "seed", "valid_kendall_tau", "features", "run_id", "model")
+_COLUMNS = {
+    "collection": Column("collection"),
+    "method": Column("method", 1),
+    "experiment": Column("experiment", 2),
+    "seed": Column("seed", 3, number=True),
+    "valid_kendall_tau": Column("valid\ntau", number=True),
+    "run_id": Column("run_id"),
+    "features": Column("features", 4),
+    "model": Column("model", 5),
+}
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -28,7 +37,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--collection", metavar="ADDRESS", help="only this collection, such as layout:cpu:random")
     parser.add_argument("--sweep", metavar="NAME", help="only trainings of the sweep with this name")
-    parser.add_argument("--json", action="store_true", help="print a JSON list with one object for each row")
+    add_table_options(parser, "row")
     parser.set_defaults(run=run)
 
 
@@ -73,8 +82,8 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
         sweep: only trainings of the sweep with this name, with the earlier trainings that it adopted.
 
     Returns:
-        Objects in the order of the collections' names, the best first, with collection, method, seed,
-        valid_kendall_tau, features (their fingerprint), run_id, and model (folder or address).
+        Objects in the order of the collections' names, the best first, with collection, method, experiment (empty
+        without one), seed, valid_kendall_tau, features (their fingerprint), run_id, and model (folder or address).
 
     Raises:
         DataError: the store, the sweep or a finished training does not exist.
@@ -82,7 +91,7 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
     """
     from hlorank.sweeps.jobs import adopted
     from hlorank.sweeps.sweep import find_sweep
-    from hlorank.tracking import BEST_TAU, FEATURES
+    from hlorank.tracking import BEST_TAU, EXPERIMENT, FEATURES
 
     if collection is not None:
         collection = str(Collection.parse(collection))
@@ -106,6 +115,7 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
             {
                 "collection": tags["collection"],
                 "method": tags["method"],
+                "experiment": tags.get(EXPERIMENT, ""),
                 "seed": int(run.data.params["seed"]),
                 "valid_kendall_tau": run.data.metrics[BEST_TAU],
                 "features": features,
@@ -119,21 +129,15 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
     return sorted(best.values(), key=lambda found: str(found["collection"]))  # stable: keeps the best first
 
 
-def _print_table(found: list[dict[str, Any]]) -> None:
-    table = make_table([])
-    for column in _COLUMNS:
-        table.add_column(column.replace("valid_kendall_tau", "valid tau"), overflow="fold")
-    for training in found:
-        values = (training[key] for key in _COLUMNS)
-        table.add_row(*(f"{value:.4f}" if isinstance(value, float) else str(value) for value in values))
-    print_table(table)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Print a table with one row for each training, or JSON."""
     found = best_runs(arguments.collection, arguments.sweep)
     if arguments.json:
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
     else:
-        _print_table(found)
+        rows = [
+            [f"{value:.4f}" if isinstance(value := training[key], float) else value for key in _COLUMNS]
+            for training in found
+        ]
+        print_table([*_COLUMNS.values()], rows, arguments.wide)
     return 0

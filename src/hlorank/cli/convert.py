@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hlorank.files import DataError
+from hlorank.files import DataError, escape
 from hlorank.hlo.convert import check_names, convert
 from hlorank.hlo.reader import proto_files
 
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     for source in sources:
         try:
             for path in convert(source, arguments.out, arguments.kind, extra=arguments.extra):
-                sys.stdout.write(f"{path}\n")
+                sys.stdout.write(f"{escape(str(path))}\n")
         except DataError as error:
             sys.stderr.write(f"error: {error}\n")
             failed += 1

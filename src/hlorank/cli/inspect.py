@@ -1,4 +1,4 @@
-"""`hlorank inspect`: show the contents of a file of graphs."""
+"""`hlorank inspect`: show the contents of files of graphs."""
 
 from __future__ import annotations
 
@@ -11,23 +11,40 @@ from typing import Any
 
 import numpy as np
 
-from hlorank.cli.terminal import make_table, print_table
 from hlorank.data.collection import Kind, read_graph
 from hlorank.data.graph import LayoutConfigurations, MeasuredGraph
 from hlorank.data.npz import NpzFile
+from hlorank.files import DataError
 from hlorank.hlo.opcodes import CONFIGURABLE
 from hlorank.hlo.reader import Record, featurize, read_records
+from hlorank.terminal import Column, add_table_options, print_table
+
+_COLUMNS = {
+    "graph": Column("graph"),
+    "kind": Column("kind", 5),
+    "nodes": Column("nodes", number=True),
+    "edges": Column("edges", 4, number=True),
+    "opcodes": Column("opcodes", 6, number=True),
+    "configurable_nodes": Column("configurable\nnodes", 2, number=True),
+    "configurations": Column("configs", number=True),
+    "distinct": Column("distinct", 3, number=True),
+    "runtime": Column("runtime (ns)", 1, number=True),
+    "file": Column("file", 7),
+}
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "inspect",
-        help="show the contents of an npz file or an HLO protobuf",
-        description="Shows nodes, edges, configurations and runtimes of each graph of an npz file or an HLO protobuf.",
+        help="show the contents of npz files and HLO protobufs",
+        description="Shows nodes, edges, configurations and runtimes of each graph of npz files and HLO protobufs. "
+        "Files that cannot be read are named, the others are shown, and the exit status is 1.",
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="an npz file of the official schema, or a protobuf")
-    parser.add_argument("--json", action="store_true", help="print a JSON list with one object for each graph")
+    parser.add_argument(
+        "file", nargs="+", type=Path, metavar="FILE", help="an npz file of the official schema, or a protobuf"
+    )
+    add_table_options(parser, "graph")
     parser.set_defaults(run=run)
 
 
@@ -74,25 +91,25 @@ def summary(kind: Kind, measured: MeasuredGraph) -> dict[str, Any]:
     }
 
 
-def _print_table(summaries: list[dict[str, Any]]) -> None:
-    table = make_table([])
-    table.add_column("graph", overflow="fold")
-    table.add_column("kind")
-    for title in ("nodes", "edges", "opcodes", "configurable\nnodes", "configs", "distinct", "runtime (ns)"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for graph in summaries:
-        low, high = graph["min_runtime_ns"], graph["max_runtime_ns"]
-        counts = ("nodes", "edges", "opcodes", "configurable_nodes", "configurations", "distinct")
-        runtimes = "withheld" if low is None else f"{low:,} .. {high:,}"
-        table.add_row(graph["graph"], graph["kind"], *(f"{graph[key]:,}" for key in counts), runtimes)
-    print_table(table)
+def _cells(graph: dict[str, Any]) -> Iterator[str]:
+    """Return a cell for each of `_COLUMNS`."""
+    low, high = graph["min_runtime_ns"], graph["max_runtime_ns"]
+    values = {**graph, "runtime": "withheld" if low is None else f"{low:,} .. {high:,}"}
+    for key in _COLUMNS:
+        yield f"{values[key]:,}" if isinstance(values[key], int) else values[key]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a table with one row for each graph, or JSON."""
-    summaries = [summary(kind, measured) for kind, measured in _graphs(arguments.file)]
-    if arguments.json:
+    """Print a table with one row for each graph, or JSON; name files that cannot be read, and then return 1."""
+    summaries, failed = [], False
+    for path in arguments.file:
+        try:
+            summaries += [summary(kind, measured) | {"file": str(path)} for kind, measured in _graphs(path)]
+        except DataError as error:
+            sys.stderr.write(f"error: {error}\n")
+            failed = True
+    if arguments.json and (summaries or not failed):
         sys.stdout.write(json.dumps(summaries, indent=2) + "\n")
-    else:
-        _print_table(summaries)
-    return 0
+    elif summaries:
+        print_table([*_COLUMNS.values()], [[*_cells(graph)] for graph in summaries], arguments.wide)
+    return int(failed)

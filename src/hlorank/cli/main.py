@@ -8,20 +8,31 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
+from typing import NoReturn
 
 from hlorank import __version__
 from hlorank.cli import best, convert, inspect, rank, register, report, serve
 from hlorank.config import ConfigError
-from hlorank.files import DataError, one_line
+from hlorank.files import DataError, escape, one_line
 
 _COMMANDS = (convert, inspect, best, report, rank, register, serve)
 _PLUGINS = "hlorank.commands"
 """Entry points of other packages: each is a function that adds a command to the subparsers."""
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(one_line(message))
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(escape, super().format(record).split("\n")))
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command, with all subcommands."""
-    parser = argparse.ArgumentParser(prog="hlorank", description="Ranks the compiler configurations of XLA programs.")
+    parser = _Parser(prog="hlorank", description="Ranks the compiler configurations of XLA programs.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in _COMMANDS:
@@ -37,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Wrong data, and files or MLflow stores that cannot be used, are one line on standard error and status 1; wrong usage
     is status 2.
     """
-    logging.basicConfig(format="%(levelname)s: %(message)s")
+    log = logging.StreamHandler()
+    log.setFormatter(_Formatter("%(levelname)s: %(message)s"))
+    logging.basicConfig(handlers=[log])
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # urllib3 warns of every retry
     parser = make_parser()
     parsed = parser.parse_args(arguments)
@@ -45,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # by default, an unreachable store takes minutes
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     try:
         status: int = parsed.run(parsed)
     except Exception as error:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.cli.terminal import at_least, make_table, print_table
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
-from hlorank.files import DataError
+from hlorank.files import DataError, escape, one_line
+from hlorank.terminal import Column, add_table_options, min_int, print_table
 
 if TYPE_CHECKING:
     from hlorank.serving.ranker import Ranker
@@ -47,40 +47,40 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument(
         "--memory",
-        type=at_least(1),
+        type=min_int(1),
         default=256,
         metavar="MIB",
         help="limit of the memory of activations while scoring (default: 256)",
     )
     parser.add_argument(
         "--max-configurations",
-        type=at_least(1),
+        type=min_int(1),
         default=1_000_000,
         metavar="N",
         help="refuse a graph with more configurations before reading them (default: 1000000)",
     )
     shown = parser.add_argument_group("output")
     shown.add_argument(
-        "--top", type=at_least(1), default=10, metavar="N", help="configurations that are shown (default: 10)"
+        "--top", type=min_int(1), default=10, metavar="N", help="configurations that are shown (default: 10)"
     )
     shown.add_argument(
         "--compare",
         action="store_true",
         help="compare with the runtimes in the files: Kendall tau, slowdown of the first configurations",
     )
-    shown.add_argument("--json", action="store_true", help="print a JSON list with one object for each graph")
+    add_table_options(shown, "graph")
     shown.add_argument(
         "--csv", metavar="FILE", help="write complete rankings as a Kaggle submission; - prints it instead of a table"
     )
     drawn = parser.add_argument_group("candidates of a dump")
     drawn.add_argument(
         "--candidates",
-        type=at_least(1),
+        type=min_int(1),
         default=256,
         metavar="N",
         help="layout configurations that are drawn, the first one the compiler's default (default: 256)",
     )
-    drawn.add_argument("--seed", type=at_least(0), default=0, metavar="N", help="seed of the candidates (default: 0)")
+    drawn.add_argument("--seed", type=min_int(0), default=0, metavar="N", help="seed of the candidates (default: 0)")
     drawn.add_argument("--save", type=Path, metavar="DIR", help="write the candidates to DIR/<graph>.npz")
     parser.set_defaults(run=run)
 
@@ -138,10 +138,6 @@ def _submission(target: str | None, collection: Collection) -> Iterator[Submit]:
                 shutil.copyfileobj(file, sys.stdout)
 
 
-def _report(error: DataError | OSError) -> None:
-    sys.stderr.write(f"error: {' '.join(str(error).splitlines())}\n")
-
-
 def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataError]:
     """Rank the graphs of all inputs; the error of a file or a graph takes the place of its ranking.
 
@@ -178,19 +174,27 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
                     yield error if error.file is not None else error.in_file(path)
 
 
-_COMPARED = {"runtime_ns": "runtime (ns)", "slowdown": "slower than\nthe best", "measured_rank": "measured\nrank"}
+_COLUMNS = (
+    Column("rank", number=True),
+    Column("configuration", number=True),
+    Column("score", 2, number=True),
+    Column("nodes\nchanged", 4, number=True),
+    Column("runtime (ns)", 3, number=True),
+    Column("slower than\nthe best", 1, number=True),
+    Column("measured\nrank", 1, number=True),
+)
 
 
 def _cells(row: dict[str, Any]) -> Iterator[str]:
+    """Return a cell for each of `_COLUMNS`."""
     yield f"{row['rank']:,}"
     yield str(row["configuration"])
     yield f"{row['score']:.5g}"
-    if "layouts" in row:
-        yield f"{len(row['layouts']):,}"
+    yield f"{len(row['layouts']):,}" if "layouts" in row else ""
     if "runtime_ns" in row:
-        yield f"{row['runtime_ns']:,}"
-        yield f"{row['slowdown']:.2%}"
-        yield f"{row['measured_rank']:,}"
+        yield from (f"{row['runtime_ns']:,}", f"{row['slowdown']:.2%}", f"{row['measured_rank']:,}")
+    else:
+        yield from [""] * 3
 
 
 def _notes(ranked: dict[str, Any]) -> Iterator[str]:
@@ -207,27 +211,19 @@ def _notes(ranked: dict[str, Any]) -> Iterator[str]:
     yield f"slowdown of the first {metrics['slowdown_1']:.2%}, of the best of five {metrics['slowdown_5']:.2%}"
 
 
-def _print_tables(graphs: Sequence[dict[str, Any]]) -> None:
-    for ranked in graphs:
-        first = ranked["top"][0]
-        count, total = len(ranked["top"]), ranked["configurations"]
-        sys.stdout.write(f"{ranked['graph']}: the first {count} of {total:,} configurations\n")
-        table = make_table([])
-        columns = ["rank", "configuration", "score", *["nodes\nchanged"] * ("layouts" in first)]
-        for column in [*columns, *(title for key, title in _COMPARED.items() if key in first)]:
-            table.add_column(column, justify="right", no_wrap=True)
-        for row in ranked["top"]:
-            table.add_row(*_cells(row))
-        print_table(table)
-        for line in _notes(ranked):
-            sys.stdout.write(f"  {line}\n")
+def _print_table(ranked: dict[str, Any], wide: bool) -> None:
+    count, total = len(ranked["top"]), ranked["configurations"]
+    sys.stdout.write(f"{escape(ranked['graph'])}: the first {count} of {total:,} configurations\n\n")
+    print_table(_COLUMNS, [[*_cells(row)] for row in ranked["top"]], wide)
+    sys.stdout.write("".join(f"{line}\n" for line in ["", *_notes(ranked)]))
 
 
 def _print(graphs: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> None:
     if arguments.json:
         sys.stdout.write(json.dumps(graphs, indent=2, allow_nan=False) + "\n")
     elif arguments.csv != "-":
-        _print_tables(graphs)
+        for ranked in graphs:
+            _print_table(ranked, arguments.wide)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -241,7 +237,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         for ranked in _ranked(arguments):
             if isinstance(ranked, DataError):
-                _report(ranked)
+                sys.stderr.write(f"error: {ranked}\n")
                 failed = True
             else:
                 graphs.append(ranked)
@@ -250,5 +246,5 @@ def run(arguments: argparse.Namespace) -> int:
     if graphs or fatal is None:
         _print(graphs, arguments)
     if fatal is not None:
-        _report(fatal)
+        sys.stderr.write(f"error: {one_line(fatal)}\n")
     return 2 if failed or fatal is not None else 0

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hlorank.cli.terminal import make_table, print_table
 from hlorank.config import ConfigError
+from hlorank.terminal import Column, add_table_options, print_table
 
-if TYPE_CHECKING:
-    from hlorank.serving.model_registry import Registration
+_COLUMNS = (
+    Column("model"),
+    Column("version", number=True),
+    Column("champion"),
+    Column("method", 1),
+    Column("seed", 4, number=True),
+    Column("valid tau\n(evaluate)", 2, number=True),
+    Column("valid tau\n(training)", 3, number=True),
+    Column("data", 5),
+)
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -34,7 +44,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="a model folder, an MLflow run id, or a registered version, as models:/NAME/VERSION",
     )
     parser.add_argument("--champion", action="store_true", help="make the model the champion in any case")
-    parser.add_argument("--json", action="store_true", help="print a JSON list with one object for each model")
+    add_table_options(parser, "model")
     parser.set_defaults(run=run)
 
 
@@ -47,25 +57,18 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.champion and len(arguments.model) > 1:
         raise ConfigError(f"--champion: expected one model, found {len(arguments.model)}")
-    from hlorank.serving.model_registry import register
+    from hlorank.serving.model_registry import MEASURES, register
 
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     registrations = [register(model, arguments.champion) for model in arguments.model]
     if arguments.json:
         sys.stdout.write(json.dumps([asdict(registration) for registration in registrations], indent=2) + "\n")
     else:
-        _print_table(registrations)
+        rows: list[Sequence[str] | str] = []
+        for one in registrations:
+            taus = [f"{one.valid_tau[measure]:.4f}" if measure in one.valid_tau else "" for measure in MEASURES]
+            champion = "yes" if one.champion else "no"
+            rows.append([one.model, str(one.version), champion, one.method, one.seed, *taus, one.data])
+            rows.append(f"  {'' if one.new else 'registered before; '}{one.reason}")
+        print_table(_COLUMNS, rows, arguments.wide)
     return 0
-
-
-def _print_table(registrations: list[Registration]) -> None:
-    table = make_table([])
-    for title in ("model", "version", "", "method", "seed", "data", "valid tau", "champion"):
-        table.add_column(title, justify="right" if title in ("version", "seed") else "left", overflow="fold")
-    for version in registrations:
-        taus = "\n".join(f"{tau:.4f} ({measure})" for measure, tau in version.valid_tau.items())
-        champion = f"{'yes' if version.champion else 'no'}: {version.reason}"
-        state = "new" if version.new else "registered before"
-        table.add_row(
-            version.model, str(version.version), state, version.method, version.seed, version.data, taus, champion
-        )
-    print_table(table)

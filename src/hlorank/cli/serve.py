@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from hlorank.cli.rank import open_ranker
-from hlorank.cli.terminal import at_least
 from hlorank.serving.limits import Limits
+from hlorank.terminal import min_int
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -27,17 +27,17 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="a model folder, an MLflow run id, or models:/<name>@champion",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=at_least(0), default=5002, help="port to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=min_int(0), default=5002, help="port to listen on (default: %(default)s)")
     parser.add_argument(
         "--memory",
-        type=at_least(1),
+        type=min_int(1),
         default=256,
         metavar="MIB",
         help="limit of the memory of activations while scoring (default: %(default)s)",
     )
     parser.add_argument(
         "--timeout",
-        type=at_least(1),
+        type=min_int(1),
         default=60,
         metavar="SECONDS",
         help="time after which a request is answered with status 504 (default: %(default)s)",
@@ -47,7 +47,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         meaning = str(field.description)
         limits.add_argument(
             f"--max-{name.replace('_', '-')}",
-            type=at_least(1),
+            type=min_int(1),
             default=field.default,
             metavar="N",
             help=f"{meaning[0].lower()}{meaning[1:-1]} (default: %(default)s)",

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from hlorank.config import Config
 from hlorank.data.collection import Collection, Split
+from hlorank.evaluation.one_segment import one_segment
 from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import LOCKS, RUN, SPEC, DataError, read_json
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scorer import load_scorer
-from hlorank.tracking import FEATURES, open_run
+from hlorank.tracking import EXPERIMENT, FEATURES, open_run
 
 MODEL = "model"
 """Tag of an evaluated run: the digest of its model."""
@@ -61,11 +62,12 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
     def score(split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
         return scorer.score(graph, graphs.cut(split, name))
 
-    metrics = evaluate_collection(graphs.store, collection, score, config.evaluate, output)
-    run_id = read_json(model_folder / RUN)["run_id"]
+    run = read_json(model_folder / RUN)
+    about = {EXPERIMENT: run.get(EXPERIMENT), "one_segment": segments is not None and one_segment(segments)}
+    metrics = evaluate_collection(graphs.store, collection, score, config.evaluate, output, about)
     tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "run": "evaluated elsewhere"}
     with open_run(
-        config.tracking, f"{spec.method} evaluation {collection}", tags, run_id, locks=Path(paths.state) / LOCKS
+        config.tracking, f"{spec.method} evaluation {collection}", tags, run["run_id"], locks=Path(paths.state) / LOCKS
     ):
         mlflow.set_tags({FEATURES: graphs.store.fingerprint, MODEL: read_json(model_folder / SPEC)["spec_sha256"]})
         # With a prefix, as valid/kendall_tau is the curve of the training.

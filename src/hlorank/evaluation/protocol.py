@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -128,7 +129,12 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 
 def evaluate_collection(
-    features: Features, collection: Collection, score: Score, config: EvaluateConfig, output: Path
+    features: Features,
+    collection: Collection,
+    score: Score,
+    config: EvaluateConfig,
+    output: Path,
+    about: Mapping[str, str | bool | None] = MappingProxyType({}),
 ) -> dict[str, float]:
     """Score all configurations of all graphs of some splits, and write the tables.
 
@@ -142,6 +148,7 @@ def evaluate_collection(
         score: called once for each graph.
         config: the splits, and the index file of the paper's protocol, which applies to the split valid.
         output: folder of the tables.
+        about: facts about the model, which metrics.json holds too if they are not None or False.
 
     Returns:
         The values of metrics.json by path, such as `valid/kendall_tau` or `valid/indexed/opa`, without unknown ones.
@@ -183,5 +190,5 @@ def evaluate_collection(
     metrics: dict[str, Any] = {
         split: _means(kind, [report for report in reports if report.split == split]) for split in splits
     }
-    write_json(output / METRICS, metrics)
+    write_json(output / METRICS, metrics | {key: fact for key, fact in about.items() if fact})
     return _flatten(metrics)

@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-
 from hlorank.data.collection import SPLITS, Collection
-from hlorank.files import METRICS, read_json
+from hlorank.files import METRICS, DataError, one_line, read_json
+from hlorank.terminal import Column, add_table_options, print_table
 
 _log = logging.getLogger(__name__)
 
+_COMMAND = "python -m hlorank.evaluation.summary"
 _METRICS = {
-    "kendall_tau": "Kendall\ntau",
-    "repeat_ceiling": "repeat\nceiling",
-    "noise_ceiling": "noise\nceiling",
-    "opa": "OPA",
-    "slowdown_1": "slowdown\n@1",
-    "slowdown_5": "@5",
-    "slowdown_10": "@10",
-    "slowdown_100": "@100",
-    "kaggle": "Kaggle",
+    "kendall_tau": Column("Kendall\ntau", number=True),
+    "noise_ceiling": Column("noise\nceiling", 2, number=True),
+    "slowdown_1": Column("slowdown\n@1", 1, number=True),
+    "slowdown_5": Column("\n@5", number=True, detail=True),
+    "slowdown_10": Column("\n@10", 3, number=True),
+    "slowdown_100": Column("\n@100", number=True, detail=True),
+    "repeat_ceiling": Column("repeat\nceiling", number=True, detail=True),
+    "opa": Column("OPA", number=True, detail=True),
+    "kaggle": Column("Kaggle", number=True, detail=True),
 }
-_WIDTH = 10_000  # wider than any terminal, so that no number is cut
+_COLUMNS = (
+    Column("method"),
+    Column("split"),
+    Column("graphs", 4, number=True),
+    *_METRICS.values(),
+    Column("left out", 5),
+    Column("experiment", 6),
+)
 
 
 def _reports(folder: Path) -> Iterator[tuple[Collection, str, dict[str, Any]]]:
@@ -42,50 +50,78 @@ def _reports(folder: Path) -> Iterator[tuple[Collection, str, dict[str, Any]]]:
         yield collection, method, read_json(file)
 
 
-def _cells(metrics: Mapping[str, Any]) -> Iterator[str]:
-    yield str(metrics["graphs"])
-    yield ", ".join(f"{metrics[key]} {key}" for key in ("skipped", "withheld") if metrics[key])
-    for name in _METRICS:
-        value = metrics.get(name)
-        if value is not None:
-            yield f"{value:.2%}" if name.startswith("slowdown") else f"{value:.3f}"
-        else:
-            yield "unknown" if name == "noise_ceiling" and metrics["graphs"] else ""
-
-
-def summary_table(folder: Path) -> Table:
-    """Return the metrics of all reports, one row for each collection, method, split and protocol.
+def summary(folder: Path) -> list[dict[str, Any]]:
+    """Return the metrics of all reports, by collection, split, protocol and method.
 
     Args:
         folder: contains <collection path>/<method>/metrics.json; other files of that name are ignored with a warning.
+
+    Returns:
+        For each report, split and protocol: collection, method, split ("valid, indexed" for the protocol of an index
+        file), experiment (None without one), one_segment (True if the method trained on segments, and each graph was
+        one), and the metrics of metrics.json.
 
     Raises:
         FileNotFoundError: `folder` contains no report.
         DataError: a metrics.json is not a JSON object.
     """
-    table = Table("collection", "method", "split", box=SIMPLE_HEAD)
-    for name in ("graphs", "left out", *_METRICS.values()):
-        table.add_column(name, justify="right", vertical="bottom")
-    for collection, method, metrics in _reports(folder):
-        for split in (split for split in SPLITS if split in metrics):
-            whole = metrics[split]
-            table.add_row(str(collection), method, split, *_cells(whole))
-            if indexed := whole.get("indexed"):
-                table.add_row(str(collection), method, f"{split}, indexed", *_cells(indexed))
-    if not table.rows:
+    rows = []
+    for collection, method, report in _reports(folder):
+        about = {"experiment": report.get("experiment"), "one_segment": bool(report.get("one_segment"))}
+        for split in (split for split in SPLITS if split in report):
+            metrics = dict(report[split])
+            indexed = metrics.pop("indexed", None)
+            for name, values in ((split, metrics), (f"{split}, indexed", indexed)):
+                if values:
+                    rows.append({"collection": str(collection), "method": method, "split": name, **about, **values})
+    if not rows:
         raise FileNotFoundError(f"{folder}: no metrics.json of a report; the stage evaluate writes them (make repro)")
-    return table
+    order = {name: number for number, split in enumerate(SPLITS) for name in (split, f"{split}, indexed")}
+    return sorted(rows, key=lambda row: (row["collection"], order[row["split"]], row["split"], row["method"]))
+
+
+def _cells(row: Mapping[str, Any]) -> Iterator[str]:
+    """Return a cell for each of `_COLUMNS`."""
+    yield from (row["method"], row["split"], str(row["graphs"]))
+    for name in _METRICS:
+        value = row.get(name)
+        if value is not None:
+            yield f"{value:.2%}" if name.startswith("slowdown") else f"{value:.3f}"
+        else:
+            yield "unknown" if name == "noise_ceiling" and row["graphs"] else ""
+    yield ", ".join(f"{row[key]} {key}" for key in ("skipped", "withheld") if row[key])
+    yield row["experiment"] or ""
+
+
+def _heading(collection: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the line above the rows of a collection; it names the methods that had nothing to sample."""
+    uncut = dict.fromkeys(row["method"] for row in rows if row["one_segment"])
+    return f"{collection}   ({', '.join(uncut)}: one segment per graph, as in full)" if uncut else collection
+
+
+def print_summary(rows: Sequence[Mapping[str, Any]], wide: bool = False) -> None:
+    """Print the result of `summary` as a table with a part for each collection."""
+    lines: list[Sequence[str] | str] = []
+    for collection, group in groupby(rows, lambda row: str(row["collection"])):
+        part = [*group]
+        lines += ["", _heading(collection, part), *([f"  {(cells := [*_cells(row)])[0]}", *cells[1:]] for row in part)]
+    print_table(_COLUMNS, lines[1:], wide, f"{_COMMAND} --wide")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table; the only argument is the folder, `reports` by default."""
-    parser = argparse.ArgumentParser(description="Print the metrics of all reports as one table.")
-    parser.add_argument("reports", type=Path, nargs="?", default=Path("reports"))
+    parser = argparse.ArgumentParser(prog=_COMMAND, description="Print the metrics of all reports as one table.")
+    parser.add_argument("reports", type=Path, nargs="?", default=Path("reports"), help="folder (default: reports)")
+    add_table_options(parser, "row")
+    parsed = parser.parse_args(arguments)
     try:
-        table = summary_table(parser.parse_args(arguments).reports)
-    except FileNotFoundError as error:
-        parser.exit(1, f"{error}\n")
-    Console(width=_WIDTH).print(table)
+        rows = summary(parsed.reports)
+    except (FileNotFoundError, DataError) as error:
+        parser.exit(1, f"error: {one_line(error)}\n")
+    if parsed.json:
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+    else:
+        print_summary(rows, parsed.wide)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from hlorank.tracking import (
     BEST_TAU,
     CHECKOUT,
     CODE,
+    EXPERIMENT,
     FEATURES,
     FINGERPRINT,
     TRAIN_SECONDS,
@@ -77,6 +78,13 @@ def take_finished(config: TrackingConfig, identity: str, output: Path, locks: Pa
     log.info("run %s has finished this training: validation Kendall tau %.4f", run_id, tau)
     adopt(config, run_id)
     return tau
+
+
+def chosen_experiment() -> str | None:
+    """Return the name of the file of conf/experiment that Hydra composed; None without one, and outside of Hydra."""
+    from hydra.core.hydra_config import HydraConfig
+
+    return HydraConfig.get().runtime.choices.get("experiment") if HydraConfig.initialized() else None
 
 
 def _code() -> str:
@@ -144,6 +152,7 @@ def training_run(
         FINGERPRINT: identity,
         CODE: _code(),
         FEATURES: features,
+        **({EXPERIMENT: name} if (name := chosen_experiment()) else {}),
         **({} if job is None else job.tags),
     }
     # MLflow's tables and legends truncate names, so the part in which runs differ comes first.
@@ -197,7 +206,8 @@ def keep_record(
 
     rows = [{"member": 0, **row} for row in history]
     write_text(output / HISTORY, pd.DataFrame(rows, columns=_COLUMNS).to_csv(index=False))
-    write_json(output / RUN, {"run_id": run_id, "tracking_uri": redact_credentials(tracking_uri(config))})
+    address = redact_credentials(tracking_uri(config))
+    write_json(output / RUN, {"run_id": run_id, "tracking_uri": address, EXPERIMENT: chosen_experiment()})
     mlflow.log_artifacts(str(output), "model")
     # A single model has logged its time in each epoch: a curve, to which another value would not belong.
     total = {} if len({row["member"] for row in rows}) == 1 else {TRAIN_SECONDS: seconds}

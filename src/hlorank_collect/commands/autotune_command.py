@@ -38,12 +38,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     what = parser.add_argument_group("programs")
     add_program_arguments(what)
     what.add_argument(
-        "--again",
+        "--remeasure",
         nargs="+",
         type=Path,
         metavar="FILE",
         default=[],
-        help="do not tune: run the programs of these saved files next to the default, and measure both again",
+        help="do not tune: run the programs of these saved files and measure them again next to the default",
     )
     how = parser.add_argument_group("candidates")
     how.add_argument(
@@ -96,10 +96,10 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.measurements is None:
         arguments.measurements = arguments.top
     check_arguments(arguments, _MIN)
-    if arguments.program and arguments.again:
-        raise ConfigError("give programs to tune, or --again with saved files, not both")
-    if not arguments.program and not arguments.again:
-        raise ConfigError("name the programs to tune, or give --again with saved files")
+    if arguments.program and arguments.remeasure:
+        raise ConfigError("give programs to tune, or --remeasure with saved files, not both")
+    if not arguments.program and not arguments.remeasure:
+        raise ConfigError("name the programs to tune, or give --remeasure with saved files")
     if arguments.out.exists() and not arguments.out.is_dir():
         raise ConfigError(f"--out {arguments.out}: not a folder")
 
@@ -151,8 +151,8 @@ def run(arguments: argparse.Namespace) -> int:
     }
     tasks: list[TuneTask] | list[RemeasureTask]
     broken: dict[str, str] = {}
-    if arguments.again:
-        tasks, broken = remeasure_tasks(arguments.again, settings)
+    if arguments.remeasure:
+        tasks, broken = remeasure_tasks(arguments.remeasure, settings)
     else:
         settings |= {
             "model": model,

@@ -38,8 +38,8 @@ def test_the_help_imports_neither_jax_nor_torch() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--again"),
-        (["mlp.b64.forward", "--again", "x.json"], "--again"),
+        ([], "--remeasure"),
+        (["mlp.b64.forward", "--remeasure", "x.json"], "--remeasure"),
         (["mlp.b64.forward"], "--model"),
         (["mlp.b64.forward", "--random", "--model", "m"], "--random"),
         (["mlp.b64.forward", "--model", "nowhere"], "--model nowhere"),
@@ -89,7 +89,7 @@ def test_a_busy_machine_is_refused(
 
 def test_a_damaged_file_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "x.json").write_text("{}")
-    assert main(["autotune", "--again", "x.json"]) == 1
+    assert main(["autotune", "--remeasure", "x.json"]) == 1
     assert "x.json: program: " in capsys.readouterr().err
 
 
@@ -105,7 +105,7 @@ def test_programs_are_tuned_and_run_again(folder: Path, capsys: pytest.CaptureFi
     about = read_json(saved)
     assert (about["candidates"], len(about["measured"]), about["rounds"]) == (9, 3, 5)
     (folder / "broken.json").write_text("[")
-    assert main(["autotune", "--again", "broken.json", str(saved), "--rounds", "5"]) == 1
+    assert main(["autotune", "--remeasure", "broken.json", str(saved), "--rounds", "5"]) == 1
     captured = capsys.readouterr()
     assert captured.err.startswith("error: broken.json: ")
     shown = captured.out

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from hlorank.terminal import Column, print_table
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("[red]a[/red] :smile:", "[red]a[/red] :smile:"),
+        ("a\x1b[31m\n\t\x00b", r"a\x1b[31m\n\t\x00b"),
+        (b"\xff\xc3\xa9.npz".decode(errors="surrogateescape"), r"\udcffé.npz"),
+        ("\u202egpj", r"\u202egpj"),
+        ("\ud800", r"\ud800"),
+    ],
+)
+def test_names_are_printed_in_one_line_as_they_are(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([Column("name")], [[text], text])
+    assert lines(capsys)[2:] == [shown, shown]
+
+
+def test_columns_are_left_out_by_rank_and_cells_are_never_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = [Column("id"), Column("a\nb", 1, number=True), Column("c", 2), Column("empty"), Column("d", detail=True)]
+    rows = [["漢字", "1", "c" * 30, "", "d"], ["x", "12", "c", "", "d"]]
+    monkeypatch.delenv("COLUMNS", raising=False)
+    print_table(columns, rows)
+    *shown, blank, missing, every = lines(capsys)
+    assert shown == [
+        "       a",
+        "id     b  c",
+        "─" * 40,
+        f"漢字   1  {'c' * 30}",
+        "x     12  c",
+    ]
+    assert (blank, missing, every) == ("", "Not shown: d.", "All columns: --wide")
+    monkeypatch.setenv("COLUMNS", "39")
+    print_table(columns, rows)
+    assert lines(capsys)[3] == "漢字   1"
+    print_table([columns[0], Column("wide", 1), Column("thin", 2)], [["x", "y" * 40, "z"]])
+    assert lines(capsys)[2] == "x   z"
+    monkeypatch.setenv("COLUMNS", "3")
+    print_table(columns, rows)
+    assert lines(capsys)[2] == "漢字"
+    print_table(columns, rows, wide=True)
+    assert lines(capsys)[3:] == [f"漢字   1  {'c' * 30}  d", f"x     12  c{' ' * 29}  d"]
