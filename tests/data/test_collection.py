@@ -14,6 +14,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hlorank.data.collection import Collection, Kind, graph_files, read_graph
+from hlorank.data.npz import NpzFile
+from hlorank.files import DataError
 from tests.data.npz_files import (
     ARRAYS,
     assert_holds,
@@ -64,6 +66,44 @@ def test_files_of_numpy_are_read(tmp_path: Path, kind: Kind, write: Callable[...
     measured = read_graph(path, kind)
     assert measured.name == "unet_3d.4x4.bf16"
     assert_holds(measured, ARRAYS[kind]())
+
+
+NAMES = ["unet_3d.4x4.bf16", "mlperf_bert_batch_24_2x2-5f2f", "ssd_mobilenet_v2+1", "größe (1)", "n" * 200]
+WRONG_NAMES = ["<!--<script>", "a\nb", "a\x1b[31mb", "\udcff", "\u202ea", "n" * 201]
+
+
+@pytest.mark.parametrize("name", [*NAMES, *WRONG_NAMES])
+def test_names_that_no_page_or_table_can_show_are_refused(tmp_path: Path, name: str) -> None:
+    save(tmp_path / f"{name}.npz", ARRAYS["tile"]())
+    if name in NAMES:
+        assert read_graph(tmp_path / f"{name}.npz", "tile").name == name
+        return
+    with pytest.raises(DataError, match="name") as error:
+        read_graph(tmp_path / f"{name}.npz", "tile")
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) <= 500
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "shape"),
+    [
+        ("layout", "node_feat", (250_001, 140)),
+        ("layout", "node_opcode", (250_001,)),
+        ("layout", "edge_index", (2_000_001, 2)),
+        ("layout", "node_splits", (1, 2**26)),
+        ("layout", "config_runtime", (2**24 + 1,)),
+        ("tile", "config_feat", (3_000_000, 24)),
+    ],
+)
+def test_arrays_beyond_the_limits_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, key: str, shape: tuple[int, ...]
+) -> None:
+    arrays = ARRAYS[kind]()
+    arrays[key] = np.broadcast_to(np.zeros((), arrays[key].dtype), shape)
+    monkeypatch.setattr(NpzFile, "read", lambda self, key: pytest.fail(f"{key} is read"))
+    save(tmp_path / "a.npz", arrays, np.savez_compressed)
+    with pytest.raises(DataError, match=r"a\.npz: .*at most"):
+        read_graph(tmp_path / "a.npz", kind)
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])

@@ -135,3 +135,22 @@ def test_large_arrays_in_column_order_are_refused_where_chunks_are_asked_for(tmp
             f"{tmp_path}/large.npz: a: expected row order (C) above 4,194,304 bytes; save np.ascontiguousarray of it, "
             "found column order (Fortran) and 8,388,608 bytes"
         )
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("shape", ["(True, 6)", "(6.0,)", "(-1, -6)", "(6, 10**9)", "6", "(6L,)"])
+def test_shapes_that_are_no_shapes_are_refused(tmp_path: Path, read: Callable[[NpzFile, str], Any], shape: str) -> None:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    content = npy.magic(1, 0) + len(header).to_bytes(2, "little") + header + bytes(24)
+    assert refusal(packed(tmp_path / "a.npz", content), read).startswith(str(tmp_path / "a.npz"))
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_checksums_are_compared(tmp_path: Path, compression: int) -> None:
+    path = packed(tmp_path / "a.npz", member(np.arange(1000)), compression)
+    with NpzFile(path) as file:
+        file.check()
+    data = path.read_bytes()
+    path.write_bytes(data[:300] + bytes([data[300] ^ 1]) + data[301:])
+    with NpzFile(path) as file, pytest.raises(DataError, match=r"a\.npz: a: "):
+        file.check()

@@ -81,6 +81,33 @@ def test_unsafe_members_condemn_the_archive(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "archive.tar"]
 
 
+@pytest.mark.parametrize(
+    "records",
+    [
+        {"path": "a\0.npz"},
+        {"path": "a\n.npz"},
+        {"path": "<!--<script>.npz"},
+        {"path": f"{'n' * 300}.npz"},
+        {"size": "abc"},
+        {"GNU.sparse.size": "abc"},
+        {"GNU.sparse.map": "0,1,x"},
+        {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "x", "GNU.sparse.realsize": "9"},
+    ],
+)
+def test_records_that_tarfile_stumbles_over(build: Build, tmp_path: Path, records: dict[str, str]) -> None:
+    with pytest.raises(DataError, match=r"archive\.tar: ") as error:
+        extract(build(lambda tar: add(tar, "a.npz", A, pax_headers=records)), tmp_path / "target", is_npz)
+    assert str(error.value).isprintable()
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} <= {"archive.tar", "a.npz"}
+
+
+def test_the_number_of_members_is_bounded(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = build(good)
+    monkeypatch.setattr("hlorank.fetch.archive.MAX_MEMBERS", 3)
+    with pytest.raises(DataError, match="members: expected at most 3"):
+        extract(archive, tmp_path / "target", is_npz)
+
+
 def test_symlink_then_file_through_it(build: Build, tmp_path: Path) -> None:
     def fill(tar: tarfile.TarFile) -> None:
         add(tar, "a.npz", A)

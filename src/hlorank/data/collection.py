@@ -17,6 +17,9 @@ from hlorank.config import ADDRESS, ConfigError
 from hlorank.config import Split as Split  # part of this module's interface, too
 from hlorank.data.graph import (
     LAYOUT_VALUES,
+    MAX_CONFIGURATIONS,
+    MAX_EDGES,
+    MAX_NODES,
     Graph,
     LayoutConfigurations,
     MeasuredGraph,
@@ -28,6 +31,7 @@ from hlorank.files import DataError, read_json, write_atomic
 
 Kind = Literal["layout", "tile"]
 SPLITS: tuple[Split, ...] = get_args(Split)
+MAX_UNPACKED_BYTES = 2**28
 EXTRA_SUFFIX = ".extra.npz"
 """Suffix of files next to the graphs with features beyond the 140 (hlorank.hlo.extra)."""
 
@@ -139,6 +143,40 @@ def _layout(file: NpzFile, first: int | None) -> LayoutConfigurations:
     return LayoutConfigurations.from_chunks(node_ids, (chunk[:first] for chunk in chunks))
 
 
+def check_sizes(
+    file: NpzFile,
+    *,
+    nodes: int = MAX_NODES,
+    edges: int = MAX_EDGES,
+    configurations: int = MAX_CONFIGURATIONS,
+    unpacked_bytes: int = MAX_UNPACKED_BYTES,
+) -> None:
+    """Refuse a graph by the headers of its arrays, before any array is read.
+
+    Args:
+        file: an npz file of the official tree.
+        nodes: limit of the rows of arrays of nodes.
+        edges: limit of the rows of `edge_index`.
+        configurations: limit of the rows of arrays of configurations.
+        unpacked_bytes: limit of all arrays together without the layouts, which are read in chunks.
+
+    Raises:
+        DataError: an array has too many rows, the arrays together are too large, or the file is damaged.
+    """
+    unpacked = 0
+    for key in sorted(file.keys):
+        shape, dtype = file.header(key)
+        limit = edges if key == "edge_index" else nodes
+        if key.startswith("config_") or key == "node_config_feat":
+            limit = configurations
+        if shape[0] > limit:
+            raise DataError(key, f"at most {limit:,} rows", f"{shape[0]:,}", file=file.path)
+        if key != "node_config_feat":
+            unpacked += math.prod(shape) * dtype.itemsize
+    if unpacked > unpacked_bytes:
+        raise DataError("arrays", f"at most {unpacked_bytes:,} bytes", f"{unpacked:,}", file=file.path)
+
+
 def read_graph(path: Path, kind: Kind, first: int | None = None) -> MeasuredGraph:
     """Read and validate one npz file of the official tree.
 
@@ -150,13 +188,14 @@ def read_graph(path: Path, kind: Kind, first: int | None = None) -> MeasuredGrap
         first: read (and check) only this many configurations and runtimes, at least 1; None reads all.
 
     Raises:
-        DataError: the file is damaged, or an array breaks the schema; the message has the file, the key, the expected
-            and the found value.
+        DataError: the file is damaged or too large (`check_sizes`), or an array breaks the schema; the message has the
+            file, the key, the expected and the found value.
     """
     try:
         with NpzFile(path) as file:
             if file.keys != _KEYS[kind]:
                 raise DataError("keys", f"{sorted(_KEYS[kind])} ({kind})", sorted(file.keys))
+            check_sizes(file)
             opcodes = file.read("node_opcode")
             if kind == "layout":
                 splits = _int64(file, "node_splits")

@@ -23,11 +23,28 @@ LAYOUT_MIN, LAYOUT_MAX = -1, 5
 TILE_FEATURES = 24
 LAYOUT_TENSORS = ("output", "input", "kernel")
 
+# Limits of what is read from files, several times the largest of TpuGraphs.
+MAX_NODES = 250_000
+MAX_EDGES = 2_000_000
+MAX_CONFIGURATIONS = 2**24
+MAX_NAME = 200
+"""Characters of the name of a graph, which is that of its file."""
+
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
 
 _RADIX = LAYOUT_MAX - LAYOUT_MIN + 2  # 8: three bits a value, so that 18 values fit in one 64-bit key
 _POWERS = np.array([_RADIX**i for i in reversed(range(LAYOUT_VALUES))], dtype=np.int64)
+
+
+def check_name(name: str) -> None:
+    """Raise DataError unless `name` can be a graph's name.
+
+    Names are written to file names, CSV files, tables and HTML pages. DVC writes them into a script of its page, which
+    `<!--<script>` would blank.
+    """
+    if not (0 < len(name) <= MAX_NAME and name.isprintable() and "<" not in name):
+        raise DataError("name of the graph", f"at most {MAX_NAME} printable characters without <", repr(name))
 
 
 def check_array(key: str, array: NDArray[Any], dtype: type, shape: tuple[int | None, ...]) -> None:
@@ -331,8 +348,8 @@ class MeasuredGraph:
     """A graph with its configurations and their runtimes, the content of one npz file.
 
     Raises:
-        DataError: the numbers of configurations and runtimes differ, a configurable node is not in the graph, or the
-            normalizer does not fit the kind of configurations.
+        DataError: the name is refused by `check_name`, the numbers of configurations and runtimes differ, a
+            configurable node is not in the graph, or the normalizer does not fit the kind of configurations.
     """
 
     name: str
@@ -341,6 +358,7 @@ class MeasuredGraph:
     measurements: Measurements
 
     def __post_init__(self) -> None:
+        check_name(self.name)
         if len(self.configurations) != len(self.measurements):
             expected = f"one runtime for each of {len(self.configurations)} configurations"
             raise DataError("config_runtime", expected, len(self.measurements))

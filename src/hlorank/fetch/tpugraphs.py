@@ -10,8 +10,6 @@ import logging
 import re
 import shutil
 import sys
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +23,8 @@ from rich.progress import track
 
 from hlorank.config import ConfigError, Section, Split, parse
 from hlorank.data.collection import SPLITS, Collection
+from hlorank.data.graph import check_name
+from hlorank.data.npz import NpzFile
 from hlorank.fetch.archive import extract
 from hlorank.fetch.download import Digest, Ledger, download, require_space
 from hlorank.files import (
@@ -130,17 +130,16 @@ class _Unpacked:
 
 
 def _check_files(folder: Path, source: Path) -> dict[str, str]:
-    """Return the SHA-256 of each npz file by name, after a check of the checksums in the file."""
+    """Return the SHA-256 of each npz file by name, after a check of its name and of the checksums in the file."""
     hashes = {}
     silent = not sys.stderr.isatty()
     for path in track(sorted(folder.iterdir()), f"check {source.name}", console=Console(stderr=True), disable=silent):
         try:
-            with zipfile.ZipFile(path) as file:
-                damaged = file.testzip()
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-            raise DataError(path.name, "a complete npz file", error, file=source) from None
-        if damaged is not None:
-            raise DataError(path.name, f"intact data in {damaged}", "a wrong checksum", file=source)
+            check_name(path.stem)
+            with NpzFile(path) as file:
+                file.check()
+        except DataError as error:
+            raise DataError(f"{path.name}: {error.key}", error.expected, error.found, file=source) from None
         hashes[path.name] = sha256_file(path)
     return hashes
 
@@ -173,7 +172,9 @@ class _Fetch:
             self._download(name)
             try:
                 self._unpack(kept, split)
-            except DataError:
+            except OSError:  # no space, for example
+                raise
+            except Exception:
                 kept.unlink()
                 logger.warning("%s: removed; the next run downloads it again", kept)
                 raise

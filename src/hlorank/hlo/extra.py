@@ -145,6 +145,9 @@ def read_extra(graph: Path, nodes: int) -> Extra:
         with NpzFile(path) as file:
             if file.keys != EXTRA_SHAPES.keys():
                 raise DataError("keys", f"{sorted(EXTRA_SHAPES)}", sorted(file.keys))
+            for key, shape in EXTRA_SHAPES.items():  # before anything is read
+                if (found := file.header(key)[0]) != (nodes, *shape):
+                    raise DataError(key, f"shape {(nodes, *shape)}", found)
             arrays = {key: file.read(key) for key in EXTRA_SHAPES}
         for key, shape in EXTRA_SHAPES.items():
             check_array(key, arrays[key], np.int64, (nodes, *shape))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from pydantic import Field
 
 from hlorank.config import Section
+from hlorank.data.collection import check_sizes
 from hlorank.data.npz import NpzFile
 from hlorank.files import DataError
 
 MAX_CHOICES = 2**27
 """Default limit of layouts of one graph (configurations times configurable nodes); in memory, these take 128 MiB to
 512 MiB."""
-
-_LAYOUTS = "node_config_feat"
 
 
 class Limits(Section):
@@ -61,17 +59,14 @@ class Limits(Section):
         Raises:
             DataError: an array has too many rows, the arrays together are too large, or the file is damaged.
         """
-        unpacked = 0
         with NpzFile(path) as file:
-            for key in sorted(file.keys):
-                shape, dtype = file.header(key)
-                rows = self.edges if key == "edge_index" else self.nodes
-                if key.startswith("config_") or key == _LAYOUTS:
-                    rows = self.configurations
-                _check(key, shape[0], rows, "rows", path)
-                if key != _LAYOUTS:  # layouts are read in chunks
-                    unpacked += math.prod(shape) * dtype.itemsize
-        _check("arrays", unpacked, self.unpacked_bytes, "bytes", path)
+            check_sizes(
+                file,
+                nodes=self.nodes,
+                edges=self.edges,
+                configurations=self.configurations,
+                unpacked_bytes=self.unpacked_bytes,
+            )
 
 
 def _check(key: str, found: int, limit: int, unit: str, file: Path | str) -> None:
