@@ -29,6 +29,16 @@ def test_it_writes_one_file(models: Path, capsys: pytest.CaptureFixture[str]) ->
     assert Path("report.html").is_file()
 
 
+def test_models_without_an_evaluation_are_named(models: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert main(["report", str(models)]) == 0
+    assert "models/layout/cpu/random/gst" in caplog.text
+    assert "--evaluate" in caplog.text
+    caplog.clear()
+    assert main(["report", str(models), "--evaluate"]) == 0
+    (warning,) = caplog.messages
+    assert "spec.json" in warning, "the reason"
+
+
 @pytest.mark.parametrize("arguments", [["nowhere"], ["f" * 32], ["models", "--graph", "none"], ["models", "-o", "."]])
 def test_inputs_that_do_not_exist(arguments: list[str], models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", *arguments]) == 2

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hlorank.config import ConfigError
+
+if TYPE_CHECKING:
+    from hlorank.evaluation.report.runs import Score
+
+_MEMORY_BYTES = 256 * 2**20  # as in conf/
+
+_log = logging.getLogger(__name__)
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -39,7 +47,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="NAME",
         help="a graph to draw, may be repeated (default: the largest evaluated graph of each collection)",
     )
-    folders = parser.add_argument_group("folders of the graphs that are drawn")
+    parser.add_argument(
+        "--evaluate",
+        action="store_true",
+        help="score the models that were not evaluated, on valid, for this report only",
+    )
+    folders = parser.add_argument_group("folders of the graphs that are drawn or scored")
     for name in ("features", "segments"):
         folders.add_argument(
             f"--{name}", type=Path, default=Path("data", name), metavar="DIR", help="(default: %(default)s)"
@@ -59,7 +72,22 @@ def run(arguments: argparse.Namespace) -> int:
     from hlorank.evaluation.report.write_report import write_report
 
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    runs = find_runs(arguments.runs)
+    runs = find_runs(arguments.runs, _scoring(arguments.features, arguments.segments) if arguments.evaluate else None)
     write_report(runs, arguments.output, arguments.features, arguments.segments, arguments.graph)
+    missing = [run for run in runs if not run.per_graph]
+    for run in missing:
+        name = f"{run.collection} {run.method}, seed {run.seed or 'unknown'}, {run.place}"
+        _log.warning("not evaluated: %s%s", name, f": {run.unscored}" if run.unscored else "")
+    if missing and not arguments.evaluate:
+        _log.warning("%d of %d runs were not evaluated; --evaluate scores them on valid", len(missing), len(runs))
     sys.stdout.write(f"{arguments.output}\n")
     return 0
+
+
+def _scoring(features: Path, segments: Path) -> Score:
+    """Return a function that scores a model on valid, and writes the tables into a folder."""
+    from hlorank.config import EvaluateConfig
+    from hlorank.evaluation.evaluate_model import score_model
+
+    settings = EvaluateConfig(splits=["valid"], memory_bytes=_MEMORY_BYTES, index_file=None)
+    return lambda model, collection, output: score_model(model, collection, features, segments, settings, output)

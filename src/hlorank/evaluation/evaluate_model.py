@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from hlorank.config import Config
+from hlorank.config import Config, EvaluateConfig
 from hlorank.data.collection import Collection, Split
 from hlorank.evaluation.one_segment import one_segment
 from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
@@ -19,6 +20,7 @@ from hlorank.featurize.features import GraphFeatures
 from hlorank.files import LOCKS, RUN, SPEC, DataError, read_json
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scorer import load_scorer
+from hlorank.models.serialization import Spec
 from hlorank.tracking import EXPERIMENT, FEATURES, open_run
 
 MODEL = "model"
@@ -27,6 +29,55 @@ TABLE = "per_graph.json"
 """Artifact of an evaluated run: the table of graphs that MLflow's UI compares between runs."""
 
 log = logging.getLogger(__name__)
+
+
+class Evaluation(NamedTuple):
+    """Evaluation of one model.
+
+    Attributes:
+        metrics: metrics by path, such as `valid/kendall_tau`.
+        spec: specification of the model.
+        features: fingerprint of the features.
+    """
+
+    metrics: dict[str, float]
+    spec: Spec
+    features: str
+
+
+def score_model(
+    model: Path, collection: Collection, features: Path, segments: Path, settings: EvaluateConfig, output: Path
+) -> Evaluation:
+    """Score every configuration of every graph, and write the tables.
+
+    Args:
+        model: output of the stage train.
+        collection: the collection that the model was trained on.
+        features: folder of featurized collections.
+        segments: folder of partitioned collections.
+        settings: the splits, the bound of memory, and the index file.
+        output: folder of the tables.
+
+    Raises:
+        DataError: the model is damaged, or was trained on other features or segments.
+    """
+    scorer = load_scorer(model, settings.memory_bytes)
+    spec = scorer.spec
+    cut = None if scorer.cut is None else segments / collection.path
+    graphs = GraphLoader(features / collection.path, cut, torch.device("cpu"))
+    if spec.data != graphs.fingerprint:
+        expected = f"data {spec.data}, which the model was trained on"
+        raise DataError("data", expected, f"{graphs.fingerprint}; re-run the stage train", file=model / SPEC)
+    if spec.steps == 0:
+        log.warning("%s: the model was never trained; its scores are meaningless", collection)
+
+    def score(split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
+        return scorer.score(graph, graphs.cut(split, name))
+
+    experiment = read_json(model / RUN).get(EXPERIMENT)
+    about = {EXPERIMENT: experiment, "one_segment": cut is not None and one_segment(cut)}
+    metrics = evaluate_collection(graphs.store, collection, score, settings, output, about)
+    return Evaluation(metrics, spec, graphs.store.fingerprint)
 
 
 def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, float]:
@@ -49,27 +100,13 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
 
     torch.set_num_threads(config.trainer.threads)
     collection = Collection.parse(config.collection)
-    scorer = load_scorer(model_folder, config.evaluate.memory_bytes)
-    spec, paths = scorer.spec, config.paths
-    segments = None if scorer.cut is None else Path(paths.segments) / collection.path
-    graphs = GraphLoader(Path(paths.features) / collection.path, segments, torch.device("cpu"))
-    if spec.data != graphs.fingerprint:
-        expected = f"data {spec.data}, which the model was trained on"
-        raise DataError("data", expected, f"{graphs.fingerprint}; re-run the stage train", file=model_folder / SPEC)
-    if spec.steps == 0:
-        log.warning("%s: the model was never trained; its scores are meaningless", collection)
-
-    def score(split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
-        return scorer.score(graph, graphs.cut(split, name))
-
-    run = read_json(model_folder / RUN)
-    about = {EXPERIMENT: run.get(EXPERIMENT), "one_segment": segments is not None and one_segment(segments)}
-    metrics = evaluate_collection(graphs.store, collection, score, config.evaluate, output, about)
+    features, segments = Path(config.paths.features), Path(config.paths.segments)
+    metrics, spec, fingerprint = score_model(model_folder, collection, features, segments, config.evaluate, output)
+    run_id = read_json(model_folder / RUN)["run_id"]
     tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "run": "evaluated elsewhere"}
-    with open_run(
-        config.tracking, f"{spec.method} evaluation {collection}", tags, run["run_id"], locks=Path(paths.state) / LOCKS
-    ):
-        mlflow.set_tags({FEATURES: graphs.store.fingerprint, MODEL: read_json(model_folder / SPEC)["spec_sha256"]})
+    locks = Path(config.paths.state) / LOCKS
+    with open_run(config.tracking, f"{spec.method} evaluation {collection}", tags, run_id, locks=locks):
+        mlflow.set_tags({FEATURES: fingerprint, MODEL: read_json(model_folder / SPEC)["spec_sha256"]})
         # With a prefix, as valid/kendall_tau is the curve of the training.
         mlflow.log_metrics({f"evaluate/{name}": value for name, value in metrics.items()})
         mlflow.log_artifacts(str(output), "report")

@@ -40,32 +40,33 @@ def graph_row(
     }
 
 
+def training(
+    method: str = "gst", seed: int | None = 0, taus: dict[str, float | None] | None = None, **changes: Any
+) -> Run:
+    """Return a run with two epochs and the taus of some graphs, tracked unless `seed` is None."""
+    taus = {"a": 0.5, "b": 0.7} if taus is None else taus
+    settings = {"model.width": "64", "seed": str(seed), "output": f"models/{seed}", **changes.pop("settings", {})}
+    tracked = Tracked(f"{seed or 0:032x}", settings, "c0ffee", 62_685.0, 700 * 2**20, 54.25, 0.625)
+    values: dict[str, Any] = {
+        "place": f"models/{method}/{seed}",
+        "collection": Collection.parse("layout:cpu:random"),
+        "method": method,
+        "spec": {"version": "0.1.0", "data": "d" * 16, "weights_sha256": "a" * 64},
+        "history": [
+            {"member": 0.0, "epoch": epoch, "train_loss": 1 / epoch, "valid_kendall_tau": 0.5, "step_seconds": 0.01}
+            for epoch in (1.0, 2.0)
+        ],
+        "per_graph": [graph_row(graph, tau) for graph, tau in taus.items()],
+        "predictions": [
+            {"split": "valid", "graph": graph, "configuration": 0.0, "predicted_rank": 0.25, "measured_rank": 0.0}
+            for graph in taus
+        ],
+        "tracked": None if seed is None else tracked,
+    }
+    return Run(**{**values, **changes})
+
+
 @pytest.fixture
 def make_run() -> MakeRun:
-    """Return a function that makes a run with two epochs and the taus of some graphs, tracked unless `seed` is None."""
-
-    def make(
-        method: str = "gst", seed: int | None = 0, taus: dict[str, float | None] | None = None, **changes: Any
-    ) -> Run:
-        taus = {"a": 0.5, "b": 0.7} if taus is None else taus
-        settings = {"model.width": "64", "seed": str(seed), "output": f"models/{seed}", **changes.pop("settings", {})}
-        tracked = Tracked(f"{seed or 0:032x}", settings, "c0ffee", 62_685.0, 700 * 2**20, 54.25)
-        values: dict[str, Any] = {
-            "place": f"models/{method}/{seed}",
-            "collection": Collection.parse("layout:cpu:random"),
-            "method": method,
-            "spec": {"version": "0.1.0", "data": "d" * 16, "weights_sha256": "a" * 64},
-            "history": [
-                {"member": 0.0, "epoch": epoch, "train_loss": 1 / epoch, "valid_kendall_tau": 0.5, "step_seconds": 0.01}
-                for epoch in (1.0, 2.0)
-            ],
-            "per_graph": [graph_row(graph, tau) for graph, tau in taus.items()],
-            "predictions": [
-                {"split": "valid", "graph": graph, "configuration": 0.0, "predicted_rank": 0.25, "measured_rank": 0.0}
-                for graph in taus
-            ],
-            "tracked": None if seed is None else tracked,
-        }
-        return Run(**{**values, **changes})
-
-    return make
+    """Return `training`."""
+    return training

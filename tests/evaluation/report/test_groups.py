@@ -139,3 +139,17 @@ def test_costs_are_means_over_recorded_ones(make_run: MakeRun) -> None:
     assert found.step_seconds == pytest.approx(0.01)
     ((unknown,),) = group_runs([make_run(seed=None, history=[])]).values()
     assert set(vars(cost(unknown)).values()) == {None}
+
+
+def test_the_length_of_trainings_is_a_range_over_runs(make_run: MakeRun) -> None:
+    short = make_run(seed=0, spec={"steps": 1_600}, settings={"trainer.cpu_seconds": "90.0"})
+    short = replace(short, history=short.history[:1])
+    runs = [short, make_run(seed=1, spec={"steps": 3_200}, settings={"trainer.cpu_seconds": "90.0"})]
+    boosting = make_run("gradient_boosting", spec={"settings": {"iterations": 300}, "steps": 19})
+    unknown = make_run("full", None, history=[])
+    (groups,) = group_runs([*runs, boosting, unknown]).values()
+    assert [group.length for group in groups] == [
+        "1 to 2 epochs, 1,600 to 3,200 steps, at most 90 s of CPU time",
+        "",
+        "",
+    ]

@@ -15,14 +15,15 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import fingerprint
 from hlorank.partition.partition_store import PartitionStore
 from tests.browser import DESKTOP, PHONE, Browser
+from tests.evaluation.report.conftest import training
 
 MakeRun = Callable[..., Run]
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def page(make_run: MakeRun, tiny_collections: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def page(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a report of three methods, one with two seeds, and a graph that is drawn in segments."""
     collection = Collection.parse("layout:synthetic:random")
     features, segments = (tiny_collections / name for name in ("features", "segments"))
@@ -30,10 +31,10 @@ def page(make_run: MakeRun, tiny_collections: Path, tmp_path: Path) -> Path:
     spec = {"data": fingerprint([store.fingerprint, cut.spec.fingerprint])}
     taus = dict(zip([*store.graphs("valid"), "graph10", "graph9"], (0.5, 0.25, 0.75, None), strict=True))
     runs = [
-        make_run(method, seed, taus, collection=collection, spec=spec)
+        training(method, seed, taus, collection=collection, spec=spec)
         for method, seed in (("gst", 0), ("gst", 1), ("full", 0), ("a_method_with_a_long_name", 0))
     ]
-    path = tmp_path / "report.html"
+    path = tmp_path_factory.mktemp("page") / "report.html"
     write_report(runs, path, features, segments)
     return path
 
@@ -59,6 +60,33 @@ def test_it_opens_without_a_network_and_without_warnings(
         "[...document.querySelectorAll('.chart svg')].every((svg) => svg.getBoundingClientRect().right <= innerWidth)"
     )
     assert browser.ask(inside)
+    in_view = (
+        "(cell) => { const { left, right } = cell.getBoundingClientRect(); return left >= 0 && right <= innerWidth; }"
+    )
+    for table in ("[aria-label^=Summary]", ".sortable"):
+        browser.ask(f"document.querySelector('{table}').scrollIntoView()")
+        taus = (
+            f"[...document.querySelectorAll('{table} th')].filter((cell) => cell.textContent.includes('Kendall tau'))"
+        )
+        assert browser.ask(f"{taus}.length === 1 && {taus}.every({in_view})"), "tau is in view without scrolling"
+    scrolls = "[...document.querySelectorAll('.scroll:has(table)')].some((box) => box.scrollWidth > box.clientWidth)"
+    assert browser.ask(scrolls) == (size == PHONE), "no column is cut on a desktop"
+
+
+def test_every_chart_is_drawn_without_scripts(browser: Browser, page: Path) -> None:
+    browser.look(PHONE)
+    try:
+        browser.call("Emulation.setScriptExecutionDisabled", value=True)
+        browser.open(page)
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)  # of the next page: this one has no listeners
+        assert browser.ask("document.querySelector('.sortable thead th').ariaSort") is None, "the script has not run"
+        drawn = (
+            "[...document.querySelectorAll('figure')].map((one) => one.querySelectorAll('svg path, svg use').length)"
+        )
+        assert min(browser.ask(drawn)) > 3
+        assert not browser.ask("document.querySelector('.scripted').checkVisibility()")
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
 
 
 def test_text_and_marks_stand_out_in_light_and_dark(browser: Browser, page: Path) -> None:
@@ -92,7 +120,7 @@ def test_text_and_marks_stand_out_in_light_and_dark(browser: Browser, page: Path
     assert not browser.ask("document.querySelector('nav').checkVisibility()")
 
 
-GRAPHS = "[...document.querySelectorAll('.sortable tbody th')].map((cell) => cell.textContent)"
+GRAPHS = "[...document.querySelectorAll('.sortable tbody th span')].map((name) => name.textContent)"
 TAUS = """[...document.querySelectorAll('.sortable tbody tr')].map((row) =>
   row.cells[[...document.querySelectorAll('.sortable thead th')].findIndex((th) => th.textContent === 'Kendall tau')]
     .textContent)"""
@@ -119,7 +147,7 @@ def test_the_table_of_graphs_sorts_by_mouse_and_by_keyboard(browser: Browser, pa
     graphs = browser.ask(GRAPHS)
     assert graphs[:6] == ["graph9"] * 3 + ["graph10"] * 3, "numbers in names count as numbers"
     browser.press("Tab")
-    assert browser.ask("document.activeElement.textContent") == "method"
+    assert browser.ask("document.activeElement.textContent") == "Kendall tau"
 
 
 def test_one_graph_can_be_chosen_in_the_plots_of_ranks(browser: Browser, page: Path) -> None:
@@ -148,7 +176,7 @@ def test_distant_edges_are_shown_on_demand(browser: Browser, page: Path) -> None
 
 
 def test_names_that_hold_html_stay_names(browser: Browser, make_run: MakeRun, tmp_path: Path) -> None:
-    evil = "</script><script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"
+    evil = "</script><!--<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"
     run = make_run(evil, place=evil, taus={evil: 0.5, "b": 0.4}, settings={evil: evil})
     write_report([run, replace(run, method="gst", tracked=None)], tmp_path / "evil.html")
     browser.look()

@@ -10,9 +10,10 @@ import pytest
 
 from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection
-from hlorank.evaluation.evaluate_model import evaluate
+from hlorank.evaluation.evaluate_model import evaluate, score_model
 from hlorank.evaluation.report.runs import find_runs, read_run
 from hlorank.files import DataError, read_json, write_json
+from hlorank.sweeps.jobs import Job
 from hlorank.training.baselines.train_baseline import train_baseline
 
 Settings = Callable[..., Config]
@@ -148,6 +149,52 @@ def test_a_sweep_is_replaced_by_its_children(
     other = client.create_run(experiment).info.run_id
     with pytest.raises(ConfigError, match=f"{other}: no model and no report there"):
         find_runs([other])
+
+
+def test_models_without_an_evaluation_are_scored_on_demand(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(method="random")
+    model = tmp_path / "models/layout/synthetic/random/random"
+    train_baseline(config, model)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", config.tracking.uri)
+    run_id = read_json(model / "run.json")["run_id"]
+    assert find_runs([run_id])[0].per_graph == []
+    features, segments = Path(config.paths.features), Path(config.paths.segments)
+    valid = config.evaluate.model_copy(update={"splits": ["valid"]})
+
+    def score(folder: Path, collection: Collection, output: Path) -> None:
+        score_model(folder, collection, features, segments, valid, output)
+
+    of_store, of_folder = (find_runs([name], score)[0] for name in (run_id, str(model)))
+    assert {row["split"] for row in of_store.per_graph} == {"valid"}
+    drop_seconds = [[{**row, "seconds": 0} for row in run.per_graph] for run in (of_store, of_folder)]
+    assert drop_seconds[0] == drop_seconds[1]
+    assert of_store.predictions
+    assert find_runs([run_id])[0].per_graph == [], "the scores are not kept"
+    features = tmp_path / "nowhere"
+    (failed,) = find_runs([run_id], score)
+    assert (failed.per_graph, "nowhere" in failed.unscored) == ([], True)
+
+
+def test_jobs_of_a_sweep_without_a_model_are_named(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    config = settings()
+    client = MlflowClient(config.tracking.uri)
+    experiment = client.create_experiment(config.tracking.experiment, str(tmp_path / "artifacts"))
+    parent = client.create_run(experiment).info.run_id
+    Job.of(parent, ["method=gst", "model.width=7"]).fail(client, ValueError("model.width=7: not even"))
+    monkeypatch.setenv("HLORANK_PARENT_RUN", parent)
+    tiny(settings, tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", config.tracking.uri)
+    (run,) = find_runs([parent])
+    assert run.method == "random"
+    (warning,) = caplog.messages
+    assert "method=gst model.width=7" in warning
+    assert "not even" in warning
 
 
 def test_a_store_that_lost_the_run_is_no_error(settings: Settings, tmp_path: Path) -> None:

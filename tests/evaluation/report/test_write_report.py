@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,14 +14,18 @@ from typing import Any
 import pytest
 
 from hlorank.config import Config, ConfigError
+from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.evaluation.report.runs import Run, read_run
 from hlorank.evaluation.report.write_report import MAX_BYTES, write_report
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.files import fingerprint, write_json
+from hlorank.partition.partition_store import PartitionStore
 from hlorank.training.trainer import train
 
 MakeRun = Callable[..., Run]
 Settings = Callable[..., Config]
-EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+EVIL = "</script><!--<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
 
 class Page(HTMLParser):
@@ -61,8 +66,41 @@ def test_runs_with_different_evaluations_are_counted(make_run: MakeRun, tmp_path
     runs = [make_run("gst", 0), make_run("gst", 1, {"a": 0.5}), make_run("gst", 2, per_graph=[])]
     runs[1] = replace(runs[1], per_graph=[{**row, "opa": None} for row in runs[1].per_graph])
     page = written(runs, tmp_path)
-    for fact in ("1 1 left out", "3 2 of 3 runs evaluated", "0.750 1 of 2 runs"):
+    for fact in ("1 graph, 1 left out, 3 seeds, 2 of 3 runs evaluated", "0.750 1 of 2 runs"):
         assert fact in page.text
+    assert "1 of 3 runs were not evaluated" in page.text
+    assert "gst, seed 2, models/gst/2: Kendall tau 0.625" in page.text, "as its training measured it"
+
+
+def test_a_run_that_cannot_be_scored_is_named_with_the_reason(make_run: MakeRun, tmp_path: Path) -> None:
+    page = written([make_run(), make_run("full", per_graph=[], unscored="weights.safetensors: none")], tmp_path)
+    assert "full, seed 0, models/full/0: Kendall tau 0.625" in page.text
+    assert "weights.safetensors: none" in page.text
+
+
+def test_trainings_of_different_length_are_marked(make_run: MakeRun, tmp_path: Path) -> None:
+    bounded = make_run("gst_one", settings={"trainer.cpu_seconds": "60"})
+    page = written([make_run("gst"), bounded], tmp_path)
+    assert "different length" in page.text
+    assert "2 epochs, at most 60 s of CPU time" in page.text
+
+
+def test_one_segment_is_marked(settings: Settings, tmp_path: Path, make_run: MakeRun) -> None:
+    store, cut = (tmp_path / name for name in ("features", "segments"))
+    config = settings()
+    collection = Collection.parse(config.collection)
+    shutil.copytree(Path(config.paths.features, collection.path), store / collection.path)
+    shutil.copytree(Path(config.paths.segments, collection.path), cut / collection.path)
+    features, partition = FeatureStore(store / collection.path), PartitionStore(cut / collection.path).spec.fingerprint
+    runs = [
+        make_run(
+            method, collection=collection, spec={"data": fingerprint([features.fingerprint, used]), "partition": used}
+        )
+        for method, used in (("full", ""), ("gst", partition))
+    ]
+    for mean in (1.5, 1.0):
+        write_json(cut / collection.path / "metrics.json", {"segments_per_graph": mean})
+        assert ("one segment: equals full" in written(runs, tmp_path).text) == (mean == 1)
 
 
 def test_scores_costs_and_provenance_are_shown(make_run: MakeRun, tmp_path: Path) -> None:
@@ -71,8 +109,7 @@ def test_scores_costs_and_provenance_are_shown(make_run: MakeRun, tmp_path: Path
     for fact in (
         "layout:cpu:random",
         "0.650",
-        "0.550 to 0.750",
-        "± 0.071",
+        "0.550 to 0.750 ± 0.071 over seeds",
         "0.900",
         "54.2",
         "62,685",
@@ -113,6 +150,13 @@ def test_names_are_always_text(make_run: MakeRun, tmp_path: Path) -> None:
     assert EVIL in page.text, "as the label of a chart"
 
 
+def test_control_characters_of_names_are_escaped(make_run: MakeRun, tmp_path: Path) -> None:
+    evil = "a\x00b\x1b[31m\x9b\u202etxt\ud800"
+    page = written([make_run(evil, place=evil, taus={evil: 0.5, "b": 0.4}, settings={evil: evil})], tmp_path)
+    assert not {"\x00", "\x1b", "\x9b", "\u202e", "\ud800"} & set(page.html)
+    assert r"a\u0000b\u001b[31m\u009b\u202etxt\ud800" in page.text
+
+
 def test_only_its_own_scripts_may_run_and_nothing_is_loaded(make_run: MakeRun, tmp_path: Path) -> None:
     page = written([make_run()], tmp_path)
     (policy,) = [value for tag, name, value in page.attributes if tag == "meta" and "default-src" in value]
@@ -138,7 +182,7 @@ def test_a_report_that_would_be_too_large_is_refused(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hlorank.evaluation.report.write_report.MAX_BYTES", 10_000)
-    with pytest.raises(ConfigError, match=r"1 runs: .* 0\.1 MB"):
+    with pytest.raises(ConfigError, match=r"1 runs: .* MB"):
         write_report([make_run()], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 

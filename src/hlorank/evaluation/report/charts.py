@@ -46,7 +46,29 @@ _CONFIG = {
 }
 _MARK = re.compile(r'<path aria-label="([^"]*)" role="graphics-symbol" aria-roledescription="[^"]*"([^>]*)/>')
 _GEOMETRY = re.compile(r' (?:d|transform)="[^"]*"')
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _DECIMALS = re.compile(r"(?<=\.\d)\d+")
+
+
+def escape(text: str) -> str:
+    r"""Replace unprintable characters of a text by their codes, such as \u001b.
+
+    Unprintable are control characters except tab and newline, marks that reverse the direction of text, and lone
+    surrogates, which UTF-8 cannot hold.
+    """
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _escaped(value: Any) -> Any:
+    """Return a specification with `escape` applied to its texts."""
+    match value:
+        case str():
+            return escape(value)
+        case Mapping():
+            return {key: _escaped(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_escaped(one) for one in value]
+    return value
 
 
 def draw_chart(spec: Spec) -> Markup:
@@ -57,7 +79,7 @@ def draw_chart(spec: Spec) -> Markup:
     """
     import vl_convert
 
-    svg = vl_convert.vegalite_to_svg(spec, config=_CONFIG)
+    svg = vl_convert.vegalite_to_svg(_escaped(spec), config=_CONFIG)  # which aborts the process at a NUL
     svg = _MARK.sub(r"<path\2><title>\1</title></path>", svg)
     return Markup(_GEOMETRY.sub(lambda geometry: _DECIMALS.sub("", geometry[0]), svg))  # noqa: S704 - Vega escapes text
 

@@ -46,6 +46,32 @@ class Group:
         seeds = {run.seed for run in self.runs}
         return None if None in seeds else len(seeds)
 
+    @property
+    def on_segments(self) -> bool:
+        """True if the models rank graphs by their segments."""
+        return bool(self.runs[0].spec.get("partition"))
+
+    @property
+    def evaluated(self) -> int:
+        """The number of evaluated runs."""
+        return sum(bool(run.per_graph) for run in self.runs)
+
+    @property
+    def validation(self) -> float | None:
+        """Mean Kendall tau of the kept epochs on valid, as the trainings measured it; None if it is not recorded."""
+        return _mean([run.tracked.best_tau for run in self.runs if run.tracked is not None])
+
+    @property
+    def length(self) -> str:
+        """Epochs, steps and bound of CPU time of the trainings; empty for baselines, which have no epochs."""
+        if "settings" in self.runs[0].spec:
+            return ""
+        bounds = [None if run.tracked is None else run.tracked.settings.get("trainer.cpu_seconds") for run in self.runs]
+        bound = None if bounds[0] in (None, "None") else f"at most {float(bounds[0]):g} s of CPU time"
+        epochs = [max((row["epoch"] for row in run.history), default=None) for run in self.runs]
+        steps = [run.spec.get("steps") for run in self.runs]
+        return ", ".join(filter(None, [_range(epochs, "epochs"), _range(steps, "steps"), bound]))
+
     @cached_property
     def rows(self) -> list[Row]:
         """Rows of per_graph.csv, numbers as means over the evaluated runs."""
@@ -224,6 +250,14 @@ def _merged(rows: Sequence[Row]) -> Row:
         values = [value for one in rows if (value := one.get(key)) is not None]
         row[key] = fmean(values) if values and isinstance(values[0], float) else next(iter(values), None)
     return row
+
+
+def _range(values: Sequence[float | None], name: str) -> str | None:
+    """Return the range of numbers as text, None without a known one."""
+    if not (known := [value for value in values if value is not None]):
+        return None
+    low, high = min(known), max(known)
+    return f"{low:,.0f} {name}" if low == high else f"{low:,.0f} to {high:,.0f} {name}"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import logging
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,9 @@ from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import PREDICTION_COLUMNS
 from hlorank.evaluation.protocol import PER_GRAPH, PREDICTIONS
-from hlorank.files import HISTORY, METRICS, RUN, SPEC, DataError, read_json
-from hlorank.sweeps.jobs import rows
-from hlorank.tracking import TRAIN_SECONDS, URI_VARIABLE, database_file
+from hlorank.files import HISTORY, METRICS, RUN, SPEC, WEIGHTS, DataError, read_json
+from hlorank.sweeps import jobs
+from hlorank.tracking import BEST_TAU, TRAIN_SECONDS, URI_VARIABLE, database_file
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -37,6 +38,10 @@ _COLUMNS = {
 }
 
 Row = dict[str, Any]
+Score = Callable[[Path, Collection, Path], object]
+"""Function that scores a model folder on its collection, and writes the tables into another folder."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ class Tracked:
         parameters: number of trained parameters, None if not recorded.
         peak_memory_bytes: highest peak of all epochs, None if not recorded.
         seconds: seconds of all epochs, validation included; None if not recorded.
+        best_tau: Kendall tau on valid of the epoch whose weights were kept, None if not recorded.
     """
 
     run_id: str
@@ -58,6 +64,7 @@ class Tracked:
     parameters: float | None
     peak_memory_bytes: float | None
     seconds: float | None
+    best_tau: float | None
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,7 @@ class Run:
         per_graph: rows of per_graph.csv.
         predictions: rows of predictions.csv.
         tracked: record in MLflow, None if it is missing or the store is unreachable.
+        unscored: reason why the evaluation failed, empty if it was not tried or succeeded.
     """
 
     place: str
@@ -83,6 +91,7 @@ class Run:
     per_graph: Sequence[Row]
     predictions: Sequence[Row]
     tracked: Tracked | None
+    unscored: str = ""
 
     @property
     def seed(self) -> str | None:
@@ -90,12 +99,13 @@ class Run:
         return None if self.tracked is None else self.tracked.settings.get("seed")
 
 
-def find_runs(names: Sequence[str]) -> list[Run]:
+def find_runs(names: Sequence[str], score: Score | None = None) -> list[Run]:
     """Find runs by name, each once.
 
     Args:
         names: model folders, such as models/layout/cpu/random/gst, or report folders, in the same place below reports/;
             folders of several; ids of MLflow runs; ids of sweeps, for their children.
+        score: scores the models that were not evaluated; their tables are not kept. None leaves them without.
 
     Raises:
         ConfigError: a name is neither a folder nor the id of a run, or has no model and no report.
@@ -104,9 +114,9 @@ def find_runs(names: Sequence[str]) -> list[Run]:
     runs: dict[str, Run] = {}
     for name in names:
         if (folder := Path(name)).is_dir():
-            found = [read_run(*pair) for pair in _pairs(folder)]
+            found = [_scored(read_run(*pair), pair[0], score) for pair in _pairs(folder)]
         elif _RUN_ID.fullmatch(name):
-            found = _tracked_runs(name)
+            found = _tracked_runs(name, score)
         else:
             raise ConfigError(f"{name}: expected a folder, or the id of an MLflow run (32 hexadecimal digits)")
         if not found:
@@ -159,6 +169,19 @@ def read_run(model: Path, report: Path, uri: str | None = None, place: str | Non
     tables = (_table(file) for file in (model / HISTORY, report / PER_GRAPH, report / PREDICTIONS))
     history, per_graph, predictions = tables
     return Run(place, collection, method, spec, history, per_graph, predictions, tracked)
+
+
+def _scored(run: Run, model: Path, score: Score | None) -> Run:
+    """Return a run with the tables of an evaluation, or with the reason why its model cannot be scored."""
+    if run.per_graph or score is None:
+        return run
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            score(model, run.collection, Path(folder))
+        except (DataError, ConfigError) as error:
+            return replace(run, unscored=str(error))
+        per_graph, predictions = (_table(Path(folder, name)) for name in (PER_GRAPH, PREDICTIONS))
+    return replace(run, per_graph=per_graph, predictions=predictions)
 
 
 def _address(folder: Path) -> tuple[Collection, str]:
@@ -221,11 +244,14 @@ def _tracked(run_id: str, uri: str) -> Tracked | None:
         parameters=run.data.metrics.get("train/parameters"),
         peak_memory_bytes=max(peaks, default=None),
         seconds=run.data.metrics.get(TRAIN_SECONDS),
+        best_tau=run.data.metrics.get(BEST_TAU),
     )
 
 
-def _tracked_runs(run_id: str) -> list[Run]:
+def _tracked_runs(run_id: str, score: Score | None) -> list[Run]:
     """Return the run of an id, or the children of a sweep, read from their artifacts.
+
+    Jobs of a sweep that have no model are left out with a warning.
 
     Raises:
         ConfigError: the store has no such run, or is unreachable.
@@ -236,21 +262,36 @@ def _tracked_runs(run_id: str) -> list[Run]:
     from mlflow.exceptions import MlflowException
 
     try:
-        ids = [job.run_id for job in rows(client, run_id) if job.run_id] or [run_id]
-        return [run for one in ids if (run := _downloaded(client, uri, one)) is not None]
+        found = []
+        for job in jobs.rows(client, run_id) or [jobs.Row({}, run_id=run_id)]:
+            run = _downloaded(client, uri, job.run_id, score) if job.run_id else None
+            if run is not None:
+                found.append(run)
+            elif job.values:
+                overrides = " ".join(f"{key}={value}" for key, value in job.values.items())
+                _log.warning("%s: left out, as it has no model: %s", overrides, job.reason or job.state)
+        return found
     except MlflowException as error:
         raise ConfigError(f"{run_id}: {str(error).splitlines()[0]} (MLflow store {uri})") from None
 
 
-def _downloaded(client: MlflowClient, uri: str, run_id: str) -> Run | None:
-    """Download a run's artifacts without the weights, and return it; None for a run without a model."""
+def _downloaded(client: MlflowClient, uri: str, run_id: str, score: Score | None) -> Run | None:
+    """Download a run's artifacts, with the weights if they must be scored; None for a run without a model."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as downloads:
         model, report = (Path(folder) / root for root in _FILES)
-        for root, names in _FILES.items():
-            Path(folder, root).mkdir()
+
+        def fetch(root: str, names: Sequence[str]) -> None:
             artifacts = {Path(artifact.path).name for artifact in client.list_artifacts(run_id, root)}
             for name in artifacts.intersection(names):
                 # The path below the destination depends on the kind of store.
                 path = client.download_artifacts(run_id, f"{root}/{name}", downloads)
                 shutil.move(path, Path(folder, root, name))
-        return read_run(model, report, uri, run_id) if (model / SPEC).is_file() else None
+
+        for root, names in _FILES.items():
+            Path(folder, root).mkdir()
+            fetch(root, names)
+        if not (model / SPEC).is_file():
+            return None
+        if score is not None and not (report / PER_GRAPH).is_file():
+            fetch("model", [WEIGHTS])
+        return _scored(read_run(model, report, uri, run_id), model, score)

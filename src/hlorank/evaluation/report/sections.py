@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 
 from hlorank.config import ConfigError
-from hlorank.data.collection import Collection, Kind
+from hlorank.data.collection import SPLITS, Collection, Kind
 from hlorank.evaluation.graph_report import metric_names
+from hlorank.evaluation.one_segment import one_segment
 from hlorank.evaluation.report import charts
 from hlorank.evaluation.report.drawing import MAX_NODES, Drawing, StoredGraphs, open_graphs
 from hlorank.evaluation.report.groups import Cost, Group, Score, cost, group_runs, scores
+from hlorank.evaluation.report.headline import Headline, headline
 from hlorank.evaluation.report.runs import Row, Run
 
 # Bounds of the whole report, which names the number of omitted rows.
@@ -28,7 +30,9 @@ class Section:
     Attributes:
         collection: the collection.
         groups: groups of its runs.
-        results: group and score, for each split and protocol.
+        headline: the best method, None if no run was evaluated.
+        results: group and score, the best Kendall tau first, by split and protocol.
+        one_segment: True if methods on segments equal `full`, as every graph is one segment.
         metrics: names of the columns of the tables.
         costs: group and cost.
         graphs: rows of the table of graphs.
@@ -45,7 +49,9 @@ class Section:
 
     collection: Collection
     groups: Sequence[Group]
-    results: Sequence[tuple[Group, Score]]
+    headline: Headline | None
+    results: Mapping[tuple[str, str], Sequence[tuple[Group, Score]]]
+    one_segment: bool
     metrics: Sequence[str]
     costs: Sequence[tuple[Group, Cost]]
     graphs: Sequence[tuple[Group, Row]]
@@ -58,6 +64,22 @@ class Section:
     drawings: Sequence[Drawing]
     undrawn: str | None
     largest: int | None
+
+    @property
+    def unevaluated(self) -> Sequence[tuple[Group, Run]]:
+        """The runs that were not evaluated, with their groups."""
+        return [(group, run) for group in self.groups for run in group.runs if not run.per_graph]
+
+    @property
+    def validations(self) -> str:
+        """Mean Kendall tau of each method in the validation of its trainings, the best first."""
+        known = [(tau, group.label) for group in self.groups if (tau := group.validation) is not None]
+        return ", ".join(f"{label} {tau:.3f}" for tau, label in sorted(known, reverse=True))
+
+    @property
+    def lengths_differ(self) -> bool:
+        """True if not all models were trained for the same number of epochs and steps, or under one bound."""
+        return len({group.length for group in self.groups} - {""}) > 1
 
 
 def make_sections(runs: Sequence[Run], features: Path, segments: Path, graphs: Sequence[str]) -> list[Section]:
@@ -97,12 +119,14 @@ def _section(
     return Section(
         collection=collection,
         groups=groups,
-        results=results,
+        headline=headline(results),
+        results=_by_split(results),
+        one_segment=not isinstance(data, str) and data.partitions is not None and one_segment(data.partitions.root),
         metrics=[name for name in metric_names(collection.kind) if name not in _NO_COLUMN[collection.kind]],
         costs=costs,
         graphs=[(group, row) for group in groups for row in group.rows[: max(1, _MAX_ROWS // share)]],
         all_graphs=len(rows),
-        intervals=_intervals(results),
+        intervals=_intervals(_by_split(results)),
         predicted=[(group, charts.predicted(group, values)) for group, values in predicted],
         predicted_graphs=sorted({value["graph"] for _, values in predicted for value in values}),
         curves=_curves(groups),
@@ -123,14 +147,27 @@ def _drawings(
     return [data.draw(*graph) for graph in chosen], None if chosen else reason
 
 
-def _intervals(results: Sequence[tuple[Group, Score]]) -> list[charts.Spec]:
-    places = dict.fromkeys((score.split, score.protocol) for _, score in results if "kendall_tau" in score.estimates)
+def _by_split(results: Sequence[tuple[Group, Score]]) -> dict[tuple[str, str], list[tuple[Group, Score]]]:
+    """Return group and score by split and protocol, in the order of the splits and the best Kendall tau first."""
+    places = sorted(
+        {(score.split, score.protocol) for _, score in results}, key=lambda place: (SPLITS.index(place[0]), place[1])
+    )
+
+    def tau(result: tuple[Group, Score]) -> float:
+        estimate = result[1].estimates.get("kendall_tau")
+        return inf if estimate is None else -estimate.mean
+
+    return {
+        place: sorted((result for result in results if (result[1].split, result[1].protocol) == place), key=tau)
+        for place in places
+    }
+
+
+def _intervals(results: Mapping[tuple[str, str], Sequence[tuple[Group, Score]]]) -> list[charts.Spec]:
     return [
-        charts.intervals(
-            split if protocol == "all" else f"{split}, {protocol}",
-            [(group, score) for group, score in results if (score.split, score.protocol) == (split, protocol)],
-        )
-        for split, protocol in places
+        charts.intervals(split if protocol == "all" else f"{split}, {protocol}", pairs)
+        for (split, protocol), pairs in results.items()
+        if any("kendall_tau" in score.estimates for _, score in pairs)
     ]
 
 
@@ -179,7 +216,9 @@ def _cost_charts(results: Sequence[tuple[Group, Score]], costs: Sequence[tuple[G
         for group, score in results
         if (score.split, score.protocol) == (split, "all") and "kendall_tau" in score.estimates
     }
-    found = []
+    found: list[charts.Spec] = []
+    if len(taus) < 2:
+        return found
     for title, name, unit in (
         ("seconds of training", "seconds", 1),
         ("parameters", "parameters", 1),

@@ -15,7 +15,8 @@ from markupsafe import Markup
 from hlorank import __version__
 from hlorank.config import ConfigError
 from hlorank.evaluation.report import charts
-from hlorank.evaluation.report.groups import LEVEL, RESAMPLES, Group
+from hlorank.evaluation.report.groups import LEVEL, RESAMPLES, Estimate, Group
+from hlorank.evaluation.report.headline import NOISE
 from hlorank.evaluation.report.runs import Run
 from hlorank.evaluation.report.sections import Section, make_sections
 from hlorank.files import write_text
@@ -64,6 +65,7 @@ def _render(runs: Sequence[Run], sections: Sequence[Section]) -> str:
     )
     environment.filters |= {
         "breakable": _breakable,
+        "ends": _ends,
         "draw": charts.draw_chart,
         "figure": _figure,
         "metric": _metric,
@@ -75,17 +77,19 @@ def _render(runs: Sequence[Run], sections: Sequence[Section]) -> str:
     script = (_HERE / "page/report.js").read_text(encoding="utf-8")
     memory = [(group, spent, section.largest) for section in sections for group, spent in section.costs]
     sized = [(group, spent, nodes) for group, spent, nodes in memory if nodes and spent.peak_memory_bytes is not None]
-    return environment.get_template("report.html").render(
+    page = environment.get_template("report.html").render(
         runs=runs,
         sections=sections,
         memory=charts.memory(sized) if sized else None,
         version=__version__,
         level=LEVEL,
         resamples=RESAMPLES,
+        noise=NOISE,
         style=Markup((_HERE / "page/report.css").read_text(encoding="utf-8")),  # noqa: S704 - files of the package
         script=Markup(script),  # noqa: S704 - as above
         hash=_hash(script),
     )
+    return charts.escape(page)
 
 
 def _hash(script: str) -> str:
@@ -103,6 +107,11 @@ def _figure(value: float | None, digits: int = 3) -> str:
     if value is None:
         return "unknown"
     return f"{value:,.0f}" if abs(value) >= 10**digits or value == round(value) else f"{value:.{digits}g}"
+
+
+def _ends(estimate: Estimate, name: str) -> str:
+    """Return the ends of an interval."""
+    return f"{_metric(estimate.low, name).rstrip('%')} to {_metric(estimate.high, name)}"
 
 
 def _metric(value: float | None, name: str) -> str:
@@ -129,6 +138,7 @@ def provenance(run: Run) -> dict[str, str]:
         "weights (SHA-256)": spec.get("weights_sha256"),
         "members": spec.get("members"),
         "steps": spec.get("steps"),
+        "not evaluated": run.unscored,
     }
     return {name: str(fact) for name, fact in facts.items() if fact not in (None, "")}
 

@@ -19,7 +19,7 @@ function sort(header) {
   const numeric = header.classList.contains("number");
   const value = ({ cells }) => {
     const cell = cells[header.cellIndex];
-    if (!numeric) return cell.textContent.trim();
+    if (!numeric) return (cell.querySelector("span") ?? cell).textContent.trim();
     return cell.dataset.value ? Number(cell.dataset.value) : null;
   };
   const missing = (key) => key === null || key === "";
