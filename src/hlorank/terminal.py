@@ -113,7 +113,7 @@ def _lines(
         return _GAP.join(padded)
 
     titles = [column.title.split("\n") for column in columns]
-    height = max(map(len, titles))
+    height = max(map(len, titles), default=0)
     yield from map(line, zip(*([""] * (height - len(title)) + title for title in titles), strict=True))
     yield "─" * (sum(sizes) + len(_GAP) * (len(sizes) - 1))
     for row in rows:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from hlorank.sweeps.jobs import Row
-from hlorank.sweeps.table import job_table, markdown, print_table, seed_table, varied_keys
+from hlorank.sweeps.table import job_table, markdown, print_rows, seed_table, varied_keys
 
 
 def row(method: str, seed: int, tau: float | None, state: str = "finished", **values: str) -> Row:
@@ -80,7 +80,9 @@ def test_markdown_and_console(capsys: pytest.CaptureFixture[str]) -> None:
         r"| a\|b | 0.02122 | 0 | 0.1235 | 1.2 | finished | run a\|b 0 |",
         "| c | 12 | 1 |  |  | pruned | run c 1 |",
     ]
-    print_table(table, "a title")
+    print_rows(table, "a title")
     shown = capsys.readouterr().out
     assert "a title" in shown
     assert "run a|b 0" in shown
+    print_rows(job_table([row("gst", 0, 0.5, x="[linear]"), row("gst", 0, 0.25, x="[linear,gelu]")]), "")
+    assert "[linear,gelu]  " in capsys.readouterr().out

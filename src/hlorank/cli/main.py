@@ -32,7 +32,11 @@ class _Formatter(logging.Formatter):
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command, with all subcommands."""
-    parser = _Parser(prog="hlorank", description="Ranks the compiler configurations of XLA programs.")
+    parser = _Parser(
+        prog="hlorank",
+        description="Ranks the compiler configurations of XLA programs.",
+        epilog="`hlorank COMMAND --help` describes a command.",
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in _COMMANDS:

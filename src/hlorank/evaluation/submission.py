@@ -148,7 +148,10 @@ def merge_submissions(files: Sequence[Path], output: Path) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Merge submission files: `MERGED FILE...`."""
-    parser = argparse.ArgumentParser(description="Merge the submission files of several collections.")
+    parser = argparse.ArgumentParser(
+        prog="python -m hlorank.evaluation.submission",
+        description="Merge the submission files of several collections.",
+    )
     parser.add_argument("merged", type=Path, help="the file to write")
     parser.add_argument("files", type=Path, nargs="+", help="reports/<collection>/<method>/submission.csv, ...")
     options = parser.parse_args(arguments)

@@ -14,7 +14,7 @@ from hlorank.config import ConfigError, TrackingConfig
 from hlorank.config.sweep import SWEEP_NAME
 from hlorank.files import fingerprint, redact_credentials
 from hlorank.sweeps.jobs import NAME, SWEEP, Row, forget_failures, rows
-from hlorank.sweeps.table import job_table, markdown, print_table, seed_table, varied_keys
+from hlorank.sweeps.table import job_table, markdown, print_rows, seed_table, varied_keys
 from hlorank.tracking import open_experiment, tracking_uri
 
 _NAME_LENGTH = 250  # every store of MLflow has room for
@@ -89,9 +89,9 @@ class Sweep:
             ("summary.md", f"{markdown(table)}\n{markdown(seeds)}"),
         ):
             self._client.log_text(self.run_id, text, f"sweep/{name}")
-        print_table(table, f"sweep {self.run_id}")
+        print_rows(table, f"sweep {self.run_id}")
         if (seeds["seeds"] > 1).any():
-            print_table(seeds, "over seeds")
+            print_rows(seeds, "over seeds")
 
 
 def find_sweep(client: Any, experiments: Sequence[str], name: str) -> Any:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from hlorank.sweeps.jobs import Row
+from hlorank.terminal import Column, print_table
 
 TAU = "valid_kendall_tau"
 _SEED, _SECONDS = "seed", "train_seconds"
@@ -76,15 +78,9 @@ def markdown(table: pd.DataFrame) -> str:
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
-def print_table(table: pd.DataFrame, title: str) -> None:
+def print_rows(table: pd.DataFrame, title: str) -> None:
     """Print a table on the console."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
-    for column in table.columns:
-        shown.add_column(column, justify="right" if column in {*_DIGITS, _SEED, "seeds"} else "left", no_wrap=True)
-    for row in cells(table):
-        shown.add_row(*row)
-    Console(width=10_000).print(shown)  # wider than any terminal, so that no run id is cut
+    numbers, ranks = {*_DIGITS, _SEED, "seeds"}, {"run_id": 1, "state": 2, _SECONDS: 3}
+    columns = [Column(column, ranks.get(column, 0), number=column in numbers) for column in table.columns]
+    sys.stdout.write(f"\n{title}\n")
+    print_table(columns, cells(table), option="sweep/summary.md of the run")

@@ -30,8 +30,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         run,
         help="find a faster layout configuration of a JAX program with a trained model",
         description=(
-            "Draw layout configurations of a program, rank them with a trained model, compile and measure the most "
-            "promising ones next to the compiler's default, and save the fastest one. A configuration whose outputs "
+            "Draws layout configurations of a program, ranks them with a trained model, compiles and measures the most "
+            "promising ones next to the compiler's default, and saves the fastest one. A configuration whose outputs "
             "differ from the default's cannot win; where none is faster beyond noise, the default wins."
         ),
     )
@@ -64,7 +64,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="random: changes of the compiler's default; default: mutation and selection by the model's scores "
         "(default: %(default)s)",
     )
-    how.add_argument("--seed", type=int, default=0, help="seed of candidates and rounds (default: 0)")
+    how.add_argument("--seed", type=int, default=0, metavar="N", help="seed of candidates and rounds (default: 0)")
     budget = parser.add_argument_group("budget")
     budget.add_argument("--top", type=int, default=5, metavar="K", help="candidates measured at a time (default: 5)")
     budget.add_argument(

@@ -31,7 +31,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         run,
         help="measure layouts or tiles of JAX programs on the XLA backend of this machine",
         description=(
-            "Measure configurations of JAX programs, of the built-in zoo or your own, and write them as npz files of "
+            "Measures configurations of JAX programs, of the built-in zoo or your own, and writes them as npz files of "
             "the official schema, each next to a JSON file that describes its measurement. A program that was "
             "measured with the same settings is not measured again: to continue, give the same command."
         ),
@@ -45,14 +45,15 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     what.add_argument(
         "--collection",
         default="layout:cpu:random",
+        metavar="ADDRESS",
         help="layout:<cpu|gpu>:<random|default> or tile:<cpu|gpu>; gpu is untested (default: %(default)s)",
     )
-    what.add_argument("--out", type=Path, metavar="DIR", help="folder of the written tree")
+    what.add_argument("--out", type=Path, metavar="DIR", help="folder of the written tree; only --list needs none")
     what.add_argument(
         "--configurations", type=int, default=64, metavar="N", help="number per program or kernel (default: 64)"
     )
     what.add_argument("--kernels", type=int, default=3, metavar="N", help="number per program, for tiles (default: 3)")
-    what.add_argument("--seed", type=int, default=0, help="seed of configurations and rounds (default: 0)")
+    what.add_argument("--seed", type=int, default=0, metavar="N", help="seed of configurations and rounds (default: 0)")
     how = parser.add_argument_group("measurement")
     how.add_argument(
         "--max-rounds",

@@ -38,6 +38,7 @@ def add_program_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("program", nargs="*", metavar="PROGRAM", help="a name of the zoo, or module:function")
     group.add_argument(
         "--arguments",
+        metavar="SHAPES",
         help="example arguments of module:function: their shapes, such as 'f32[8,128] s32[8]', or the module:function "
         "that returns them as a tuple",
     )
