@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -110,24 +111,42 @@ def resolve_path(path: str | Path) -> Path:
 
 
 @contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name `path` in errors of the operating system that name no file, or a temporary one for it."""
+    try:
+        yield
+    except OSError as error:
+        names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+        if any(name.startswith(str(path.with_name(f".{path.name}."))) for name in names) or (
+            not names and error.errno is not None
+        ):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        if type(error) is OSError and error.errno is None:  # as NumPy raises it
+            raise OSError(errno.EIO, f"incomplete ({error}); is the disk full?", str(path)) from error
+        raise
+
+
+@contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path` that replaces it when the block succeeds, and is removed otherwise.
 
-    The parent folder is created. A reader never sees a half-written file, also after a kill.
+    The parent folder is created. A reader never sees a half-written file, also after a kill. Errors
+    of writing name `path`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        # mkstemp makes private files; outputs follow the user's umask like any other file.
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            # mkstemp makes private files; outputs follow the user's umask like any other file.
+            mask = os.umask(0)
+            os.umask(mask)
+            temporary.chmod(0o666 & ~mask)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -140,15 +159,16 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     temporary, old = (path.with_name(f".{path.name}.{suffix}") for suffix in ("partial", "old"))
     for leftover in (temporary, old):
         shutil.rmtree(leftover, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        if path.exists():
-            path.rename(old)
-        temporary.rename(path)
-    finally:
-        for leftover in (temporary, old):
-            shutil.rmtree(leftover, ignore_errors=True)
+    with _named(path):
+        temporary.mkdir(parents=True)
+        try:
+            yield temporary
+            if path.exists():
+                path.rename(old)
+            temporary.rename(path)
+        finally:
+            for leftover in (temporary, old):
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 @contextmanager

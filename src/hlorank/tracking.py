@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
@@ -12,8 +13,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from hlorank.config import TrackingConfig
-from hlorank.files import DataError, fingerprint, one_process
+from hlorank.config import ConfigError, TrackingConfig
+from hlorank.files import DataError, fingerprint, one_line, one_process
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 PARENT_VARIABLE = "HLORANK_PARENT_RUN"
@@ -107,9 +108,9 @@ def _connect(config: TrackingConfig) -> str:
     import mlflow
 
     uri, by_variable = tracking_uri(config), URI_VARIABLE in os.environ
+    mlflow.set_tracking_uri(uri)
     if (path := database_file(uri)) is not None:
         _make_database(uri, path)
-    mlflow.set_tracking_uri(uri)
     if not by_variable:
         # MLflow may set the variable itself, which would overrule the next configuration in this process.
         os.environ.pop(URI_VARIABLE, None)
@@ -239,6 +240,37 @@ def _end_abandoned(experiment: str, locks: Path) -> None:
             client.set_terminated(run.info.run_id, "FINISHED" if BEST_TAU in run.data.metrics else "KILLED")
         lock.release()
         (locks / found.info.run_id).unlink(missing_ok=True)
+
+
+def error_lines(error: BaseException) -> list[str] | None:
+    """Return the lines that report an error in the input or its environment, None for an error of the program.
+
+    Args:
+        error: a wrong configuration, which has a line for each wrong key; wrong data; an error of the operating system
+            or of MLflow's store; or a group of such errors.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        groups = [error_lines(one) for one in error.exceptions]
+        return None if None in groups else [line for lines in groups for line in lines or ()]
+    if isinstance(error, ConfigError):
+        problems = str(error).splitlines()
+    elif isinstance(error, DataError):
+        problems = [str(error)]
+    elif isinstance(error, OSError):
+        names = (str(error.filename2 or error.filename or ""), error.strerror or str(error) or type(error).__name__)
+        problems = [": ".join(filter(None, names))]
+    elif isinstance(error, _store_errors()):
+        store = sys.modules["mlflow"].get_tracking_uri()
+        problems = [f"MLflow store {store}: {str(error).strip().splitlines()[0]}"]
+    else:
+        return None
+    return [f"error: {one_line(problem)}" for problem in problems]
+
+
+def _store_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of MLflow and of its database, if they are imported; their import takes seconds."""
+    names = {"mlflow.exceptions": "MlflowException", "sqlalchemy.exc": "SQLAlchemyError"}
+    return tuple(getattr(sys.modules[module], name) for module, name in names.items() if module in sys.modules)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

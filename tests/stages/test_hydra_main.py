@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -13,12 +14,13 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
 import hlorank
 from hlorank.config import Config, ConfigError
-from hlorank.files import DataError
+from hlorank.files import DataError, write_array, write_text
 from hlorank.stages import train
 from hlorank.stages.hydra_main import collection_folder, output_folder, own_output, stage
 
@@ -109,11 +111,38 @@ def test_bad_settings_are_named(
     assert message in line
 
 
+@pytest.mark.parametrize("write", [write_array, lambda path, array: write_text(path, str(array.tolist()))])
+def test_a_file_that_cannot_be_written_is_a_line_that_names_it(
+    write: Callable[..., None],
+    call: Call,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """A limit of the size of files stands in for a full disk: the system refuses to write the rest of the file."""
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    path, before = tmp_path / "folder" / "file", resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def task(_: Config) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+        try:
+            write(path, np.zeros(10_000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    with pytest.raises(SystemExit) as exited:
+        call(task)
+    assert exited.value.code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {path}: ")
+    assert not list(path.parent.iterdir())
+
+
 def test_defects_keep_their_traceback(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     with pytest.raises(ZeroDivisionError):
         call(lambda config: 1 / 0)
-    with pytest.raises(ExceptionGroup):  # on demand, bad input too
+    with pytest.raises(DataError):  # on demand, bad input too
         call(fail(DataError("key", "1", 2)))
 
 
@@ -207,14 +236,14 @@ def test_all_wrong_keys_are_reported_before_anything_is_written(
     arguments = [f"{key}={value}" for key, value in wrong.items() if key != "loss"]
     if "loss" in wrong:
         arguments += ["+loss.listmel=1", "loss.listmle=x"]
-    done = command(name, tmp_path, *arguments, "paths.state=[1]", "seeed=1", "hydra.run.dir=run")
+    done = command(name, tmp_path, *arguments, "paths.state=[1]", "seeed=1")
     assert done.returncode == 2
     named = {line.removeprefix("error: ").partition(":")[0].partition("=")[0] for line in done.stderr.splitlines()}
     assert len(named) == len(done.stderr.splitlines())
     nested = {"model.block": {"model.block.1"}, "loss": {"loss.listmle", "loss.listmel"}}
     expected = {"paths.state", "seeed"}.union(*(nested.get(key, {key}) for key in wrong))
     assert named == expected
-    assert {path.name for path in tmp_path.iterdir()} == {"conf", "run"}
+    assert {path.name for path in tmp_path.iterdir()} == {"conf"}
 
 
 def test_fetch_imports_no_torch() -> None:

@@ -13,7 +13,8 @@ from typing import NoReturn
 from hlorank import __version__
 from hlorank.cli import best, convert, inspect, rank, register, report, serve
 from hlorank.config import ConfigError
-from hlorank.files import DataError, escape, one_line
+from hlorank.files import escape, one_line
+from hlorank.tracking import error_lines
 
 _COMMANDS = (convert, inspect, best, report, rank, register, serve)
 _PLUGINS = "hlorank.commands"
@@ -66,27 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = parsed.run(parsed)
     except Exception as error:
-        message = _message(error)
-        if message is None:
+        lines = error_lines(error)
+        if lines is None:
             raise
-        sys.stderr.write(f"error: {message}\n")
+        sys.stderr.write("\n".join(lines) + "\n")
         return 2 if isinstance(error, ConfigError) else 1
     return status
-
-
-def _message(error: Exception) -> str | None:
-    """Return the message of an error in the input or its environment, None for an error of the program."""
-    if isinstance(error, ConfigError | DataError):
-        return str(error)
-    if isinstance(error, OSError) and error.filename is not None:
-        return one_line(f"{error.filename}: {error.strerror}")
-    if isinstance(error, _store_errors()):
-        uri = sys.modules["mlflow"].get_tracking_uri()
-        return one_line(f"MLflow store {uri}: {str(error).strip().splitlines()[0]}")
-    return None
-
-
-def _store_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of MLflow and of its database, if they are imported; their import takes seconds."""
-    names = {"mlflow.exceptions": "MlflowException", "sqlalchemy.exc": "SQLAlchemyError"}
-    return tuple(getattr(sys.modules[module], name) for module, name in names.items() if module in sys.modules)

@@ -24,6 +24,7 @@ from hlorank.config.section import fields_at
 from hlorank.data.collection import Collection
 from hlorank.files import LOCKS, DataError, fingerprint, one_line, one_process
 from hlorank.sweeps.callback import sweep_report
+from hlorank.tracking import error_lines
 
 Task = Callable[[Config], Any]
 
@@ -87,13 +88,13 @@ def stage(*extension_points: str, reads: Iterable[str]) -> Callable[[Task], Call
                 return validated(composed)
             try:
                 return validated(composed)
-            except* (ConfigError, DataError, OSError) as group:
-                if os.environ.get("HYDRA_FULL_ERROR"):
+            except Exception as error:
+                lines = error_lines(error)
+                if lines is None or os.environ.get("HYDRA_FULL_ERROR"):
                     raise
-                for error in group.exceptions:
-                    problems = str(error).splitlines() if isinstance(error, ConfigError) else [error]
-                    sys.stderr.writelines(f"error: {one_line(problem)}\n" for problem in problems)
-            raise SystemExit(2)
+                sys.stderr.writelines(f"{line}\n" for line in lines)
+                refused = isinstance(error, ConfigError | DataError | ExceptionGroup)
+            raise SystemExit(2 if refused else 1)
 
         composed_run = hydra.main(version_base="1.3", config_path=str(Path.cwd() / "conf"), config_name="config")(run)
 

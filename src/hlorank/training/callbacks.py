@@ -7,15 +7,17 @@ import math
 import resource
 import time
 from collections.abc import Callable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, WeightAveraging
+from lightning.pytorch.plugins import TorchCheckpointIO
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
-from hlorank.files import DataError
+from hlorank.files import DataError, write_atomic
 from hlorank.sweeps.trial import SearchTrial
 from hlorank.tracking import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
 from hlorank.training.step_data import Step
@@ -116,6 +118,20 @@ class CheckpointIdentity(Callback):
             if name not in found or found[name] != value:
                 remedy = f"remove {path.parent} to train again from the start, or restore what it was made with"
                 raise DataError(name, f"{value!r}, as in this training", f"{found.get(name)!r}; {remedy}", file=path)
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writer of checkpoints that replaces earlier ones in one step, where Lightning copies them from /tmp."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:  # noqa: ARG002 - Lightning's signature
+        """Write a checkpoint.
+
+        Raises:
+            OSError: the file cannot be written; the earlier one remains.
+        """
+        buffer = BytesIO()  # PyTorch turns errors of files into errors of its own
+        torch.save(checkpoint, buffer)
+        write_atomic(Path(path), lambda file: file.write(buffer.getbuffer()))
 
 
 class TrialReport(Callback):

@@ -25,7 +25,14 @@ from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import ModelSpec, input_sizes, save_model
 from hlorank.sweeps.trial import current_trial
 from hlorank.tracking import VALID_TAU, Pruned, flatten
-from hlorank.training.callbacks import CheckpointIdentity, EpochHistory, Patience, StepAveraging, TrialReport
+from hlorank.training.callbacks import (
+    AtomicCheckpointIO,
+    CheckpointIdentity,
+    EpochHistory,
+    Patience,
+    StepAveraging,
+    TrialReport,
+)
 from hlorank.training.ensemble import Member, make_members
 from hlorank.training.gst.head_finetuning import HeadData, HeadModule
 from hlorank.training.gst.methods import METHODS, Method
@@ -261,6 +268,7 @@ class _MemberTraining:
             limit_val_batches=1.0 if validated else 0,  # Lightning warns of empty data
             logger=logger,
             callbacks=callbacks,
+            plugins=AtomicCheckpointIO(),
             enable_progress_bar=sys.stderr.isatty(),
             enable_model_summary=False,
             log_every_n_steps=settings.steps_per_epoch,
