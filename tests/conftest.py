@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
 
 from hlorank.config import Config, ModelConfig, load
 from hlorank.data.collection import Collection
@@ -26,6 +29,12 @@ ROOT = Path(__file__).parents[1]
 Settings = Callable[..., Config]
 MakeFeatures = Callable[..., GraphFeatures]
 MakeModel = Callable[..., "CostModel"]
+
+
+def pytest_collection_finish() -> None:
+    """Leave what the imported packages hold out of garbage collections, which take a tenth of a second with it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -50,17 +59,21 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def tracking_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty MLflow database to copy: making one takes seconds."""
+    from mlflow.store.db import utils
     from mlflow.tracking import MlflowClient
 
+    # Each store compares its tables with the last of MLflow's 60 migrations, which are modules to import.
+    utils._get_latest_schema_revision = cache(utils._get_latest_schema_revision)
     path = tmp_path_factory.mktemp("tracking") / "mlflow.db"
     MlflowClient(f"sqlite:///{path}").search_experiments()
     return path
 
 
-def _composed(*overrides: str) -> Config:
+@cache
+def _composed(*overrides: str) -> DictConfig:
     """Compose the real conf/ with some overrides."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return load(compose("config", overrides=list(overrides)))
+        return compose("config", overrides=list(overrides))
 
 
 @pytest.fixture(scope="session")
@@ -74,11 +87,12 @@ def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for address in ("layout:synthetic:random", "tile:synthetic"):
         collection = Collection.parse(address)
         sizes = {"train": 3, "valid": 2, "test": 1, "min_nodes": 50, "max_nodes": 70, "configurations": 60}
-        config = _composed(
+        composed = _composed(
             "experiment=synthetic",
             *(f"data.synthetic.{name}={value}" for name, value in sizes.items()),
             *("featurize.workers=1", "partition.workers=1", "partition.max_nodes=20"),
         )
+        config = load(composed)
         fetch(collection, config.data, root / "raw" / collection.path)
         featurize_collection(root / "raw", collection, config.featurize, root / "features" / collection.path)
         partition_collection(root / "features" / collection.path, config.partition, root / "segments" / collection.path)
@@ -110,11 +124,6 @@ def settings(tiny_collections: Path, tracking_database: Path, tracking_environme
     fixed = {
         "experiment": "synthetic",
         "collection": "layout/synthetic/random",
-        **{f"paths.{name}": tiny_collections / name for name in ("raw", "features", "segments")},
-        **{f"paths.{name}": tmp_path / name for name in ("models", "reports", "state")},
-        "tracking.uri": f"sqlite:///{tmp_path}/mlflow.db",
-        "tracking.artifacts": tmp_path / "artifacts",
-        "sweep.storage": f"sqlite:///{tmp_path}/searches.db",
         "model.width": 8,
         "model.blocks": 2,
         "trainer.accelerator": "cpu",
@@ -123,10 +132,21 @@ def settings(tiny_collections: Path, tracking_database: Path, tracking_environme
         "trainer.max_epochs": 3,
         "trainer.steps_per_epoch": 4,
     }
+    places = {  # merged afterwards, so that tests share compositions
+        **{f"paths.{name}": tiny_collections / name for name in ("raw", "features", "segments")},
+        **{f"paths.{name}": tmp_path / name for name in ("models", "reports", "state")},
+        "tracking.uri": f"sqlite:///{tmp_path}/mlflow.db",
+        "tracking.artifacts": tmp_path / "artifacts",
+        "sweep.storage": f"sqlite:///{tmp_path}/searches.db",
+    }
 
     def make(**values: Any) -> Config:
         changes = {name.replace("__", "."): value for name, value in values.items()}
-        return _composed(*(f"{name}={value}" for name, value in {**fixed, **changes}.items()))
+        composed = _composed(*(f"{name}={value}" for name, value in {**fixed, **changes}.items()))
+        kept = OmegaConf.from_dotlist([f"{name}={value}" for name, value in places.items() if name not in changes])
+        merged = OmegaConf.merge(composed, kept)
+        assert isinstance(merged, DictConfig)
+        return load(merged)
 
     return make
 

@@ -40,6 +40,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "dvc_plots/index.html"
 
 
+@pytest.mark.slow
 def test_the_page_loads_nothing(shown: Path) -> None:
     page = shown.read_text(encoding="utf-8")
     assert page.count("vegaEmbed('#") == 2

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,14 +44,3 @@ def test_inputs_that_do_not_exist(arguments: list[str], models: Path, capsys: py
     assert shown.startswith("error: ")
     assert shown.count("\n") == 1
     assert not Path("report.html").exists()
-
-
-def test_help_imports_nothing_heavy() -> None:
-    code = (
-        "import sys\nfrom hlorank.cli.main import main\n"
-        "try:\n    main(['report', '--help'])\nexcept SystemExit:\n    pass\n"
-        "sys.exit(','.join(sorted(set(sys.modules) & {'torch', 'mlflow', 'jinja2', 'scipy', 'pandas'})))"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ended.stderr.strip() == ""
-    assert "--graph" in ended.stdout

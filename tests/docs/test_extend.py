@@ -67,6 +67,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str],
     return root, *apply(root)
 
 
+@pytest.mark.slow
 def test_each_extension_is_one_module_and_one_test_that_passes(extended: tuple[Path, list[str], list[str]]) -> None:
     root, added, changed = extended
     tests = [name for name in added if name.startswith("tests/")]

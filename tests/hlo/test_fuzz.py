@@ -21,7 +21,7 @@ from hlorank.hlo.opcodes import CONFIGURABLE
 from hlorank.hlo.reader import featurize, parse_records
 
 PATH = Path("fuzz.pb")
-MUTATIONS = 2_000
+MUTATIONS = 1_000
 EXTREMES = [0, 1, -1, 2, 97, 2**31 - 1, -(2**31), 2**32, 2**63 - 1, -(2**63)]
 
 

@@ -7,16 +7,18 @@ import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import pytest
 from filelock import FileLock
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from mlflow.tracking import MlflowClient
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 import hlorank
 from hlorank.config import Config
@@ -69,6 +71,18 @@ def call(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
     fixed = [f"{key}={value}" for key, value in flatten(subtrees).items()]
     fixed += [f"sweep.storage={config.sweep.storage}", "hydra.job.name=train", "hydra.sweep.dir=sweep"]
     fixed += ["hydra/job_logging=none", "hydra/hydra_logging=none"]
+    compose_job, composed = ConfigLoaderImpl.load_sweep_config, dict[tuple[str, ...], DictConfig]()
+
+    def compose_once(loader: ConfigLoaderImpl, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        """Compose the configuration of a job, which the sweeper and the launchers do several times."""
+        key = (*sys.argv, *sweep_overrides)
+        if key not in composed:
+            composed[key] = compose_job(loader, master_config, sweep_overrides)
+        job = deepcopy(composed[key])
+        OmegaConf.copy_cache(from_config=master_config, to_config=job)
+        return job
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", compose_once)
 
     def run(*arguments: str, task: Callable[[Config], Any] = train) -> int:
         monkeypatch.setattr(sys, "argv", ["train", "-m", *fixed, *arguments])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, create_model, model_serializer
@@ -43,6 +44,7 @@ def _check_term(value: object) -> object:
 Loss = Annotated[LossTerm, BeforeValidator(_check_term)]
 
 
+@cache
 def arguments_section(loss: Callable[..., Any]) -> type[Section]:
     """Return the section of a loss function's arguments, with the types of its signature.
 
