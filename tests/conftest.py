@@ -114,13 +114,23 @@ def tracking_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         os.environ.pop(name, None)
 
 
+@pytest.fixture(scope="session")
+def settings_in(tiny_collections: Path, tracking_database: Path) -> Callable[[Path], Settings]:
+    """Return a function that makes `settings` for outputs and tracking in a folder."""
+    return lambda folder: _settings(folder, tiny_collections, tracking_database)
+
+
 @pytest.fixture
-def settings(tiny_collections: Path, tracking_database: Path, tracking_environment: None, tmp_path: Path) -> Settings:
+def settings(settings_in: Callable[[Path], Settings], tracking_environment: None, tmp_path: Path) -> Settings:
     """Compose the real conf/ for a training of seconds on the tiny collections, tracked in the test's folder."""
+    return settings_in(tmp_path)
+
+
+def _settings(folder: Path, collections: Path, tracking_database: Path) -> Settings:
     import torch
 
     torch.set_num_threads(1)
-    shutil.copy(tracking_database, tmp_path / "mlflow.db")
+    shutil.copy(tracking_database, folder / "mlflow.db")
     fixed = {
         "experiment": "synthetic",
         "collection": "layout/synthetic/random",
@@ -133,11 +143,11 @@ def settings(tiny_collections: Path, tracking_database: Path, tracking_environme
         "trainer.steps_per_epoch": 4,
     }
     places = {  # merged afterwards, so that tests share compositions
-        **{f"paths.{name}": tiny_collections / name for name in ("raw", "features", "segments")},
-        **{f"paths.{name}": tmp_path / name for name in ("models", "reports", "state")},
-        "tracking.uri": f"sqlite:///{tmp_path}/mlflow.db",
-        "tracking.artifacts": tmp_path / "artifacts",
-        "sweep.storage": f"sqlite:///{tmp_path}/searches.db",
+        **{f"paths.{name}": collections / name for name in ("raw", "features", "segments")},
+        **{f"paths.{name}": folder / name for name in ("models", "reports", "state")},
+        "tracking.uri": f"sqlite:///{folder}/mlflow.db",
+        "tracking.artifacts": folder / "artifacts",
+        "sweep.storage": f"sqlite:///{folder}/searches.db",
     }
 
     def make(**values: Any) -> Config:

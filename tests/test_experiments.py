@@ -18,7 +18,7 @@ from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
-from hlorank.files import read_json
+from hlorank.files import fingerprint, read_json
 from hlorank.models.scorer import load_scorer
 from hlorank.partition.partition_collection import partition_collection
 from hlorank.partition.partition_store import PartitionStore
@@ -58,13 +58,36 @@ def test_an_experiment_says_where_it_is_from(name: str) -> None:
     assert ("hlorank's own" in comment) != ("Difference" in comment or comment.startswith("As kaggle_"))
 
 
+@pytest.fixture(scope="module")
+def prepared(
+    tiny_collections: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Config, Collection], tuple[Path, Path]]:
+    """Featurize and partition a collection, once for the same settings, and return both folders."""
+    root, made = tmp_path_factory.mktemp("prepared"), set[Path]()
+
+    def make(config: Config, collection: Collection) -> tuple[Path, Path]:
+        settings = config.model_dump(mode="json", include={"featurize", "partition"})
+        folder = root / fingerprint([settings, str(collection)])
+        features, segments = folder / "features", folder / "segments"
+        if folder not in made:
+            featurize_collection(tiny_collections / "raw", collection, config.featurize, features / collection.path)
+            if collection.kind == "layout":
+                partition_collection(features / collection.path, config.partition, segments / collection.path)
+            made.add(folder)
+        return features, segments
+
+    return make
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_trains_and_scores_as_it_did(
-    name: str, settings: Callable[..., Config], tiny_collections: Path, tmp_path: Path
+    name: str,
+    settings: Callable[..., Config],
+    prepared: Callable[[Config, Collection], tuple[Path, Path]],
+    tmp_path: Path,
 ) -> None:
     tile = "collection: tile" in (ROOT / f"conf/experiment/{name}.yaml").read_text() or name.startswith("official_tile")
     collection = Collection.parse("tile:synthetic" if tile else "layout:synthetic:random")
-    places: dict[str, Any] = {f"paths__{part}": tmp_path / part for part in ("features", "segments")}
     fixed: dict[str, Any] = {
         "data": "synthetic",
         "collection": collection.path,
@@ -76,19 +99,18 @@ def test_an_experiment_trains_and_scores_as_it_did(
     }
     if (blocks := OmegaConf.select(OmegaConf.load(ROOT / f"conf/experiment/{name}.yaml"), "model.blocks")) is not None:
         fixed["model__blocks"] = blocks
-    config = settings(experiment=name, **fixed, **places)
-    features, segments = tmp_path / "features" / collection.path, tmp_path / "segments" / collection.path
-    featurize_collection(tiny_collections / "raw", collection, config.featurize, features)
-    if not tile:
-        partition_collection(features, config.partition, segments)
+    config = settings(experiment=name, **fixed)
+    features, segments = prepared(config, collection)
+    paths = config.paths.model_copy(update={"features": str(features), "segments": str(segments)})
+    config = config.model_copy(update={"paths": paths})
     train(config, tmp_path / "model")
     spec = read_json(tmp_path / "model/spec.json")
     assert spec["steps"] == 2 * spec["members"]
     assert -1 <= evaluate(config, tmp_path / "model", tmp_path / "report")["valid/kendall_tau"] <= 1
     scorer = load_scorer(tmp_path / "model", config.evaluate.memory_bytes)
-    store = FeatureStore(features)
+    store = FeatureStore(features / collection.path)
     graph = store.trainable("valid")[0]
-    cut = None if scorer.cut is None else PartitionStore(segments).open("valid", graph)
+    cut = None if scorer.cut is None else PartitionStore(segments / collection.path).open("valid", graph)
     scores = scorer.score(store.open("valid", graph), cut)
     again = load_scorer(tmp_path / "model", 2**20).score(store.open("valid", graph), cut)
     np.testing.assert_array_equal(scores, again)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -36,6 +36,26 @@ def without_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave no graph to validate on."""
     plain = FeatureStore.trainable
     monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: plain(self, split) if split == "train" else [])
+
+
+@pytest.fixture(scope="module")
+def trained(
+    settings_in: Callable[[Path], Callable[..., Config]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """Train settings once for all tests of a module, to compare other trainings with, and return the model's folder."""
+    from hlorank.training.trainer import train
+
+    root, made = tmp_path_factory.mktemp("trained"), dict[str, Path]()
+    settings = settings_in(root)
+
+    def make(**values: Any) -> Path:
+        key = str(sorted(values.items()))
+        if key not in made:
+            train(settings(**values), root / str(len(made)))
+            made[key] = root / str(len(made))
+        return made[key]
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from hlorank.training.trainer import train
 from tests.training.training_helpers import WEIGHTS, Interrupted
 
 Settings = Callable[..., Config]
+Trained = Callable[..., Path]
 CPU = torch.device("cpu")
 
 
@@ -102,11 +103,11 @@ def test_folds_choose_on_the_graphs_that_they_hold_out(
 
 @pytest.mark.parametrize("crash", [9, 12, 14, 23])
 def test_an_interrupted_ensemble_continues_with_its_member(
-    crash: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    crash: int, settings: Settings, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A member has twelve steps, an epoch four: epochs complete before the interruption are not trained again."""
-    config = settings(ensemble__seeds=2, trainer__averaging="ema")
-    train(config, tmp_path / "whole")
+    values: dict[str, Any] = {"ensemble__seeds": 2, "trainer__averaging": "ema"}
+    whole, config = trained(**values), settings(**values)
     step, taken = RankingModule.training_step, list[int]()
 
     def counted(self: RankingModule, *arguments: Any) -> Any:
@@ -121,8 +122,10 @@ def test_an_interrupted_ensemble_continues_with_its_member(
     assert not (tmp_path / "resumed").exists()
     train(config, tmp_path / "resumed")
     assert len(taken) == crash + 1 + 24 - crash // 4 * 4
-    assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
-    assert (tmp_path / "resumed/spec.json").read_bytes() == (tmp_path / "whole/spec.json").read_bytes()
-    whole, resumed = (pd.read_csv(tmp_path / name / "history.csv") for name in ("whole", "resumed"))
-    pd.testing.assert_frame_equal(resumed.drop(columns="step_seconds"), whole.drop(columns="step_seconds"))
+    assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
+    assert (tmp_path / "resumed/spec.json").read_bytes() == (whole / "spec.json").read_bytes()
+    expected, rows = (
+        pd.read_csv(folder / "history.csv").drop(columns="step_seconds") for folder in (whole, tmp_path / "resumed")
+    )
+    pd.testing.assert_frame_equal(rows, expected)
     assert not list((tmp_path / "state/training").iterdir())

@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 
 import hlorank
 from hlorank.config import Config
-from hlorank.files import DataError
+from hlorank.files import DataError, read_json
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.partition.partition_collection import partition_collection
 from hlorank.training.callbacks import EpochHistory
@@ -33,7 +33,14 @@ from tests.training.training_helpers import DROPOUT, WEIGHTS, Interrupted, inter
 Settings = Callable[..., Config]
 History = Callable[[Path], list[dict[str, str]]]
 Runs = Callable[[Config], list[Run]]
+Trained = Callable[..., Path]
 CPU = torch.device("cpu")
+
+
+def assert_same(folder: Path, other: Path) -> None:
+    """Assert that two model folders hold the same bits."""
+    for name in (WEIGHTS, "spec.json"):
+        assert (folder / name).read_bytes() == (other / name).read_bytes()
 
 
 INTERRUPTIONS: dict[str, tuple[Any, str, Callable[[Any], bool]]] = {
@@ -52,20 +59,20 @@ def test_an_interrupted_training_continues(
     place: str,
     left: int,
     settings: Settings,
+    trained: Trained,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     history: History,
     runs: Runs,
 ) -> None:
+    whole = trained(**DROPOUT)
     config = settings(**DROPOUT)
-    train(config, tmp_path / "whole")
-    (whole,) = runs(config)
     interrupt(monkeypatch, *INTERRUPTIONS[place])
     with pytest.raises(Interrupted):
         train(config, tmp_path / "resumed")
     assert not (tmp_path / "resumed").exists()
-    assert {run.info.status for run in runs(config)} == {"FINISHED", "FAILED"}
-    (failed,) = [run for run in runs(config) if run.info.status == "FAILED"]
+    (failed,) = runs(config)
+    assert failed.info.status == "FAILED"
     steps: list[int] = []
 
     def counted(module: RankingModule) -> bool:
@@ -76,35 +83,43 @@ def test_an_interrupted_training_continues(
     train(config, tmp_path / "resumed")
 
     assert steps == list(range(12 - left, 12))
-    assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
-    assert (tmp_path / "resumed" / "spec.json").read_bytes() == (tmp_path / "whole" / "spec.json").read_bytes()
-    assert history(tmp_path / "resumed") == history(tmp_path / "whole")
-    assert {run.info.run_id for run in runs(config)} == {whole.info.run_id, failed.info.run_id}
-    (resumed,) = [run for run in runs(config) if run.info.run_id == failed.info.run_id]
-    assert resumed.info.status == "FINISHED"
-    assert resumed.data.params == whole.data.params
+    assert_same(tmp_path / "resumed", whole)
+    assert history(tmp_path / "resumed") == history(whole)
+    (resumed,) = runs(config)
+    assert (resumed.info.run_id, resumed.info.status) == (failed.info.run_id, "FINISHED")
+    about = read_json(whole / "run.json")
+    first = MlflowClient(about["tracking_uri"]).get_run(about["run_id"]).data
+    assert resumed.data.params.keys() == first.params.keys()
+    assert {key: resumed.data.params[key] for key in ("seed", "model.block")} == {
+        key: first.params[key] for key in ("seed", "model.block")
+    }
     for key in ("train/loss", "valid/kendall_tau"):
-        assert resumed.data.metrics[key] == whole.data.metrics[key]
+        assert resumed.data.metrics[key] == first.metrics[key]
 
 
 @pytest.mark.parametrize("averaging", ["ema", "swa"])
 @pytest.mark.parametrize("place", ["between epochs", "in the third epoch"])
 def test_an_interrupted_average_continues(
-    place: str, averaging: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History
+    place: str,
+    averaging: str,
+    settings: Settings,
+    trained: Trained,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    history: History,
 ) -> None:
-    config = settings(**DROPOUT, trainer__averaging=averaging, trainer__averaging_decay=0.8)
-    train(config, tmp_path / "whole")
+    averaged = {**DROPOUT, "trainer__averaging": averaging, "trainer__averaging_decay": 0.8}
+    whole, plain = trained(**averaged), trained(**DROPOUT)
+    config = settings(**averaged)
     interrupt(monkeypatch, *INTERRUPTIONS[place])
     with pytest.raises(Interrupted):
         train(config, tmp_path / "resumed")
     train(config, tmp_path / "resumed")
-    assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
-    assert history(tmp_path / "resumed") == history(tmp_path / "whole")
-    train(settings(**DROPOUT), tmp_path / "plain")
-    plain, averaged = (history(tmp_path / name) for name in ("plain", "whole"))
+    assert_same(tmp_path / "resumed", whole)
+    assert history(tmp_path / "resumed") == history(whole)
     # The steps are the same, but the weights that are validated after them are not.
-    assert [row["train_loss"] for row in plain] == [row["train_loss"] for row in averaged]
-    assert (tmp_path / "plain" / WEIGHTS).read_bytes() != (tmp_path / "whole" / WEIGHTS).read_bytes()
+    assert [row["train_loss"] for row in history(plain)] == [row["train_loss"] for row in history(whole)]
+    assert (plain / WEIGHTS).read_bytes() != (whole / WEIGHTS).read_bytes()
 
 
 @pytest.mark.parametrize(("patience", "epochs"), [(1, 3), (99, 5)])
@@ -128,8 +143,7 @@ def test_interrupted_after_the_last_epoch(
     interrupt(monkeypatch, RankingModule, "training_step", lambda _: True)  # fails at a further step
     assert train(config, tmp_path / "resumed") == pytest.approx(0.8 if patience == 99 else 0.7)
     assert history(tmp_path / "resumed") == history(tmp_path / "whole")
-    for name in (WEIGHTS, "spec.json"):
-        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert_same(tmp_path / "resumed", tmp_path / "whole")
 
 
 def test_another_configuration_is_another_training(
@@ -225,7 +239,6 @@ def test_a_killed_stage_continues(settings: Settings, tmp_path: Path, history: H
     assert not (tmp_path / "resumed").exists()
 
     subprocess.run(command, cwd=tmp_path, env=environment, check=True)
-    for name in (WEIGHTS, "spec.json"):
-        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert_same(tmp_path / "resumed", tmp_path / "whole")
     assert history(tmp_path / "resumed") == history(tmp_path / "whole")
     assert [run.info.status for run in runs(config)] == ["FINISHED", "FINISHED"]
