@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def page(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a report of three methods, one with two seeds, and a graph that is drawn in segments."""
+    """Return a report of three methods, one with three seeds, and a graph that is drawn in segments."""
     collection = Collection.parse("layout:synthetic:random")
     features, segments = (tiny_collections / name for name in ("features", "segments"))
     store, cut = FeatureStore(features / collection.path), PartitionStore(segments / collection.path)
@@ -34,6 +34,7 @@ def page(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
         training(method, seed, taus, collection=collection, spec=spec)
         for method, seed in (("gst", 0), ("gst", 1), ("full", 0), ("a_method_with_a_long_name", 0))
     ]
+    runs.append(training("gst", 2, collection=collection, spec=spec, per_graph=[], predictions=[], place="f" * 32))
     path = tmp_path_factory.mktemp("page") / "report.html"
     write_report(runs, path, features, segments)
     return path

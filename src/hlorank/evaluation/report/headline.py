@@ -71,7 +71,7 @@ def _difference(best: _Result, second: _Result) -> str:
         return f"{text}, which ranked other graphs."
     spreads = [spread for score in (one, other) if (spread := score.estimates["kendall_tau"].spread) is not None]
     if not spreads:
-        return f"{text}; one run each was evaluated, so the difference may be chance; compare several seeds."
+        return f"{text}; with one run each this may be chance: compare several seeds."
     if (spread := max(spreads)) == 0:
         return f"{text}; equal for all seeds."
     ratio = (tau - tau_of_second) / spread
