@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import sys
+from io import BytesIO, TextIOWrapper
+
 import pytest
 
-from hlorank.terminal import Column, print_table
+from hlorank.terminal import Column, allow_any_encoding, print_table
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -22,6 +25,15 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_names_are_printed_in_one_line_as_they_are(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     print_table([Column("name")], [[text], text])
     assert lines(capsys)[2:] == [shown, shown]
+
+
+def test_encodings_without_the_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, encoding="ascii"))
+    allow_any_encoding()
+    print_table([Column("name")], [["é"]])
+    sys.stdout.flush()
+    assert written.getvalue().splitlines() == [b"name", b"----", rb"\xe9"]
 
 
 def test_columns_are_left_out_by_rank_and_cells_are_never_cut(

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 
 from rich.cells import cell_len
 
@@ -34,6 +35,16 @@ def add_table_options(parser: argparse._ActionsContainer, row: str) -> None:
     """Add --wide and --json, for a command that prints a table with a row for each `row`."""
     parser.add_argument("--wide", action="store_true", help="print all columns, also if the terminal is too narrow")
     parser.add_argument("--json", action="store_true", help=f"print a JSON list with one object for each {row}")
+
+
+def allow_any_encoding() -> None:
+    """Print characters that the encoding of the standard output lacks as escapes, where Python would raise an error."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _rule(width: int) -> str:
+    return ("─" if (sys.stdout.encoding or "").lower().startswith("utf") else "-") * width
 
 
 @dataclass(frozen=True)
@@ -115,6 +126,6 @@ def _lines(
     titles = [column.title.split("\n") for column in columns]
     height = max(map(len, titles), default=0)
     yield from map(line, zip(*([""] * (height - len(title)) + title for title in titles), strict=True))
-    yield "─" * (sum(sizes) + len(_GAP) * (len(sizes) - 1))
+    yield _rule(sum(sizes) + len(_GAP) * (len(sizes) - 1))
     for row in rows:
         yield escape(row) if isinstance(row, str) else line([row[index] for index in indices])

@@ -14,6 +14,7 @@ from hlorank import __version__
 from hlorank.cli import best, convert, inspect, rank, register, report, serve
 from hlorank.config import ConfigError
 from hlorank.files import escape, one_line
+from hlorank.terminal import allow_any_encoding
 from hlorank.tracking import error_lines
 
 _COMMANDS = (convert, inspect, best, report, rank, register, serve)
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Wrong data, and files or MLflow stores that cannot be used, are one line on standard error and status 1; wrong usage
     is status 2.
     """
+    allow_any_encoding()
     log = logging.StreamHandler()
     log.setFormatter(_Formatter("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[log])
