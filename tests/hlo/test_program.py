@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,3 +158,23 @@ def test_a_long_chain_in_reverse_order_needs_no_recursion() -> None:
     operands = {one: [one + 1] if one + 1 < count else [] for one in range(count)}
     program = flatten(HloModuleProto(computations=[computation("a", 1, operands, 0)]))
     np.testing.assert_array_equal(program.node_of, np.arange(count)[::-1])
+
+
+@pytest.mark.parametrize(("limit", "key"), [("MAX_NODES", "instructions"), ("MAX_EDGES", "operand_ids")])
+def test_nodes_and_operands_are_counted_first(
+    module: HloModuleProto, monkeypatch: pytest.MonkeyPatch, limit: str, key: str
+) -> None:
+    monkeypatch.setattr(f"hlorank.hlo.program.{limit}", 4)
+    flatten(module)
+    monkeypatch.setattr(f"hlorank.hlo.program.{limit}", 3)
+    with pytest.raises(DataError, match=f"{key}: expected at most 3"):
+        flatten(module)
+
+
+@pytest.mark.parametrize("field", ["shape", "window", "padding_config"])
+def test_dimensions_beyond_those_of_programs_are_refused(module: HloModuleProto, field: str) -> None:
+    dimensions: Any = getattr(module.computations[1].instructions[1], field).dimensions
+    for _ in range(1001):
+        dimensions.append(1) if field == "shape" else dimensions.add()
+    with pytest.raises(DataError, match=r"computations\[1\].instructions\[1\]: .*at most 1000"):
+        flatten(module)

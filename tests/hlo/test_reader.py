@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hlorank.data.graph import LayoutConfigurations, MeasuredGraph
 from hlorank.data.npz import NpzFile
 from hlorank.files import DataError
+from hlorank.hlo import reader
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.reader import featurize, field_places, graph_name, proto_files, read_records
 
@@ -244,3 +245,53 @@ def test_a_nested_message_is_one_entry() -> None:
     data = TuningData(modules=[inner.SerializeToString()] * 2).SerializeToString()
     places = field_places(BytesIO(data), 1)
     assert [ModuleTuningData.FromString(data[start : start + size]) for start, size in places] == [inner, inner]
+
+
+def entry(number: int, payload: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + TuningData(modules=[payload]).SerializeToString()[1:]
+
+
+ADD = entry(2, b"add")
+EMPTY = {1: entry(1, b""), 2: entry(2, b""), 3: entry(3, b"")}
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Divide all limits by a thousand, but for 8 runs."""
+    small = {
+        kind: {numbers: 8 if len(numbers) == 1 else limit // 1000 for numbers, limit in limits.items()}
+        for kind, limits in reader._LIMITS.items()
+    }
+    monkeypatch.setattr(reader, "_LIMITS", small)
+    monkeypatch.setattr(reader, "MAX_MODULES", 100)
+    monkeypatch.setattr(reader, "MAX_FIELDS", 1100)
+
+
+@pytest.mark.parametrize(
+    ("data", "limit"),
+    [
+        (EMPTY[1] * 200, 100),
+        (entry(3, entry(2, ADD)) + EMPTY[3] * 600, 8),  # as runs
+        (entry(3, entry(2, ADD) + EMPTY[2] * 600), 500),
+        (entry(1, entry(3, entry(2, ADD) + EMPTY[2] * 600)), 500),
+        (entry(3, entry(2, ADD) + EMPTY[2] * 600 + b"\xff"), 500),
+        (entry(3, b"\x53\x54" + entry(2, ADD) + EMPTY[2] * 600), 500),
+        (EMPTY[2] * 1200, 1100),
+        (b"".join(entry(3, EMPTY[1] * 300) for _ in range(4)), 1100),
+        (entry(1, entry(3, entry(2, ADD))) + b"\x10\x07" + EMPTY[3] * 9, 8),
+    ],
+    ids=["modules", "computations", "instructions", "of a record", "truncated", "group", "fields", "nested", "runs"],
+)
+@pytest.mark.usefixtures("small_limits")
+def test_empty_messages_are_counted_before_they_are_parsed(tmp_path: Path, data: bytes, limit: int) -> None:
+    (tmp_path / "a.pb").write_bytes(data)
+    with pytest.raises(DataError, match=rf"a\.pb: .*at most {limit:,}"):
+        next(read_records(tmp_path / "a.pb"))
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_as_many_messages_as_the_limits_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.pb").write_bytes(entry(1, entry(3, entry(2, ADD) * 498)) + b"\x10\x07" + EMPTY[3] * 8)
+    (record,) = read_records(tmp_path / "a.pb")
+    assert record.tuning is not None
+    assert (len(record.module.computations[0].instructions), len(record.tuning.runs)) == (498, 8)

@@ -10,12 +10,13 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.data.graph import Int64
+from hlorank.data.graph import MAX_EDGES, MAX_NODES, Int64
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloModuleProto
 
 # The official extractor begins a new block after a computation with one of these in its name.
 _BOUNDARY_NAMES = ("cluster", "while", "cond")
+MAX_DIMENSIONS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,21 @@ class Program:
 
 def _place(computation: int, instruction: int) -> str:
     return f"computations[{computation}].instructions[{instruction}]"
+
+
+def _check_size(computations: Sequence[HloComputationProto]) -> None:
+    """Refuse programs beyond the limits of graphs, and lists that no instruction has, before arrays are made."""
+    nodes = edges = 0
+    for c, computation in enumerate(computations):
+        nodes += len(computation.instructions)
+        for i, one in enumerate(computation.instructions):
+            edges += len(one.operand_ids) + len(one.called_computation_ids)
+            lists = one.shape.dimensions, one.window.dimensions, one.slice_dimensions, one.padding_config.dimensions
+            if (longest := max(map(len, lists))) > MAX_DIMENSIONS:
+                raise DataError(_place(c, i), f"at most {MAX_DIMENSIONS} dimensions", longest)
+    for key, found, limit in (("instructions", nodes, MAX_NODES), ("operand_ids", edges, MAX_EDGES)):
+        if found > limit:
+            raise DataError(key, f"at most {limit:,} in a module", f"{found:,}")
 
 
 def _operands(computations: Sequence[HloComputationProto]) -> Iterator[list[int]]:
@@ -154,11 +170,13 @@ def flatten(module: HloModuleProto) -> Program:
     as possible.
 
     Raises:
-        DataError: an id is repeated or unknown, a root is missing, or operands or calls have a cycle.
+        DataError: there are too many instructions or operands, an id is repeated or unknown, a root is missing, or
+            operands or calls have a cycle.
     """
     computations = module.computations
     if not computations:
         raise DataError("computations", "at least one computation", "none")
+    _check_size(computations)
     roots = _roots(computations)
     operands = list(_operands(computations))
     edges = _edges(operands, list(_calls(computations, roots)))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -14,10 +17,18 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from hlorank.data.collection import Kind
-from hlorank.data.graph import LAYOUT_DIMS, Graph, LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.data.graph import (
+    LAYOUT_DIMS,
+    MAX_NODES,
+    Graph,
+    LayoutConfigurations,
+    MeasuredGraph,
+    Measurements,
+    TileConfigurations,
+)
 from hlorank.files import DataError
 from hlorank.hlo import configurations
-from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
+from hlorank.hlo.hlo_pb2 import HloComputationProto, HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.node_features import node_features
 from hlorank.hlo.opcodes import OPCODES, opcode_ids
 from hlorank.hlo.program import Program, flatten
@@ -28,8 +39,25 @@ _EXPECTED = "a serialized HloModuleProto, HloProto, ModuleTuningData or TuningDa
 _TEXT = bytes({*range(32, 127), *b"\t\n\r\f"})
 # Wire format: https://protobuf.dev/programming-guides/encoding
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
+_GROUPS = (3, 4)
+_FIXED_LENGTHS = {_FIXED64: 8, _FIXED32: 4}
 _VARINT_BYTES = 10
 _M = TypeVar("_M", bound=Message)
+
+MAX_MODULES = 100_000
+MAX_RUNS = 2**20
+MAX_FIELDS = 2**20 + 2**16
+# An empty message takes two bytes of a file and up to 400 in memory, so they are counted before they are parsed:
+# computations with their instructions, and runs, by the numbers of the fields that lead to them.
+_PROGRAM = HloModuleProto.COMPUTATIONS_FIELD_NUMBER, HloComputationProto.INSTRUCTIONS_FIELD_NUMBER
+_LIMITS: Mapping[type[Message], Mapping[tuple[int, ...], int]] = {
+    HloModuleProto: {_PROGRAM: 2 * MAX_NODES},
+    HloProto: {(HloProto.HLO_MODULE_FIELD_NUMBER, *_PROGRAM): 2 * MAX_NODES},
+    ModuleTuningData: {
+        (ModuleTuningData.MODULE_FIELD_NUMBER, *_PROGRAM): 2 * MAX_NODES,
+        (ModuleTuningData.RUNS_FIELD_NUMBER,): MAX_RUNS,
+    },
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +96,27 @@ def graph_name(path: Path) -> str:
     return path.name.removesuffix(".pb").removesuffix(".hlo")
 
 
+def _count(file: BinaryIO, numbers: Sequence[int], place: tuple[int, int], steps: Iterator[int]) -> Iterator[None]:
+    """Yield for each message on the way that a sequence of field numbers leads, up to where the bytes are damaged."""
+    with suppress(DecodeError):
+        for inner in _fields(file, numbers[0], place, steps):
+            yield
+            if numbers[1:]:
+                yield from _count(file, numbers[1:], inner, steps)
+
+
 def _parse(message: type[_M], data: bytes) -> _M:
-    """Parse a message; bytes that are not a message give an empty one."""
+    """Parse a message; bytes that are not a message give an empty one.
+
+    Raises:
+        DataError: there are more computations, instructions or runs than `_LIMITS`, or more than MAX_FIELDS entries of
+            fields on the way to them.
+    """
+    for numbers, limit in _LIMITS[message].items():
+        found = _count(BytesIO(data), numbers, (0, len(data)), iter(range(MAX_FIELDS)))
+        if sum(1 for _ in islice(found, limit + 1)) > limit:
+            what = "runs" if limit == MAX_RUNS else "computations and instructions"
+            raise DataError("module", f"at most {limit:,} {what}", "more")
     try:
         return message.FromString(data)
     except DecodeError:
@@ -95,16 +142,52 @@ def _part(file: BinaryIO, place: tuple[int, int]) -> bytes:
     return file.read(place[1])
 
 
-def _varint(file: BinaryIO) -> int | None:
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    """Return the number at a place, and the place behind it."""
     value = 0
-    for place in range(_VARINT_BYTES):
-        byte = file.read(1)
-        if not byte:
-            return None
-        value |= (byte[0] & 0x7F) << 7 * place
-        if byte[0] < 0x80:
-            return value
-    return None
+    for shift, byte in enumerate(data[place : place + _VARINT_BYTES]):
+        value |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return value, place + shift + 1
+    raise DecodeError
+
+
+def _fields(file: BinaryIO, number: int, place: tuple[int, int], steps: Iterator[int]) -> Iterator[tuple[int, int]]:
+    """Yield the offset and the size of each entry of a field.
+
+    Args:
+        file: the file.
+        number: number of the field.
+        place: offset and size of the message.
+        steps: ends the search; each entry of any field takes one.
+
+    Raises:
+        DecodeError: the bytes are not a whole message, or have a group, which no encoder writes.
+        DataError: `steps` are used up.
+    """
+    start, size = place
+    stop, groups = start + size, False
+    for _ in steps:
+        if start >= stop:
+            break
+        file.seek(start)
+        head = file.read(2 * _VARINT_BYTES)
+        tag, after = _varint(head, 0)
+        kind, length = tag & 7, _FIXED_LENGTHS.get(tag & 7, 0)
+        if kind in (_VARINT, _DELIMITED):
+            value, after = _varint(head, after)
+            length = value if kind == _DELIMITED else 0
+        start += after
+        if kind > _FIXED32 or start + length > stop:
+            raise DecodeError
+        groups |= kind in _GROUPS
+        if kind == _DELIMITED and tag >> 3 == number:
+            yield start, length
+        start += length
+    else:
+        raise DataError("file", f"at most {MAX_FIELDS:,} entries of fields", "more")
+    if groups:
+        raise DecodeError
 
 
 def field_places(file: BinaryIO, number: int) -> list[tuple[int, int]]:
@@ -116,22 +199,17 @@ def field_places(file: BinaryIO, number: int) -> list[tuple[int, int]]:
 
     Returns:
         The offset and the size in bytes of each entry; none if the file is not a whole message.
+
+    Raises:
+        DataError: there are more than MAX_MODULES entries, or MAX_FIELDS of all fields.
     """
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    places: list[tuple[int, int]] = []
-    while file.tell() < size:
-        tag = _varint(file)
-        length = {_FIXED64: 8, _FIXED32: 4}.get(-1 if tag is None else tag & 7)
-        if tag is not None and tag & 7 in (_VARINT, _DELIMITED):
-            length = _varint(file)
-            if tag & 7 == _VARINT and length is not None:
-                length = 0  # a varint has no payload after its value
-        if tag is None or length is None or file.tell() + length > size:
-            return []
-        if (tag >> 3, tag & 7) == (number, _DELIMITED):
-            places.append((file.tell(), length))
-        file.seek(length, os.SEEK_CUR)
+    try:
+        found = _fields(file, number, (0, file.seek(0, os.SEEK_END)), iter(range(MAX_FIELDS)))
+        places = list(islice(found, MAX_MODULES + 1))
+    except DecodeError:
+        return []
+    if len(places) > MAX_MODULES:
+        raise DataError("modules", f"at most {MAX_MODULES:,}", "more")
     return places
 
 
@@ -145,6 +223,36 @@ def _tuning_records(path: Path, file: BinaryIO, places: Sequence[tuple[int, int]
         yield Record(name, path, f"modules[{index}].", tuning.module, tuning)
 
 
+def _single_record(data: bytes, path: Path) -> Record:
+    """Parse a file that is one record.
+
+    Raises:
+        DataError: `data` is empty, text, truncated, another message, or too large.
+    """
+    name = graph_name(path)
+    refusal = DataError("file", _EXPECTED, "a truncated file or another message")
+    for kind in (HloModuleProto, ModuleTuningData, HloProto):
+        try:
+            message: Message = _parse(kind, data)
+        except DataError as error:
+            if kind is not HloModuleProto:  # as which the many runs of a record are computations
+                raise
+            refusal = error
+            continue
+        match message:
+            case HloModuleProto() if _is_module(message):
+                return Record(name, path, "", message, None)
+            case ModuleTuningData() if _is_tuning(message):
+                return Record(name, path, "", message.module, message)
+            case HloProto() if _is_module(message.hlo_module):
+                return Record(name, path, "", message.hlo_module, None)
+    if not data:
+        raise DataError("file", _EXPECTED, "an empty file")
+    if not data.translate(None, _TEXT):
+        raise DataError("file", f"{_EXPECTED} (binary; XLA: --xla_dump_hlo_as_proto)", "text")
+    raise refusal
+
+
 def parse_records(file: BinaryIO, path: Path) -> Iterator[Record]:
     """Parse the modules of an open file, one at a time, as `read_records` does.
 
@@ -153,28 +261,18 @@ def parse_records(file: BinaryIO, path: Path) -> Iterator[Record]:
         path: file name for graphs and errors.
 
     Raises:
-        DataError: `file` is empty, text, truncated, or another message.
+        DataError: `file` is empty, text, truncated, another message, or has too many modules, instructions or runs.
     """
-    name = graph_name(path)
-    # A TuningData first: it may have many modules, and parsing it as another message would load all of them.
-    places = field_places(file, TuningData.MODULES_FIELD_NUMBER)
-    if any(_is_module(_parse(ModuleTuningData, _part(file, place)).module) for place in places):
-        yield from _tuning_records(path, file, places)
-        return
-    file.seek(0)
-    data = file.read()
-    if _is_module(module := _parse(HloModuleProto, data)):
-        yield Record(name, path, "", module, None)
-    elif _is_tuning(tuning := _parse(ModuleTuningData, data)):
-        yield Record(name, path, "", tuning.module, tuning)
-    elif _is_module(module := _parse(HloProto, data).hlo_module):
-        yield Record(name, path, "", module, None)
-    elif not data:
-        raise DataError("file", _EXPECTED, "an empty file", file=path)
-    elif not data.translate(None, _TEXT):
-        raise DataError("file", f"{_EXPECTED} (binary; XLA: --xla_dump_hlo_as_proto)", "text", file=path)
-    else:
-        raise DataError("file", _EXPECTED, "a truncated file or another message", file=path)
+    try:
+        # A TuningData first: it may have many modules, and parsing it as another message would load all of them.
+        places = field_places(file, TuningData.MODULES_FIELD_NUMBER)
+        if any(_is_module(_parse(ModuleTuningData, _part(file, place)).module) for place in places):
+            yield from _tuning_records(path, file, places)
+        else:
+            file.seek(0)
+            yield _single_record(file.read(), path)
+    except DataError as error:
+        raise error.in_file(path) from None
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -185,7 +283,8 @@ def read_records(path: Path) -> Iterator[Record]:
     file, a graph of a TuningData after its file and fingerprint, as in the dataset.
 
     Raises:
-        DataError: the file is missing, empty, text, truncated, or another message.
+        DataError: the file is missing, empty, text, truncated, another message, or has more than MAX_MODULES modules,
+            or a module more instructions or runs than the limits.
     """
     try:
         file = path.open("rb")
