@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hlorank.config import ConfigError
+from hlorank.files import one_line
 
 if TYPE_CHECKING:
     from hlorank.evaluation.report.runs import Score
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     missing = [run for run in runs if not run.per_graph]
     for run in missing:
         name = f"{run.collection} {run.method}, seed {run.seed or 'unknown'}, {run.place}"
-        _log.warning("not evaluated: %s%s", name, f": {run.unscored}" if run.unscored else "")
+        _log.warning("not evaluated: %s", one_line(f"{name}: {run.unscored}" if run.unscored else name))
     if missing and not arguments.evaluate:
         _log.warning("%d of %d runs were not evaluated; --evaluate scores them on valid", len(missing), len(runs))
     sys.stdout.write(f"{arguments.output}\n")

@@ -12,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from hlorank import files
 from hlorank.evaluation.report.groups import Cost, Group, Score
 
 Spec = dict[str, Any]
@@ -46,17 +47,13 @@ _CONFIG = {
 }
 _MARK = re.compile(r'<path aria-label="([^"]*)" role="graphics-symbol" aria-roledescription="[^"]*"([^>]*)/>')
 _GEOMETRY = re.compile(r' (?:d|transform)="[^"]*"')
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNUSUAL = re.compile(r"[^\t\n -~]+")  # any but the printable characters of ASCII
 _DECIMALS = re.compile(r"(?<=\.\d)\d+")
 
 
 def escape(text: str) -> str:
-    r"""Replace unprintable characters of a text by their codes, such as \u001b.
-
-    Unprintable are control characters except tab and newline, marks that reverse the direction of text, and lone
-    surrogates, which UTF-8 cannot hold.
-    """
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Replace unprintable characters of a text, except tabs and newlines, by their codes."""
+    return _UNUSUAL.sub(lambda found: files.escape(found[0]), text)
 
 
 def _escaped(value: Any) -> Any:
