@@ -13,8 +13,6 @@ import pytest
 
 from hlorank.config import Config
 from hlorank.files import DataError, read_json
-from hlorank.models.baselines.baseline import BASELINES
-from hlorank.training.baselines.train_baseline import train_baseline
 from hlorank.training.trainer import train
 from hlorank_collect.autotune import tune_program
 from hlorank_collect.autotune.autotune_tasks import RemeasureTask, TuneTask
@@ -45,17 +43,23 @@ def test_without_a_model_candidates_are_measured_in_the_order_drawn(task: TuneTa
     assert shares[-1] <= 1
 
 
-@pytest.mark.parametrize(
-    ("method", "search"),
-    [("gst", "random"), ("gst", "default"), ("gradient_boosting", "default")],
-)
+@pytest.mark.parametrize(("method", "search"), [("gst", "random"), ("linear_ranking", "default")])
 def test_a_model_ranks_the_candidates(
-    method: str, search: str, task: TuneTask, settings: Callable[..., Config], tmp_path: Path
+    method: str,
+    search: str,
+    task: TuneTask,
+    settings: Callable[..., Config],
+    linear_model: Callable[..., Path],
+    tmp_path: Path,
 ) -> None:
-    (train_baseline if method in BASELINES else train)(settings(method=method), tmp_path / "model")
+    model = tmp_path / "model"
+    if method == "gst":
+        train(settings(method=method), model)
+    else:
+        model = linear_model()
     task = dataclasses.replace(
         task,
-        model=str(tmp_path / "model"),
+        model=str(model),
         reference="models:/layout.cpu.random/3",
         collection=f"layout:cpu:{search}",
         batch=4,
@@ -126,10 +130,9 @@ def test_a_missing_model_is_named(task: TuneTask, tmp_path: Path) -> None:
         tune_program.tune(dataclasses.replace(task, model=str(tmp_path / "nothing")), silent)
 
 
-def test_a_model_of_tiles_is_refused(task: TuneTask, settings: Callable[..., Config], tmp_path: Path) -> None:
-    train_baseline(settings(method="gradient_boosting", collection="tile/synthetic"), tmp_path / "model")
+def test_a_model_of_tiles_is_refused(task: TuneTask, linear_model: Callable[..., Path]) -> None:
     with pytest.raises(DataError, match="tile:synthetic"):
-        tune_program.tune(dataclasses.replace(task, model=str(tmp_path / "model")), silent)
+        tune_program.tune(dataclasses.replace(task, model=str(linear_model("tile:synthetic"))), silent)
 
 
 def test_the_pool_does_not_hold_the_default(task: TuneTask) -> None:

@@ -85,7 +85,7 @@ def test_products_of_a_program_are_measured(task: TileTask) -> None:
     (npz,) = (Path(task.output) / "tile" / "gpu").glob("*.npz")
     assert [*summary["kernels"]] == [npz.stem]
     assert {step.configuration for step in steps[1:]} == {npz.stem}
-    assert len(steps) == 1 + 1 + 6 + 3  # trace, the kernel, compilations, rounds
+    assert 1 + 1 + 6 + 2 <= len(steps) <= 1 + 1 + 6 + 3  # trace, the kernel, compilations, rounds
 
     graph = read_graph(npz, "tile")
     about = read_json(npz.with_suffix(".json"))
