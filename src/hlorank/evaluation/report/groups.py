@@ -52,11 +52,6 @@ class Group:
         return bool(self.runs[0].spec.get("partition"))
 
     @property
-    def evaluated(self) -> int:
-        """The number of evaluated runs."""
-        return sum(bool(run.per_graph) for run in self.runs)
-
-    @property
     def validation(self) -> float | None:
         """Mean Kendall tau of the kept epochs on valid, as the trainings measured it; None if it is not recorded."""
         return _mean([run.tracked.best_tau for run in self.runs if run.tracked is not None])
