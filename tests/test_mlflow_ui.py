@@ -19,7 +19,7 @@ from tests.servers import command, running
 
 Settings = Callable[..., Config]
 METHODS = ("full", "gst", "gradient_boosting")
-TAU, BEST, TEST = "valid/kendall_tau", "valid/best_kendall_tau", "evaluate/test/kendall_tau"
+TAU, BEST, TEST = "curves/valid_kendall_tau", "valid/best_kendall_tau", "evaluate/test/kendall_tau"
 
 BARS = """[...document.querySelectorAll('.js-plotly-plot')].flatMap((chart) =>
   chart.data.map(({x}) => [...x].sort((one, other) => one - other)))"""
@@ -58,7 +58,7 @@ def shows(browser: Browser, *texts: object) -> None:
 
 @pytest.mark.slow
 def test_three_methods_are_compared(browser: Browser, runs: dict[str, Any], settings: Settings, tmp_path: Path) -> None:
-    names = [f"{method} seed 0 layout:synthetic:random" for method in METHODS]
+    names = [f"{method} layout:synthetic:random" for method in METHODS]
     assert sorted(runs) == sorted(names)
     ids, experiment = [runs[name].info.run_id for name in names], runs[names[0]].info.experiment_id
     store = ("--backend-store-uri", settings().tracking.uri, "--workers", 1)

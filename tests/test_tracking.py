@@ -152,7 +152,10 @@ def test_only_a_local_store_gets_an_artifact_location(
     monkeypatch.setattr(
         mlflow, "create_experiment", lambda name, artifact_location: created.update({name: artifact_location})
     )
-    monkeypatch.setattr(mlflow, "set_experiment", lambda name: type("Experiment", (), {"experiment_id": "7"}))
+    monkeypatch.setattr(
+        mlflow, "set_experiment", lambda name: type("Experiment", (), {"experiment_id": "7", "tags": {}})
+    )
+    monkeypatch.setattr(mlflow, "set_experiment_tags", lambda tags: None)
     assert open_experiment(tracking) == "7"
     assert created == {"hlorank": Path(tracking.artifacts).as_uri()}
     assert open_experiment(tracking.model_copy(update={"uri": "http://127.0.0.1:5000"})) == "7"

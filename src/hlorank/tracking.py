@@ -30,8 +30,20 @@ EXPERIMENT = "experiment"
 """Tag of a training's run: the name of its experiment in conf/experiment, if it has one."""
 BEST_TAU, TRAIN_SECONDS = "valid/best_kendall_tau", "train/seconds"
 """Metrics of a finished training: Kendall tau of the epoch whose weights were kept, and seconds of all epochs."""
-TRAIN_LOSS, VALID_TAU = "train/loss", "valid/kendall_tau"
-"""Metrics of each epoch of a training."""
+TRAIN_LOSS, VALID_TAU = "curves/train_loss", "curves/valid_kendall_tau"
+"""Metrics of each epoch of a training; MLflow's UI orders charts by prefix, so learning curves come first."""
+NOTE = "mlflow.note.content"
+"""Tag of a run or an experiment that MLflow shows as its description, in Markdown."""
+NOTE_LENGTH = 5000
+"""Characters that every store has room for in a tag."""
+
+_ABOUT = """\
+Trainings of hlorank: learned rankers of compiler configurations.
+
+One run is one training; a sweep is the parent of its runs. Compare runs of one collection by `valid/best_kendall_tau`,
+the Kendall tau on valid of the epoch whose weights were kept (1 is the measured order, 0 is chance). Look at
+`evaluate/test` once, at the end.
+"""
 
 
 class Pruned(Exception):  # noqa: N818 - nothing went wrong
@@ -131,7 +143,11 @@ def open_experiment(config: TrackingConfig) -> str:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process has created it meanwhile
                 raise
-    experiment_id: str = mlflow.set_experiment(config.experiment).experiment_id
+    experiment = mlflow.set_experiment(config.experiment)
+    described = {"mlflow.experimentKind": "custom_model_development", NOTE: _ABOUT}
+    if missing := {key: text for key, text in described.items() if key not in experiment.tags}:
+        mlflow.set_experiment_tags(missing)
+    experiment_id: str = experiment.experiment_id
     return experiment_id
 
 

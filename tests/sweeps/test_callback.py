@@ -24,10 +24,10 @@ import hlorank
 from hlorank.config import Config
 from hlorank.files import fingerprint
 from hlorank.stages.hydra_main import stage
-from hlorank.sweeps import callback
+from hlorank.sweeps import callback, sweep
 from hlorank.sweeps.jobs import Job, current_job, finished_training
 from hlorank.sweeps.trial import current_trial, open_study
-from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, flatten, open_run
+from hlorank.tracking import BEST_TAU, FINGERPRINT, NOTE, NOTE_LENGTH, PARENT_VARIABLE, TRAIN_SECONDS, flatten, open_run
 from hlorank.training.gst.methods import METHODS
 
 NARROW = [
@@ -120,6 +120,7 @@ def test_a_sweep_is_the_parent_of_its_jobs_and_has_their_table(
     assert artifact(client, parent.info.run_id, "seeds.csv").splitlines()[1].startswith("full,2,0.67")
     assert "| gst | 2 | 0.6717 | 0.0071 |" in artifact(client, parent.info.run_id, "summary.md")
     assert "over seeds" in capsys.readouterr().out
+    assert artifact(client, parent.info.run_id, "summary.md") in parent.data.tags[NOTE]
     assert PARENT_VARIABLE not in os.environ
 
 
@@ -325,3 +326,12 @@ def test_the_grid_is_over_all_methods() -> None:
     grid = OmegaConf.load(CONF / "hparams_search" / "methods.yaml").hydra.sweeper.params
     assert grid.method == ",".join(METHODS)
     assert len(grid.seed.split(",")) == 3
+
+
+def test_the_description_of_a_long_sweep_has_its_best_lines() -> None:
+    summary = "".join(f"| job {number} |\n" for number in range(2000))
+    note = sweep._note(summary)
+    assert len(note) <= NOTE_LENGTH
+    lines = [line for line in note.splitlines() if line.startswith("|")]
+    assert lines == summary.splitlines()[: len(lines)]
+    assert "sweep/summary.md" in note

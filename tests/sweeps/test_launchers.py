@@ -161,12 +161,12 @@ def test_a_killed_sweep_is_resumed(search: bool, start: Start, client: MlflowCli
         runs = children(client, found[0]) if found else []
         if len(runs) == 2 and {run.info.status for run in runs} == {"FINISHED", "RUNNING"}:
             (running,) = [run for run in runs if run.info.status == "RUNNING"]
-            if len(client.get_metric_history(running.info.run_id, "train/loss")) >= 3:
+            if len(client.get_metric_history(running.info.run_id, "curves/train_loss")) >= 3:
                 break
     process.send_signal(signal.SIGKILL)
     process.communicate()
     (killed,) = parents(client)
-    steps = len(client.get_metric_history(running.info.run_id, "train/loss"))
+    steps = len(client.get_metric_history(running.info.run_id, "curves/train_loss"))
     assert steps < 40
 
     process = start(*arguments)
@@ -189,7 +189,7 @@ def test_a_killed_process_takes_no_other_job_with_it(name: str, start: Start, cl
     """The training is launched again, and resumes from its checkpoint."""
     process = start("seed=0,1,2", *launcher(name), "trainer.max_epochs=20", "trainer.steps_per_epoch=8")
     deadline = time.monotonic() + 300
-    while not (running := [run for run in begun(client) if "train/loss" in run.data.metrics]):
+    while not (running := [run for run in begun(client) if "curves/train_loss" in run.data.metrics]):
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)

@@ -60,15 +60,16 @@ def test_metrics_of_a_member_are_logged_under_its_name(settings: Settings, tmp_p
     run = client.get_run(json.loads((tmp_path / "model/run.json").read_text())["run_id"])
     assert run.info.status == "FINISHED"
     metrics = run.data.metrics
-    names = {"train/loss", "train/configs_per_second", "valid/kendall_tau"}
+    names = {"curves/train_loss", "train/step_seconds", "curves/valid_kendall_tau"}
     assert {f"member_{number}/{name}" for number in (0, 1) for name in names} <= metrics.keys()
-    assert "train/loss" not in metrics
-    assert metrics["valid/kendall_tau"] == best
+    assert "curves/train_loss" not in metrics
+    assert "curves/valid_kendall_tau" not in metrics
+    assert metrics["valid/best_kendall_tau"] == best
     members, _ = load_model(tmp_path / "model", CPU)
     assert metrics["train/parameters"] == 2 * sum(parameter.numel() for parameter in members[0].parameters())
     rows = pd.read_csv(tmp_path / "model/history.csv")
     for number in (0, 1):
-        logged = client.get_metric_history(run.info.run_id, f"member_{number}/train/loss")
+        logged = client.get_metric_history(run.info.run_id, f"member_{number}/curves/train_loss")
         assert [metric.value for metric in logged] == pytest.approx(rows[rows["member"] == number]["train_loss"])
 
 

@@ -93,7 +93,7 @@ def test_an_interrupted_training_continues(
     assert {key: resumed.data.params[key] for key in ("seed", "model.block")} == {
         key: first.params[key] for key in ("seed", "model.block")
     }
-    for key in ("train/loss", "valid/kendall_tau"):
+    for key in ("curves/train_loss", "curves/valid_kendall_tau"):
         assert resumed.data.metrics[key] == first.metrics[key]
 
 

@@ -45,7 +45,7 @@ def validate_with(monkeypatch: pytest.MonkeyPatch, taus: list[float]) -> dict[in
 
     def validation_step(self: RankingModule, *_: Any) -> None:
         seen[self.current_epoch] = {name: value.clone() for name, value in self.model.state_dict().items()}
-        self.log("valid/kendall_tau", torch.tensor(taus[self.current_epoch]), on_epoch=True, batch_size=1)
+        self.log("curves/valid_kendall_tau", torch.tensor(taus[self.current_epoch]), on_epoch=True, batch_size=1)
 
     monkeypatch.setattr(RankingModule, "validation_step", validation_step)
     return seen

@@ -25,6 +25,8 @@ from hlorank.tracking import EXPERIMENT, FEATURES, open_run
 
 MODEL = "model"
 """Tag of an evaluated run: the digest of its model."""
+LOGGED = ("kendall_tau", "slowdown_1", "slowdown_5", "slowdown_10")
+"""Metrics of an evaluation in MLflow; the others follow from these or are facts of the data: metrics.json has all."""
 TABLE = "per_graph.json"
 """Artifact of an evaluated run: the table of graphs that MLflow's UI compares between runs."""
 
@@ -107,8 +109,8 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
     locks = Path(config.paths.state) / LOCKS
     with open_run(config.tracking, f"{spec.method} evaluation {collection}", tags, run_id, locks=locks):
         mlflow.set_tags({FEATURES: fingerprint, MODEL: read_json(model_folder / SPEC)["spec_sha256"]})
-        # With a prefix, as valid/kendall_tau is the curve of the training.
-        mlflow.log_metrics({f"evaluate/{name}": value for name, value in metrics.items()})
+        own = {name: value for name, value in metrics.items() if name.rpartition("/")[2] in LOGGED}
+        mlflow.log_metrics({f"evaluate/{name}": value for name, value in own.items()})
         mlflow.log_artifacts(str(output), "report")
         _log_table(output / PER_GRAPH)
     taus = {split: metrics[key] for split in config.evaluate.splits if (key := f"{split}/kendall_tau") in metrics}

@@ -61,8 +61,19 @@ def current_job() -> Job | None:
     parent = os.environ.get(PARENT_VARIABLE)
     if parent is None:
         return None
-    overrides = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    return Job.of(parent, overrides)
+    return Job.of(parent, task_overrides())
+
+
+def task_overrides() -> list[str]:
+    """Return the overrides of the command or job that this process runs, without credentials; none outside of Hydra."""
+    if not HydraConfig.initialized():
+        return []
+    return [redact_credentials(override) for override in HydraConfig.get().overrides.task]
+
+
+def chosen_experiment() -> str | None:
+    """Return the name of the file of conf/experiment that Hydra composed; None without one, and outside of Hydra."""
+    return HydraConfig.get().runtime.choices.get("experiment") if HydraConfig.initialized() else None
 
 
 def finished_training(

@@ -15,7 +15,7 @@ from hlorank.config.sweep import SWEEP_NAME
 from hlorank.files import fingerprint, redact_credentials
 from hlorank.sweeps.jobs import NAME, SWEEP, Row, forget_failures, rows
 from hlorank.sweeps.table import job_table, markdown, print_rows, seed_table, varied_keys
-from hlorank.tracking import open_experiment, tracking_uri
+from hlorank.tracking import NOTE, NOTE_LENGTH, open_experiment, tracking_uri
 
 _NAME_LENGTH = 250  # every store of MLflow has room for
 
@@ -83,15 +83,26 @@ class Sweep:
     def _log_tables(self, found: Sequence[Row]) -> None:
         table = job_table(found)
         seeds = seed_table(table)
+        summary = f"{markdown(seeds)}\n{markdown(table)}"
+        self._client.set_tag(self.run_id, NOTE, _note(summary))
         for name, text in (
             ("jobs.csv", table.to_csv(index=False)),
             ("seeds.csv", seeds.to_csv(index=False)),
-            ("summary.md", f"{markdown(table)}\n{markdown(seeds)}"),
+            ("summary.md", summary),
         ):
             self._client.log_text(self.run_id, text, f"sweep/{name}")
         print_rows(table, f"sweep {self.run_id}")
         if (seeds["seeds"] > 1).any():
             print_rows(seeds, "over seeds")
+
+
+def _note(summary: str) -> str:
+    """Return the description of a sweep's run: as many lines of its summary as it has room for."""
+    lead = "Best on valid first: means over seeds, then the jobs.\n\n"
+    if len(lead + summary) <= NOTE_LENGTH:
+        return lead + summary
+    end = "\nThe other jobs are in the artifact `sweep/summary.md`.\n"
+    return lead + summary[: NOTE_LENGTH - len(lead + end)].rpartition("\n")[0] + "\n" + end
 
 
 def find_sweep(client: Any, experiments: Sequence[str], name: str) -> Any:

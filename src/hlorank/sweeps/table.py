@@ -60,10 +60,15 @@ def seed_table(table: pd.DataFrame) -> pd.DataFrame:
     return means[[*keys, "seeds", "mean", "standard_deviation"]].sort_values("mean", ascending=False, ignore_index=True)
 
 
+def short_value(value: str) -> str:
+    """Return the value of an override as tables show it: a long fraction with four digits."""
+    return f"{float(value):.4g}" if _LONG_FRACTION.fullmatch(value) else value
+
+
 def _text(value: Any, column: str) -> str:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.{_DIGITS[column]}f}"
-    return f"{float(value):.4g}" if _LONG_FRACTION.fullmatch(str(value)) else str(value)
+    return short_value(str(value))
 
 
 def cells(table: pd.DataFrame) -> list[list[str]]:

@@ -20,7 +20,6 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 from hlorank.files import DataError, write_atomic
 from hlorank.sweeps.trial import SearchTrial
 from hlorank.tracking import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
-from hlorank.training.step_data import Step
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +47,6 @@ class EpochHistory(Callback):
         self._start = 0.0
         self._seconds = 0.0
         self._steps = 0
-        self._configurations = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rows so far, and their time."""
@@ -60,13 +58,12 @@ class EpochHistory(Callback):
 
     def on_train_epoch_start(self, *_: Any) -> None:
         """Start the epoch's clock."""
-        self._start, self._steps, self._configurations = time.perf_counter(), 0, 0
+        self._start, self._steps = time.perf_counter(), 0
 
-    def on_train_batch_end(self, _trainer: Any, _module: Any, _outputs: Any, batch: Step, *_: Any) -> None:
+    def on_train_batch_end(self, *_: Any) -> None:
         """Count the step, and update the time of the steps, which excludes validation."""
         self._seconds = time.perf_counter() - self._start
         self._steps += 1
-        self._configurations += len(batch.rows)
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Add the epoch's row, and log its cost."""
@@ -76,7 +73,6 @@ class EpochHistory(Callback):
             {
                 TRAIN_SECONDS: self.seconds,
                 "train/step_seconds": step_seconds,
-                "train/configs_per_second": self._configurations / self._seconds,
                 "train/peak_memory_bytes": float(peak_memory_bytes()),
             }
         )

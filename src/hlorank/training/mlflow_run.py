@@ -17,6 +17,7 @@ import pandas as pd
 from lightning.pytorch.loggers import MLFlowLogger
 
 from hlorank.config import TrackingConfig
+from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import (
     HISTORY,
     RUN,
@@ -29,7 +30,7 @@ from hlorank.files import (
     write_text,
 )
 from hlorank.models.serialization import Spec
-from hlorank.sweeps.jobs import adopt, current_job, finished_training
+from hlorank.sweeps.jobs import adopt, chosen_experiment, current_job, finished_training, task_overrides
 from hlorank.tracking import (
     BEST_TAU,
     CHECKOUT,
@@ -37,12 +38,15 @@ from hlorank.tracking import (
     EXPERIMENT,
     FEATURES,
     FINGERPRINT,
+    NOTE,
+    NOTE_LENGTH,
     TRAIN_SECONDS,
     checkout,
     flatten,
     open_run,
     tracking_uri,
 )
+from hlorank.training.run_description import log_data, run_name, run_note
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +84,6 @@ def take_finished(config: TrackingConfig, identity: str, output: Path, locks: Pa
     return tau
 
 
-def chosen_experiment() -> str | None:
-    """Return the name of the file of conf/experiment that Hydra composed; None without one, and outside of Hydra."""
-    from hydra.core.hydra_config import HydraConfig
-
-    return HydraConfig.get().runtime.choices.get("experiment") if HydraConfig.initialized() else None
-
-
 def _code() -> str:
     return code_digest("hlorank")
 
@@ -121,8 +118,7 @@ def training_run(
     spec: Spec,
     parameters: Mapping[str, Any],
     identity: str,
-    features: str,
-    trained: bool,
+    store: FeatureStore,
     locks: Path,
     resume: Path | None = None,
 ) -> Iterator[str]:
@@ -131,10 +127,9 @@ def training_run(
     Args:
         config: the tracking store and its experiment.
         spec: describes the model.
-        parameters: the whole configuration, as plain values.
+        parameters: the settings that the training reads and those that its data were made with, by section.
         identity: the fingerprint of the training; runs that have the same are repetitions of it.
-        features: the fingerprint of the features that it is trained and validated on.
-        trained: False if the collection has no graph to train on.
+        store: the graphs that it is trained and validated on.
         locks: folder of locks.
         resume: file that names the run until the training has finished, so that a resumed training continues it.
 
@@ -143,26 +138,27 @@ def training_run(
     """
     import mlflow
 
-    job = current_job()
+    job, overrides = current_job(), task_overrides()
     tags = {
         "collection": spec.collection,
         "method": spec.method,
         "data": spec.data,
-        "trained": str(trained),
+        "trained": str(bool(store.trainable("train"))),
         FINGERPRINT: identity,
         CODE: _code(),
-        FEATURES: features,
+        FEATURES: store.fingerprint,
+        NOTE: run_note(spec, store, overrides)[:NOTE_LENGTH],
         **({EXPERIMENT: name} if (name := chosen_experiment()) else {}),
         **({} if job is None else job.tags),
     }
-    # MLflow's tables and legends truncate names, so the part in which runs differ comes first.
-    name = f"{spec.method} seed {parameters['seed']} {spec.collection}"
+    name = run_name(spec, parameters["seed"], overrides)
     earlier = read_json(resume)["run_id"] if resume is not None and resume.exists() else None
     with open_run(config, name, tags, earlier, locks=locks) as (run_id, resumed):
         if resumed:
             adopt(config, run_id)
         else:
             mlflow.log_params(flatten(parameters))
+            log_data(spec, store)
         if resume is not None:
             write_json(resume, {"run_id": run_id})
         yield run_id
@@ -178,6 +174,10 @@ class MemberLogger(MLFlowLogger):
     """
 
     LOGGER_JOIN_CHAR = "/"
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log metrics without Lightning's `epoch`, which repeats the step."""
+        super().log_metrics({name: value for name, value in metrics.items() if name != "epoch"}, step)
 
     def __init__(self, config: TrackingConfig, run_id: str, member: str) -> None:
         super().__init__(config.experiment, tracking_uri=tracking_uri(config), run_id=run_id, prefix=member)

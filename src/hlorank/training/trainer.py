@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import lightning
 import numpy as np
@@ -24,7 +24,7 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import ModelSpec, input_sizes, save_model
 from hlorank.sweeps.trial import current_trial
-from hlorank.tracking import VALID_TAU, Pruned, flatten
+from hlorank.tracking import Pruned, flatten
 from hlorank.training.callbacks import (
     AtomicCheckpointIO,
     CheckpointIdentity,
@@ -40,6 +40,7 @@ from hlorank.training.gst.segment_aggregator import make_aggregator
 from hlorank.training.losses import make_loss
 from hlorank.training.mlflow_run import MemberLogger, keep_record, take_finished, training_run
 from hlorank.training.ranking_module import RankingModule
+from hlorank.training.run_description import data_settings
 from hlorank.training.step_data import StepData
 
 log = logging.getLogger(__name__)
@@ -91,8 +92,8 @@ def train(config: Config, output: Path) -> float | None:
     with one_process(locks / key, "this training") as waited:
         if (tau := take_finished(config.tracking, key, output, locks, waited=waited)) is not None:
             return tau
-        parameters, features = config.model_dump(mode="json"), graphs.store.fingerprint
-        opened = training_run(config.tracking, spec, parameters, key, features, bool(names), locks, state / RUN)
+        parameters = _parameters(config, method, graphs)
+        opened = training_run(config.tracking, spec, parameters, key, graphs.store, locks, state / RUN)
         with _removed_if_pruned(state), opened as run_id:
             mlflow.log_metric("train/parameters", sum(p.numel() for model in models for p in model.parameters()))
 
@@ -113,14 +114,23 @@ def train(config: Config, output: Path) -> float | None:
             # Save the models, and the record of the training.
             taus = [result.best for result in results if result.best is not None]
             best = float(np.mean(taus)) if taus else None
-            if len(members) > 1 and best is not None:
-                mlflow.log_metric(VALID_TAU, best)
             save_model(output, models, spec.model_copy(update={"steps": sum(result.steps for result in results)}))
             history = [{"member": number, **row} for number, result in enumerate(results) for row in result.history]
             seconds = sum(result.seconds for result in results)
             keep_record(config.tracking, run_id, history, output, best, seconds)
         shutil.rmtree(state)
         return best
+
+
+def _parameters(config: Config, method: Method, graphs: GraphLoader) -> dict[str, Any]:
+    """Return the settings that the training reads, and those that its graphs were made with, by section."""
+    whole_graph = graphs.options is None
+    return {
+        **config.model_dump(mode="json", include=_IDENTITY - {"segments"}),
+        "segments": config.segments.model_dump(mode="json", include=method.segment_settings(whole_graph)),
+        "evaluate": config.evaluate.model_dump(mode="json", include={"memory_bytes"}),
+        **data_settings(graphs, config.featurize, config.partition),
+    }
 
 
 def _open_collection(config: Config, method: Method) -> tuple[GraphLoader, ModelSpec]:

@@ -70,4 +70,3 @@ def test_candidates_are_the_first_trees(small: Settings, store_of: StoreOf) -> N
     assert isinstance(last.predictor, Trees)
     error = last.predictor.staged(sample.x)[:, -1] - sample.y
     assert last.train_loss == pytest.approx(np.average(error**2, weights=sample.weight))
-    assert fit.rows == len(sample.x)

@@ -23,7 +23,7 @@ from hlorank.files import DataError, one_process
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import BASELINES, load_baseline
 from hlorank.models.graph_loader import GraphLoader
-from hlorank.tracking import FINGERPRINT, PARENT_VARIABLE
+from hlorank.tracking import FINGERPRINT, PARENT_VARIABLE, TRAIN_LOSS, VALID_TAU
 from hlorank.training.baselines.train_baseline import RECIPES, train_baseline
 
 Settings = Callable[..., Config]
@@ -94,12 +94,16 @@ def test_the_mlflow_run(method: str, small: Settings, tmp_path: Path, history: H
     config = small(method=method)
     train_baseline(config, tmp_path / "model")
     (run,) = runs(config)
-    assert (run.info.status, run.info.run_name) == ("FINISHED", f"{method} seed 0 layout:synthetic:random")
+    assert (run.info.status, run.info.run_name) == ("FINISHED", f"{method} layout:synthetic:random")
     told = {"collection": "layout:synthetic:random", "method": method, "trained": "True"}
     assert told.items() <= run.data.tags.items()
-    assert run.data.params["baseline.iterations"] == "12"
+    sections = {key.partition(".")[0] for key in run.data.params}
+    assert sections == {"collection", "method", "seed", "featurize", "trainer"} | (
+        set() if method in RULES else {"baseline"}
+    )
+    assert run.data.params.get("baseline.iterations") == ("12" if method == "gradient_boosting" else None)
     client, rows = MlflowClient(config.tracking.uri), history(tmp_path / "model")
-    for key, column in (("train/loss", "train_loss"), ("valid/kendall_tau", "valid_kendall_tau")):
+    for key, column in ((TRAIN_LOSS, "train_loss"), (VALID_TAU, "valid_kendall_tau")):
         logged = sorted(client.get_metric_history(run.info.run_id, key), key=lambda metric: metric.step)
         known = {int(row["epoch"]): float(row[column]) for row in rows if row[column]}
         assert {metric.step: metric.value for metric in logged} == known

@@ -40,13 +40,11 @@ class Fit:
         candidates: at least one.
         scores: function of a graph and distinct configurations to (configurations, candidates) float64, larger =
             slower.
-        rows: number of configurations that a step reads.
         step_seconds: time of one step; None for a rule, which takes none.
     """
 
     candidates: Sequence[Candidate]
     scores: Callable[[PooledGraph, NDArray[np.int64]], NDArray[np.float64]]
-    rows: int
     step_seconds: float | None
 
 
@@ -65,4 +63,4 @@ def _rule(predictor: Predictor) -> Fit:
     def scores(graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         return predictor.score(graph, rows)[:, None]
 
-    return Fit([Candidate(predictor, epoch=1, steps=1, train_loss=None)], scores, rows=0, step_seconds=None)
+    return Fit([Candidate(predictor, epoch=1, steps=1, train_loss=None)], scores, step_seconds=None)

@@ -59,7 +59,7 @@ def fit_linear(store: FeatureStore, names: Sequence[str], settings: BaselineConf
     def scores(graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.stack([candidate.predictor.score(graph, rows) for candidate in candidates], axis=1)
 
-    return Fit(candidates, scores, 2 * len(sign), seconds)
+    return Fit(candidates, scores, seconds)
 
 
 def draw_differences(store: FeatureStore, names: Sequence[str], pairs: int, seed: int) -> NDArray[np.float64]:

@@ -74,7 +74,7 @@ def fit_trees(store: FeatureStore, names: Sequence[str], settings: BaselineConfi
 
     losses = _losses(trees, counts, sample).tolist()
     candidates = [Candidate(trees.first(n), n, n, loss) for n, loss in zip(counts.tolist(), losses, strict=True)]
-    return Fit(candidates, scores, len(sample.x), seconds)
+    return Fit(candidates, scores, seconds)
 
 
 def draw_sample(store: FeatureStore, names: Sequence[str], max_rows: int, seed: int) -> Sample:

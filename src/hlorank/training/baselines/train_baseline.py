@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from hlorank.training.baselines.fit_linear import fit_linear
 from hlorank.training.baselines.fit_trees import fit_trees
 from hlorank.training.callbacks import peak_memory_bytes
 from hlorank.training.mlflow_run import keep_record, take_finished, training_run
+from hlorank.training.run_description import data_settings
 from hlorank.training.step_data import usable_graphs, validation_targets
 
 log = logging.getLogger(__name__)
@@ -50,16 +51,22 @@ class Recipe(NamedTuple):
         fit: function of the store, the names of training graphs, the settings and the seed.
         untrained: function of the number of columns, for a collection without graphs to train on; None for a rule,
             which needs none.
+        settings: keys of the section `baseline` that it reads.
     """
 
     fit: Callable[[FeatureStore, Sequence[str], BaselineConfig, int], Fit]
     untrained: Callable[[int], Predictor] | None
+    settings: Sequence[str] = ()
 
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
-        GRADIENT_BOOSTING: Recipe(fit_trees, lambda _: Trees.none()),
-        LINEAR_RANKING: Recipe(fit_linear, Linear.none),
+        GRADIENT_BOOSTING: Recipe(
+            fit_trees,
+            lambda _: Trees.none(),
+            ("iterations", "learning_rate", "leaves", "min_leaf", "l2", "rows_per_graph"),
+        ),
+        LINEAR_RANKING: Recipe(fit_linear, Linear.none, ("pairs_per_graph", "strengths")),
         RANDOM: Recipe(random_scores, None),
         DEFAULT_CONFIGURATION: Recipe(changed_share, None),
     }
@@ -122,15 +129,26 @@ def train_baseline(config: Config, output: Path) -> float | None:
     with one_process(locks / key, "this training") as waited:
         if (tau := take_finished(config.tracking, key, output, locks, waited=waited)) is not None:
             return tau
-        return _fit(config, spec, key, store, output)
+        return _fit(config, spec, key, graphs, output)
 
 
-def _fit(config: Config, spec: BaselineSpec, key: str, store: FeatureStore, output: Path) -> float | None:
+def _parameters(config: Config, graphs: GraphLoader) -> dict[str, Any]:
+    """Return the settings that the baseline reads, and those that its graphs were made with, by section."""
+    return {
+        **config.model_dump(mode="json", include={"collection", "method", "seed"}),
+        "baseline": config.baseline.model_dump(mode="json", include=set(RECIPES[config.method].settings)),
+        "trainer": config.trainer.model_dump(mode="json", include={"validation_configs"}),
+        **data_settings(graphs, config.featurize, config.partition),
+    }
+
+
+def _fit(config: Config, spec: BaselineSpec, key: str, graphs: GraphLoader, output: Path) -> float | None:
     """Fit and record; `key` is the fingerprint of the training."""
+    store = graphs.store
     started, recipe = time.perf_counter(), RECIPES[config.method]
     train, valid = usable_graphs(store, config.trainer.validation_configs, config.seed)
-    locks, parameters = Path(config.paths.state) / LOCKS, config.model_dump(mode="json")
-    with training_run(config.tracking, spec, parameters, key, store.fingerprint, bool(train), locks) as run_id:
+    locks, parameters = Path(config.paths.state) / LOCKS, _parameters(config, graphs)
+    with training_run(config.tracking, spec, parameters, key, store, locks) as run_id:
         if train or recipe.untrained is None:
             fit = recipe.fit(store, train, config.baseline, config.seed)
             history = _history(fit, store, valid, config.trainer.validation_configs, config.seed)
@@ -200,5 +218,5 @@ def _log_history(history: Sequence[Epoch], fit: Fit, seconds: float) -> None:
         mlflow.log_metrics({**known, TRAIN_SECONDS: seconds - saved}, step=epoch.epoch)
     cost = {"train/peak_memory_bytes": float(peak_memory_bytes())}
     if fit.step_seconds is not None:
-        cost |= {"train/step_seconds": fit.step_seconds, "train/configs_per_second": fit.rows / fit.step_seconds}
+        cost["train/step_seconds"] = fit.step_seconds
     mlflow.log_metrics(cost, step=history[-1].epoch)

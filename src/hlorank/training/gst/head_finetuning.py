@@ -21,8 +21,8 @@ from hlorank.training.losses import Loss
 from hlorank.training.random_streams import Stream, generator
 from hlorank.training.step_data import StepData, Targets, in_order
 
-HEAD_LOSS = "finetune/loss"
-HEAD_TAU = "finetune/kendall_tau"
+HEAD_LOSS = "curves/finetune_loss"
+HEAD_TAU = "curves/finetune_kendall_tau"
 
 
 class Aggregates(NamedTuple):

@@ -26,6 +26,20 @@ class Method:
     drop_stale: bool = False
     finetune_head: bool = False
 
+    def segment_settings(self, whole_graph: bool) -> set[str]:
+        """Return the keys of the section `segments` that a training reads.
+
+        Args:
+            whole_graph: the graphs are not cut.
+        """
+        read = {"configs_per_graph", "redraw_epochs"}
+        if whole_graph:
+            return read
+        read |= {"sampled", "aggregation"}
+        read |= {"table_bytes", "table_dtype"} if self.others == "table" else set()
+        read |= {"keep_probability"} if self.drop_stale else set()
+        return read | ({"finetune_epochs"} if self.finetune_head else set())
+
 
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
