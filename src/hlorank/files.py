@@ -222,7 +222,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError("file", "a JSON file", "no such file", file=path) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise DataError("file", "valid JSON", error, file=path) from None
     if not isinstance(value, dict):
         raise DataError("file", "a JSON object", type(value).__name__, file=path)

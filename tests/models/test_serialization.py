@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from copy import copy
 from pathlib import Path
@@ -148,6 +149,53 @@ def test_weights_of_another_model(saved: Saved, graphs: GraphLoader) -> None:
     value["model"]["blocks"] = 3
     write_sealed(folder, value)
     with pytest.raises(DataError, match=r"weights\.safetensors: weights: expected the weights that spec.json"):
+        load_model(folder, CPU)
+
+
+def test_weights_that_are_no_safetensors(saved: Saved) -> None:
+    folder, *_ = saved
+    (folder / WEIGHTS).write_bytes(b"\xff" * 1000)
+    write_sealed(folder, {**content(folder), "weights_sha256": sha256_file(folder / WEIGHTS)})
+    with pytest.raises(DataError, match=r"weights\.safetensors: file: "):
+        load_model(folder, CPU)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"members": 10**9}, "1,000,000,000 members"),
+        ({"members": 0}, "members=0"),
+        ({"model": {"width": 10**6}}, "weights"),
+        ({"model": {"width": 10**18}}, "model"),
+        ({"model": {"opcode_width": 2**70}}, "model"),
+        ({"model": {"blocks": 20_000}}, "blocks=20000"),
+        ({"model": {"stem": ["gelu"] * 20_000}}, "blocks"),
+        ({"features": {"options": {"walk_steps": 10**9}}}, "walk_steps"),
+    ],
+)
+def test_specs_that_ask_for_too_much_are_refused_at_once(saved: Saved, change: dict[str, Any], message: str) -> None:
+    folder, *_ = saved
+
+    def merged(value: Any, change: Any) -> Any:
+        return (
+            value | {key: merged(value.get(key), part) for key, part in change.items()}
+            if isinstance(change, dict)
+            else change
+        )
+
+    write_sealed(folder, merged(content(folder), change))
+    start = time.process_time()
+    with pytest.raises(DataError, match=message) as error:
+        load_model(folder, CPU)
+    assert time.process_time() - start < 5
+    assert len(str(error.value)) <= 500
+
+
+@pytest.mark.parametrize("depth", [900, 10**5])
+def test_deep_specs_are_refused(saved: Saved, depth: int) -> None:
+    folder, *_ = saved
+    (folder / SPEC).write_text(f'{{"version": "{__version__}", "x": {"[" * depth}{"]" * depth}}}')
+    with pytest.raises(DataError, match=r"spec\.json: "):
         load_model(folder, CPU)
 
 

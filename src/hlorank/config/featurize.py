@@ -26,7 +26,7 @@ class FeaturizeOptions(Section):
     """Merge the nodes that are not kept into virtual nodes, instead of leaving them out."""
     dims_128: bool
     """Add each dimension mod 128 and div 128: the registers of a TPU are 128 wide."""
-    walk_steps: int = Field(ge=0)
+    walk_steps: int = Field(ge=0, le=1000)
     """Add random-walk positional encodings of this many steps; 0 adds none."""
     protobuf: bool
     """Add the content of <graph>.extra.npz: dot, gather and scatter dimensions, operand shapes."""

@@ -10,6 +10,7 @@ from hlorank.config.section import Section, registered
 
 LayerName = Annotated[str, registered("layers", "residual")]
 Rate = Annotated[float, Field(ge=0, lt=1)]
+MAX_LAYERS = 1000
 Pooling = Literal["mean", "sum", "max", "l2_sum", "l2_configurable_sum"]
 
 
@@ -59,6 +60,13 @@ class ModelConfig(Section):
     def shared_directions(self) -> bool:
         """True where edges from operands and from users have the same weights."""
         return self.directions == "shared"
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> Self:
+        layers = len(self.stem) + self.blocks * len(self.block) + len(self.post_layers)
+        return self.require(
+            layers <= MAX_LAYERS, "blocks", f"at most {MAX_LAYERS} layers with those of stem and post_layers"
+        )
 
     @model_validator(mode="after")
     def _check_override_layout(self) -> Self:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
-from pydantic import ConfigDict, StrictBool, StrictInt
+from pydantic import ConfigDict, Field, StrictBool, StrictInt
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import nn
+from torch import Tensor, nn
 
 from hlorank import __version__
 from hlorank.config import ConfigError, ModelConfig, PartitionConfig, Section, parse
@@ -55,7 +57,7 @@ class ModelSpec(Spec):
     """Fingerprint of the partition, empty for whole graphs."""
     cut: PartitionConfig
     """Options to cut a graph that is in no store, those of `partition`; without meaning for whole graphs."""
-    members: StrictInt
+    members: StrictInt = Field(ge=1)
     """Number of models of this kind in the folder, above 1 for an ensemble."""
 
 
@@ -115,6 +117,8 @@ def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
         raise DataError("keys", f"those of a {kind.__name__}", found, file=folder / SPEC) from None
     except DataError as error:
         raise error.in_file(folder / SPEC) from None
+    except RecursionError:
+        raise DataError("keys", f"those of a {kind.__name__}", "values nested too deeply", file=folder / SPEC) from None
     if not path.is_file():
         raise DataError("file", "the weights of a model", "no such file", file=path)
     if (found := sha256_file(path)) != (expected := value.get(_WEIGHTS_DIGEST)):
@@ -135,13 +139,31 @@ def load_model(folder: Path, device: torch.device) -> tuple[list[CostModel], Mod
         DataError: a file is missing or damaged, or the weights do not fit the specification.
     """
     spec, path = read_folder(folder, ModelSpec)
+    sizes = input_sizes(spec.features)
     try:
-        sizes = input_sizes(spec.features)
-        members = [CostModel(spec.model, sizes, spec.aggregation).to(device) for _ in range(spec.members)]
-    except ConfigError as error:
+        with torch.device("meta"):  # without memory, as the specification may ask for any width
+            expected = CostModel(spec.model, sizes, spec.aggregation).state_dict()
+    except (ConfigError, RuntimeError, TypeError, OverflowError) as error:
         raise DataError("model", "a model that can be built", error, file=folder / SPEC) from None
     try:
-        nn.ModuleList(members).load_state_dict(load_file(path))
-    except RuntimeError as error:
-        raise DataError("weights", f"the weights that {SPEC} describes", error, file=path) from None
+        weights = load_file(path)
+    except (SafetensorError, ValueError, RuntimeError) as error:
+        raise DataError("file", "weights as safetensors", error, file=path) from None
+    _check_weights(weights, expected, spec.members, path)
+    members = [CostModel(spec.model, sizes, spec.aggregation).to(device) for _ in range(spec.members)]
+    nn.ModuleList(members).load_state_dict(weights)
     return [member.eval() for member in members], spec
+
+
+def _check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], members: int, path: Path) -> None:
+    """Compare the names and shapes of weights with those of one member, before the members are built."""
+    if (count := members * len(expected)) != len(weights):
+        described = f"the weights that {SPEC} describes, {count:,} tensors of {members:,} members"
+        raise DataError("weights", described, f"{len(weights):,}", file=path)
+    for member, (name, tensor) in product(range(members), expected.items()):
+        found = weights.get(f"{member}.{name}")
+        if found is None or found.shape != tensor.shape:
+            described = f"the weights that {SPEC} describes, of shape {[*tensor.shape]}"
+            raise DataError(
+                f"weights {member}.{name}", described, "none" if found is None else [*found.shape], file=path
+            )
