@@ -70,10 +70,11 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
     from hlorank.models.cost_model import CostModel
     from hlorank.models.graph_loader import GraphLoader
     from hlorank.models.serialization import input_sizes
-    from hlorank.training.callbacks import StepAveraging, peak_memory_bytes
+    from hlorank.training.callbacks import StepAveraging
     from hlorank.training.gst.methods import METHODS
     from hlorank.training.gst.segment_aggregator import make_aggregator
     from hlorank.training.losses import make_loss
+    from hlorank.training.mlflow_run import peak_memory_bytes
     from hlorank.training.ranking_module import RankingModule
     from hlorank.training.step_data import StepData
 
@@ -135,7 +136,7 @@ def score_cost(config: Config, folder: Path) -> dict[str, Any]:
 
     from hlorank.models.graph_loader import GraphLoader
     from hlorank.models.scorer import load_scorer
-    from hlorank.training.callbacks import peak_memory_bytes
+    from hlorank.training.mlflow_run import peak_memory_bytes
 
     collection, paths = Collection.parse(config.collection), config.paths
     scorer = load_scorer(folder, config.evaluate.memory_bytes)

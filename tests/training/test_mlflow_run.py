@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -35,7 +36,7 @@ from hlorank.tracking import (
     open_experiment,
     open_run,
 )
-from hlorank.training.mlflow_run import keep_record
+from hlorank.training.mlflow_run import keep_record, peak_memory_bytes
 from hlorank.training.trainer import train
 from tests.training.training_helpers import WEIGHTS, validate_with
 
@@ -284,3 +285,8 @@ def test_a_killed_training_that_is_not_resumed_is_marked(settings: Settings, tmp
         assert status(resumed, alive) == ["RUNNING", "KILLED"]
     assert status(resumed) == ["FINISHED"]
     assert not [path for path in locks.iterdir() if path.name in opened]
+
+
+def test_peak_memory_is_in_bytes() -> None:
+    resident = psutil.Process().memory_info().rss
+    assert 0.99 * resident <= peak_memory_bytes() <= 50 * resident

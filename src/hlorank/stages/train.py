@@ -14,12 +14,15 @@ from hlorank.stages.hydra_main import own_output, stage
 def main(config: Config) -> float | None:
     """Train `method` on `collection` and return the validation Kendall tau, the objective of sweeps."""
     from hlorank.models.baselines.baseline import BASELINES
-    from hlorank.training.baselines.train_baseline import train_baseline
-    from hlorank.training.trainer import train
 
-    run = train_baseline if config.method in BASELINES else train
     with own_output(config, config.paths.models, config.method) as output:
-        return run(config, output)
+        if config.method in BASELINES:
+            from hlorank.training.baselines.train_baseline import train_baseline
+
+            return train_baseline(config, output)
+        from hlorank.training.trainer import train  # imports Lightning, which takes seconds
+
+        return train(config, output)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""Lightning callbacks of a training: its history, what ends it early, averaged weights, and checks of checkpoints."""
+"""Lightning callbacks and logger of a training: history, early ends, averaged weights, checks of checkpoints."""
 
 from __future__ import annotations
 
 import logging
 import math
-import resource
 import time
 from collections.abc import Callable, Mapping
 from io import BytesIO
@@ -14,23 +13,38 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, WeightAveraging
+from lightning.pytorch.loggers import MLFlowLogger
 from lightning.pytorch.plugins import TorchCheckpointIO
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
+from hlorank.config import TrackingConfig
 from hlorank.files import DataError, write_atomic
 from hlorank.sweeps.trial import SearchTrial
-from hlorank.tracking import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
+from hlorank.tracking import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU, tracking_uri
+from hlorank.training.mlflow_run import peak_memory_bytes
 
 log = logging.getLogger(__name__)
 
 SWA_START = 0.5  # share of a training
 
 
-def peak_memory_bytes() -> int:
-    """Return the largest resident memory of this process so far; on CUDA the largest allocation on the device."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0:
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+class MemberLogger(MLFlowLogger):
+    """Logger into the run of a training; metrics of an ensemble's member are logged under its name.
+
+    Args:
+        config: the tracking store and its experiment.
+        run_id: the run.
+        member: the member's name; empty for a single model.
+    """
+
+    LOGGER_JOIN_CHAR = "/"
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log metrics without Lightning's `epoch`, which repeats the step."""
+        super().log_metrics({name: value for name, value in metrics.items() if name != "epoch"}, step)
+
+    def __init__(self, config: TrackingConfig, run_id: str, member: str) -> None:
+        super().__init__(config.experiment, tracking_uri=tracking_uri(config), run_id=run_id, prefix=member)
 
 
 class EpochHistory(Callback):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import pandas as pd
-from lightning.pytorch.loggers import MLFlowLogger
+import torch
 
 from hlorank.config import TrackingConfig
 from hlorank.featurize.feature_store import FeatureStore
@@ -164,25 +165,6 @@ def training_run(
         yield run_id
 
 
-class MemberLogger(MLFlowLogger):
-    """Logger into the run of a training; metrics of an ensemble's member are logged under its name.
-
-    Args:
-        config: the tracking store and its experiment.
-        run_id: the run.
-        member: the member's name; empty for a single model.
-    """
-
-    LOGGER_JOIN_CHAR = "/"
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log metrics without Lightning's `epoch`, which repeats the step."""
-        super().log_metrics({name: value for name, value in metrics.items() if name != "epoch"}, step)
-
-    def __init__(self, config: TrackingConfig, run_id: str, member: str) -> None:
-        super().__init__(config.experiment, tracking_uri=tracking_uri(config), run_id=run_id, prefix=member)
-
-
 def keep_record(
     config: TrackingConfig,
     run_id: str,
@@ -213,3 +195,10 @@ def keep_record(
     total = {} if len({row["member"] for row in rows}) == 1 else {TRAIN_SECONDS: seconds}
     # Last of all, so that a run with a best tau is complete.
     mlflow.log_metrics(total if best is None else total | {BEST_TAU: best})
+
+
+def peak_memory_bytes() -> int:
+    """Return the largest resident memory of this process so far; on CUDA the largest allocation on the device."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0:
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

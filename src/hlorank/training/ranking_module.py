@@ -60,7 +60,11 @@ class RankingModule(lightning.LightningModule):
     def on_train_batch_start(self, _: Step, batch_idx: int) -> None:
         """Seed the step's dropout masks, so that a resumed training repeats them whatever else draws numbers."""
         sequence = seed_sequence(self.seed, Stream.DROPOUT, self.current_epoch, batch_idx)
-        torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
+        seed = int(sequence.generate_state(1, np.uint64)[0])
+        # torch.manual_seed would format the stack, and keep a call for later, for each kind of device that is missing.
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def training_step(self, step: Step, index: int) -> Tensor:
         """Compute the loss of one graph: segments with gradient, combined with the embeddings of the others."""

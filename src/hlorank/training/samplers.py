@@ -1,17 +1,28 @@
-"""Samplers of the configurations of a graph that a training step ranks."""
+"""The graphs that a training uses, and samplers of their configurations: of each step, and of validation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.data.collection import Split
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.featurize.features import GraphFeatures
+from hlorank.training.random_streams import Stream, generator
+
+log = logging.getLogger(__name__)
+
 Labels = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Sampler = Callable[[np.random.Generator, Labels, int], Indices]
 """Draws distinct indices: a generator, the labels (configurations,), and how many to draw (at most that many)."""
+
+Targets = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""(configurations,) distinct configurations, and their runtimes."""
 
 # From the fastest to the slowest configuration the probability of being drawn first falls by the factor e^-3 = 1 / 20.
 FAST_SLOPE = 3.0
@@ -40,3 +51,28 @@ SAMPLERS: Mapping[str, Sampler] = MappingProxyType(
     {"uniform": uniform, "gumbel_top_k": gumbel_top_k, "stratified": stratified}
 )
 """Samplers by the names of `trainer.sampling`."""
+
+
+def usable_graphs(store: FeatureStore, validation_configs: int, seed: int) -> tuple[list[str], list[str]]:
+    """Return the names of the graphs that are trained on and of those that validation ranks; log which are skipped.
+
+    Validation ranks a graph if its labels are known and at least two different ones are drawn.
+    """
+    for name, reason in store.skipped("train").items():
+        log.warning("%s: training skips the graph %s: %s", store.spec.collection, name, reason)
+    valid = rankable_graphs(store, "valid", store.trainable("valid"), validation_configs, seed)
+    return store.trainable("train"), valid
+
+
+def rankable_graphs(store: FeatureStore, split: Split, names: Iterable[str], count: int, seed: int) -> list[str]:
+    """Return the names of the graphs of which validation draws at least two different labels."""
+    drawn = {name: validation_targets(store.open(split, name), count, seed)[1] for name in names}
+    return [name for name, labels in drawn.items() if labels.min() < labels.max()]
+
+
+def validation_targets(features: GraphFeatures, count: int, seed: int) -> Targets:
+    """Return at most `count` targets of a graph, the same in each validation."""
+    rows, labels = features.targets()
+    rng = generator(seed, Stream.VALIDATION)
+    drawn = np.sort(rng.choice(len(rows), size=min(count, len(rows)), replace=False))
+    return rows[drawn], labels[drawn]

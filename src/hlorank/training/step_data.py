@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
@@ -16,22 +16,16 @@ from torch.utils.data import DataLoader, Dataset
 
 from hlorank.config import SegmentsConfig, TrainerConfig
 from hlorank.data.collection import Split
-from hlorank.featurize.feature_store import FeatureStore
-from hlorank.featurize.features import GraphFeatures
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.inputs import GraphInputs
 from hlorank.training.gst.segment_sampling import sample_segments
 from hlorank.training.random_streams import Stream, generator
-from hlorank.training.samplers import SAMPLERS
+from hlorank.training.samplers import SAMPLERS, Targets, rankable_graphs, usable_graphs, validation_targets
 
 log = logging.getLogger(__name__)
 
 # An open graph has a dozen open files, of which some systems allow a process 1,024; tile:xla has 5,709 kernels.
 _OPEN_GRAPHS = 64
-
-
-Targets = tuple[NDArray[np.int64], NDArray[np.float64]]
-"""(configurations,) distinct configurations, and their runtimes."""
 
 
 class Step(NamedTuple):
@@ -102,7 +96,7 @@ class StepData(lightning.LightningDataModule):
         self._valid_split: Split = "train" if held_out else "valid"
         if held_out:
             self.train = [name for name in self.train if name not in held_out]
-            self.valid = _rankable(graphs.store, "train", held_out, settings.validation_configs, seed)
+            self.valid = rankable_graphs(graphs.store, "train", held_out, settings.validation_configs, seed)
         sampled = segments.sampled
         if fewer := sum(cut is not None and cut.segments < sampled for cut in map(self._cut, self.train)):
             log.warning(
@@ -175,29 +169,9 @@ class StepData(lightning.LightningDataModule):
         """Return one item for each validation graph."""
         return in_order(self.ranking, len(self.valid))
 
-
-def usable_graphs(store: FeatureStore, validation_configs: int, seed: int) -> tuple[list[str], list[str]]:
-    """Return the names of the graphs that are trained on and of those that validation ranks; log which are skipped.
-
-    Validation ranks a graph if its labels are known and at least two different ones are drawn.
-    """
-    for name, reason in store.skipped("train").items():
-        log.warning("%s: training skips the graph %s: %s", store.spec.collection, name, reason)
-    valid = _rankable(store, "valid", store.trainable("valid"), validation_configs, seed)
-    return store.trainable("train"), valid
-
-
-def _rankable(store: FeatureStore, split: Split, names: Iterable[str], count: int, seed: int) -> list[str]:
-    drawn = {name: validation_targets(store.open(split, name), count, seed)[1] for name in names}
-    return [name for name, labels in drawn.items() if labels.min() < labels.max()]
-
-
-def validation_targets(features: GraphFeatures, count: int, seed: int) -> Targets:
-    """Return at most `count` targets of a graph, the same in each validation."""
-    rows, labels = features.targets()
-    rng = generator(seed, Stream.VALIDATION)
-    drawn = np.sort(rng.choice(len(rows), size=min(count, len(rows)), replace=False))
-    return rows[drawn], labels[drawn]
+    def transfer_batch_to_device(self, batch: Step | Ranking, device: torch.device, _: int) -> Step | Ranking:
+        """Move the runtimes of a step; Lightning would look for tensors in all parts of its graph, which is there."""
+        return batch._replace(labels=batch.labels.to(device)) if isinstance(batch, Step) else batch
 
 
 class _Items(Dataset[Any]):

@@ -29,6 +29,7 @@ from hlorank.training.callbacks import (
     AtomicCheckpointIO,
     CheckpointIdentity,
     EpochHistory,
+    MemberLogger,
     Patience,
     StepAveraging,
     TrialReport,
@@ -38,7 +39,7 @@ from hlorank.training.gst.head_finetuning import HeadData, HeadModule
 from hlorank.training.gst.methods import METHODS, Method
 from hlorank.training.gst.segment_aggregator import make_aggregator
 from hlorank.training.losses import make_loss
-from hlorank.training.mlflow_run import MemberLogger, keep_record, take_finished, training_run
+from hlorank.training.mlflow_run import keep_record, take_finished, training_run
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.run_description import data_settings
 from hlorank.training.step_data import StepData

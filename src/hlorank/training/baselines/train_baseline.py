@@ -36,10 +36,9 @@ from hlorank.tracking import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
 from hlorank.training.baselines.candidates import Fit, changed_share, random_scores
 from hlorank.training.baselines.fit_linear import fit_linear
 from hlorank.training.baselines.fit_trees import fit_trees
-from hlorank.training.callbacks import peak_memory_bytes
-from hlorank.training.mlflow_run import keep_record, take_finished, training_run
+from hlorank.training.mlflow_run import keep_record, peak_memory_bytes, take_finished, training_run
 from hlorank.training.run_description import data_settings
-from hlorank.training.step_data import usable_graphs, validation_targets
+from hlorank.training.samplers import usable_graphs, validation_targets
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,8 @@ from hlorank.models.inputs import GraphInputs
 from hlorank.models.scoring import sum_segments
 from hlorank.training.losses import Loss
 from hlorank.training.random_streams import Stream, generator
-from hlorank.training.step_data import StepData, Targets, in_order
+from hlorank.training.samplers import Targets
+from hlorank.training.step_data import StepData, in_order
 
 HEAD_LOSS = "curves/finetune_loss"
 HEAD_TAU = "curves/finetune_kendall_tau"
