@@ -72,10 +72,11 @@ def test_the_pipeline_has_all_methods_of_the_kind_of_each_collection() -> None:
             "methods": "full,gst",
             "tile": "tile/b,tile/c",
             "tile_methods": "full",
+            "omit": "tile/b-full,layout/c/random-gst",
         }
         pipeline = load(compose("config", overrides=[f"pipeline.{k}=[{v}]" for k, v in overrides.items()])).pipeline
     assert pipeline.collections == ["layout/a/random", "tile/b", "tile/c"]
-    names = ["layout/a/random-full", "layout/a/random-gst", "tile/b-full", "tile/c-full"]
+    names = ["layout/a/random-full", "layout/a/random-gst", "tile/c-full"]
     assert list(pipeline.trainings) == names
     assert pipeline.trainings[names[1]] == Training(collection="layout/a/random", method="gst")
 

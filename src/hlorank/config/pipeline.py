@@ -32,11 +32,13 @@ class PipelineConfig(Section):
     tile_methods: list[str]
     """Methods of tile collections: full, as a kernel is one segment under any method, and baselines other than
     default_configuration."""
+    omit: list[str]
+    """Trainings that are left out, as `<collection>-<method>`, such as those that equal another one."""
     collections: list[str]
     """All collections; computed from `layout` and `tile`."""
     trainings: dict[str, Training]
     """Trainings by their name in dvc.yaml; computed from the other lists: each collection with each method of its
-    kind."""
+    kind, without `omit`."""
 
 
 def _collections(layout: Sequence[str], tile: Sequence[str]) -> ListConfig:
@@ -44,12 +46,15 @@ def _collections(layout: Sequence[str], tile: Sequence[str]) -> ListConfig:
 
 
 def _trainings(
-    layout: Sequence[str], methods: Sequence[str], tile: Sequence[str], tile_methods: Sequence[str]
+    layout: Sequence[str],
+    methods: Sequence[str],
+    tile: Sequence[str],
+    tile_methods: Sequence[str],
+    omit: Sequence[str],
 ) -> DictConfig:
     pairs = [*product(layout, methods), *product(tile, tile_methods)]
-    return OmegaConf.create(
-        {f"{collection}-{method}": {"collection": collection, "method": method} for collection, method in pairs}
-    )
+    named = {f"{collection}-{method}": {"collection": collection, "method": method} for collection, method in pairs}
+    return OmegaConf.create({name: training for name, training in named.items() if name not in omit})
 
 
 # DVC's matrix is a full product of lists, but the two kinds of collections have different methods.
