@@ -64,7 +64,7 @@ def test_the_best_of_each_collection(log: Log, capsys: pytest.CaptureFixture[str
     assert layout == {
         "collection": "layout:cpu:random",
         "method": "gst_e",
-        "experiment": "",
+        "experiment": None,
         "seed": 3,
         "valid_kendall_tau": 0.75,
         "features": "data of layout:cpu:random",

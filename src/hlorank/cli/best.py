@@ -82,7 +82,7 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
         sweep: only trainings of the sweep with this name, with the earlier trainings that it adopted.
 
     Returns:
-        Objects in the order of the collections' names, the best first, with collection, method, experiment (empty
+        Objects in the order of the collections' names, the best first, with collection, method, experiment (None
         without one), seed, valid_kendall_tau, features (their fingerprint), run_id, and model (folder or address).
 
     Raises:
@@ -115,7 +115,7 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
             {
                 "collection": tags["collection"],
                 "method": tags["method"],
-                "experiment": tags.get(EXPERIMENT, ""),
+                "experiment": tags.get(EXPERIMENT),
                 "seed": int(run.data.params["seed"]),
                 "valid_kendall_tau": run.data.metrics[BEST_TAU],
                 "features": features,
@@ -129,15 +129,16 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
     return sorted(best.values(), key=lambda found: str(found["collection"]))  # stable: keeps the best first
 
 
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Print a table with one row for each training, or JSON."""
     found = best_runs(arguments.collection, arguments.sweep)
     if arguments.json:
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
     else:
-        rows = [
-            [f"{value:.4f}" if isinstance(value := training[key], float) else value for key in _COLUMNS]
-            for training in found
-        ]
+        rows = [[_cell(training[key]) for key in _COLUMNS] for training in found]
         print_table([*_COLUMNS.values()], rows, arguments.wide)
     return 0

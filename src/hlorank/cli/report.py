@@ -39,7 +39,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "MLflow run, or of a sweep for all of its runs",
     )
     parser.add_argument(
-        "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE", help="(default: %(default)s)"
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="the HTML file (default: %(default)s)",
     )
     parser.add_argument(
         "--graph",
