@@ -161,7 +161,18 @@ def test_wrong_requests(ranker: Ranker) -> None:
     assert refusal(app, method="GET") == (405, "METHOD_NOT_ALLOWED", "Method Not Allowed")
 
 
-@pytest.mark.parametrize(("headers", "found"), [({}, "none"), ({"content-type": "text/csv"}, "text/csv")])
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ({}, "none"),
+        ({"content-type": "text/csv"}, "text/csv"),
+        ({"content-type": "application/json; charset=utf-16"}, "charset utf-16"),
+        (JSON | {"content-encoding": "gzip"}, "gzip"),
+    ],
+)
 def test_only_json_is_accepted(headers: dict[str, str], found: str, ranker: Ranker) -> None:
     status, code, message = refusal(make_app(ranker, Limits(), 60), b"{}", headers=headers)
     assert (status, code) == (415, "UNSUPPORTED_MEDIA_TYPE")
@@ -177,6 +188,11 @@ def test_a_long_body_is_not_read_to_its_end(declared: bool, ranker: Ranker) -> N
     assert refused == (413, "REQUEST_TOO_LARGE", "body: expected at most 10 bytes, found more")
     assert len(reads) == (0 if declared else 2)
     assert refusal(app, b"12345", b"67890")[0] == 400  # not JSON, but short enough
+
+
+@pytest.mark.parametrize(("length", "status"), [("9" * 5000, 413), ("abc", 400), ("-1", 400), ("", 400), ("\xb2", 400)])
+def test_lengths_that_are_wrong(length: str, status: int, ranker: Ranker) -> None:
+    assert refusal(make_app(ranker, Limits(), 60), b"{}", headers=JSON | {"content-length": length})[0] == status
 
 
 def test_a_client_that_closes_the_connection(ranker: Ranker) -> None:
@@ -199,7 +215,7 @@ def test_an_error_of_the_program_is_not_shown(ranker: Ranker, body: bytes, monke
     def failing(*_: object) -> None:
         raise KeyError("secret")
 
-    monkeypatch.setattr("hlorank.serving.app.predictions", failing)
+    monkeypatch.setattr("hlorank.serving.app.prediction", failing)
     app = make_app(ranker, Limits(requests=1), 60)
     for _ in range(2):  # the first request has made room for the second
         status, code, message = refusal(app, body)
@@ -213,15 +229,94 @@ def test_too_many_requests_at_a_time(slow: Any, body: bytes) -> None:
     async def requests() -> None:
         active = [asyncio.create_task(respond(app, body)) for _ in range(2)]
         await asyncio.to_thread(slow.started.wait, 30)
-        reads: list[None] = []
-        refused = await respond(app, body, read=lambda: reads.append(None))
+        refused = await respond(app, body)
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
         assert refused.value["error_code"] == "TEMPORARILY_UNAVAILABLE"
-        assert not reads
         assert (await respond(app, path="/ping", method="GET")).status == 200
         slow.released.set()
         assert [(await task).status for task in active] == [200, 200]
         assert (await respond(app, body)).status == 200
+
+    asyncio.run(asyncio.wait_for(requests(), 60))
+
+
+def waiting_body(app: FastAPI, *parts: bytes) -> asyncio.Task[list[MutableMapping[str, Any]]]:
+    """Send parts of a body whose end never arrives, and return what the application sends."""
+    incoming, sent = iter(parts), list[MutableMapping[str, Any]]()
+
+    async def receive() -> dict[str, Any]:
+        for part in incoming:
+            return {"type": "http.request", "body": part, "more_body": True}
+        await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def run() -> list[MutableMapping[str, Any]]:
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": INVOCATIONS, "query_string": b"", "headers": headers}
+        await app(scope, receive, send)
+        return sent
+
+    return asyncio.create_task(run())
+
+
+def test_slow_bodies_take_no_room(ranker: Ranker, body: bytes) -> None:
+    app = make_app(ranker, Limits(requests=1, wait_seconds=1), 60)
+
+    async def requests() -> None:
+        slow = [waiting_body(app, b"{") for _ in range(5)]
+        assert (await respond(app, body)).status == 200
+        for task in slow:  # no further part arrives
+            start, end = await task
+            assert (start["status"], json.loads(end["body"])["error_code"]) == (408, "REQUEST_TIMEOUT")
+
+    asyncio.run(asyncio.wait_for(requests(), 30))
+
+
+def test_bodies_in_memory_are_bounded_and_small_ones_accepted(ranker: Ranker, body: bytes) -> None:
+    size = 100_000
+    app = make_app(ranker, Limits(request_bytes=size), 60)
+
+    async def requests() -> None:
+        slow = [waiting_body(app, b"x" * (size - 1)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        assert (await respond(app, b"x" * (size - 1))).status == 503
+        assert (await respond(app, b"{}")).status == 400  # read, since it is small
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        assert (await respond(app, b"x" * (size - 1))).status == 400
+
+    asyncio.run(asyncio.wait_for(requests(), 30))
+
+
+def test_small_requests_are_answered_while_a_large_graph_is_ranked(
+    slow: Any, ranker: Ranker, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, score = slow.score, ranker.score
+
+    def sized(record: Any, limits: Limits) -> int:
+        return 2**30 if record.graph == "large" else 1
+
+    def scored(*arguments: Any) -> Any:
+        return (waits if threading.current_thread().name.startswith("large") else score)(*arguments)
+
+    monkeypatch.setattr("hlorank.serving.app.graph_bytes", sized)
+    slow.score = scored
+    app = make_app(slow, Limits(), 60)
+    request = json.loads(body)
+    request["dataframe_records"] = [{**request["dataframe_records"][0], "graph": "large"}]
+
+    async def requests() -> None:
+        running = asyncio.create_task(respond(app, json.dumps(request).encode()))
+        await asyncio.to_thread(slow.started.wait, 30)
+        for _ in range(3):
+            assert (await respond(app, body)).status == 200
+        assert not running.done()
+        slow.released.set()
+        assert (await running).status == 200
 
     asyncio.run(asyncio.wait_for(requests(), 60))
 

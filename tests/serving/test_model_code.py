@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,6 +69,21 @@ def test_a_wrong_request(columns: dict[str, Any], params: dict[str, Any] | None,
         loaded(folder).predict(None, pd.DataFrame(columns), params)
     assert caught.value.get_http_status_code() == 400
     assert str(caught.value.message).startswith(message)
+
+
+def test_other_columns_and_rows_are_dropped_before_they_are_converted(folder: Path, graphs: list[Path]) -> None:
+    from mlflow.exceptions import MlflowException
+
+    (record,) = make_request(graphs[:1])["dataframe_records"]
+    table = pd.DataFrame([record] * 2000).join(pd.DataFrame({f"k{number}": ["x"] * 2000 for number in range(2000)}))
+    start = time.perf_counter()
+    with pytest.raises(MlflowException):
+        loaded(folder).predict(None, table)
+    (graph,) = loaded(folder).predict(None, table[:1])
+    assert graph["graph"] == record["graph"]
+    assert time.perf_counter() - start < 5
+    with pytest.raises(MlflowException):
+        loaded(folder).predict(None, table[["k0"]])
 
 
 def test_a_changed_model_is_refused(linear_model: Callable[..., Path]) -> None:

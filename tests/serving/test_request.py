@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import math
@@ -218,7 +219,7 @@ def test_sizes_are_refused_by_their_header(
 def test_a_zip_bomb(ranker: Ranker, arrays: Arrays) -> None:
     arrays["node_feat"] = np.zeros((100_000, 700), dtype=np.float32)
     message = refusal(ranker, packed(arrays))
-    assert message.startswith("npz: arrays: expected at most 268,435,456 bytes, found 28")
+    assert message.startswith("npz: arrays: expected at most 134,217,728 bytes, found 28")
 
 
 def test_limits_are_settings(ranker: Ranker, graphs: list[Path]) -> None:
@@ -232,6 +233,47 @@ def test_extra_features_that_are_wrong(ranker: Ranker, graphs: list[Path]) -> No
     assert refusal(ranker, npz, extra="?").startswith("extra: expected the bytes of an npz file in base64")
 
 
-def test_no_graph_is_ranked_after_the_deadline(ranker: Ranker, graphs: list[Path]) -> None:
-    with pytest.raises(TimeoutError):
-        predictions(ranker, parse_request(make_request(graphs)), Limits(), deadline=time.monotonic() - 1)
+def json_of(length: int, string: str) -> bytes:
+    """Return JSON with this many bytes outside its strings, and one string."""
+    return (" " * (length - 6) + "[" + json.dumps(string) + "]  ").encode()
+
+
+@pytest.mark.parametrize("string", ["", "x" * 1000, "[,{" * 1000])
+def test_strings_are_not_counted(string: str) -> None:
+    Limits(json_bytes=50).check_json(json_of(50, string))
+    with pytest.raises(DataError, match="body: expected at most 50 bytes"):
+        Limits(json_bytes=50).check_json(json_of(51, string))
+
+
+@pytest.mark.parametrize(
+    ("string", "escapes"), [('"', 1), ("\\", 1), ('\\"', 2), ('x"y' * 9, 9), ("\\" * 9 + '"[,', 10)]
+)
+def test_escapes_are_counted(string: str, escapes: int) -> None:
+    Limits(json_bytes=50).check_json(json_of(50 - escapes, string))
+    with pytest.raises(DataError, match="body"):
+        Limits(json_bytes=50).check_json(json_of(51 - escapes, string))
+
+
+@pytest.mark.parametrize("piece", [b"[],", b"{},", b'"",', b'"a":{', b"9", b"[", b'"\\"', b'\\"', b"\\\\"])
+def test_json_is_bounded_before_it_is_parsed(piece: bytes) -> None:
+    body = b'{"dataframe_records": ["' + piece * 2_000_000
+    start = time.perf_counter()
+    for begin in (0, body.index(b'"', 20), body.index(b'"', 20) + 1):  # outside and inside a string
+        with contextlib.suppress(DataError):
+            Limits().check_json(body[begin:])
+    assert time.perf_counter() - start < 5
+    outside = b'{"dataframe_records": [' + piece * 2_000_000
+    with pytest.raises(DataError, match="body"):
+        Limits().check_json(outside)
+
+
+def test_one_wrong_record_is_enough() -> None:
+    start = time.perf_counter()
+    with pytest.raises(DataError, match=r"dataframe_records\.0\.npz"):
+        parse_request(b'{"dataframe_records": [' + b"{}," * 300_000 + b"{}]}")
+    assert time.perf_counter() - start < 2
+
+
+def test_numbers_of_more_digits_than_python_writes() -> None:
+    with pytest.raises(DataError, match=r"dataframe_records\.0\.npz: .* more than"):
+        parse_request({"dataframe_records": [{"npz": 10**5000}]})

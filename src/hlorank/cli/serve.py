@@ -16,8 +16,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "serve",
         help="rank configurations over HTTP with a trained model",
         description=(
-            "Answers HTTP requests to rank the configurations of graphs, one request at a time, within limits. The "
-            "format of requests and responses is that of `mlflow models serve`. Ctrl-C stops the server."
+            "Answers HTTP requests to rank the configurations of graphs within limits, one small and one large graph "
+            "at a time. The format of requests and responses is that of `mlflow models serve`. Ctrl-C stops the server."
         ),
     )
     parser.add_argument(
@@ -61,11 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         DataError: the model does not exist, is damaged or changed, or another version of hlorank wrote it.
     """
-    import uvicorn
-
     from hlorank.serving.app import make_app
+    from hlorank.serving.connections import run_server
 
     limits = Limits(**{name: getattr(arguments, f"max_{name}") for name in Limits.model_fields})
     app = make_app(open_ranker(arguments.model, arguments.memory), limits, arguments.timeout)
-    uvicorn.run(app, host=arguments.host, port=arguments.port)
+    run_server(app, arguments.host, arguments.port, limits)
     return 0

@@ -150,7 +150,7 @@ def check_sizes(
     edges: int = MAX_EDGES,
     configurations: int = MAX_CONFIGURATIONS,
     unpacked_bytes: int = MAX_UNPACKED_BYTES,
-) -> None:
+) -> int:
     """Refuse a graph by the headers of its arrays, before any array is read.
 
     Args:
@@ -160,10 +160,13 @@ def check_sizes(
         configurations: limit of the rows of arrays of configurations.
         unpacked_bytes: limit of all arrays together without the layouts, which are read in chunks.
 
+    Returns:
+        The bytes of all arrays, with the layouts.
+
     Raises:
         DataError: an array has too many rows, the arrays together are too large, or the file is damaged.
     """
-    unpacked = 0
+    unpacked = layouts = 0
     for key in sorted(file.keys):
         shape, dtype = file.header(key)
         limit = edges if key == "edge_index" else nodes
@@ -171,10 +174,14 @@ def check_sizes(
             limit = configurations
         if shape[0] > limit:
             raise DataError(key, f"at most {limit:,} rows", f"{shape[0]:,}", file=file.path)
-        if key != "node_config_feat":
-            unpacked += math.prod(shape) * dtype.itemsize
+        size = math.prod(shape) * dtype.itemsize
+        if key == "node_config_feat":
+            layouts = size
+        else:
+            unpacked += size
     if unpacked > unpacked_bytes:
         raise DataError("arrays", f"at most {unpacked_bytes:,} bytes", f"{unpacked:,}", file=file.path)
+    return unpacked + layouts
 
 
 def read_graph(path: Path, kind: Kind, first: int | None = None) -> MeasuredGraph:

@@ -19,10 +19,16 @@ MAX_CHOICES = 2**27
 class Limits(Section):
     """Limits of what the server accepts, each an option `--max-<name>` of `hlorank serve`."""
 
-    requests: int = Field(default=8, ge=1)
-    """Requests that are read or answered at a time."""
+    connections: int = Field(default=512, ge=1)
+    """Open connections; above, the oldest one without a complete request is closed."""
+    requests: int = Field(default=64, ge=1)
+    """Requests that are ranked, or wait for their turn, at a time."""
+    wait_seconds: int = Field(default=5, ge=1)
+    """Seconds until the headers of a request, and each further part of its body, must arrive."""
     request_bytes: int = Field(default=2**26, ge=1)
-    """Bytes of the body of a request."""
+    """Bytes of the body of a request, and half of the bytes of all bodies and responses in memory."""
+    json_bytes: int = Field(default=2**20, ge=1)
+    """Bytes of a body that are outside the strings of its JSON, and escapes in strings."""
     graphs: int = Field(default=1000, ge=1)
     """Graphs of a request."""
     top: int = Field(default=200_000, ge=1)
@@ -35,8 +41,20 @@ class Limits(Section):
     """Edges of a graph."""
     choices: int = Field(default=MAX_CHOICES, ge=1)
     """Configurations times configurable nodes of a graph."""
-    unpacked_bytes: int = Field(default=2**28, ge=1)
+    unpacked_bytes: int = Field(default=2**27, ge=1)
     """Bytes of the arrays of a graph without its layouts, together."""
+
+    def check_json(self, body: bytes | bytearray) -> None:
+        """Refuse a body by the length of its JSON without the content of its strings, before it is parsed.
+
+        The length bounds the records, keys, values, digits and depth of the JSON together: a byte `[` or `,` of a body
+        may take hundreds of bytes of memory when it is parsed.
+
+        Raises:
+            DataError: the JSON without the content of its strings is too long.
+        """
+        if _json_bytes(body, self.json_bytes) > self.json_bytes:
+            raise DataError("body", f"at most {self.json_bytes:,} bytes of JSON outside its strings", "more")
 
     def check_request(self, graphs: int, top: int) -> None:
         """Refuse a request that holds or asks for too much, before any of its graphs is decoded.
@@ -51,22 +69,47 @@ class Limits(Section):
         _check("graphs", graphs, self.graphs, "graphs", "request")
         _check("top", graphs * top, self.top, "configurations of all graphs", "params")
 
-    def check_graph(self, path: Path) -> None:
+    def check_graph(self, path: Path) -> int:
         """Refuse an npz file by the headers of its arrays, before any array is read.
 
         The number of layouts (`choices`) is checked by `hlorank.serving.graph_reader.GraphReader`.
+
+        Returns:
+            The bytes of its arrays, with its layouts.
 
         Raises:
             DataError: an array has too many rows, the arrays together are too large, or the file is damaged.
         """
         with NpzFile(path) as file:
-            check_sizes(
+            return check_sizes(
                 file,
                 nodes=self.nodes,
                 edges=self.edges,
                 configurations=self.configurations,
                 unpacked_bytes=self.unpacked_bytes,
             )
+
+
+def _json_bytes(body: bytes | bytearray, limit: int) -> int:
+    """Count the bytes outside strings, the quotes, and the escapes in strings; the counting ends above `limit`."""
+    count = end = 0
+    while count <= limit and (start := body.find(b'"', end)) >= 0:
+        count += start - end + 2
+        end = start + 1
+        closing = _quote(body, end)
+        while count <= limit and (escape := body.find(b"\\", end, closing)) >= 0:
+            count += 1
+            end = escape + 2
+            if end > closing:  # the quote was escaped
+                closing = _quote(body, end)
+        end = closing + 1
+    return count if count > limit else count + max(0, len(body) - end)
+
+
+def _quote(body: bytes | bytearray, start: int) -> int:
+    """Return the position of the next quote, or the length of the body."""
+    place = body.find(b'"', start)
+    return len(body) if place < 0 else place
 
 
 def _check(key: str, found: int, limit: int, unit: str, file: Path | str) -> None:

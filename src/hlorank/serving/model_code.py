@@ -12,7 +12,7 @@ import pandas as pd
 from hlorank.files import DataError
 from hlorank.serving.limits import Limits
 from hlorank.serving.ranker import Ranker
-from hlorank.serving.request import parse_request
+from hlorank.serving.request import GraphRecord, parse_request
 from hlorank.serving.response import predictions
 
 
@@ -48,12 +48,15 @@ class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow sh
         Raises:
             MlflowException: the request is wrong; the server answers with status 400.
         """
+        limits = Limits()
+        # Rows and columns of other names may be many; one row too many is enough for the error.
+        table = model_input.iloc[: limits.graphs + 1].filter(list(GraphRecord.model_fields))
         # pandas writes NaN where a row lacks a column.
-        records = model_input.astype(object).where(model_input.notna(), None).to_dict("records")
+        records = table.astype(object).where(table.notna(), None).to_dict("records")
         try:
             request = parse_request({"dataframe_records": records, "params": params or {}})
             with self._one_at_a_time:
-                return predictions(self._ranker, request, Limits())
+                return predictions(self._ranker, request, limits)
         except DataError as error:
             raise mlflow.MlflowException.invalid_parameter_value(str(error)) from None
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import reprlib
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import DataError
@@ -56,7 +58,7 @@ class RankingRequest(_Part):
         params: the options.
     """
 
-    dataframe_records: list[GraphRecord]
+    dataframe_records: Annotated[list[GraphRecord], FailFast()]  # one error is reported, not one for each record
     params: RequestParams = RequestParams()
 
 
@@ -83,17 +85,17 @@ def _encoded(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
 
-def parse_request(body: bytes | Mapping[str, object]) -> RankingRequest:
+def parse_request(body: bytes | bytearray | Mapping[str, object]) -> RankingRequest:
     """Validate the body of a request.
 
     Args:
-        body: JSON, or its values.
+        body: JSON in UTF-8, or its values.
 
     Raises:
         DataError: `body` is not JSON, or a value is missing or of the wrong type; the message has the first such value.
     """
     try:
-        if isinstance(body, bytes):
+        if isinstance(body, bytes | bytearray):
             return RankingRequest.model_validate_json(body)
         return RankingRequest.model_validate(body)
     except ValidationError as error:
@@ -105,8 +107,56 @@ def parse_request(body: bytes | Mapping[str, object]) -> RankingRequest:
         elif problem["type"] == "missing":
             expected, found = "a value", "none"
         else:  # the value may be megabytes
-            expected, found = message.removeprefix("Input should be "), reprlib.repr(problem["input"])
+            expected, found = message.removeprefix("Input should be "), _shortened(problem["input"])
         raise DataError(key, expected, found) from None
+
+
+def _shortened(value: object) -> str:
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python writes no numbers of more digits
+        return f"a number of more than {sys.get_int_max_str_digits():,} digits"
+
+
+@contextmanager
+def naming(record: GraphRecord) -> Iterator[None]:
+    """Add the name of a graph to errors about it."""
+    try:
+        yield
+    except DataError as error:
+        place = [str(part) for part in (record.graph, error.file) if part]
+        raise (error.in_file(": ".join(place)) if place else error) from None
+
+
+@contextmanager
+def _unpacked(record: GraphRecord, limits: Limits) -> Iterator[tuple[Path, int]]:
+    """Write the files of a graph into a temporary folder, and yield the graph's path and the bytes of all arrays."""
+    with tempfile.TemporaryDirectory(prefix="hlorank-request-") as folder:
+        path, size = Path(folder) / "graph.npz", 0
+        parts = {path: ("npz", record.npz)}
+        if record.extra is not None:
+            parts[extra_path(path)] = "extra", record.extra
+        try:
+            for file, (field, text) in parts.items():
+                file.write_bytes(_decoded(field, text))
+                size += limits.check_graph(file)
+            yield path, size
+        except DataError as error:
+            if error.file is None:
+                raise
+            # The message has the field of the request, since the temporary file is unknown to the client.
+            field, _ = parts.get(Path(error.file), ("extra", ""))
+            raise error.in_file(field) from None
+
+
+def graph_bytes(record: GraphRecord, limits: Limits) -> int:
+    """Return the bytes of the arrays of a graph, from their headers.
+
+    Raises:
+        DataError: as `read_graph`, before an array is read.
+    """
+    with _unpacked(record, limits) as (_, size):
+        return size
 
 
 def read_graph(record: GraphRecord, spec: FeatureSpec, limits: Limits) -> InputGraph:
@@ -119,25 +169,11 @@ def read_graph(record: GraphRecord, spec: FeatureSpec, limits: Limits) -> InputG
 
     Raises:
         DataError: `npz` or `extra` is not base64, is not an npz file of the schema, exceeds a limit, or has another
-            kind of configurations than the model ranks; the message has the graph, the field and the array.
+            kind of configurations than the model ranks; the message has the field and the array.
     """
-    with tempfile.TemporaryDirectory(prefix="hlorank-request-") as folder:
-        path = Path(folder) / "graph.npz"
-        parts = {path: ("npz", record.npz)}
-        if record.extra is not None:
-            parts[extra_path(path)] = "extra", record.extra
-        try:
-            for file, (field, text) in parts.items():
-                file.write_bytes(_decoded(field, text))
-                limits.check_graph(file)
-            reader = GraphReader(spec, limits.configurations, candidates=1, seed=0, max_choices=limits.choices)
-            (given,) = reader.read(path)
-        except DataError as error:
-            if error.file is None:
-                raise
-            # The message has the field of the request, since the temporary file is unknown to the client.
-            field, _ = parts.get(Path(error.file), ("extra", ""))
-            raise error.in_file(field) from None
+    with _unpacked(record, limits) as (path, _):
+        reader = GraphReader(spec, limits.configurations, candidates=1, seed=0, max_choices=limits.choices)
+        (given,) = reader.read(path)
     return given
 
 

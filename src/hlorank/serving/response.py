@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from typing import Any
 
 import numpy as np
@@ -13,13 +11,12 @@ from hlorank.data.collection import split_half_tau
 from hlorank.data.graph import LayoutConfigurations
 from hlorank.evaluation.graph_report import rank_metrics
 from hlorank.featurize.distinct import distinct_rows
-from hlorank.files import DataError
 from hlorank.hlo.layout_space import to_json
 from hlorank.metrics import noise_ceiling, ranking
 from hlorank.serving.graph_reader import InputGraph
 from hlorank.serving.limits import Limits
 from hlorank.serving.ranker import Ranker
-from hlorank.serving.request import GraphRecord, RankingRequest, read_graph
+from hlorank.serving.request import GraphRecord, RankingRequest, naming, read_graph
 
 
 def top_configurations(scores: NDArray[np.float64], order: NDArray[np.int64], count: int) -> list[dict[str, Any]]:
@@ -40,43 +37,44 @@ def top_configurations(scores: NDArray[np.float64], order: NDArray[np.int64], co
     ]
 
 
-def predictions(
-    ranker: Ranker, request: RankingRequest, limits: Limits, deadline: float = math.inf
-) -> list[dict[str, Any]]:
+def prediction(ranker: Ranker, record: GraphRecord, top: int, limits: Limits) -> dict[str, Any]:
+    """Rank a graph of an HTTP request.
+
+    Args:
+        ranker: the model.
+        record: the graph.
+        top: number of configurations to return.
+        limits: limits of the graph.
+
+    Returns:
+        `graph` (its name), `configurations` (their number) and `top`, as in `hlorank rank --json`.
+
+    Raises:
+        DataError: the graph exceeds a limit, or cannot be read or ranked; the message has its name.
+    """
+    with naming(record):
+        given = read_graph(record, ranker.spec.features, limits)
+        scores = ranker.score(given.measured.graph, given.measured.configurations, given.extra)
+    first = top_configurations(scores, ranking(scores), top)
+    return {"graph": record.graph or "", "configurations": len(scores), "top": first}
+
+
+def predictions(ranker: Ranker, request: RankingRequest, limits: Limits) -> list[dict[str, Any]]:
     """Rank the graphs of an HTTP request.
 
     Args:
         ranker: the model.
         request: the graphs, and the number of configurations to return.
         limits: limits of the request and its graphs.
-        deadline: `time.monotonic()` from which no further graph is ranked.
 
     Returns:
-        For each graph `graph` (its name), `configurations` (their number) and `top`, as in `hlorank rank --json`.
+        The `prediction` of each graph.
 
     Raises:
         DataError: the request or a graph exceeds a limit, or a graph cannot be read or ranked.
-        TimeoutError: the deadline has passed before all graphs are ranked.
     """
     limits.check_request(len(request.dataframe_records), request.params.top)
-    ranked = []
-    for record in request.dataframe_records:
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        ranked.append(_prediction(ranker, record, request.params.top, limits))
-    return ranked
-
-
-def _prediction(ranker: Ranker, record: GraphRecord, top: int, limits: Limits) -> dict[str, Any]:
-    name = record.graph or ""
-    try:
-        given = read_graph(record, ranker.spec.features, limits)
-        scores = ranker.score(given.measured.graph, given.measured.configurations, given.extra)
-    except DataError as error:
-        place = [str(part) for part in (name, error.file) if part]
-        raise (error.in_file(": ".join(place)) if place else error) from None
-    order = ranking(scores)
-    return {"graph": name, "configurations": len(scores), "top": top_configurations(scores, order, top)}
+    return [prediction(ranker, record, request.params.top, limits) for record in request.dataframe_records]
 
 
 def ranked_input(

@@ -1,0 +1,83 @@
+"""HTTP connections of `hlorank serve`: bounded in number and time, with errors as JSON also for what is not HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import h11
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from hlorank.serving.app import error_content
+from hlorank.serving.limits import Limits
+
+
+class BoundedConnection(H11Protocol):
+    """A connection that is closed if the headers of a request do not arrive in time, or for a newer connection.
+
+    The application bounds the time of bodies and responses.
+
+    Attributes:
+        limits: limits of connections.
+    """
+
+    limits = Limits()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
+        """Start to wait for headers; above the maximum number, close the oldest connection without a request."""
+        super().connection_made(transport)
+        self._opened, self._timer = self.loop.time(), self._start_timer()
+        if len(self.connections) > self.limits.connections:
+            others = (other for other in self.connections if isinstance(other, BoundedConnection))
+            waiting = [other for other in others if other._waits and not other.transport.is_closing()]
+            min(waiting, key=lambda connection: connection._opened).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the timer."""
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Start to wait for the rest of a body that was not read, and for the headers of the next request."""
+        self._timer.cancel()
+        self._timer = self._start_timer()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, and close the connection; it is only closed if a response has begun."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # the application is to send nothing more
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            content = json.dumps(error_content(400, msg)).encode()
+            headers = [("content-type", "application/json"), ("content-length", str(len(content)))]
+            response = h11.Response(status_code=400, headers=[*headers, ("connection", "close")], reason="Bad Request")
+            for event in (response, h11.Data(data=content), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    @property
+    def _waits(self) -> bool:
+        """True while no complete request is here."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+    def _start_timer(self) -> asyncio.TimerHandle:
+        return self.loop.call_later(self.limits.wait_seconds, self._close_without_headers)
+
+    def _close_without_headers(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
+
+
+def run_server(app: FastAPI, host: str, port: int, limits: Limits) -> None:
+    """Serve until a signal ends the process; uvicorn exits with status 3 if it cannot use the address."""
+
+    class Connection(BoundedConnection):
+        pass
+
+    Connection.limits = limits
+    options: dict[str, Any] = {"http": Connection, "ws": "none", "lifespan": "off", "server_header": False}
+    uvicorn.run(app, host=host, port=port, timeout_keep_alive=limits.wait_seconds, **options)
