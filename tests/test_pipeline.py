@@ -124,7 +124,11 @@ class Project:
     def repro(self) -> set[str]:
         """Run the pipeline and return the stages that ran, without collections and methods."""
         with self.opened():
-            environment = os.environ | {"PYTHONPATH": str(self.root / "src"), "OMP_NUM_THREADS": "1"}
+            environment = os.environ | {
+                "PYTHONPATH": str(self.root / "src"),
+                "OMP_NUM_THREADS": "1",
+                "DVC_NO_ANALYTICS": "1",
+            }
             environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
             done = subprocess.run(
                 ["dvc", "repro"], cwd=self.root, env=environment, capture_output=True, text=True, check=False
