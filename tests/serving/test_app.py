@@ -149,7 +149,7 @@ def test_wrong_requests(ranker: Ranker) -> None:
     app = make_app(ranker, Limits(graphs=1), 60)
     for body, message in (
         (b"{bad", "body: expected JSON"),
-        (b'{"dataframe_records": [{"npz": "?", "graph": "a\\nb"}]}', "a b: npz: expected the bytes of an npz file"),
+        (b'{"dataframe_records": [{"npz": "?", "graph": "a\\nb"}]}', r"a\nb: npz: expected the bytes of an npz file"),
         (b'{"dataframe_records": [{"npz": ""}, {"npz": ""}]}', "request: graphs: expected at most 1 graphs, found 2"),
     ):
         status, code, found = refusal(app, body)

@@ -57,7 +57,8 @@ class Workers:
             title: label of the progress bar on a terminal.
 
         Raises:
-            DataError: `function` raised DataError for some items; all of them are named, after the other items are
+            DataError: `function` raised it for one item.
+            ExceptionGroup: `function` raised DataError for several items; all of them, after the other items are
                 finished.
             RuntimeError: a worker process died.
         """
@@ -83,7 +84,7 @@ class Workers:
         if len(failures) == 1:
             raise failures[0]
         if failures:
-            raise DataError(title, "valid data", "\n  ".join([f"{len(failures)} failures:", *map(str, failures)]))
+            raise ExceptionGroup(title, failures)
 
     def _start(self, function: Callable[[Item], Result], item: Item) -> Callable[[], Result]:
         return partial(function, item) if self._pool is None else self._pool.submit(function, item).result

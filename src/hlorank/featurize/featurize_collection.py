@@ -69,7 +69,7 @@ def featurize_collection(raw: Path, collection: Collection, config: FeaturizeCon
         sample = partial(_train_sample, kind=collection.kind, options=options)
         try:
             spec = fit_spec(collection, options, workers.map(sample, files["train"], "featurize: statistics"))
-        except DataError:
+        except (DataError, ExceptionGroup):
             # All damaged files are named, not only those of the train split.
             check = partial(_read, kind=collection.kind, options=options)
             for _ in workers.map(check, [path for _, path in tasks], "featurize: check"):
