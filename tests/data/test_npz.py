@@ -60,7 +60,7 @@ def little_memory() -> Iterator[None]:
 
 def test_a_missing_array_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", a=np.arange(3), b=np.arange(2))
-    with NpzFile(tmp_path / "a.npz") as file, pytest.raises(DataError, match=r"an array 'c', found \['a', 'b'\]"):
+    with NpzFile(tmp_path / "a.npz") as file, pytest.raises(DataError, match=r"'c'.*\['a', 'b'\]"):
         file.read("c")
 
 

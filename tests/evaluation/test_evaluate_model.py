@@ -84,9 +84,7 @@ def test_models_with_attention_rank_the_same_groups_in_validation_and_evaluation
     best = train(config, tmp_path / "model")
     metrics = evaluate(config, tmp_path / "model", tmp_path / "report")
     assert metrics["valid/kendall_tau"] == pytest.approx(best, abs=0.05)
-    with pytest.raises(
-        ConfigError, match=r"model.block: with configuration_attention .* set method to one of full, gst_one, gst"
-    ):
+    with pytest.raises(ConfigError, match=r"model.block: .*configuration_attention.* method .*full, gst_one, gst"):
         train(settings(method="gst_efd", **layers), tmp_path / "refused")
 
 
@@ -100,7 +98,7 @@ def test_segments_with_a_halo_are_trained_and_evaluated(settings: Settings, tmp_
     with pytest.raises(DataError, match=r"data: expected data [0-9a-f]{16}.*re-run the stage train"):
         evaluate(settings(), tmp_path / "model", tmp_path / "report")
     gated = settings(method="gst", paths__segments=tmp_path / "segments", model__block="[sage,squeeze_excite]")
-    with pytest.raises(ConfigError, match=r"model.block: squeeze_excite would mix .* partition.halo to 0"):
+    with pytest.raises(ConfigError, match=r"model.block: squeeze_excite .* partition.halo"):
         train(gated, tmp_path / "refused")
     assert len(runs(config)) == 1
 

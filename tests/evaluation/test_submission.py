@@ -54,7 +54,7 @@ def test_an_interrupted_block_leaves_the_old_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a,b", 'a"b', "a b", "a\nb"])
 def test_a_name_that_would_break_the_file_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match="without commas"), open_submission(tmp_path / "s.csv", LAYOUT) as add:
+    with pytest.raises(DataError, match="graph: "), open_submission(tmp_path / "s.csv", LAYOUT) as add:
         add(name, np.arange(2))
 
 
@@ -133,7 +133,7 @@ def test_files_of_several_collections_are_merged(tmp_path: Path, capsys: pytest.
 
 def test_a_graph_of_two_files_is_refused(tmp_path: Path) -> None:
     files = [write(tmp_path, GOOD, name) for name in ("a.csv", "b.csv")]
-    with pytest.raises(DataError, match=r"b\.csv: layout:nlp:random:a: expected each ID in one file, found .*a\.csv"):
+    with pytest.raises(DataError, match=r"b\.csv: layout:nlp:random:a: .*a\.csv"):
         merge_submissions(files, tmp_path / "merged.csv")
     assert not (tmp_path / "merged.csv").exists()
 

@@ -114,5 +114,5 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "tile" / "xla" / "full" / "metrics.json"
     path.parent.mkdir(parents=True)
     path.write_text("{")
-    with pytest.raises(DataError, match=r"full/metrics\.json: file: expected valid JSON"):
+    with pytest.raises(DataError, match=r"full/metrics\.json: file: .*JSON"):
         summary(tmp_path)

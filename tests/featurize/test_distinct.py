@@ -41,7 +41,7 @@ def test_zero_equals_minus_zero_and_nearby_numbers_differ() -> None:
 
 
 def test_other_shapes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"two dimensions, found shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"\(3,\)"):
         distinct_rows(np.zeros(3))
 
 

@@ -90,5 +90,5 @@ def test_skip_reasons(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:
 
 
 def test_a_missing_or_incomplete_store_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="run the stage featurize"):
+    with pytest.raises(DataError, match="stage featurize"):
         FeatureStore(tmp_path / "none")

@@ -196,7 +196,7 @@ def test_a_kill_leaves_an_incomplete_store_that_the_next_run_completes(tmp_path:
     os.killpg(process.pid, signal.SIGKILL)
     assert process.wait() == -9
     assert (output / "graphs/train/a.4x4").exists()
-    with pytest.raises(DataError, match="run the stage featurize"):
+    with pytest.raises(DataError, match="stage featurize"):
         FeatureStore(output)
     featurize_collection(raw, LAYOUT, CONFIG, output)
     assert digests(output) == digests(tmp_path / "whole")
@@ -216,19 +216,19 @@ def test_all_bad_files_are_named(tmp_path: Path, raw: Path, workers: int) -> Non
 
 def test_a_bad_file_outside_train_is_named(tmp_path: Path, raw: Path) -> None:
     (raw / LAYOUT.path / "valid/c.npz").write_bytes(b"no zip")
-    with pytest.raises(DataError, match=r"valid/c\.npz: file: expected a complete"):
+    with pytest.raises(DataError, match=r"valid/c\.npz: file: "):
         featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
 
 
 def test_an_empty_train_split_is_an_error(tmp_path: Path, raw: Path) -> None:
     shutil.rmtree(raw / LAYOUT.path / "train")
-    with pytest.raises(DataError, match=r"layout/cpu/random: train: expected at least one npz file"):
+    with pytest.raises(DataError, match=r"layout/cpu/random: train: "):
         featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
 
 
 def test_an_unknown_graph_is_an_error(tmp_path: Path, raw: Path) -> None:
     featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
-    with pytest.raises(DataError, match=r"valid: expected one of the graphs \['c'\], found b"):
+    with pytest.raises(DataError, match=r"valid: .*\['c'\].*\bb\b"):
         FeatureStore(tmp_path / "out").open("valid", "b")
 
 

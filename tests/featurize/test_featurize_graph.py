@@ -243,9 +243,9 @@ def test_an_unknown_opcode_has_index_0(layout_graph: MakeGraph) -> None:
 
 def test_the_other_kind_is_refused(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:
     layout, tile = layout_graph(), tile_graph()
-    with pytest.raises(DataError, match="configurations of tile:xla, found LayoutConfigurations"):
+    with pytest.raises(DataError, match=r"tile:xla.*LayoutConfigurations"):
         featurize_graph(layout, fitted("tile:xla", tile))
-    with pytest.raises(DataError, match="configurations of layout:xla:random, found TileConfigurations"):
+    with pytest.raises(DataError, match=r"layout:xla:random.*TileConfigurations"):
         featurize_graph(tile, fitted("layout:xla:random", layout))
 
 

@@ -98,5 +98,5 @@ def test_bad_json_is_refused(key: str, value: object, message: str) -> None:
 
 def test_a_missing_key_is_refused() -> None:
     values = fit("standard", VALUES).model_dump(mode="json", exclude={"scale"})
-    with pytest.raises(ConfigError, match="scale: no value"):
+    with pytest.raises(ConfigError, match="scale: "):
         parse(ColumnTransform, values)

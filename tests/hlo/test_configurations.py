@@ -93,7 +93,7 @@ def test_tiles_have_bounds_with_sum_and_product_and_the_default_as_normalizer(ti
 
 def test_a_tile_record_without_a_measured_default_is_refused(tile_record: ModuleTuningData) -> None:
     tile_record.runs[0].error = True
-    with pytest.raises(DataError, match=r"runs.is_default: expected a default run with a runtime"):
+    with pytest.raises(DataError, match=r"runs.is_default: "):
         tiles(tile_record)
 
 
@@ -107,7 +107,7 @@ def test_a_program_without_runs_has_the_compilers_own_layouts(module: HloModuleP
 
 def test_a_program_with_nothing_to_configure_is_an_error(module: HloModuleProto) -> None:
     module.computations[1].instructions[1].opcode = "add"
-    with pytest.raises(NothingToConfigureError, match=r"a node to configure \(convolution, dot, reshape\), found none"):
+    with pytest.raises(NothingToConfigureError, match=r"convolution, dot, reshape"):
         default_layout(flatten(module))
 
 
@@ -149,21 +149,21 @@ def test_broken_configurable_nodes_are_refused(nodes: list[int], message: str, l
 def test_broken_layouts_are_refused_with_their_run(layout_record: ModuleTuningData) -> None:
     node = layout_record.runs[1].module_config.layout_config.nodes[0]
     node.tensors[0].dims[:] = [6]
-    with pytest.raises(DataError, match=r"node_config_feat: expected whole numbers in -1..5"):
+    with pytest.raises(DataError, match=r"node_config_feat: .*-1\.\.5"):
         read_layouts(layout_record)
     node.tensors[0].dims[:] = range(7)
     place = r"runs\[1\].module_config.layout_config.nodes\[0\].tensors"
-    with pytest.raises(DataError, match=place + r"\[0\].dims: expected at most 6 dimensions, found 7"):
+    with pytest.raises(DataError, match=place + r"\[0\].dims: .*\b6\b.*\b7"):
         read_layouts(layout_record)
     node.tensors[0].dims[:] = []
     for _ in range(3):
         node.tensors.add()
-    with pytest.raises(DataError, match=place + r": expected at most 3: output, input, kernel, found 4"):
+    with pytest.raises(DataError, match=place + r": .*\b3\b.*\b4"):
         read_layouts(layout_record)
 
 
 def test_a_record_whose_runs_all_failed_is_refused(layout_record: ModuleTuningData) -> None:
     for run in layout_record.runs:
         run.error = True
-    with pytest.raises(DataError, match="runs: expected at least one run without an error, found none among 2"):
+    with pytest.raises(DataError, match=r"runs: .*\b2"):
         read_layouts(layout_record)

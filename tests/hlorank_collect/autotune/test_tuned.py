@@ -51,7 +51,7 @@ def test_a_tuned_program_is_called_like_the_function(saved: Path) -> None:
 
 def test_arguments_of_other_shapes_are_refused(saved: Path) -> None:
     tuned = Tuned(saved)
-    with pytest.raises(ValueError, match=r"expected float32\[8,16\] float32\[16,8\], as tuned, found float32\[8,15\]"):
+    with pytest.raises(ValueError, match=r"float32\[8,16\] float32\[16,8\].*float32\[8,15\]"):
         tuned(np.zeros((8, 15), np.float32), np.zeros((16, 8), np.float32))
 
 

@@ -26,8 +26,8 @@ def test_a_kernel_with_one_slow_trial_is_measured(task: TileTask, dot: Kernel, m
 
 def test_slow_and_fast_kernels_are_left_out(task: TileTask, dot: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     _read(monkeypatch, 1e9, 1e8)
-    with pytest.raises(UnsupportedKernelError, match="takes more than 10 ms"):
+    with pytest.raises(UnsupportedKernelError, match="10 ms"):
         measure_tiles(dot, Nest(dot.body), task, lambda _: None)
     _read(monkeypatch, 1e6, 1e4)
-    with pytest.raises(TooFastError, match="takes less than 20 us"):
+    with pytest.raises(TooFastError, match="20 us"):
         measure_tiles(dot, Nest(dot.body), task, lambda _: None)

@@ -135,7 +135,7 @@ def test_a_wrong_result_is_found(dot: Kernel, gcc: str, tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("tile", [Tile((20,), (24,)), Tile((21, 36), (24,)), Tile((20, 36), (0,)), Tile((20, 36))])
 def test_a_tile_that_does_not_fit_is_refused(dot: Kernel, tile: Tile) -> None:
-    with pytest.raises(ValueError, match=r"expected sizes"):
+    with pytest.raises(ValueError, match=r"Tile\("):
         Nest(dot.body).function("f", tile)
 
 

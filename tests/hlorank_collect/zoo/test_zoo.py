@@ -40,11 +40,9 @@ def test_no_two_rows_make_the_same_model() -> None:
 
 
 def test_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(
-        ConfigError, match=r"'resnet\.nchw\.train': not in the zoo; did you mean .*resnet\.nchw\.b4\.train"
-    ):
+    with pytest.raises(ConfigError, match=r"'resnet\.nchw\.train'.*resnet\.nchw\.b4\.train"):
         program_named("resnet.nchw.train")
-    with pytest.raises(ConfigError, match="'????': not in the zoo; families: mlp, mixer".replace("?", r"\?")):
+    with pytest.raises(ConfigError, match=r"'\?{4}'.*mlp, mixer"):
         program_named("????")
     assert program_named("resnet.nchw.b4.train") is programs()["resnet.nchw.b4.train"]
 

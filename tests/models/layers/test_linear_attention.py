@@ -43,5 +43,5 @@ def test_features_that_round_to_zero_give_numbers(make_layer: MakeLayer, segment
 
 
 def test_heads_must_divide_the_width(make_layer: MakeLayer) -> None:
-    with pytest.raises(ConfigError, match=r"model.heads=4: set it to a divisor of model.width=6"):
+    with pytest.raises(ConfigError, match=r"model.heads=4: .*model.width=6"):
         make_layer("linear_attention", heads=4)

@@ -193,7 +193,7 @@ def test_tiles_have_no_default(small: Settings, tmp_path: Path, runs: Runs) -> N
 
 
 def test_missing_features_are_an_error(small: Settings, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="run the stage featurize"):
+    with pytest.raises(DataError, match="stage featurize"):
         train_baseline(small(paths__features=tmp_path / "none"), tmp_path / "model")
 
 
