@@ -22,7 +22,8 @@ from hlorank.data.collection import Collection, graph_files, read_graph
 from hlorank.files import DataError
 from hlorank.serving.limits import Limits
 from hlorank.serving.ranker import Ranker
-from hlorank.serving.request import make_request, parse_request
+from hlorank.serving.request import GraphRecord, make_request, parse_request
+from hlorank.serving.request import read_graph as read_request_graph
 from hlorank.serving.response import predictions
 
 LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"
@@ -225,6 +226,14 @@ def test_a_zip_bomb(ranker: Ranker, arrays: Arrays) -> None:
 def test_limits_are_settings(ranker: Ranker, graphs: list[Path]) -> None:
     message = "config_runtime: expected at most 59 rows, found 60"
     assert message in refusal(ranker, encoded(graphs[0].read_bytes()), Limits(configurations=59))
+
+
+def test_distinct_layouts_are_bounded(ranker: Ranker, graphs: list[Path]) -> None:
+    distinct = len(read_graph(graphs[0], "layout").configurations.codebook)  # type: ignore[union-attr] # layouts
+    record = GraphRecord(npz=encoded(graphs[0].read_bytes()))
+    read_request_graph(record, ranker.spec.features, Limits(layouts=distinct))
+    with pytest.raises(DataError, match=r"node_config_feat: .* distinct"):
+        read_request_graph(record, ranker.spec.features, Limits(layouts=distinct - 1))
 
 
 def test_extra_features_that_are_wrong(ranker: Ranker, graphs: list[Path]) -> None:

@@ -127,7 +127,7 @@ def _int64(file: NpzFile, key: str) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def _layout(file: NpzFile, first: int | None) -> LayoutConfigurations:
+def _layout(file: NpzFile, first: int | None, max_layouts: int | None) -> LayoutConfigurations:
     node_ids = _int64(file, "node_config_ids")
     if node_ids.ndim != 1 or len(node_ids) == 0:
         raise DataError("node_config_ids", "shape (configurable nodes,), at least one", node_ids.shape)
@@ -137,10 +137,10 @@ def _layout(file: NpzFile, first: int | None) -> LayoutConfigurations:
     if len(shape) != 3 or shape[1:] != (len(node_ids), LAYOUT_VALUES):
         raise DataError("node_config_feat", f"shape (configurations, {len(node_ids)}, {LAYOUT_VALUES})", shape)
     if first is None:
-        return LayoutConfigurations.from_chunks(node_ids, file.chunks("node_config_feat"))
+        return LayoutConfigurations.from_chunks(node_ids, file.chunks("node_config_feat"), max_layouts)
     row_bytes = len(node_ids) * LAYOUT_VALUES * dtype.itemsize
     chunks = itertools.islice(file.chunks("node_config_feat", first * row_bytes), 1)
-    return LayoutConfigurations.from_chunks(node_ids, (chunk[:first] for chunk in chunks))
+    return LayoutConfigurations.from_chunks(node_ids, (chunk[:first] for chunk in chunks), max_layouts)
 
 
 def check_sizes(
@@ -184,7 +184,7 @@ def check_sizes(
     return unpacked + layouts
 
 
-def read_graph(path: Path, kind: Kind, first: int | None = None) -> MeasuredGraph:
+def read_graph(path: Path, kind: Kind, first: int | None = None, max_layouts: int | None = None) -> MeasuredGraph:
     """Read and validate one npz file of the official tree.
 
     int32 and int64 are accepted where the official files have int64, and node_splits as (k,) or (1, k).
@@ -193,6 +193,7 @@ def read_graph(path: Path, kind: Kind, first: int | None = None) -> MeasuredGrap
         path: the file.
         kind: kind of the configurations that the file must have.
         first: read (and check) only this many configurations and runtimes, at least 1; None reads all.
+        max_layouts: limit of the distinct layouts.
 
     Raises:
         DataError: the file is damaged or too large (`check_sizes`), or an array breaks the schema; the message has the
@@ -214,7 +215,7 @@ def read_graph(path: Path, kind: Kind, first: int | None = None) -> MeasuredGrap
             graph = Graph(file.read("node_feat"), opcodes, _int64(file, "edge_index"), splits)
             configurations: LayoutConfigurations | TileConfigurations
             if kind == "layout":
-                configurations = _layout(file, first)
+                configurations = _layout(file, first, max_layouts)
                 measurements = Measurements(_int64(file, "config_runtime")[:first])
             else:
                 configurations = TileConfigurations(file.read("config_feat")[:first])

@@ -243,12 +243,18 @@ class LayoutConfigurations:
                 raise DataError("node_config_feat", f"each dimension once in the {name} layout", row)
 
     @classmethod
-    def from_chunks(cls, node_ids: Int64, chunks: Iterable[NDArray[Any]]) -> LayoutConfigurations:
+    def from_chunks(
+        cls, node_ids: Int64, chunks: Iterable[NDArray[Any]], max_distinct: int | None = None
+    ) -> LayoutConfigurations:
         """Encode raw values chunk by chunk, so that the whole is never in memory.
 
         Args:
             node_ids: (configurable nodes,) int64.
             chunks: arrays (some configurations, configurable nodes, 18) of any real dtype.
+            max_distinct: limit of the distinct rows, above which no further chunk is read.
+
+        Raises:
+            DataError: a chunk has another shape or other values than above, or there are too many distinct rows.
         """
         known = _NumberedKeys()
         parts: list[NDArray[Any]] = []
@@ -261,6 +267,8 @@ class LayoutConfigurations:
             codes_of_keys = known.number(keys).astype(_smallest_unsigned(known.count))
             parts.append(codes_of_keys[inverse].reshape(chunk.shape[:2]))
             rows += len(chunk)
+            if max_distinct is not None and known.count > max_distinct:
+                raise DataError("node_config_feat", f"at most {max_distinct:,} distinct layouts", f"{known.count:,}")
         distinct, numbers = known.ordered()
         rank = np.empty(len(distinct), dtype=_smallest_unsigned(len(distinct)))
         rank[numbers] = np.arange(len(distinct))

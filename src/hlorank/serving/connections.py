@@ -6,7 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-import h11
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -47,16 +46,16 @@ class BoundedConnection(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is not HTTP, and close the connection; it is only closed if a response has begun."""
-        if self.cycle is not None and not self.cycle.response_complete:
+        """Answer what is not HTTP, unless the request has a response, and close the connection."""
+        unanswered = True
+        if self.cycle is not None and (self.cycle.more_body or not self.cycle.response_complete):
+            unanswered = not self.cycle.response_started
             self.cycle.disconnected = True  # the application is to send nothing more
             self.cycle.message_event.set()
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+        if unanswered:
             content = json.dumps(error_content(400, msg)).encode()
-            headers = [("content-type", "application/json"), ("content-length", str(len(content)))]
-            response = h11.Response(status_code=400, headers=[*headers, ("connection", "close")], reason="Bad Request")
-            for event in (response, h11.Data(data=content), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
+            headers = b"Content-Type: application/json\r\nContent-Length: %d\r\nConnection: close" % len(content)
+            self.transport.write(b"HTTP/1.1 400 Bad Request\r\n%s\r\n\r\n%s" % (headers, content))
         self.transport.close()
 
     @property

@@ -68,6 +68,7 @@ class GraphReader:
         candidates: limit of candidates that are drawn for a dump; the first one is the compiler's default.
         seed: seed of the candidates; each graph has its own random numbers.
         max_choices: limit of configurations times configurable nodes of a graph, checked before they are read.
+        max_layouts: limit of distinct layouts of a graph, checked while they are read.
     """
 
     spec: FeatureSpec
@@ -75,6 +76,7 @@ class GraphReader:
     candidates: int
     seed: int
     max_choices: int = MAX_CHOICES
+    max_layouts: int | None = None
 
     def read(self, path: Path) -> Iterator[InputGraph]:
         """Read the graphs of a file one at a time: one of an npz file, one of each tuning record.
@@ -113,7 +115,7 @@ class GraphReader:
                 self._check_kind(key, kind, path)
                 shape, _ = file.header(key)
                 self._check_size(key, shape[0], math.prod(shape[1:2]) if kind == "layout" else 0, path)
-        measured = read_graph(path, self.spec.kind)
+        measured = read_graph(path, self.spec.kind, max_layouts=self.max_layouts)
         extra = read_extra(path, measured.graph.nodes) if self.spec.options.protobuf else None
         return InputGraph(path, measured, extra, None)
 

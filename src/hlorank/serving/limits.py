@@ -41,6 +41,8 @@ class Limits(Section):
     """Edges of a graph."""
     choices: int = Field(default=MAX_CHOICES, ge=1)
     """Configurations times configurable nodes of a graph."""
+    layouts: int = Field(default=2**17, ge=1)
+    """Distinct layouts of a graph."""
     unpacked_bytes: int = Field(default=2**27, ge=1)
     """Bytes of the arrays of a graph without its layouts, together."""
 

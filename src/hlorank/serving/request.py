@@ -172,7 +172,7 @@ def read_graph(record: GraphRecord, spec: FeatureSpec, limits: Limits) -> InputG
             kind of configurations than the model ranks; the message has the field and the array.
     """
     with _unpacked(record, limits) as (path, _):
-        reader = GraphReader(spec, limits.configurations, candidates=1, seed=0, max_choices=limits.choices)
+        reader = GraphReader(spec, limits.configurations, 1, 0, limits.choices, limits.layouts)
         (given,) = reader.read(path)
     return given
 
