@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from hlorank.models.scoring import (
     mean_over_orders,
     score_configurations,
     sum_segments,
+    time_limit,
 )
 
 MakeInputs = Callable[..., GraphInputs]
@@ -31,6 +33,17 @@ BLOCK = ["layer_norm", "sage", "gelu", "dropout", "residual"]
 def make_model(make_model: MakeModel) -> MakeModel:
     """A function that makes a model with dropout and mean aggregation."""
     return partial(make_model, aggregation="mean", block=BLOCK, dropout=0.5)
+
+
+@pytest.mark.parametrize("block", [BLOCK, [*BLOCK, "configuration_attention"]])
+def test_scoring_ends_at_a_deadline(block: list[str], make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph, rows = make_model(block=block), make_inputs(distinct=5), np.arange(5)
+    expected = score_configurations(model, graph, rows, 1)
+    with time_limit(time.monotonic() + 60):
+        np.testing.assert_array_equal(score_configurations(model, graph, rows, 1), expected)
+    with time_limit(time.monotonic() - 1), pytest.raises(TimeoutError):
+        score_configurations(model, graph, rows, 1)
+    np.testing.assert_array_equal(score_configurations(model, graph, rows, 1), expected)
 
 
 @pytest.mark.parametrize(

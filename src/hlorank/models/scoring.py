@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 
 import numpy as np
@@ -25,6 +29,24 @@ _CHUNKS_PER_RELEASE = 16
 RANKED_TOGETHER = 128
 # Scores whose relative difference is below this differ by the rounding of float32 only.
 _ROUNDING = 1e-6
+
+
+_limit_of_thread = threading.local()
+
+
+@contextmanager
+def time_limit(deadline: float) -> Iterator[None]:
+    """Raise a TimeoutError from the scoring of this thread after `time.monotonic()` has reached a deadline."""
+    _limit_of_thread.deadline = deadline
+    try:
+        yield
+    finally:
+        del _limit_of_thread.deadline
+
+
+def _check_time() -> None:
+    if time.monotonic() > getattr(_limit_of_thread, "deadline", math.inf):
+        raise TimeoutError("scoring: the deadline has passed")
 
 
 def _release_memory() -> None:
@@ -56,6 +78,9 @@ def sum_segments(model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], 
 
     Returns:
         (configurations, width * poolings).
+
+    Raises:
+        TimeoutError: the deadline of `time_limit` has passed.
     """
     was_training = model.training
     model.eval()
@@ -64,6 +89,7 @@ def sum_segments(model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], 
     if Mixing.CONFIGURATIONS in model.mixing:
         groups = -(-len(rows) // RANKED_TOGETHER)
         for group, j in product(range(groups), range(len(graph.segments))):
+            _check_time()
             total[group::groups] += model.embed_rows(graph, j, rows[group::groups])
     else:
         for j, segment in enumerate(graph.segments):
@@ -72,6 +98,7 @@ def sum_segments(model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], 
             distinct, inverse = graph.distinct(rows, j)
             embedded = total.new_empty(len(distinct), model.embedding_width)
             for number, start in enumerate(range(0, len(distinct), chunk), start=1):
+                _check_time()
                 some = distinct[start : start + chunk]
                 embedded[start : start + chunk] = model.embed(segment, graph.configurations(some, segment))
                 if number % _CHUNKS_PER_RELEASE == 0:

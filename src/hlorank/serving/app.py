@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from fastapi.responses import JSONResponse
 
 import hlorank
 from hlorank.files import DataError
+from hlorank.models.scoring import time_limit
 from hlorank.serving.limits import Limits
 from hlorank.serving.ranker import Ranker
 from hlorank.serving.request import GraphRecord, RankingRequest, graph_bytes, naming, parse_request
@@ -121,12 +123,13 @@ class RankingService:
                 (503), the request or a graph is wrong (400), or the time is over (504).
         """
         _check_content(request)
+        deadline = time.monotonic() + self._timeout
         try:
             async with asyncio.timeout(self._timeout):
                 with self._memory.share() as add_bytes:
                     body = await self._body(request, add_bytes)
                     with self._activity():
-                        return await self._ranked(body, add_bytes)
+                        return await self._ranked(body, add_bytes, deadline)
         except DataError as error:
             raise HTTPException(400, str(error)) from None
         except TimeoutError:
@@ -172,20 +175,20 @@ class RankingService:
             raise HTTPException(413, f"body: expected at most {max_bytes:,} bytes, found more")
         return body
 
-    async def _ranked(self, body: bytearray, add_bytes: Callable[[int], None]) -> Response:
+    async def _ranked(self, body: bytearray, add_bytes: Callable[[int], None], deadline: float) -> Response:
         parsed = await self._turns.run(len(body), _parsed, body, self._limits)
         body.clear()
         ranked = []
         for record in parsed.dataframe_records:
-            ranked.append(await self._prediction(record, parsed.params.top))
+            ranked.append(await self._prediction(record, parsed.params.top, deadline))
             add_bytes(len(ranked[-1]))
         return Response(b'{"predictions":[' + b",".join(ranked) + b"]}", media_type="application/json")
 
-    async def _prediction(self, record: GraphRecord, top: int) -> bytes:
+    async def _prediction(self, record: GraphRecord, top: int, deadline: float) -> bytes:
         size = len(record.npz) + len(record.extra or "")
         if size <= _SMALL_BYTES:  # otherwise it is large in any case
             size = await self._turns.run(size, _named_bytes, record, self._limits)
-        return await self._turns.run(size, _encoded_prediction, self._ranker, record, top, self._limits)
+        return await self._turns.run(size, _encoded_prediction, self._ranker, record, top, self._limits, deadline)
 
     async def version(self) -> dict[str, str]:
         """Return the version of hlorank, and the collection and method of the model."""
@@ -223,9 +226,10 @@ def _named_bytes(record: GraphRecord, limits: Limits) -> int:
         return graph_bytes(record, limits)
 
 
-def _encoded_prediction(ranker: Ranker, record: GraphRecord, top: int, limits: Limits) -> bytes:
+def _encoded_prediction(ranker: Ranker, record: GraphRecord, top: int, limits: Limits, deadline: float) -> bytes:
     """Return a prediction as JSON: as an object, it takes several times the memory."""
-    ranked = prediction(ranker, record, top, limits)
+    with time_limit(deadline):  # the server cannot stop a call that runs
+        ranked = prediction(ranker, record, top, limits)
     return json.dumps(ranked, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
