@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 export DO_NOT_TRACK = true
 export OMP_NUM_THREADS ?= 1
-JOBS ?= 2
+JOBS ?= 3
 PYTEST := python -m pytest -n 2 $(if $(COVERAGE),--cov --cov-append --cov-report=)
 
 .DEFAULT_GOAL := help
@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	python scripts/plots_page.py
 	@touch $@
 
-repro: $(READY) ## Run the pipeline (dvc repro), JOBS=2 stages at the same time, and print its scores
+repro: $(READY) ## Run the pipeline (dvc repro), JOBS=3 stages at the same time, and print its scores
 	python -m hlorank.stages.repro --jobs $(JOBS)
 	python -m hlorank.evaluation.summary
 

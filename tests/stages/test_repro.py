@@ -41,6 +41,7 @@ sys.exit(pathlib.Path(arguments[-1].replace("/", "_")).exists())
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "params.yaml").write_text(PARAMS)
+    (tmp_path / "dvc.yaml").write_text("stages: {train: {}, plot: {}}")
     (tmp_path / "stub.py").write_text(STUB)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(repro, "_DVC", [sys.executable, "-S", "stub.py"])
@@ -63,7 +64,7 @@ def test_a_training_follows_the_preparation_of_its_collection(
         ("tile/b-full", "tile/b"),
     ):
         assert order.index(("end", f"partition@{prepared}")) < order.index(("start", f"evaluate@{name}"))
-    assert [name for what, name in order][-1] == "repro", "stages that only this project has"
+    assert [name for what, name in order][-1] == "repro", "the stage plot"
     running = [sum(1 if what == "start" else -1 for what, _ in order[: n + 1]) for n in range(len(order))]
     assert max(running) == jobs
     lines = capsys.readouterr().out.splitlines()

@@ -9,36 +9,35 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen, run
 from threading import Event
 
 from omegaconf import OmegaConf
 
 _DVC = [sys.executable, "-m", "dvc"]
+_STAGES = {"fetch", "featurize", "partition", "train", "evaluate"}
 # Advice that each process of DVC repeats.
 _HINT = re.compile(r"\s*$|To (track|enable)|\s+(git add|dvc config)|Use `dvc push`|Updating lock file|.*didn't change")
 
 
-def reproduce(jobs: int, params: Path = Path("params.yaml")) -> int:
+def reproduce(jobs: int) -> int:
     """Run all stages whose inputs have changed, and print their output with the name of the collection or training.
 
     After a failure the stages that are running are completed, and no other one begins.
 
     Args:
         jobs: the largest number of stages that run at the same time.
-        params: the parameters of the pipeline.
 
     Returns:
         The exit status: 0 if all stages are up to date.
     """
-    if subprocess.run([*_DVC, "status", "--quiet"], check=False).returncode == 0:  # noqa: S603 - fixed words
+    if run([*_DVC, "status", "--quiet"], check=False).returncode == 0:  # noqa: S603 - fixed words
         sys.stdout.write("Data and pipelines are up to date.\n")
         return 0
-    pipeline = OmegaConf.load(params).pipeline
+    pipeline = OmegaConf.load("params.yaml").pipeline
     methods = [*pipeline.methods, *pipeline.tile_methods]
     failed = Event()
 
@@ -58,7 +57,8 @@ def reproduce(jobs: int, params: Path = Path("params.yaml")) -> int:
         trained = [pool.submit(train, name, prepared[training.collection]) for name, training in trainings]
         for future in [*prepared.values(), *trained]:
             future.result()
-    _repro(failed, "pipeline")  # stages that only the reader's dvc.yaml has
+    if OmegaConf.load("dvc.yaml").stages.keys() - _STAGES:
+        _repro(failed, "pipeline")  # all stages, as others than these five were added
     return int(failed.is_set())
 
 
@@ -67,7 +67,7 @@ def _repro(failed: Event, name: str, *arguments: str) -> None:
         return
     # Several processes wait for each other's changes of dvc.lock, however long these take.
     command = [*_DVC, "--wait-for-lock", "repro", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:  # noqa: S603 - no shell
+    with Popen(command, stdout=PIPE, stderr=STDOUT, text=True, errors="replace") as process:  # noqa: S603 - no shell
         for line in process.stdout or ():
             if not _HINT.match(line):
                 sys.stdout.write(f"{name} | {line}")
@@ -81,9 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the pipeline in the current folder."""
     parser = argparse.ArgumentParser(description="Run the pipeline of dvc.yaml, independent stages at the same time.")
     parser.add_argument(
-        "--jobs", type=int, default=2, metavar="N", help="stages that run at the same time (default: 2)"
+        "--jobs", type=int, default=3, metavar="N", help="stages that run at the same time (default: 3)"
     )
-    sys.exit(reproduce(parser.parse_args(arguments).jobs))
+    jobs = parser.parse_args(arguments).jobs
+    try:
+        sys.exit(reproduce(jobs))
+    except KeyboardInterrupt:  # the stages got it too, and have ended
+        sys.exit(130)
 
 
 if __name__ == "__main__":
