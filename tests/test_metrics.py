@@ -154,7 +154,7 @@ def test_top_k_slowdown_on_known_values() -> None:
 @pytest.mark.parametrize(
     ("score", "runtime", "k", "message"),
     [
-        ([1, 2], [1, 2], 0, "k: expected at least 1, found 0"),
+        ([1, 2], [1, 2], 0, "k: .*0"),
         ([], [], 1, "found none"),
         ([1, 2], [0, 0], 1, "withheld"),
         ([1, 2], [1], 1, "equal lengths, found 2 and 1"),

@@ -39,94 +39,75 @@ def setting(key: str, place: Any, value: float) -> Callable[[Arrays], Arrays]:
     return with_(key, lambda array: changed(array, place, value))
 
 
-BAD: list[tuple[Kind, Callable[[Arrays], Arrays], str, str, str]] = [
-    ("layout", without("node_splits"), "keys", "'node_splits'", "['config_runtime', 'edge_index', 'node_config_feat'"),
-    ("tile", without("config_feat"), "keys", "'config_feat'", "['config_runtime', 'config_runtime_normalizers', 'edge"),
-    ("layout", lambda arrays: arrays | {"extra": np.zeros(1)}, "keys", "(layout)", "'extra'"),
-    ("layout", lambda arrays: tile_arrays(), "keys", "(layout)", "'config_runtime_normalizers'"),
-    ("tile", lambda arrays: layout_arrays(), "keys", "(tile)", "'node_config_feat'"),
-    ("layout", lambda arrays: {}, "keys", "(layout)", "[]"),
-    ("layout", with_("node_feat", lambda a: a.astype(np.float64)), "node_feat", "dtype float32", "float64"),
-    ("layout", with_("node_feat", lambda a: a[:, :139]), "node_feat", "shape (4, 140)", "(4, 139)"),
-    ("tile", with_("node_feat", lambda a: a[:1]), "node_feat", "shape (2, 140)", "(1, 140)"),
-    ("tile", setting("node_feat", (1, 3), np.inf), "node_feat", "finite", "inf at [1, 3]"),
-    ("layout", with_("node_opcode", lambda a: a.astype(np.int64)), "node_opcode", "dtype uint8", "int64"),
-    ("layout", setting("node_opcode", 2, 121), "node_opcode", "opcodes in 0..120", "121"),
-    ("layout", with_("node_opcode", lambda a: a[:0]), "node_opcode", "at least one node", "an empty graph"),
-    ("layout", with_("edge_index", lambda a: a.T), "edge_index", "shape (any, 2)", "(2, 3)"),
-    ("layout", with_("edge_index", lambda a: a.astype(np.float32)), "edge_index", "int64 or int32", "float32"),
-    ("layout", with_("edge_index", lambda a: a.astype(np.uint64)), "edge_index", "int64 or int32", "uint64"),
-    ("layout", setting("edge_index", (0, 0), 4), "edge_index", "ids in 0..3", "[4, 0] in row 0"),
-    ("layout", setting("edge_index", (2, 1), -1), "edge_index", "ids in 0..3", "[3, -1] in row 2"),
-    ("layout", with_("edge_index", lambda a: a[:, ::-1]), "edge_index", "topological order", "[0, 1] in row 0"),
-    ("layout", with_("node_splits", lambda a: a.T), "node_splits", "shape (k,) or (1, k)", "(3, 1)"),
-    ("layout", with_("node_splits", lambda a: a[None]), "node_splits", "shape (k,) or (1, k)", "(1, 1, 3)"),
-    ("layout", with_("node_splits", lambda a: a[:, :2]), "node_splits", "boundaries from 0 to 4", "[0, 1]"),
-    ("layout", with_("node_config_ids", lambda a: a[None]), "node_config_ids", "configurable nodes,)", "(1, 2)"),
-    ("layout", with_("node_config_ids", lambda a: a[:0]), "node_config_ids", "at least one", "(0,)"),
-    ("layout", with_("node_config_ids", lambda a: a + 1), "node_config_ids", "node ids in 0..3", "4"),
-    ("layout", with_("node_config_ids", lambda a: a - 2), "node_config_ids", "increasing node ids", "[-1, 1]"),
-    ("layout", with_("node_config_ids", lambda a: a[[1, 1]]), "node_config_ids", "increasing node ids", "[3, 3]"),
-    ("layout", with_("node_config_ids", lambda a: a[:1]), "node_config_feat", "configurations, 1, 18", "(3, 2, 18)"),
-    ("layout", with_("node_config_feat", lambda a: a[..., 1:]), "node_config_feat", "2, 18", "(3, 2, 17)"),
-    ("layout", with_("node_config_feat", lambda a: a[0]), "node_config_feat", "configurations, 2, 18", "(2, 18)"),
-    ("layout", with_("node_config_feat", lambda a: a.astype(np.int8)), "node_config_feat", "dtype float32", "int8"),
-    ("layout", with_("node_config_feat", lambda a: a[:0]), "node_config_feat", "at least one configuration", "none"),
+BAD: list[tuple[Kind, Callable[[Arrays], Arrays], str, str]] = [
+    ("layout", without("node_splits"), "keys", "['config_runtime', 'edge_index', 'node_config_feat'"),
+    ("tile", without("config_feat"), "keys", "['config_runtime', 'config_runtime_normalizers', 'edge"),
+    ("layout", lambda arrays: arrays | {"extra": np.zeros(1)}, "keys", "'extra'"),
+    ("layout", lambda arrays: tile_arrays(), "keys", "'config_runtime_normalizers'"),
+    ("tile", lambda arrays: layout_arrays(), "keys", "'node_config_feat'"),
+    ("layout", lambda arrays: {}, "keys", "[]"),
+    ("layout", with_("node_feat", lambda a: a.astype(np.float64)), "node_feat", "float64"),
+    ("layout", with_("node_feat", lambda a: a[:, :139]), "node_feat", "(4, 139)"),
+    ("tile", with_("node_feat", lambda a: a[:1]), "node_feat", "(1, 140)"),
+    ("tile", setting("node_feat", (1, 3), np.inf), "node_feat", "inf at [1, 3]"),
+    ("layout", with_("node_opcode", lambda a: a.astype(np.int64)), "node_opcode", "int64"),
+    ("layout", setting("node_opcode", 2, 121), "node_opcode", "121"),
+    ("layout", with_("node_opcode", lambda a: a[:0]), "node_opcode", "an empty graph"),
+    ("layout", with_("edge_index", lambda a: a.T), "edge_index", "(2, 3)"),
+    ("layout", with_("edge_index", lambda a: a.astype(np.float32)), "edge_index", "float32"),
+    ("layout", with_("edge_index", lambda a: a.astype(np.uint64)), "edge_index", "uint64"),
+    ("layout", setting("edge_index", (0, 0), 4), "edge_index", "[4, 0] in row 0"),
+    ("layout", setting("edge_index", (2, 1), -1), "edge_index", "[3, -1] in row 2"),
+    ("layout", with_("edge_index", lambda a: a[:, ::-1]), "edge_index", "[0, 1] in row 0"),
+    ("layout", with_("node_splits", lambda a: a.T), "node_splits", "(3, 1)"),
+    ("layout", with_("node_splits", lambda a: a[None]), "node_splits", "(1, 1, 3)"),
+    ("layout", with_("node_splits", lambda a: a[:, :2]), "node_splits", "[0, 1]"),
+    ("layout", with_("node_config_ids", lambda a: a[None]), "node_config_ids", "(1, 2)"),
+    ("layout", with_("node_config_ids", lambda a: a[:0]), "node_config_ids", "(0,)"),
+    ("layout", with_("node_config_ids", lambda a: a + 1), "node_config_ids", "4"),
+    ("layout", with_("node_config_ids", lambda a: a - 2), "node_config_ids", "[-1, 1]"),
+    ("layout", with_("node_config_ids", lambda a: a[[1, 1]]), "node_config_ids", "[3, 3]"),
+    ("layout", with_("node_config_ids", lambda a: a[:1]), "node_config_feat", "(3, 2, 18)"),
+    ("layout", with_("node_config_feat", lambda a: a[..., 1:]), "node_config_feat", "(3, 2, 17)"),
+    ("layout", with_("node_config_feat", lambda a: a[0]), "node_config_feat", "(2, 18)"),
+    ("layout", with_("node_config_feat", lambda a: a.astype(np.int8)), "node_config_feat", "int8"),
+    ("layout", with_("node_config_feat", lambda a: a[:0]), "node_config_feat", "none"),
     *[
-        ("layout", setting("node_config_feat", (2, 1, 17), value), "node_config_feat", *said)
-        for value, said in {
-            6.0: ("whole numbers in -1..5", "6.0 at [2, 1, 17]"),
-            -2.0: ("whole numbers in -1..5", "-2.0 at [2, 1, 17]"),
-            0.5: ("whole numbers in -1..5", "0.5 at [2, 1, 17]"),
-            np.nan: ("whole numbers in -1..5", "nan at [2, 1, 17]"),
-            np.inf: ("whole numbers in -1..5", "inf at [2, 1, 17]"),
+        ("layout", setting("node_config_feat", (2, 1, 17), value), "node_config_feat", found)
+        for value, found in {
+            6.0: "6.0 at [2, 1, 17]",
+            -2.0: "-2.0 at [2, 1, 17]",
+            0.5: "0.5 at [2, 1, 17]",
+            np.nan: "nan at [2, 1, 17]",
+            np.inf: "inf at [2, 1, 17]",
         }.items()
     ],
-    (
-        "layout",
-        setting("node_config_feat", (0, 0, 2), 0),
-        "node_config_feat",
-        "each dimension once in the output layout",
-        "[0, 2, 0, -1, -1, -1]",
-    ),
-    ("tile", with_("config_feat", lambda a: a[:, 1:]), "config_feat", "shape (any, 24)", "(3, 23)"),
-    ("tile", with_("config_feat", lambda a: a[:0]), "config_feat", "at least one configuration", "none"),
-    ("tile", setting("config_feat", (2, 7), np.nan), "config_feat", "finite", "nan at [2, 7]"),
-    ("layout", with_("config_runtime", lambda a: a.astype(float)), "config_runtime", "int64 or int32", "float64"),
-    ("layout", with_("config_runtime", lambda a: a[:, None]), "config_runtime", "shape (any)", "(3, 1)"),
-    ("layout", with_("config_runtime", lambda a: a[:2]), "config_runtime", "each of 3 configurations", "2"),
-    ("layout", with_("config_runtime", lambda a: a[:0]), "config_runtime", "each of 3 configurations", "0"),
-    ("tile", with_("config_runtime", lambda a: a - 11), "config_runtime", "at least 0 ns", "-1"),
-    ("layout", with_("config_runtime", lambda a: a - 10), "config_runtime", "labels withheld", "0 at 1 among others"),
-    ("tile", with_("config_feat", lambda a: a[:2]), "config_runtime", "each of 2 configurations", "3"),
-    (
-        "tile",
-        with_("config_runtime_normalizers", lambda a: a[:2]),
-        "config_runtime_normalizers",
-        "shape (3)",
-        "(2,)",
-    ),
-    (
-        "tile",
-        with_("config_runtime_normalizers", lambda a: a - 10),
-        "config_runtime_normalizers",
-        "positive runtimes",
-        "0",
-    ),
+    ("layout", setting("node_config_feat", (0, 0, 2), 0), "node_config_feat", "[0, 2, 0, -1, -1, -1]"),
+    ("tile", with_("config_feat", lambda a: a[:, 1:]), "config_feat", "(3, 23)"),
+    ("tile", with_("config_feat", lambda a: a[:0]), "config_feat", "none"),
+    ("tile", setting("config_feat", (2, 7), np.nan), "config_feat", "nan at [2, 7]"),
+    ("layout", with_("config_runtime", lambda a: a.astype(float)), "config_runtime", "float64"),
+    ("layout", with_("config_runtime", lambda a: a[:, None]), "config_runtime", "(3, 1)"),
+    ("layout", with_("config_runtime", lambda a: a[:2]), "config_runtime", "2"),
+    ("layout", with_("config_runtime", lambda a: a[:0]), "config_runtime", "0"),
+    ("tile", with_("config_runtime", lambda a: a - 11), "config_runtime", "-1"),
+    ("layout", with_("config_runtime", lambda a: a - 10), "config_runtime", "0 at 1 among others"),
+    ("tile", with_("config_feat", lambda a: a[:2]), "config_runtime", "3"),
+    ("tile", with_("config_runtime_normalizers", lambda a: a[:2]), "config_runtime_normalizers", "(2,)"),
+    ("tile", with_("config_runtime_normalizers", lambda a: a - 10), "config_runtime_normalizers", "0"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "change", "key", "expected", "found"), BAD)
+@pytest.mark.parametrize(("kind", "change", "key", "found"), BAD)
 def test_bad_input_is_named(
-    tmp_path: Path, kind: Kind, change: Callable[[Arrays], Arrays], key: str, expected: str, found: str
+    tmp_path: Path, kind: Kind, change: Callable[[Arrays], Arrays], key: str, found: str
 ) -> None:
     path = tmp_path / "bad.npz"
     save(path, change(ARRAYS[kind]()))
     with pytest.raises(DataError) as caught:
         read_graph(path, kind)
     assert (caught.value.file, caught.value.key) == (path, key)
-    assert str(caught.value).startswith(f"{path}: {key}: expected ")
-    assert expected in caught.value.expected
+    assert str(caught.value).startswith(f"{path}: {key}: ")
     assert found in str(caught.value.found)
 
 

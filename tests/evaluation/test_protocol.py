@@ -212,9 +212,9 @@ def test_a_wrong_index_file_fails_before_anything_is_scored(make_graph: MakeGrap
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ([0.0, math.nan], "scores of valid/bert: expected finite numbers, found nan for distinct configuration 1"),
-        ([-math.inf, 0.0], "scores of valid/bert: expected finite numbers, found -inf for distinct configuration 0"),
-        ([0.0, 1.0, 2.0], r"scores of valid/bert: expected shape \(2,\), one for each .* found \(3,\)"),
+        ([0.0, math.nan], "scores of valid/bert: .*nan for distinct configuration 1"),
+        ([-math.inf, 0.0], "scores of valid/bert: .*-inf for distinct configuration 0"),
+        ([0.0, 1.0, 2.0], r"scores of valid/bert: .*\(3,\)"),
     ],
 )
 def test_wrong_scores_name_the_graph(make_graph: MakeGraph, tmp_path: Path, scores: list[float], message: str) -> None:

@@ -137,10 +137,11 @@ def test_opcodes_and_dimensions_that_are_dropped_are_logged(
     with caplog.at_level(logging.WARNING):
         measured = only(tmp_path / "a.pb")
     assert measured.graph.node_opcode.tolist() == [0, 63, 34, 14]
-    assert caplog.messages == [
-        f"{tmp_path}/a.pb: unknown opcodes become 0, in 1 nodes: 'ragged-dot' (1)",
-        f"{tmp_path}/a.pb: only the first 6 dimensions are kept, in 1 nodes",
-    ]
+    opcodes, dimensions = caplog.messages
+    assert opcodes.startswith(f"{tmp_path}/a.pb: ")
+    assert opcodes.endswith(": 'ragged-dot' (1)")
+    assert dimensions.startswith(f"{tmp_path}/a.pb: ")
+    assert " 6 " in dimensions
 
 
 def test_a_dump_can_be_read_as_a_kernel(tmp_path: Path, module: HloModuleProto) -> None:

@@ -75,7 +75,8 @@ def test_a_configuration_that_hangs_is_killed_and_left_out(task: LayoutTask, cap
     outcome = child_process.supervise(task, hang_seconds=1.5, command=child(body))
     assert outcome.about is not None
     assert outcome.about["left_out"] == {"bad": "no message for 1.5 s"}
-    assert caplog.messages == ["p: started again without configuration bad: no message for 1.5 s"]
+    (message,) = caplog.messages
+    assert all(part in message for part in ("p: ", " bad: ", "1.5 s"))
 
 
 @pytest.mark.parametrize(

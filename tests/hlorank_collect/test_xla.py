@@ -48,7 +48,8 @@ def test_another_version_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, capl
     xla._device.cache_clear()
     xla.device_name("cpu")
     xla.device_name("cpu")
-    assert caplog.messages == [f"jaxlib {jax.__version__}: hlorank collect was tested with 0.0.1 only"]
+    (message,) = caplog.messages
+    assert all(part in message for part in (f"jaxlib {jax.__version__}: ", "0.0.1"))
 
 
 def test_only_one_module_calls_private_parts() -> None:

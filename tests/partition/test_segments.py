@@ -12,9 +12,9 @@ from hlorank.partition.segments import Partition
 @pytest.mark.parametrize(
     ("segment_of", "message"),
     [
-        ([0, -1, 1], r"segment_of: expected a segment for every node, found -1 for node 1"),
-        ([0, 0, 2], r"segment_of: expected segments 0\.\.1, found 2"),
-        ([0, 0, 0], r"segment_of: expected no empty segment, found segment 1 is empty"),
+        ([0, -1, 1], r"segment_of: .*-1 for node 1"),
+        ([0, 0, 2], r"segment_of: .*2"),
+        ([0, 0, 0], r"segment_of: .*segment 1"),
     ],
 )
 def test_impossible_segments_are_refused(segment_of: list[int], message: str) -> None:

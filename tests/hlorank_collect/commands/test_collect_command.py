@@ -143,7 +143,6 @@ def test_programs_are_measured_once(
     assert collect(*names, *SHAPES, "--allow-busy") == 1
     captured = capsys.readouterr()
     assert captured.err.startswith("error: cli_programs-nothing-")
-    assert "expected a node to configure" in captured.err
     assert "busy" in caplog.text
     assert len(captured.out.splitlines()) == 3
     files = sorted((folder / "out" / "layout" / "cpu" / "random").iterdir())

@@ -128,9 +128,7 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"), [(Path.unlink, "no such file"), (flip_a_bit, r"sha256: expected [0-9a-f]{64}")]
-)
+@pytest.mark.parametrize(("damage", "message"), [(Path.unlink, "no such file"), (flip_a_bit, r"sha256: ")])
 def test_damaged_weights(damage: Callable[[Path], object], message: str, saved: Path) -> None:
     damage(saved / WEIGHTS)
     with pytest.raises(DataError, match=rf"weights\.safetensors: .*{message}"):
@@ -140,8 +138,8 @@ def test_damaged_weights(damage: Callable[[Path], object], message: str, saved: 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"other": np.zeros(1)}, "weights: expected the arrays .* found .*'other'"),
-        ({"feature": np.full(3, 10**6, dtype=np.int32)}, "feature: expected columns in"),
+        ({"other": np.zeros(1)}, "weights: .*'other'"),
+        ({"feature": np.full(3, 10**6, dtype=np.int32)}, "feature: "),
     ],
 )
 def test_weights_of_something_else(changes: dict[str, Any], message: str, saved: Path) -> None:

