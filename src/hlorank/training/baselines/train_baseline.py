@@ -211,7 +211,8 @@ def _log_history(history: Sequence[Epoch], fit: Fit, seconds: float) -> None:
     for epoch, candidate in zip(history, fit.candidates, strict=True):
         figures = {TRAIN_LOSS: epoch.train_loss, VALID_TAU: epoch.valid_kendall_tau}
         known = {name: value for name, value in figures.items() if value is not None}
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in known.items())
+        words = {TRAIN_LOSS: "loss", VALID_TAU: "validation Kendall tau"}
+        shown = ", ".join(f"{words[name]} {value:.4f}" for name, value in known.items())
         log.info("epoch %d of %d: %s", epoch.epoch, history[-1].epoch, shown)
         saved = (last - candidate.steps) * (fit.step_seconds or 0.0)
         mlflow.log_metrics({**known, TRAIN_SECONDS: seconds - saved}, step=epoch.epoch)
