@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from rows import expect, run  # type: ignore[import-not-found] # same folder
 from torch import Tensor, nn
 
 from hlorank.data.collection import Collection, graph_files, measured_family, read_graph
@@ -90,12 +91,9 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", required=True)
     parser.add_argument("--collection", nargs="+", default=["layout/cpu/random", "layout/cpu/default"])
     arguments = parser.parse_args()
-    paths = [
-        path
-        for collection in arguments.collection
-        for path in graph_files(SAMPLE, Collection.parse(collection), None)
-        if measured_family(path) in arguments.families
-    ]
+    files = [path for name in arguments.collection for path in graph_files(SAMPLE, Collection.parse(name), None)]
+    expect("--families", arguments.families, {str(measured_family(path)) for path in files})
+    paths = [path for path in files if measured_family(path) in arguments.families]
     found: dict[str, list[Float64]] = {}
     for folder in arguments.model:
         ranker = Ranker(folder)
@@ -115,4 +113,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from rows import append_row, read_rows  # type: ignore[import-not-found] # next to this script
+from rows import append_row, read_rows, run  # type: ignore[import-not-found] # next to this script
 
 from hlorank.files import read_json
 from hlorank.metrics import ranking
@@ -170,4 +170,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -34,7 +34,7 @@ from typing import Any, TypeVar
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import quality  # type: ignore[import-not-found] # same folder
-from rows import append_row, read_rows  # type: ignore[import-not-found] # same folder
+from rows import append_row, read_rows, run  # type: ignore[import-not-found] # same folder
 
 from hlorank.config import Config
 from hlorank.data.collection import Collection
@@ -270,4 +270,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

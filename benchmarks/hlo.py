@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from numpy.typing import NDArray
+from rows import run  # type: ignore[import-not-found] # same folder
 
 from hlorank.data.graph import Graph
 from hlorank.files import shared_dir
@@ -233,4 +234,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -36,6 +36,7 @@ from hydra import compose, initialize_config_dir
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import Progress
+from rows import run  # type: ignore[import-not-found] # same folder
 
 from hlorank.config import Config, load
 from hlorank.data.collection import Collection
@@ -324,4 +325,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler writes two lines a call to stderr otherwise
 
 import torch
+from rows import run  # type: ignore[import-not-found] # same folder
 from step_time import Training, Workload, interleaved, spread, synthetic  # type: ignore[import-not-found] # same folder
 from throughput import UNET  # type: ignore[import-not-found] # same folder
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -93,4 +94,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

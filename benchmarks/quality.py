@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from hydra import compose, initialize_config_dir
-from rows import append_row, read_rows  # type: ignore[import-not-found] # same folder
+from rows import append_row, expect, read_rows  # type: ignore[import-not-found] # same folder
+from rows import run as run_command
 
 from hlorank.config import Config, load
 from hlorank.data.collection import Collection
@@ -271,8 +272,11 @@ def averaged(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def chosen(collection: str, arguments: argparse.Namespace) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The experiments for a collection, by name, with their overrides."""
-    kind = Collection.parse(collection).kind
-    names = arguments.experiment or EXPERIMENTS[kind]
+    address = Collection.parse(collection)
+    expect("--collection: source", [address.source], DATA)
+    kind, names = address.kind, arguments.experiment or EXPERIMENTS[address.kind]
+    if not any(name in EXPERIMENTS[kind] for name in names):
+        expect(f"--experiment on {collection}:", names, EXPERIMENTS[kind])
     budget = budget_of(arguments.cpu_seconds)
     if arguments.tried:
         for overrides in arguments.tried:
@@ -350,4 +354,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

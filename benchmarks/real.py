@@ -35,6 +35,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import quality  # type: ignore[import-not-found] # same folder
 from rows import append_row, read_rows  # type: ignore[import-not-found] # same folder
+from rows import run as run_command
 
 from hlorank.data.collection import Collection, graph_files
 from hlorank.files import fingerprint, shared_dir
@@ -168,4 +169,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from rows import run as run_command  # type: ignore[import-not-found] # same folder
+
 from hlorank.data.graph import LAYOUT_VALUES
 from hlorank.files import write_json
 
@@ -122,4 +124,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

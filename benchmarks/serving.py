@@ -33,6 +33,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import quality  # type: ignore[import-not-found] # same folder
+from rows import run  # type: ignore[import-not-found] # same folder
 
 from hlorank.data.collection import Collection, graph_files, read_graph, write_graph
 from hlorank.data.graph import LayoutConfigurations, MeasuredGraph, Measurements
@@ -180,4 +181,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from omegaconf import OmegaConf
+from rows import run  # type: ignore[import-not-found] # same folder
 
 from hlorank.config import FeaturizeOptions, ModelConfig, PartitionConfig
 from hlorank.data.collection import Collection
@@ -192,4 +193,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

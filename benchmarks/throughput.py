@@ -26,6 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rows import run  # type: ignore[import-not-found] # same folder
 from step_time import MARGIN, Training, Workload, interleaved, spread, synthetic  # type: ignore[import-not-found] # same folder
 from torch import Tensor, nn
 from torch.nn.functional import gelu
@@ -215,4 +216,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -25,6 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from hydra import compose, initialize_config_dir
 from numpy.typing import NDArray
+from rows import run  # type: ignore[import-not-found] # same folder
 
 from hlorank.config import Config, load
 from hlorank.data.collection import Collection, graph_files
@@ -151,4 +152,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

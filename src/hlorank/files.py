@@ -229,6 +229,23 @@ def read_json(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
+def recorded_run(model: Path) -> dict[str, Any]:
+    """Return the content of run.json in a model folder: the MLflow run, and the experiment.
+
+    It is empty where DVC has brought another model or only the model, as run.json is not an output that DVC keeps.
+
+    Args:
+        model: the model folder.
+
+    Raises:
+        DataError: a file is damaged.
+    """
+    if not (model / RUN).is_file():
+        return {}
+    run, spec = read_json(model / RUN), read_json(model / SPEC) if (model / SPEC).is_file() else {}
+    return run if "model" not in run or run["model"] == spec.get("spec_sha256") else {}
+
+
 def write_array(path: Path, array: NDArray[Any]) -> None:
     """Write one .npy file in one step; object arrays are refused."""
     write_atomic(path, lambda file: np.save(file, array, allow_pickle=False))

@@ -26,7 +26,7 @@ ROW_OF, RUNTIME, SCORES = [0, 1, 2, 0], [100, 200, 300, 110], np.array([2.0, 1.0
 
 
 def test_layout_metrics_of_a_graph_with_a_repeated_configuration(make_graph: MakeGraph) -> None:
-    report = report_graph("layout", "valid", make_graph(ROW_OF, RUNTIME), SCORES, 0.5)
+    report = report_graph("layout", "valid", make_graph(ROW_OF, RUNTIME), SCORES)
     assert report.metrics == pytest.approx(
         {
             "kendall_tau": (3 - 2) / math.sqrt(6 * 5),
@@ -40,13 +40,13 @@ def test_layout_metrics_of_a_graph_with_a_repeated_configuration(make_graph: Mak
         }
     )
     assert (report.protocol, report.nodes, report.configurations, report.distinct) == ("all", 2, 4, 3)
-    assert (report.withheld, report.seconds, report.notes) == (False, 0.5, ())
+    assert (report.withheld, report.notes) == (False, ())
 
 
 def test_tile_metrics_rank_normalised_runtimes(make_graph: MakeGraph) -> None:
     # Labels 1..6, predicted in reverse: the best of the first five is 2, though its runtime is the longest.
     graph = make_graph(range(6), [7, 200, 30, 40, 50, 60], [7, 100, 10, 10, 10, 10])
-    report = report_graph("tile", "valid", graph, np.arange(6, 0, -1.0), 0.0)
+    report = report_graph("tile", "valid", graph, np.arange(6, 0, -1.0))
     assert report.metrics == pytest.approx(
         {
             "kendall_tau": -1.0,
@@ -62,7 +62,7 @@ def test_tile_metrics_rank_normalised_runtimes(make_graph: MakeGraph) -> None:
 
 def test_listed_configurations_are_measured_among_themselves(make_graph: MakeGraph) -> None:
     graph = make_graph(ROW_OF, RUNTIME)
-    report = report_graph("layout", "valid", graph, SCORES, 0.0, np.array([2, 3, 3, 0]))
+    report = report_graph("layout", "valid", graph, SCORES, np.array([2, 3, 3, 0]))
     # Scores 3 2 2 2, runtimes 300 110 110 100: three pairs agree, none disagrees; ties 3 and 1.
     assert report.metrics["kendall_tau"] == pytest.approx(3 / math.sqrt((6 - 3) * (6 - 1)))
     assert report.metrics["opa"] == pytest.approx(3 / 5)
@@ -83,13 +83,13 @@ def test_listed_configurations_are_measured_among_themselves(make_graph: MakeGra
 def test_a_graph_without_anything_to_rank_has_notes_and_no_metrics(
     make_graph: MakeGraph, row_of: list[int], runtime: list[int], notes: tuple[str, ...]
 ) -> None:
-    report = report_graph("layout", "test", make_graph(row_of, runtime), np.arange(max(row_of) + 1.0), 0.0)
+    report = report_graph("layout", "test", make_graph(row_of, runtime), np.arange(max(row_of) + 1.0))
     assert (report.metrics, report.notes) == ({}, notes)
     assert report.row["note"] == "; ".join(notes)
 
 
 def test_one_distinct_configuration_with_several_runtimes_has_a_meaningless_ranking(make_graph: MakeGraph) -> None:
-    report = report_graph("tile", "valid", make_graph([0, 0, 0], [20, 30, 10], [10] * 3), np.zeros(1), 0.0)
+    report = report_graph("tile", "valid", make_graph([0, 0, 0], [20, 30, 10], [10] * 3), np.zeros(1))
     assert (report.metrics["kendall_tau"], report.metrics["repeat_ceiling"], report.metrics["opa"]) == (0.0, 0.0, 0.0)
     assert report.metrics["slowdown_1"] == 1.0  # the tie goes to the first index
     assert report.notes == ("one distinct configuration",)
@@ -97,7 +97,7 @@ def test_one_distinct_configuration_with_several_runtimes_has_a_meaningless_rank
 
 @pytest.mark.parametrize(("kind", "normalizer"), [("layout", None), ("tile", [1, 1])])
 def test_columns_hold_every_metric(make_graph: MakeGraph, kind: Kind, normalizer: list[int] | None) -> None:
-    report = report_graph(kind, "valid", make_graph([0, 1], [1, 2], normalizer), np.arange(2.0), 0.0)
+    report = report_graph(kind, "valid", make_graph([0, 1], [1, 2], normalizer), np.arange(2.0))
     assert list(report.metrics) == metric_names(kind)
     assert set(per_graph_columns(kind)) <= report.row.keys()
 

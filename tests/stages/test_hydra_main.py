@@ -97,6 +97,11 @@ def test_bad_input_is_a_line_and_status_2(
     [
         (["+trainer.epochs=3"], "trainer.epochs"),
         (["trainer.max_epochs=many"], "trainer.max_epochs"),
+        (
+            ["experiment=best_tile", "collection=layout:cpu:random"],
+            "collection=layout:cpu:random: expected one of kind tile",
+        ),
+        (["experiment=best_layout", "collection=tile/cpu"], "collection=tile/cpu: expected one of kind layout"),
         (["collection=layout:xla"], "collection=layout:xla: expected layout/<source>/<default or random>"),
     ],
 )

@@ -11,8 +11,10 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from mlflow.tracking import MlflowClient
 
 from hlorank.config import Config
+from hlorank.files import read_json
 from hlorank.models.serialization import load_model
 from hlorank.training import callbacks
 from hlorank.training.ranking_module import RankingModule
@@ -102,6 +104,8 @@ def test_a_training_ends_with_its_budget(
     assert best is not None
     assert clock.steps == steps
     assert epochs(tmp_path / "model") == rows
+    run = MlflowClient(config.tracking.uri).get_run(read_json(tmp_path / "model/run.json")["run_id"])
+    assert ("ended_by" in run.data.tags) == (seconds < 1e9)
     _, spec = load_model(tmp_path / "model", torch.device("cpu"))
     assert spec.steps == steps // graphs_per_step
     if last_rate is not None:

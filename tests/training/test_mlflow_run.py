@@ -20,7 +20,7 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from hlorank.config import Config
-from hlorank.files import one_process, read_json
+from hlorank.files import one_process, read_json, write_json
 from hlorank.models.serialization import load_model
 from hlorank.sweeps.jobs import adopted, chosen_experiment, rows
 from hlorank.sweeps.trial import open_study
@@ -234,6 +234,7 @@ def test_the_record_has_no_password(settings: Settings, tmp_path: Path, monkeypa
     monkeypatch.setattr("mlflow.log_artifacts", lambda *_: None)
     monkeypatch.setattr("mlflow.log_metrics", lambda *_: None)
     config = settings().tracking.model_copy(update={"uri": "http://me:secret@127.0.0.1:9"})
+    write_json(tmp_path / "spec.json", {"spec_sha256": "0" * 64})
     keep_record(config, "0" * 32, [], tmp_path, None, 1.0)
     recorded = read_json(tmp_path / "run.json")["tracking_uri"]
     assert "secret" not in recorded

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hlorank.config.baseline import BaselineConfig
 from hlorank.config.data import Address, DataConfig
@@ -48,6 +48,8 @@ class Config(Section):
 
     collection: Address
     """Address of the collection: layout/<source>/<default or random>, or tile/<source>."""
+    kind: Literal["layout", "tile"] | None
+    """Kind of collection that the file of `experiment` is for; null is any."""
     method: Annotated[str, registered("methods")]
     """Method of training segments, or a baseline."""
     output: str | None
@@ -69,6 +71,12 @@ class Config(Section):
     tracking: TrackingConfig
     sweep: SweepConfig
     evaluate: EvaluateConfig
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        kind = self.collection.partition("/")[0].partition(":")[0]
+        expected = f"one of kind {self.kind}, as that of the chosen experiment; change one of them"
+        return self.require(self.kind in {None, kind}, "collection", expected)
 
 
 def load(composed: DictConfig, registries: Registries | None = None) -> Config:

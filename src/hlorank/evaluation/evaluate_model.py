@@ -17,11 +17,11 @@ from hlorank.data.collection import Collection, Split
 from hlorank.evaluation.one_segment import one_segment
 from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
 from hlorank.featurize.features import GraphFeatures
-from hlorank.files import LOCKS, RUN, SPEC, DataError, read_json
+from hlorank.files import LOCKS, RUN, SPEC, DataError, read_json, recorded_run, redact_credentials, write_json
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scorer import load_scorer
 from hlorank.models.serialization import Spec
-from hlorank.tracking import EXPERIMENT, FEATURES, open_run
+from hlorank.tracking import EXPERIMENT, FEATURES, open_run, tracking_uri
 
 MODEL = "model"
 """Tag of an evaluated run: the digest of its model."""
@@ -76,7 +76,7 @@ def score_model(
     def score(split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
         return scorer.score(graph, graphs.cut(split, name))
 
-    experiment = read_json(model / RUN).get(EXPERIMENT)
+    experiment = recorded_run(model).get(EXPERIMENT)
     about = {EXPERIMENT: experiment, "one_segment": cut is not None and one_segment(cut)}
     metrics = evaluate_collection(graphs.store, collection, score, settings, output, about)
     return Evaluation(metrics, spec, graphs.store.fingerprint)
@@ -104,11 +104,19 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
     collection = Collection.parse(config.collection)
     features, segments = Path(config.paths.features), Path(config.paths.segments)
     metrics, spec, fingerprint = score_model(model_folder, collection, features, segments, config.evaluate, output)
-    run_id = read_json(model_folder / RUN)["run_id"]
+    recorded = recorded_run(model_folder)
+    digest = read_json(model_folder / SPEC)["spec_sha256"]
     tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "run": "evaluated elsewhere"}
     locks = Path(config.paths.state) / LOCKS
-    with open_run(config.tracking, f"{spec.method} evaluation {collection}", tags, run_id, locks=locks):
-        mlflow.set_tags({FEATURES: fingerprint, MODEL: read_json(model_folder / SPEC)["spec_sha256"]})
+    opened = open_run(
+        config.tracking, f"{spec.method} evaluation {collection}", tags, recorded.get("run_id"), locks=locks
+    )
+    with opened as (run_id, known):
+        if not known:
+            address = redact_credentials(tracking_uri(config.tracking))
+            run = {EXPERIMENT: None, **recorded, "run_id": run_id, "tracking_uri": address, "model": digest}
+            write_json(model_folder / RUN, run)
+        mlflow.set_tags({FEATURES: fingerprint, MODEL: digest})
         own = {name: value for name, value in metrics.items() if name.rpartition("/")[2] in LOGGED}
         mlflow.log_metrics({f"evaluate/{name}": value for name, value in own.items()})
         mlflow.log_artifacts(str(output), "report")

@@ -32,7 +32,7 @@ def metric_names(kind: Kind) -> list[str]:
 def per_graph_columns(kind: Kind) -> list[str]:
     """Return the columns of per_graph.csv."""
     identity = ["split", "graph", "protocol", "nodes", "configurations", "distinct"]
-    return [*identity, *metric_names(kind), "split_half_tau", "noise_ceiling", "seconds", "note"]
+    return [*identity, *metric_names(kind), "split_half_tau", "noise_ceiling", "note"]
 
 
 def rank_metrics(
@@ -76,7 +76,6 @@ class GraphReport:
         metrics: the result of `rank_metrics`; empty if labels are withheld or all runtimes are equal.
         split_half_tau: Kendall tau between two halves of the measurements; None if nothing was measured twice.
         noise_ceiling: highest Kendall tau against such measurements (`hlorank.metrics.noise_ceiling`); None as above.
-        seconds: time to score the graph's distinct configurations.
         notes: remarks for the reader of the row.
     """
 
@@ -90,7 +89,6 @@ class GraphReport:
     metrics: dict[str, float]
     split_half_tau: float | None
     noise_ceiling: float | None
-    seconds: float
     notes: tuple[str, ...]
 
     @property
@@ -104,7 +102,6 @@ def report_graph(
     split: Split,
     graph: GraphFeatures,
     scores: NDArray[np.float64],
-    seconds: float,
     listed: NDArray[np.int64] | None = None,
 ) -> GraphReport:
     """Compute the results of one graph under one protocol.
@@ -114,7 +111,6 @@ def report_graph(
         split: the graph's split.
         graph: the graph.
         scores: (distinct,) larger = slower.
-        seconds: time that scoring took.
         listed: (listed,) the configurations of the index file, with repeats; None = all configurations.
     """
     rows = np.arange(len(graph.row_of)) if listed is None else listed
@@ -141,7 +137,6 @@ def report_graph(
         metrics=rank_metrics(kind, row_of, scores[row_of], label) if rankable else {},
         split_half_tau=graph.split_half_tau,
         noise_ceiling=None if graph.split_half_tau is None else noise_ceiling(graph.split_half_tau),
-        seconds=seconds,
         notes=tuple(notes),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -172,16 +171,14 @@ def evaluate_collection(
     ):
         for split, name in bar:
             graph = features.open(split, name)
-            start = time.perf_counter()
             scores = _checked(score(split, name, graph), f"scores of {split}/{name}", graph.distinct)
-            seconds = time.perf_counter() - start
-            rows = [report_graph(kind, split, graph, scores, seconds)]
+            rows = [report_graph(kind, split, graph, scores)]
             if graph.withheld:
                 submit(name, ranking(scores[graph.row_of]))
             elif rows[0].metrics:
                 points.writerows(predictions(split, graph, scores))
             if split == "valid" and name in indices:
-                rows.append(report_graph(kind, split, graph, scores, seconds, indices[name]))
+                rows.append(report_graph(kind, split, graph, scores, indices[name]))
             elif split == "valid" and config.index_file is not None:
                 rows = [replace(rows[0], notes=(*rows[0].notes, f"not in {Path(config.index_file).name}"))]
             per_graph.writerows(report.row for report in rows)

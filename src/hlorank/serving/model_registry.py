@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate_model import MODEL
-from hlorank.files import RUN, SPEC, DataError, read_json, redact_credentials
+from hlorank.files import RUN, SPEC, DataError, read_json, recorded_run, redact_credentials
 from hlorank.models.scorer import load_scorer
 from hlorank.models.serialization import Spec
 from hlorank.serving.locate import model_folder
@@ -119,7 +119,7 @@ def _run_of(client: Any, folder: Path, digest: str) -> str:
     from mlflow import get_tracking_uri
     from mlflow.exceptions import MlflowException
 
-    recorded = read_json(folder / RUN)
+    recorded = {"run_id": "none", "tracking_uri": "its store"} | recorded_run(folder)
     try:
         client.get_run(recorded["run_id"])
     except MlflowException:

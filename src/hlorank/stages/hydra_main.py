@@ -40,7 +40,7 @@ EXTENSION_POINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """The mappings of names that the configuration may use. Imported on demand: some need PyTorch, which fetch does not."""
 
 
-ALWAYS_READ = ("collection", "output", "paths", "experiment", "hparams_search")
+ALWAYS_READ = ("collection", "kind", "output", "paths", "experiment", "hparams_search")
 """Keys that every stage accepts; files of the last two groups set keys of several stages."""
 _STAGE_OF = {"data": "fetch", "featurize": "featurize", "partition": "partition", "evaluate": "evaluate"}
 """Stages that read a section; train reads the others."""

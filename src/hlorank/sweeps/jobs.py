@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from hlorank.config import TrackingConfig
 from hlorank.files import fingerprint, redact_credentials
-from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, tracking_uri
+from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, database_file, tracking_uri
 
 SWEEP, NAME = "hlorank.sweep", "hlorank.sweep.name"
 """Tags of a sweep's run: its command, and its name."""
@@ -88,7 +88,10 @@ def finished_training(
     """
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(tracking_uri(config))
+    uri = tracking_uri(config)
+    if (path := database_file(uri)) is not None and not path.is_file():
+        return None  # MLflow would create the database
+    client = MlflowClient(uri)
     experiment = client.get_experiment_by_name(config.experiment)
     if experiment is None:
         return None

@@ -186,10 +186,14 @@ class CpuBudget(Callback):
 
     Args:
         seconds: the budget; None for no bound.
+
+    Attributes:
+        ended: True if the budget has ended the training.
     """
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = math.inf if seconds is None else seconds
+        self.ended = False
         self._before = 0.0
         self._start: float | None = None
 
@@ -227,7 +231,9 @@ class CpuBudget(Callback):
         self._stop_at_end(trainer)
 
     def _stop_at_end(self, trainer: lightning.Trainer) -> None:
-        trainer.should_stop = trainer.should_stop or self.share >= 1
+        if self.share >= 1 and not self.ended:
+            self.ended = trainer.should_stop = True
+            log.info("trainer.cpu_seconds=%g: used up after %d steps", self.seconds, trainer.global_step)
 
 
 class StepAveraging(WeightAveraging):

@@ -52,7 +52,7 @@ from hlorank.training.run_description import log_data, run_name, run_note
 log = logging.getLogger(__name__)
 
 _DVC_VARIABLE = "DVC_STAGE"  # which DVC sets for its commands
-_COLUMNS = ["member", "epoch", "train_loss", "valid_kendall_tau", "step_seconds"]
+_COLUMNS = ["member", "epoch", "train_loss", "valid_kendall_tau"]
 
 
 def take_finished(config: TrackingConfig, identity: str, output: Path, locks: Path, *, waited: bool) -> float | None:
@@ -178,8 +178,8 @@ def keep_record(
     Args:
         config: the tracking store and its experiment.
         run_id: the run.
-        history: a row for each epoch: member (of an ensemble, 0 if left out), epoch, train_loss, valid_kendall_tau,
-            step_seconds.
+        history: a row for each epoch: member (of an ensemble, 0 if left out), epoch, train_loss, valid_kendall_tau;
+            other keys are not written, as times would differ between equal trainings.
         output: the model folder.
         best: validation Kendall tau of the model that is kept, None if no graph can be validated.
         seconds: time of the training.
@@ -189,7 +189,9 @@ def keep_record(
     rows = [{"member": 0, **row} for row in history]
     write_text(output / HISTORY, pd.DataFrame(rows, columns=_COLUMNS).to_csv(index=False))
     address = redact_credentials(tracking_uri(config))
-    write_json(output / RUN, {"run_id": run_id, "tracking_uri": address, EXPERIMENT: chosen_experiment()})
+    model = read_json(output / SPEC)["spec_sha256"]
+    run = {"run_id": run_id, "tracking_uri": address, EXPERIMENT: chosen_experiment(), "model": model}
+    write_json(output / RUN, run)
     mlflow.log_artifacts(str(output), "model")
     # A single model has logged its time in each epoch: a curve, to which another value would not belong.
     total = {} if len({row["member"] for row in rows}) == 1 else {TRAIN_SECONDS: seconds}

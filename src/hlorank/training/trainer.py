@@ -228,11 +228,15 @@ class _MemberTraining:
             logger: logs metrics.
             reports: callbacks that report validations to the search, if the training belongs to one.
         """
+        import mlflow
+
         if not self._data.valid:
             log.warning("no graph of valid can be ranked: the epoch with the smallest training loss is the best")
         history = EpochHistory()
         callbacks = [history, *reports, self._module.budget]
         steps, best = self._fit(self._module, self._data, state, identity, logger, callbacks)
+        if self._module.budget.ended:
+            mlflow.set_tag("ended_by", "trainer.cpu_seconds")
         if self._finetune_head:
             self.model.to(self._device)  # Lightning leaves it on the CPU
             aggregates = HeadData(self.model, self._data, self._memory_bytes)

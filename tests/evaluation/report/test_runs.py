@@ -27,10 +27,10 @@ def _written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model, report = (root / kind / "layout/cpu/random/gst" for kind in ("models", "reports"))
     write_json(model / "spec.json", {"collection": "layout:cpu:random", "method": "gst", "data": "d" * 16})
     write_json(model / "run.json", {"run_id": "0" * 32, "tracking_uri": f"sqlite:///{root}/mlflow.db"})
-    (model / "history.csv").write_text("member,epoch,train_loss,valid_kendall_tau,step_seconds\n0,1,,0.5,0.01\n")
+    (model / "history.csv").write_text("member,epoch,train_loss,valid_kendall_tau\n0,1,,0.5\n")
     write_json(report / "metrics.json", {})
-    columns = "split,graph,protocol,nodes,configurations,distinct,kendall_tau,noise_ceiling,seconds,note"
-    (report / "per_graph.csv").write_text(f"{columns}\nvalid,007,all,27,64,60,0.25,,0.01,a note\n")
+    columns = "split,graph,protocol,nodes,configurations,distinct,kendall_tau,noise_ceiling,note"
+    (report / "per_graph.csv").write_text(f"{columns}\nvalid,007,all,27,64,60,0.25,,a note\n")
     (report / "predictions.csv").write_text(
         "split,graph,configuration,predicted_rank,measured_rank\nvalid,007,3,0.5,0.0\n"
     )
@@ -51,9 +51,7 @@ def written(_written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_model_and_its_report_are_found_from_either(written: Path, name: str) -> None:
     (run,) = find_runs([name, name])
     assert (run.place, run.collection, run.method) == ("models/layout/cpu/random/gst", RANDOM, "gst")
-    assert run.history == [
-        {"member": 0.0, "epoch": 1.0, "train_loss": None, "valid_kendall_tau": 0.5, "step_seconds": 0.01}
-    ]
+    assert run.history == [{"member": 0.0, "epoch": 1.0, "train_loss": None, "valid_kendall_tau": 0.5}]
     (row,) = run.per_graph
     assert (row["graph"], row["kendall_tau"], row["noise_ceiling"], row["note"]) == ("007", 0.25, None, "a note")
     assert run.predictions[0]["configuration"] == 3.0
@@ -168,8 +166,7 @@ def test_models_without_an_evaluation_are_scored_on_demand(
 
     of_store, of_folder = (find_runs([name], score)[0] for name in (run_id, str(model)))
     assert {row["split"] for row in of_store.per_graph} == {"valid"}
-    drop_seconds = [[{**row, "seconds": 0} for row in run.per_graph] for run in (of_store, of_folder)]
-    assert drop_seconds[0] == drop_seconds[1]
+    assert of_store.per_graph == of_folder.per_graph
     assert of_store.predictions
     assert find_runs([run_id])[0].per_graph == [], "the scores are not kept"
     features = tmp_path / "nowhere"

@@ -229,10 +229,9 @@ class Cost:
 def cost(group: Group) -> Cost:
     """Return the cost of a group."""
     tracked = [run.tracked for run in group.runs if run.tracked is not None]
-    steps = [row["step_seconds"] for run in group.runs for row in run.history]
     return Cost(
         seconds=_mean([one.seconds for one in tracked]),
-        step_seconds=_mean(steps),
+        step_seconds=_mean([one.step_seconds for one in tracked]),
         parameters=_mean([one.parameters for one in tracked]),
         peak_memory_bytes=_mean([one.peak_memory_bytes for one in tracked]),
     )

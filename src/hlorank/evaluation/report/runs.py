@@ -17,7 +17,7 @@ from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import PREDICTION_COLUMNS
 from hlorank.evaluation.protocol import PER_GRAPH, PREDICTIONS
-from hlorank.files import HISTORY, METRICS, RUN, SPEC, WEIGHTS, DataError, read_json
+from hlorank.files import HISTORY, METRICS, RUN, SPEC, WEIGHTS, DataError, read_json, recorded_run
 from hlorank.sweeps import jobs
 from hlorank.tracking import BEST_TAU, TRAIN_SECONDS, URI_VARIABLE, database_file
 
@@ -32,8 +32,8 @@ _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _PEAK = "train/peak_memory_bytes"  # with a prefix for each member of an ensemble
 _TEXT = {"split", "graph", "protocol", "note"}  # columns that hold no number
 _COLUMNS = {
-    HISTORY: {"member", "epoch", "train_loss", "valid_kendall_tau", "step_seconds"},
-    PER_GRAPH: {*_TEXT, "nodes", "configurations", "distinct", "kendall_tau", "noise_ceiling", "seconds"},
+    HISTORY: {"member", "epoch", "train_loss", "valid_kendall_tau"},
+    PER_GRAPH: {*_TEXT, "nodes", "configurations", "distinct", "kendall_tau", "noise_ceiling"},
     PREDICTIONS: set(PREDICTION_COLUMNS),
 }
 
@@ -55,6 +55,7 @@ class Tracked:
         parameters: number of trained parameters, None if not recorded.
         peak_memory_bytes: highest peak of all epochs, None if not recorded.
         seconds: seconds of all epochs, validation included; None if not recorded.
+        step_seconds: seconds of one step, None if not recorded.
         best_tau: Kendall tau on valid of the epoch whose weights were kept, None if not recorded.
     """
 
@@ -64,6 +65,7 @@ class Tracked:
     parameters: float | None
     peak_memory_bytes: float | None
     seconds: float | None
+    step_seconds: float | None
     best_tau: float | None
 
 
@@ -128,7 +130,7 @@ def find_runs(names: Sequence[str], score: Score | None = None) -> list[Run]:
 def _pairs(root: Path) -> list[tuple[Path, Path]]:
     """Return the pairs of model folder and report folder at and below a folder; one of each pair may be missing."""
     # Features and segments have a spec.json, too, so that one name is not enough.
-    models = (file.parent for file in root.rglob(RUN) if file.with_name(SPEC).is_file())
+    models = (file.parent for name in (HISTORY, RUN) for file in root.rglob(name) if file.with_name(SPEC).is_file())
     reports = (file.parent for file in root.rglob(PER_GRAPH) if file.with_name(METRICS).is_file())
     return sorted({_pair(folder) for folder in (*models, *reports)})
 
@@ -155,7 +157,7 @@ def read_run(model: Path, report: Path, uri: str | None = None, place: str | Non
     Raises:
         DataError: a file is damaged, or neither spec.json nor the folder names the collection.
     """
-    spec, run = (read_json(file) if file.is_file() else {} for file in (model / SPEC, model / RUN))
+    spec, run = read_json(model / SPEC) if (model / SPEC).is_file() else {}, recorded_run(model)
     folder = model if spec else report
     if place is None:
         place = str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
@@ -244,6 +246,7 @@ def _tracked(run_id: str, uri: str) -> Tracked | None:
         parameters=run.data.metrics.get("train/parameters"),
         peak_memory_bytes=max(peaks, default=None),
         seconds=run.data.metrics.get(TRAIN_SECONDS),
+        step_seconds=run.data.metrics.get("train/step_seconds"),
         best_tau=run.data.metrics.get(BEST_TAU),
     )
 
