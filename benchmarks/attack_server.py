@@ -59,6 +59,9 @@ FINDINGS = OUTCOMES[2:]
 MIB = 2**20
 PATH = b"/invocations"
 
+Expected = tuple[list[dict[str, Any]], list[dict[str, Any]]]
+"""Predictions of a correct request, and of the large one."""
+
 Piece = bytes | float
 """Bytes to send, or seconds to wait."""
 
@@ -333,8 +336,22 @@ def attacks(graph: Path, seed: int) -> Iterator[Attack]:
         ends = ("error", "ranking") if name in HARMLESS else ("error",)
         yield Attack(name, lambda body=body: [http(body)], ends)  # type: ignore[misc] # bound now
     yield from raw(right, rng)
+    yield Attack(LARGE, lambda: [http(json.dumps(large_request(graph)).encode())], ("ranking",))
 
 
+def large_request(graph: Path) -> dict[str, Any]:
+    """Return a correct request of a graph that the server calls large: its configurations, repeated to 32 MiB."""
+    with np.load(graph, allow_pickle=False) as file:
+        arrays = dict(file)
+    times = -(-32 * MIB // arrays["node_config_feat"].nbytes)
+    for key in ("node_config_feat", "config_runtime"):
+        arrays[key] = np.concatenate([arrays[key]] * times)
+    stream = io.BytesIO()
+    np.savez_compressed(stream, allow_pickle=False, **arrays)
+    return {"dataframe_records": [{"npz": base64.b64encode(stream.getvalue()).decode(), "graph": LARGE}]}
+
+
+LARGE = "a large graph"
 HARMLESS = ("12,000 distinct keys in a record", "npz with a member twice")
 
 
@@ -381,7 +398,7 @@ async def first_response(reader: asyncio.StreamReader, without_body: bool) -> by
         return b""
 
 
-def judged(response: bytes, attack: Attack, expected: list[dict[str, Any]]) -> tuple[str, str]:
+def judged(response: bytes, attack: Attack, expected: Expected) -> tuple[str, str]:
     """Return the outcome of an attack, and why."""
     head, _, body = response.partition(b"\r\n\r\n")
     if not response:
@@ -396,7 +413,7 @@ def judged(response: bytes, attack: Attack, expected: list[dict[str, Any]]) -> t
     if status == 200 and attack.ends == ("ok",):
         return ("accepted" if value == {"status": "ok"} else "wrong content"), str(value)[:80]
     if status == 200:
-        right = "ranking" in attack.ends and value == {"predictions": expected}
+        right = "ranking" in attack.ends and value == {"predictions": expected[attack.name == LARGE]}
         return ("accepted" if right else "wrong content"), f"status 200: {str(value)[:80]}"
     message = value.get("message", "\n") if isinstance(value, dict) else "\n"
     clean = (400 <= status < 500 or status in (503, 504)) and "\n" not in message and len(message) < 520
@@ -405,7 +422,7 @@ def judged(response: bytes, attack: Attack, expected: list[dict[str, Any]]) -> t
     return ("clean errors" if clean else "tracebacks"), f"status {status}: {message[:80]}"
 
 
-async def attack_once(address: tuple[str, int], attack: Attack, expected: list[dict[str, Any]], counts: Counts) -> None:
+async def attack_once(address: tuple[str, int], attack: Attack, expected: Expected, counts: Counts) -> None:
     try:
         response, seconds = await answer(address, attack)
     except TimeoutError:
@@ -420,7 +437,7 @@ async def attack_once(address: tuple[str, int], attack: Attack, expected: list[d
 
 
 async def correct_client(
-    address: tuple[str, int], body: bytes, number: int, expected: list[dict[str, Any]], counts: Counts
+    address: tuple[str, int], body: bytes, number: int, expected: Expected, counts: Counts
 ) -> None:
     """Send correct requests one after another; a refusal for lack of room is tried again, as a client would."""
     attack = Attack("a correct request", lambda: [http(body)], ("ranking",))
@@ -457,7 +474,7 @@ async def half_open(address: tuple[str, int], kind: int, ended: asyncio.Event) -
 
 
 async def all_requests(
-    address: tuple[str, int], hostile: list[Attack], correct: bytes, expected: list[dict[str, Any]]
+    address: tuple[str, int], hostile: list[Attack], correct: bytes, expected: Expected
 ) -> tuple[Counts, Counts]:
     """Send the hostile and the correct requests next to the half-open connections; return the outcomes of both."""
     attacked, served, ended = Counts(), Counts(), asyncio.Event()
@@ -523,11 +540,12 @@ def attack(model: Path, graph: Path, work: Path, count: int, seed: int = 0) -> d
     random.Random(seed).shuffle(kinds)
     hostile = [kinds[number % len(kinds)] for number in range(count)]
     request = make_request([graph])
-    expected = predictions(Ranker(model), parse_request(request), Limits())
+    ranker = Ranker(model)
+    ordinary, large = (predictions(ranker, parse_request(one), Limits()) for one in (request, large_request(graph)))
     log = work / "server.log"
     with running(model, log) as (address, pid):
         start = time.monotonic()
-        attacked, served = asyncio.run(all_requests(address, hostile, json.dumps(request).encode(), expected))
+        attacked, served = asyncio.run(all_requests(address, hostile, json.dumps(request).encode(), (ordinary, large)))
         seconds = time.monotonic() - start
         peak = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())
     text = log.read_text(errors="replace")

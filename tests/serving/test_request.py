@@ -200,8 +200,8 @@ def declaring(shape: tuple[int, ...]) -> Iterator[bytes]:
         ("edge_index", (1_000_001, 2), "at most 1,000,000 rows, found 1,000,001"),
         (
             "node_config_feat",
-            (99_999, 1343, 1),
-            "at most 134,217,728 configurable nodes of all configurations, found 134,298,657 (99,999 x 1,343)",
+            (99_999, 336, 1),
+            "at most 33,554,432 configurable nodes of all configurations, found 33,599,664 (99,999 x 336)",
         ),
     ],
 )

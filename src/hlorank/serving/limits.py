@@ -12,8 +12,8 @@ from hlorank.data.npz import NpzFile
 from hlorank.files import DataError
 
 MAX_CHOICES = 2**27
-"""Default limit of layouts of one graph (configurations times configurable nodes); in memory, these take 128 MiB to
-512 MiB."""
+"""Limit of layouts of one graph that is read from a file (configurations times configurable nodes); in memory, these
+take 128 MiB to 512 MiB."""
 
 
 class Limits(Section):
@@ -39,7 +39,7 @@ class Limits(Section):
     """Nodes of a graph."""
     edges: int = Field(default=1_000_000, ge=1)
     """Edges of a graph."""
-    choices: int = Field(default=MAX_CHOICES, ge=1)
+    choices: int = Field(default=2**25, ge=1)
     """Configurations times configurable nodes of a graph."""
     layouts: int = Field(default=2**17, ge=1)
     """Distinct layouts of a graph."""
