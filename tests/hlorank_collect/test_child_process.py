@@ -13,6 +13,7 @@ import pytest
 from hlorank_collect import child_process
 from hlorank_collect.layouts.layout_task import LayoutTask
 from hlorank_collect.task import Progress
+from tests.hlorank_collect.tasks import small_task
 
 CHILD = """
 import json, os, signal, sys, time
@@ -36,18 +37,7 @@ os.abort()
 
 @pytest.fixture
 def task() -> LayoutTask:
-    return LayoutTask(
-        program="p",
-        arguments=None,
-        collection="layout:cpu:random",
-        output="out",
-        configurations=4,
-        seed=0,
-        rounds=4,
-        fast_compile=False,
-        time_limit=10.0,
-        core=None,
-    )
+    return small_task(LayoutTask, program="p", collection="layout:cpu:random", output="out", time_limit=10.0)
 
 
 def child(body: str) -> list[str]:

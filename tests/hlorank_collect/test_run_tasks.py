@@ -15,6 +15,7 @@ from hlorank_collect.child_process import Outcome
 from hlorank_collect.layouts.layout_task import LayoutTask
 from hlorank_collect.run_tasks import Summary, run_tasks
 from hlorank_collect.task import Progress
+from tests.hlorank_collect.tasks import small_task
 
 ABOUT: dict[str, Any] = {
     "measured": 8,
@@ -40,17 +41,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Lay
     monkeypatch.setattr(task, "version", lambda package: "1.0")
 
     def one(name: str) -> LayoutTask:
-        return LayoutTask(
-            program=name,
-            arguments=None,
-            collection="layout:cpu:random",
-            output=str(tmp_path),
-            configurations=4,
-            seed=0,
-            rounds=4,
-            fast_compile=False,
-            time_limit=10.0,
-            core=None,
+        return small_task(
+            LayoutTask, program=name, collection="layout:cpu:random", output=str(tmp_path), time_limit=10.0
         )
 
     return one

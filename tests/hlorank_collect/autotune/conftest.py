@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hlorank_collect.autotune.autotune_tasks import TuneTask
+from tests.hlorank_collect.tasks import small_task
 
 PROGRAMS = """
 import jax.numpy as jnp
@@ -24,24 +25,19 @@ def nothing(x, w):
 
 
 @pytest.fixture
-def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuneTask:
+def task(user_module: Callable[[str, str], Path]) -> TuneTask:
     """A task of tuning `dots` without a model."""
     pytest.importorskip("jax", reason="needs jax (extra collect)")
-    (tmp_path / "tuned_programs.py").write_text(PROGRAMS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "tuned_programs", raising=False)
-    return TuneTask(
+    user_module("tuned_programs", PROGRAMS)
+    return small_task(
+        TuneTask,
         program="tuned_programs:dots",
         arguments="f32[8,16] f32[16,8]",
         collection="layout:cpu:random",
         output="tuned",
         configurations=12,
-        seed=0,
         rounds=6,
-        fast_compile=False,
         time_limit=300.0,
-        core=None,
         batch=2,
         budget=4,
     )

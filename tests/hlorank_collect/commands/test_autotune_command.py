@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,15 +52,11 @@ def test_wrong_usage_is_one_line(
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(user_module: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a module of small programs, on a machine that counts as quiet."""
     pytest.importorskip("jax", reason="needs jax (extra collect)")
-    (tmp_path / "cli_tuned.py").write_text(PROGRAMS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "cli_tuned", raising=False)
     monkeypatch.setattr(machine, "busy_cores", lambda: 0.0)
-    return tmp_path
+    return user_module("cli_tuned", PROGRAMS)
 
 
 def test_a_program_that_is_not_in_the_zoo_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -70,14 +70,10 @@ def test_out_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(user_module: Callable[[str, str], Path]) -> Path:
     """The current folder, with a module of small programs."""
     pytest.importorskip("jax", reason="needs jax (extra collect)")
-    (tmp_path / "cli_programs.py").write_text(PROGRAMS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "cli_programs", raising=False)
-    return tmp_path
+    return user_module("cli_programs", PROGRAMS)
 
 
 def collect(*arguments: str) -> int:

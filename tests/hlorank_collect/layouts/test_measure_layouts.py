@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hlorank.hlo.layout_space import configuration_name
 from hlorank_collect.layouts.layout_task import LayoutTask
 from hlorank_collect.layouts.measure_layouts import measure_layouts
 from hlorank_collect.task import Progress, SkippedError
+from tests.hlorank_collect.tasks import small_task
 
 pytest.importorskip("jax", reason="needs jax (extra collect)")
 
@@ -54,22 +55,16 @@ def breaks(x, w):
 
 
 @pytest.fixture
-def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LayoutTask:
-    (tmp_path / "layout_programs.py").write_text(PROGRAMS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "layout_programs", raising=False)
-    return LayoutTask(
+def task(tmp_path: Path, user_module: Callable[[str, str], Path]) -> LayoutTask:
+    user_module("layout_programs", PROGRAMS)
+    return small_task(
+        LayoutTask,
         program="layout_programs:fine",
         arguments="f32[8,16] f32[16,8]",
         collection="layout:cpu:random",
         output=str(tmp_path / "out"),
         configurations=6,
-        seed=0,
-        rounds=4,
-        fast_compile=False,
         time_limit=300.0,
-        core=None,
     )
 
 

@@ -16,6 +16,7 @@ from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import xla
 from hlorank_collect.tiles.kernel import Harvest, Kernel, harvest
 from hlorank_collect.tiles.tile_task import TileTask
+from tests.hlorank_collect.tasks import small_task
 
 HarvestOf = Callable[..., Harvest]
 
@@ -32,17 +33,14 @@ def gcc() -> str:
 @pytest.fixture
 def task(tmp_path: Path, gcc: str) -> TileTask:
     """A task of a few tiles of one kernel."""
-    return TileTask(
+    return small_task(
+        TileTask,
         program="tiled:layer",
         arguments="f32[512,64] f32[64,256]",
         collection="tile:cpu",
         output=str(tmp_path / "out"),
-        configurations=4,
-        seed=0,
         rounds=3,
-        fast_compile=False,
         time_limit=60,
-        core=None,
         kernels=1,
     )
 

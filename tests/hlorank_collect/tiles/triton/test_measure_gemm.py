@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from hlorank_collect.tiles.tile_task import TileTask
 from hlorank_collect.tiles.triton import measure_gemm
 from hlorank_collect.tiles.triton.configuration import GemmConfiguration, default_configuration, draw_configurations
 from hlorank_collect.tiles.triton.gemm import Gemm
+from tests.hlorank_collect.tasks import small_task
 
 PROGRAM = """
 import jax.numpy as jnp
@@ -36,22 +36,17 @@ def layers(x, w, v):
 
 
 @pytest.fixture
-def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TileTask:
-    (tmp_path / "gemm_programs.py").write_text(PROGRAM)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "gemm_programs", raising=False)
-    return TileTask(
+def task(tmp_path: Path, user_module: Callable[[str, str], Path]) -> TileTask:
+    user_module("gemm_programs", PROGRAM)
+    return small_task(
+        TileTask,
         program="gemm_programs:layers",
         arguments="f32[64,128] f32[128,128] f32[128,1]",
         collection="tile:gpu",
         output=str(tmp_path / "out"),
         configurations=6,
-        seed=0,
         rounds=3,
-        fast_compile=False,
         time_limit=60,
-        core=None,
     )
 
 
