@@ -1,9 +1,10 @@
-"""Kernels of a user's program, measured in a child process."""
+"""Kernels of a user's program, measured in a child process or in this one."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from hlorank.config import ConfigError
 from hlorank.data.collection import read_graph
 from hlorank.data.graph import TileConfigurations
 from hlorank_collect.run_tasks import run_tasks
+from hlorank_collect.task import Progress
+from hlorank_collect.tiles.measure_kernels import measure_kernels
 from hlorank_collect.tiles.tile_task import TileTask
 
 PROGRAM = """
@@ -38,11 +41,14 @@ def broken(x, w):
 
 
 @pytest.fixture
-def task(task: TileTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TileTask:
+def task(task: TileTask, user_module: Callable[[str, str], Path]) -> TileTask:
     """A task of both kernels of the program."""
-    (tmp_path / "tiled.py").write_text(PROGRAM)
-    monkeypatch.chdir(tmp_path)
+    user_module("tiled", PROGRAM)
     return dataclasses.replace(task, kernels=2)
+
+
+def silent(progress: Progress) -> None:
+    pass
 
 
 def test_kernels_are_measured_once(task: TileTask) -> None:
@@ -88,24 +94,23 @@ def test_kernels_are_measured_once(task: TileTask) -> None:
 def test_a_kernel_of_another_program_is_not_measured_again(task: TileTask) -> None:
     again, tiny = (dataclasses.replace(task, program=f"tiled:{name}") for name in ("again", "tiny"))
     tiny = dataclasses.replace(tiny, arguments="f32[8] f32[8]")
-    lines: list[str] = []
-    summary = run_tasks([task, again, tiny], hang_seconds=60, echo=lines.append, check_machine=lambda: None)
-    assert len(summary.measured) == 3
-    assert len(list(task.folder.glob("*.npz"))) == 2
-    assert "measured none; left out 2 (measured in another program)" in lines[1]
-    assert "measured none; left out 1 (the default tile takes less than 20 us)" in lines[2]
+    first, second, third = (measure_kernels(one, silent) for one in (task, again, tiny))
+    assert len(list(task.folder.glob("*.npz"))) == len(first["kernels"]) == 2
+    assert (second["kernels"], [*second["left_out"].values()]) == ({}, [2])
+    ((reason, count),) = third["left_out"].items()
+    assert (third["kernels"], count) == ({}, 1)
+    assert "20 us" in reason
 
 
 def test_a_kernel_that_ended_the_process_is_left_out(task: TileTask) -> None:
-    run_tasks([dataclasses.replace(task, kernels=1)], hang_seconds=60, echo=lambda _: None, check_machine=lambda: None)
+    measure_kernels(dataclasses.replace(task, kernels=1), silent)
     (first,) = task.folder.glob("*.npz")
     first.unlink()
     again = dataclasses.replace(task, kernels=1, seed=1, left_out={first.stem: "the process was ended by SIGSEGV"})
-    lines: list[str] = []
-    run_tasks([again], hang_seconds=60, echo=lines.append, check_machine=lambda: None)
+    summary = measure_kernels(again, silent)
     (second,) = task.folder.glob("*.npz")
     assert second.stem != first.stem
-    assert "1 (the process was ended by SIGSEGV)" in lines[0]
+    assert summary["left_out"] == {"the process was ended by SIGSEGV": 1}
 
 
 def test_a_program_that_fails_does_not_end_the_others(task: TileTask) -> None:
