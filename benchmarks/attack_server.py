@@ -340,10 +340,11 @@ def attacks(graph: Path, seed: int) -> Iterator[Attack]:
 
 
 def large_request(graph: Path) -> dict[str, Any]:
-    """Return a correct request of a graph that the server calls large: its configurations, repeated to 32 MiB."""
+    """Return a correct request of a graph that the server calls large: its configurations, repeated to about 32 MiB."""
     with np.load(graph, allow_pickle=False) as file:
         arrays = dict(file)
-    times = -(-32 * MIB // arrays["node_config_feat"].nbytes)
+    layouts = arrays["node_config_feat"]
+    times = min(-(-32 * MIB // layouts.nbytes), Limits().configurations // len(layouts))
     for key in ("node_config_feat", "config_runtime"):
         arrays[key] = np.concatenate([arrays[key]] * times)
     stream = io.BytesIO()
