@@ -158,7 +158,13 @@ def test_only_a_local_store_gets_an_artifact_location(
     monkeypatch.setattr(mlflow, "set_experiment_tags", lambda tags: None)
     assert open_experiment(tracking) == "7"
     assert created == {"hlorank": Path(tracking.artifacts).as_uri()}
+    printed = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
+    monkeypatch.setenv(printed, "false")
+    monkeypatch.delenv(printed)
     assert open_experiment(tracking.model_copy(update={"uri": "http://127.0.0.1:5000"})) == "7"
+    assert printed not in os.environ
+    open_experiment(tracking.model_copy(update={"uri": "http://me:secret@127.0.0.1:5000"}))
+    assert os.environ[printed] == "true"
     assert created == {"hlorank": None}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from hlorank.config import ConfigError, TrackingConfig
-from hlorank.files import DataError, fingerprint, one_line, one_process
+from hlorank.files import DataError, fingerprint, one_line, one_process, redact_credentials
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 PARENT_VARIABLE = "HLORANK_PARENT_RUN"
@@ -120,6 +120,8 @@ def _connect(config: TrackingConfig) -> str:
     import mlflow
 
     uri, by_variable = tracking_uri(config), URI_VARIABLE in os.environ
+    if redact_credentials(uri) != uri:  # MLflow prints the address of each run that ends
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     mlflow.set_tracking_uri(uri)
     if (path := database_file(uri)) is not None:
         _make_database(uri, path)
