@@ -321,9 +321,14 @@ def test_the_stages_one_after_the_other(tmp_path: Path, tracking_database: Path)
 )
 @pytest.mark.parametrize("mode", [[], ["-m"]])
 def test_a_setting_that_the_stage_does_not_read_is_refused(
-    argument: str, key: str, mode: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    argument: str,
+    key: str,
+    mode: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["train.py", *mode, "trainer.max_epochs=1", "evaluate.memory_bytes=1", argument])
+    monkeypatch.setattr(sys, "argv", ["train.py", *mode, "trainer.max_epochs=1", f"hydra.run.dir={tmp_path}", argument])
     with pytest.raises(SystemExit) as exited:
         train.main()
     assert exited.value.code == 2
