@@ -1,4 +1,4 @@
-"""Attack of the pipeline by kills: a fresh clone's first `dvc repro`, killed at random moments until it is finished.
+"""Attack of the pipeline by kills: a fresh clone's first `make repro`, killed at random moments until it is finished.
 
 One clone runs undisturbed. Another one is killed with SIGKILL: while the database of MLflow is created, at random
 moments, and dvc alone, whose stage then continues as an orphan; and its files are bounded in size, as on a full disk.
@@ -111,14 +111,14 @@ class Clone:
         }
 
     def start(self, max_file_bytes: int | None = None) -> subprocess.Popen[str]:
-        """Start `dvc repro` in a process group of its own."""
+        """Start the pipeline, as `make repro` does, in a process group of its own."""
 
         def bound() -> None:
             if max_file_bytes is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, resource.RLIM_INFINITY))
 
         return subprocess.Popen(
-            ["dvc", "repro"],
+            [sys.executable, "-m", "hlorank.stages.repro", "--jobs", "3"],
             cwd=self.place,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -176,12 +176,23 @@ def disturb(clone: Clone, rng: random.Random, kind: str, span: float, counts: Co
         _check(process.communicate()[0], counts)
         return process.returncode == 0
     if kind == "dvc":
-        process.kill()  # its stage holds the pipe open, so that nothing is read
+        _kill_dvc(process.pid)  # the stages hold the pipe open, so that nothing is read
     else:
         os.killpg(process.pid, signal.SIGKILL)
         _check(process.communicate()[0], counts)
     process.wait()
     return False
+
+
+def _kill_dvc(group: int) -> None:
+    """Kill the command and its calls of DVC; the processes of the stages continue."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_text()
+            if os.getpgid(int(folder.name)) == group and ("stages.repro" in command or "\0-m\0dvc\0" in command):
+                os.kill(int(folder.name), signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
 
 
 def _finish(process: subprocess.Popen[str], counts: Counts, limit: float) -> str:
@@ -255,18 +266,18 @@ def attack(place: Path, *, kills: int, database_kills: int, disks: int, small: b
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=20, help="kills (default: %(default)s)")
+    parser.add_argument("--count", type=int, help="kills (default: 20, with --quick 4)")
     parser.add_argument("--quick", action="store_true", help="a pipeline of one small training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="the record")
     arguments = parser.parse_args()
-    start = time.monotonic()
+    start, count = time.monotonic(), arguments.count or (4 if arguments.quick else 20)
     with tempfile.TemporaryDirectory(prefix="hlorank-kills-") as folder:
         counts = attack(
             Path(folder),
-            kills=arguments.count,
-            database_kills=-(-arguments.count * 3 // 10),
-            disks=-(-arguments.count // 5),
+            kills=count,
+            database_kills=-(-count * 3 // 10),
+            disks=-(-count // 5),
             small=arguments.quick,
             seed=arguments.seed,
         )
