@@ -218,7 +218,7 @@ def open_run(
         mlflow.set_experiment(experiment_id=earlier)
     with ExitStack() as opened:
         # Only under this lock is a run open whose own lock is not held yet.
-        with nullcontext() if locks is None else one_process(locks / "runs", "the start of a run"):
+        with nullcontext() if locks is None else FileLock(locks / "runs"):
             if locks is not None:
                 _end_abandoned(experiment, locks)
             if earlier is not None:

@@ -66,7 +66,8 @@ def test_tags_of_a_version(make_run: MakeRun) -> None:
     folder = make_run({EVALUATED: 0.5})
     registration = register(folder)
     spec = read_json(folder / SPEC)
-    version = mlflow.MlflowClient().get_model_version(NAME, "1")
+    client = mlflow.MlflowClient()
+    version = client.get_model_version(NAME, "1")
     assert version.run_id == registration.run_id == read_json(folder / "run.json")["run_id"]
     assert version.tags == {
         "model": spec["spec_sha256"],
@@ -76,6 +77,11 @@ def test_tags_of_a_version(make_run: MakeRun) -> None:
         "seed": "7",
         "valid_tau.evaluate": "0.500000",
     }
+    assert registration.run_id in version.description
+    assert "layout:synthetic:random" in client.get_registered_model(NAME).description
+    client.update_registered_model(NAME, "mine")
+    register(make_run({EVALUATED: 0.6}, steps=6))
+    assert client.get_registered_model(NAME).description == "mine"
 
 
 def test_registering_again_makes_no_second_version(make_run: MakeRun) -> None:

@@ -140,7 +140,10 @@ def _new_version(client: Any, folder: Path, spec: Spec, name: str, digest: str) 
     seed = client.get_run(run_id).data.params.get("seed", "")
     described = {"collection": spec.collection, "method": spec.method, "data": spec.data, "seed": seed}
     info = log_package(folder, spec, run_id, registered_model_name=name, tags={MODEL: digest, **described})
-    return client.get_model_version(name, str(info.registered_model_version))
+    number = str(info.registered_model_version)
+    if not client.get_registered_model(name).description:  # it may be the user's
+        client.update_registered_model(name, f"Rankers of {spec.collection}. The best one on valid is its {CHAMPION}.")
+    return client.update_model_version(name, number, f"{spec.method}, seed {seed}, trained in run {run_id}")
 
 
 def _valid(client: Any, run_id: str) -> dict[str, _Valid]:

@@ -19,8 +19,10 @@ from omegaconf import OmegaConf
 
 _DVC = [sys.executable, "-m", "dvc"]
 _STAGES = {"fetch", "featurize", "partition", "train", "evaluate"}
-# Advice that each process of DVC repeats.
-_HINT = re.compile(r"\s*$|To (track|enable)|\s+(git add|dvc config)|Use `dvc push`|Updating lock file|.*didn't change")
+# Advice that each process of DVC repeats, and a warning of the segments of tiles, which are none.
+_HINT = re.compile(
+    r"\s*$|To (track|enable)|\s+(git add|dvc config)|Use `dvc push`|Updating lock file|.*didn't change|.*' is empty\.$"
+)
 
 
 def reproduce(jobs: int) -> int:
