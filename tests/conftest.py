@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -36,6 +37,17 @@ def _collect_garbage_of_tests_only() -> None:
     """Leave what packages hold out of garbage collections, which take 0.2 s with it: measuring starts with one."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _restore_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave tests without a width of the terminal, and without handlers of the log of a stage that ran before."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    before = [*logging.root.handlers]
+    yield
+    for handler in logging.root.handlers:
+        if type(handler) is logging.StreamHandler and handler not in before:
+            logging.root.removeHandler(handler)  # it writes to the captured output of one test
 
 
 @pytest.fixture(scope="session")

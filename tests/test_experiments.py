@@ -86,8 +86,7 @@ def test_an_experiment_trains_and_scores_as_it_did(
     prepared: Callable[[Config, Collection], tuple[Path, Path]],
     tmp_path: Path,
 ) -> None:
-    tile = "collection: tile" in (ROOT / f"conf/experiment/{name}.yaml").read_text() or name.startswith("official_tile")
-    collection = Collection.parse("tile:synthetic" if tile else "layout:synthetic:random")
+    collection = Collection.parse("tile:synthetic" if "tile" in name else "layout:synthetic:random")
     fixed: dict[str, Any] = {
         "data": "synthetic",
         "collection": collection.path,

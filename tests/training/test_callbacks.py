@@ -107,7 +107,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def make_trainer(graphs_per_step: int = 1) -> Any:
-    return SimpleNamespace(should_stop=False, accumulate_grad_batches=graphs_per_step)
+    return SimpleNamespace(should_stop=False, global_step=1, accumulate_grad_batches=graphs_per_step)
 
 
 def test_cpu_time_counts_from_the_first_step_on(clock: list[float]) -> None:

@@ -15,7 +15,7 @@ from mlflow.entities import Run
 import hlorank
 from hlorank.config import Config, ConfigError
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.files import DataError
+from hlorank.files import SPEC, DataError, read_json
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
@@ -58,6 +58,8 @@ def test_the_files_of_a_training(
     assert json.loads((tmp_path / "model" / "run.json").read_text()) == {
         "run_id": run.info.run_id,
         "tracking_uri": config.tracking.uri,
+        "experiment": None,
+        "model": read_json(tmp_path / "model" / SPEC)["spec_sha256"],
     }
 
 

@@ -29,6 +29,7 @@ from hlorank.models.serialization import Spec
 from hlorank.serving.request import DEFAULT_TOP, GraphRecord, make_request
 
 REQUIRED = (
+    "filelock",
     "mlflow",
     "numpy",
     "omegaconf",

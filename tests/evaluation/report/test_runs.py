@@ -120,7 +120,7 @@ def test_a_run_is_read_from_its_folder_and_from_mlflow(
     for name in ("collection", "method", "spec", "history", "per_graph", "predictions", "tracked"):
         assert getattr(of_store, name) == getattr(of_folder, name), name
     assert of_folder.tracked is not None
-    assert (of_folder.seed, of_folder.tracked.settings["model.width"]) == ("3", "8")
+    assert (of_folder.seed, of_folder.tracked.settings["method"]) == ("3", "random")
     assert (of_folder.tracked.peak_memory_bytes or 0) > 2**20
     assert of_folder.tracked.seconds is not None
     with (tmp_path / "reports/layout/synthetic/random/random/per_graph.csv").open(newline="") as file:
