@@ -26,6 +26,9 @@ CHECKOUT = "hlorank.checkout"
 """Tag of a run: the fingerprint of the machine and the folder of locks of the last process that opened it."""
 FEATURES = "features"
 """Tag of a run: the fingerprint of its features, however these are cut into segments."""
+ENDED_BY = "ended_by"
+"""Tag of a run that ended early: by `trainer.cpu_seconds` or, by its search, `PRUNING`."""
+PRUNING = "pruning"
 EXPERIMENT = "experiment"
 """Tag of a training's run: the name of its experiment in conf/experiment, if it has one."""
 BEST_TAU, TRAIN_SECONDS = "valid/best_kendall_tau", "train/seconds"
@@ -181,6 +184,7 @@ def _killed_if_pruned() -> Iterator[None]:
     try:
         yield
     except Pruned:
+        mlflow.set_tag(ENDED_BY, PRUNING)
         mlflow.end_run("KILLED")
         raise
 

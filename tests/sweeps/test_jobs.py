@@ -65,6 +65,9 @@ def test_results_of_jobs(client: MlflowClient, parent: str, run: Run) -> None:
     killed = client.create_run(experiment, tags=tags).info.run_id
     with pytest.raises(KeyboardInterrupt), run(parent, "seed=5"):
         raise KeyboardInterrupt
+    with run(parent, "seed=6") as marked:
+        pass
+    client.set_terminated(marked, "KILLED")  # as the next training marks a run whose process was killed
     found = {row.values["seed"]: row for row in rows(client, parent)}
     assert {seed: row.state for seed, row in found.items()} == {
         "0": "finished",
@@ -73,6 +76,7 @@ def test_results_of_jobs(client: MlflowClient, parent: str, run: Run) -> None:
         "3": "failed",
         "4": "interrupted",
         "5": "interrupted",
+        "6": "interrupted",
     }
     assert (found["0"].tau, found["0"].seconds, found["0"].run_id) == (0.5, 2.5, first)
     assert found["0"].values == {"seed": "0", "method": "full"}

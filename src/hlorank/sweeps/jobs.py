@@ -13,7 +13,16 @@ from hydra.core.hydra_config import HydraConfig
 
 from hlorank.config import TrackingConfig
 from hlorank.files import fingerprint, redact_credentials
-from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, database_file, tracking_uri
+from hlorank.tracking import (
+    BEST_TAU,
+    ENDED_BY,
+    FINGERPRINT,
+    PARENT_VARIABLE,
+    PRUNING,
+    TRAIN_SECONDS,
+    database_file,
+    tracking_uri,
+)
 
 SWEEP, NAME = "hlorank.sweep", "hlorank.sweep.name"
 """Tags of a sweep's run: its command, and its name."""
@@ -172,7 +181,7 @@ def _row(overrides: tuple[str, ...], run: Any, reason: str) -> Row:
     row.fingerprint = run.data.tags.get(FINGERPRINT, "")
     if tau is not None or (status == "FINISHED" and not reason):
         row.state, row.seconds = "finished", metrics.get(TRAIN_SECONDS)
-    elif status == "KILLED":
+    elif status == "KILLED" and run.data.tags.get(ENDED_BY) == PRUNING:
         row.state = "pruned"
     elif reason:  # a failed run without a reason was stopped from outside
         row.state, row.reason = "failed", reason

@@ -24,7 +24,7 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import ModelSpec, input_sizes, save_model
 from hlorank.sweeps.trial import current_trial
-from hlorank.tracking import Pruned, flatten
+from hlorank.tracking import ENDED_BY, Pruned, flatten
 from hlorank.training.callbacks import (
     AtomicCheckpointIO,
     CheckpointIdentity,
@@ -236,7 +236,7 @@ class _MemberTraining:
         callbacks = [history, *reports, self._module.budget]
         steps, best = self._fit(self._module, self._data, state, identity, logger, callbacks)
         if self._module.budget.ended:
-            mlflow.set_tag("ended_by", "trainer.cpu_seconds")
+            mlflow.set_tag(ENDED_BY, "trainer.cpu_seconds")
         if self._finetune_head:
             self.model.to(self._device)  # Lightning leaves it on the CPU
             aggregates = HeadData(self.model, self._data, self._memory_bytes)
