@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import random
@@ -63,13 +64,14 @@ def attack(place: Path, kills: int, *, small: bool, seed: int) -> Counts:
     database_kills, disks = -(-kills * 3 // 10), -(-kills // 5)
     later = [rng.choice(KINDS) for _ in range(kills - database_kills)] + ["disk"] * disks
     rng.shuffle(later)
-    span = min(seconds, 3 * seconds / max(1, len(later)))
     for kind in [DATABASE] * database_kills + later:
+        span = min(seconds, 3 * seconds / max(1, len(later)))
         while disturb(clone, rng, kind, span, counts, limit):
             for folder in FOLDERS[3:]:  # the trainings, which DVC takes from its cache, are evaluated again
                 shutil.rmtree(clone.place / folder, ignore_errors=True)
             if kind == "disk":
                 break
+            span /= 2  # as these calls are shorter
     if not _finish(clone.start(), "the last call", counts, limit):
         counts.add("wrong content", "the last call", "it failed")
     compare(whole, clone, counts)
@@ -100,7 +102,8 @@ def disturb(clone: Clone, rng: random.Random, kind: str, span: float, counts: Co
     process = clone.start()
     while kind == DATABASE and process.poll() is None and not any(file.exists() for file in database):
         time.sleep(0.002)
-    time.sleep(rng.uniform(0, 1 if kind == DATABASE else span))
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(rng.uniform(0, 1 if kind == DATABASE else span))
     if process.poll() is not None:
         return _finish(process, f"a call before its kill ({kind})", counts, limit)
     counts.attacked += 1
