@@ -7,7 +7,7 @@ open, and each training must have one finished run. Calls that finished the pipe
 failed as clean errors, and those that were killed only as attacked.
 
     python benchmarks/attack_kills.py --json benchmarks/results/attack_kills.json    # 20 kills, 4 full disks
-    python benchmarks/attack_kills.py --quick    # three kills of a pipeline of one small training: minutes
+    python benchmarks/attack_kills.py --quick    # two kills of a pipeline of one small training: minutes
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KILLS = 20
 
 
 def main() -> int:
-    arguments = parse_arguments(__doc__, quick=0.15)
+    arguments = parse_arguments(__doc__, quick=0.1)
     with tempfile.TemporaryDirectory(prefix="hlorank-kills-") as folder:
         kills = round(KILLS * arguments.scale)
         counts = attack(Path(folder), kills, small=arguments.quick, seed=arguments.seed)

@@ -11,5 +11,5 @@ import pytest
 @pytest.mark.slow
 def test_a_killed_pipeline_ends_with_the_same_bytes(attacked: Callable[[str], Any]) -> None:
     row = attacked("attack_kills")["kills"]
-    assert row["attacked"] >= 5  # three kills, a full disk, and the last call
+    assert row["attacked"] >= 4  # two kills, a full disk, and the last call
     assert row["accepted"]
