@@ -293,15 +293,12 @@ def chosen(collection: str, arguments: argparse.Namespace) -> Iterator[tuple[str
 
 def waiting(arguments: argparse.Namespace, work: Path) -> list[Training]:
     """Prepare the data of all trainings that are asked for, and return these."""
-    from mlflow.tracking import MlflowClient
-
     trainings = []
     for collection in arguments.collection:
         for name, overrides in chosen(collection, arguments):
             place = work / data_key(composed(collection, overrides, 0, work))
             config = composed(collection, overrides, 0, place)
             place.mkdir(exist_ok=True)
-            MlflowClient(config.tracking.uri).search_experiments()  # made once, before trainings race for it
             fetch(config)
             data = featurize(config)
             for seed in range(arguments.seeds):

@@ -85,10 +85,7 @@ def folds_of(collection: Collection, work: Path) -> list[Fold]:
 
 def waiting(arguments: argparse.Namespace, work: Path) -> Iterator[Ranking]:
     """Prepare the data of all trainings that are asked for, and return these."""
-    from mlflow.tracking import MlflowClient
-
     tracking = (f"tracking.uri=sqlite:///{work}/mlflow.db", f"tracking.artifacts={work}/artifacts")
-    MlflowClient(tracking[0].removeprefix("tracking.uri=")).search_experiments()  # made once, before trainings race
     for address in arguments.collection:
         collection = Collection.parse(address)
         folds = folds_of(collection, work)[: arguments.folds]
