@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import stat
@@ -23,6 +24,7 @@ from hlorank.files import (
     fingerprint,
     map_array,
     one_line,
+    open_file,
     read_json,
     redact_credentials,
     resolve_path,
@@ -273,6 +275,27 @@ def test_a_missing_array_a_folder_and_an_archive_are_errors(tmp_path: Path) -> N
     np.savez(tmp_path / "a.npz", a=np.arange(3))
     with pytest.raises(DataError, match="file: "):
         map_array(tmp_path / "a.npz")
+
+
+def test_errors_name_a_relative_path_and_not_its_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PermissionError) as caught, atomic_path(Path("r.html")) as temporary:
+        raise PermissionError(errno.EACCES, "Permission denied", str(temporary.absolute()))
+    assert caught.value.filename == "r.html"
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, found in (
+        (tmp_path / "pipe", "a pipe"),
+        (tmp_path, "a folder"),
+        (tmp_path / "none", "no such file"),
+        (Path(os.devnull), "a device"),
+    ):
+        with pytest.raises(DataError, match=f"file: expected data, found {found}$"):
+            open_file(path, "data")
 
 
 def test_sha256_of_a_known_text(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import logging
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -117,7 +118,8 @@ def _named(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         names = [str(name) for name in (error.filename, error.filename2) if name is not None]
-        if any(name.startswith(str(path.with_name(f".{path.name}."))) for name in names) or (
+        # Only parts of names are compared: mkstemp makes absolute names, also for a relative `path`.
+        if any(part.startswith(f".{path.name}.") for name in names for part in Path(name).parts) or (
             not names and error.errno is not None
         ):
             raise OSError(error.errno, error.strerror, str(path)) from error
@@ -263,6 +265,28 @@ def map_array(path: Path) -> NDArray[Any]:
         raise DataError("file", "a .npy file", "no such file", file=path) from None
     except (ValueError, OverflowError, OSError) as error:
         raise DataError("file", "a .npy file", error, file=path) from None
+
+
+def open_file(path: Path, expected: str) -> BinaryIO:
+    """Open a regular file for reading; a pipe is refused, as opening it would wait for a writer.
+
+    Args:
+        path: the file.
+        expected: what the file is expected to be, for errors.
+
+    Raises:
+        DataError: `path` does not exist, is a folder, a pipe or a device, or cannot be opened.
+    """
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            return path.open("rb")
+        found = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
+    except FileNotFoundError:
+        found = "no such file"
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        found = getattr(error, "strerror", None) or "a name that no file can have"
+    raise DataError("file", expected, found, file=path)
 
 
 def sha256_file(path: Path) -> str:

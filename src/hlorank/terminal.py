@@ -20,12 +20,14 @@ _GAP = "  "
 _NOTE_WIDTH = 80  # where the width of the table is not limited
 
 
-def min_int(minimum: int) -> Callable[[str], int]:
-    """Return the type of an option of argparse: a whole number that is not below `minimum`."""
+def min_int(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """Return the type of an option of argparse: a whole number that is not below `minimum` nor above `maximum`."""
 
     def whole_number(text: str) -> int:
         if (value := int(text)) < minimum:
             raise argparse.ArgumentTypeError(f"expected at least {minimum}, found {value}")
+        if maximum is not None and value > maximum:
+            raise argparse.ArgumentTypeError(f"expected at most {maximum}, found {value}")
         return value
 
     return whole_number

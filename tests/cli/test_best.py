@@ -139,7 +139,7 @@ def test_a_store_that_can_not_be_used(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     mlflow.set_tracking_uri(uri)
-    assert main(command) == 1
+    assert main(command) == (2 if command[0] == "register" else 1)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert shown in line
@@ -170,16 +170,16 @@ def test_the_best_of_a_sweep(
     before = log("tile:cpu", 0.75)
     Job(parent, ("seed=1",)).record(mlflow.MlflowClient(tracking.uri), run_id=before)
     assert [training["run_id"] for training in best(capsys, "--sweep", "one")] == [before]
-    assert main(["best", "--sweep", "one", "--collection", "tile:gpu"]) == 1
+    assert main(["best", "--sweep", "one", "--collection", "tile:gpu"]) == 2
     assert "a finished training of tile:gpu in the sweep 'one', validated, found none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        ([], 1, "expected a finished training, validated, found none"),
-        (["--sweep", "none"], 1, "expected a sweep named 'none', found none"),
-        (["--sweep", "it's"], 1, "it's"),
+        ([], 2, "expected a finished training, validated, found none"),
+        (["--sweep", "none"], 2, "expected a sweep named 'none', found none"),
+        (["--sweep", "it's"], 2, "it's"),
         (["--collection", "layout:xla"], 2, "collection 'layout:xla': expected"),
     ],
 )
@@ -199,6 +199,6 @@ def test_a_missing_store_is_not_made(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/none.db")
-    assert main(["best"]) == 1
+    assert main(["best"]) == 2
     assert "no such file; run in the project's folder, or set MLFLOW_TRACKING_URI" in capsys.readouterr().err
     assert not (tmp_path / "none.db").exists()

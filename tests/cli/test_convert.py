@@ -28,7 +28,7 @@ def test_files_that_fail_are_named_and_the_others_converted(
     dump: Path, record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dump.write_text("HloModule jit_f")
-    assert main(["convert", str(dump), str(record), "--out", str(tmp_path / "out")]) == 1
+    assert main(["convert", str(dump), str(record), "--out", str(tmp_path / "out")]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith(f"error: {dump}: file: expected")
     assert captured.err.count("\n") == 1
@@ -40,9 +40,9 @@ def test_inputs_with_equal_names_and_empty_folders(
 ) -> None:
     twin = tmp_path / "jit_f.pb"
     twin.write_bytes(dump.read_bytes())
-    assert main(["convert", str(dump), str(twin), "--out", str(tmp_path / "out")]) == 1
+    assert main(["convert", str(dump), str(twin), "--out", str(tmp_path / "out")]) == 2
     assert "expected a graph name of its own" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
-    assert main(["convert", str(tmp_path / "empty"), "--out", str(tmp_path / "out")]) == 1
+    assert main(["convert", str(tmp_path / "empty"), "--out", str(tmp_path / "out")]) == 2
     assert "empty: folder: expected *.pb files, found none" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

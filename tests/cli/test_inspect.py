@@ -53,13 +53,17 @@ def test_a_dump_without_configurable_nodes_is_a_kernel(dump: Path, capsys: pytes
 def test_several_files_are_one_table(
     record: Path, dump: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["inspect", str(record), "none.npz", str(dump)]) == 1
+    assert main(["inspect", str(record), "none.npz", str(dump)]) == 2
     shown = capsys.readouterr()
     assert "2,000 .. 3,000" in shown.out
     assert "withheld" in shown.out
     assert shown.err.startswith("error: none.npz: ")
     long = record.rename(record.with_name(f"{'n' * 60}.pb"))
     monkeypatch.setenv("COLUMNS", "80")
+    assert main(["inspect", str(dump)]) == 0
+    head = capsys.readouterr().out
+    assert "configurable" in head
+    assert "configs" not in head  # a dump has none
     assert main(["inspect", str(long), str(dump)]) == 0
     head, _, row, *_ = capsys.readouterr().out.splitlines()
     assert head.split() == ["graph", "nodes", "configs"]

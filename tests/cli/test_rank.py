@@ -260,7 +260,7 @@ def test_files_of_another_kind(model: Path, tmp_path: Path, capsys: Capture) -> 
         (tmp_path / "none.npz", "expected an npz file or a protobuf, found no such file"),
         (tmp_path / "none.pb", "expected an npz file or a protobuf, found no such file"),
         (tmp_path / "text.pb", "found text"),
-        (tmp_path / "broken.npz", "expected a complete npz (zip) file, found BadZipFile"),
+        (tmp_path / "broken.npz", "expected a complete npz (zip) file, found a truncated file, or not a zip file"),
     ):
         error = refused(["--model", model, path], capsys)
         assert f"error: {path}: " in error
@@ -338,6 +338,20 @@ def test_numbers_out_of_range(option: str, value: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["rank", "--model", "m", "x.npz", option, value])
     assert re.search(rf"{option}: .*{value}", capsys.readouterr().err)
+
+
+def test_errors_are_one_line_in_a_narrow_terminal(
+    model: Path, graphs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "80"}.items():
+        monkeypatch.setenv(name, value)
+    missing = tmp_path / ("a long name " * 9)
+    assert main(["rank", "--model", str(model), str(missing), str(graphs[0])]) == 2
+    bar, error, end = capsys.readouterr().err.partition(f"error: {missing}: file: expected an npz file or a protobuf")
+    assert "Ranking" in bar
+    assert error
+    assert end == ", found no such file\n"
 
 
 def test_the_limit_of_memory_changes_no_score(model: Path, graphs: list[Path], capsys: Capture) -> None:

@@ -46,6 +46,17 @@ def test_the_table(registered: list[Any], capsys: Capture) -> None:
     ]
 
 
+def test_a_champion_that_a_later_model_replaces_is_none_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def register(reference: str, _: bool) -> Registration:
+        return Registration("m", int(reference), True, "f" * 32, "gst", "3", "d", {}, champion=True, reason="better")
+
+    monkeypatch.setattr("hlorank.serving.model_registry.register", register)
+    assert main(["register", "1", "2", "--json"]) == 0
+    assert [one["champion"] for one in json.loads(capsys.readouterr().out)] == [False, True]
+
+
 def test_json(registered: list[Any], capsys: Capture) -> None:
     assert main(["register", "one", "--champion", "--json"]) == 0
     assert registered == [("one", True)]
@@ -63,7 +74,7 @@ def test_json(registered: list[Any], capsys: Capture) -> None:
     ("arguments", "status", "message"),
     [
         (["one", "two", "--champion"], 2, "error: --champion: expected one model, found 2"),
-        (["missing"], 1, "error: missing: model: expected a model folder, found no such folder"),
+        (["missing"], 2, "error: missing: model: expected a model folder, found no such folder"),
     ],
 )
 def test_errors(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,23 @@ def test_numbers_out_of_range(option: str, model: Path, served: dict[str, Any], 
     assert not served
 
 
+def test_addresses_that_cannot_be_used(model: Path, served: dict[str, Any], capsys: Capture) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "--model", str(model), "--port", "99999"])
+    assert "--port: expected at most 65535, found 99999" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        assert main(["serve", "--model", str(model), "--port", str(port)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: 127.0.0.1:{port}: ")
+    assert error.count("\n") == 1
+    assert not served
+
+
 def test_models_that_cannot_be_served(
     linear_model: Callable[..., Path], served: dict[str, Any], capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert main(["serve", "--model", "nowhere"]) == 1
+    assert main(["serve", "--model", "nowhere"]) == 2
     assert capsys.readouterr().err.startswith("error: nowhere: model: expected a model folder")
     assert not served
     assert main(["serve", "--model", str(linear_model(steps=0))]) == 0

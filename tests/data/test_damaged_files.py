@@ -42,8 +42,18 @@ def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
     content = path.read_bytes()
     for length in [*range(0, len(content) - 30, 11), *range(len(content) - 30, len(content))]:
         path.write_bytes(content[:length])
-        with pytest.raises(DataError, match=r"a\.npz: file: .*BadZipFile"):
+        with pytest.raises(DataError, match=r"a\.npz: file: .*not a zip file"):
             read_graph(path, "layout")
+
+
+def test_a_damaged_member_is_named_without_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    save(path, tile_arrays(), np.savez)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"NUMPY")] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a damaged member$"):
+        read_graph(path, "tile")
 
 
 @same_folder
@@ -61,7 +71,7 @@ def test_damaged_bytes_never_change_the_arrays(tmp_path: Path, damage: dict[int,
 
 def test_other_files_and_folders_are_no_npz_files(tmp_path: Path) -> None:
     np.save(tmp_path / "array.npy", np.zeros(3))
-    for name, found in (("none", "No such file"), (".", "directory"), ("array.npy", "not a zip file")):
+    for name, found in (("none", "no such file"), (".", "a folder"), ("array.npy", "not a zip file")):
         with pytest.raises(DataError) as caught:
             read_graph(tmp_path / name, "tile")
         assert (caught.value.file, caught.value.key) == (tmp_path / name, "file")
@@ -113,11 +123,11 @@ HEADERS: dict[str, tuple[bytes, str, str]] = {
     "records": (member(np.zeros(2, dtype=[("a", "<i8")])), "numbers", "dtype [('a', '<i8')]"),
     "sub-arrays": (member(np.arange(4), descr=("<i8", (2,)), shape=(2,)), "numbers", "dtype ('<i8', (2,))"),
     "complex": (member(np.zeros(2, dtype=complex)), "numbers", "dtype complex128"),
-    "no dictionary": (b"\x93NUMPY\x01\x00\x02\x001\n", ".npy member", "ValueError"),
-    "no literal": (b"\x93NUMPY\x01\x00\x05\x00f(0)\n", ".npy member", "ValueError"),
-    "unknown version": (b"\x93NUMPY\x09\x09" + member(np.arange(4))[8:], ".npy member", "KeyError: (9, 9)"),
-    "cut header": (member(np.arange(4))[:40], ".npy member", "EOF"),
-    "no content": (b"", ".npy member", "EOF"),
+    "no dictionary": (b"\x93NUMPY\x01\x00\x02\x001\n", ".npy member", "a damaged member"),
+    "no literal": (b"\x93NUMPY\x01\x00\x05\x00f(0)\n", ".npy member", "a damaged member"),
+    "unknown version": (b"\x93NUMPY\x09\x09" + member(np.arange(4))[8:], ".npy member", "a damaged member"),
+    "cut header": (member(np.arange(4))[:40], ".npy member", "a damaged member"),
+    "no content": (b"", ".npy member", "a damaged member"),
 }
 
 

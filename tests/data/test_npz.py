@@ -113,7 +113,7 @@ def test_a_long_header_is_refused_before_it_is_read(tmp_path: Path, read: Callab
     length = 2**24
     path = packed(tmp_path / "a.npz", npy.magic(2, 0) + length.to_bytes(4, "little") + b" " * length)
     with little_memory():
-        assert refusal(path, read).endswith("found ValueError: a header of 16,777,216 bytes, above 10,000")
+        assert refusal(path, read).endswith("found a damaged member")
 
 
 def test_more_axes_than_arrays_have_are_refused(tmp_path: Path) -> None:

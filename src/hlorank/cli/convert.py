@@ -45,7 +45,7 @@ def _files(inputs: Sequence[Path]) -> Iterator[Path]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Convert every input; name those that fail on standard error, and then return 1."""
+    """Convert every input; name those that fail on standard error, and then return 2."""
     sources = list(_files(arguments.input))
     check_names(sources)
     failed = 0
@@ -56,4 +56,4 @@ def run(arguments: argparse.Namespace) -> int:
         except DataError as error:
             sys.stderr.write(f"error: {error}\n")
             failed += 1
-    return 1 if failed else 0
+    return 2 if failed else 0

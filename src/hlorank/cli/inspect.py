@@ -21,15 +21,15 @@ from hlorank.terminal import Column, add_table_options, print_table
 
 _COLUMNS = {
     "graph": Column("graph"),
-    "kind": Column("kind", 5),
+    "kind": Column("kind", 6),
     "nodes": Column("nodes", number=True),
-    "edges": Column("edges", 4, number=True),
-    "opcodes": Column("opcodes", 6, number=True),
-    "configurable_nodes": Column("configurable\nnodes", 2, number=True),
-    "configurations": Column("configs", number=True),
-    "distinct": Column("distinct", 3, number=True),
-    "runtime": Column("runtime (ns)", 1, number=True),
-    "file": Column("file", 7),
+    "edges": Column("edges", 5, number=True),
+    "opcodes": Column("opcodes", 7, number=True),
+    "configurable_nodes": Column("configurable\nnodes", 1, number=True),
+    "configurations": Column("configs", 2, number=True),
+    "distinct": Column("distinct", 4, number=True),
+    "runtime": Column("runtime (ns)", 3, number=True),
+    "file": Column("file", 8),
 }
 
 
@@ -39,7 +39,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "inspect",
         help="show the contents of npz files and HLO protobufs",
         description="Shows nodes, edges, configurations and runtimes of each graph of npz files and HLO protobufs. "
-        "Files that cannot be read are named, the others are shown, and the exit status is 1.",
+        "Files that cannot be read are named, the others are shown, and the exit status is 2.",
     )
     parser.add_argument(
         "file", nargs="+", type=Path, metavar="FILE", help="an npz file of the official schema, or a protobuf"
@@ -48,16 +48,18 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.set_defaults(run=run)
 
 
-def _graphs(path: Path) -> Iterator[tuple[Kind, MeasuredGraph]]:
+def _graphs(path: Path) -> Iterator[dict[str, Any]]:
+    """Return the summary of each graph of a file; a dump has no configurations."""
     kind: Kind
     if path.suffix == ".npz":
         with NpzFile(path) as file:
             kind = "tile" if "config_feat" in file.keys else "layout"
-        yield kind, read_graph(path, kind)
+        yield summary(kind, read_graph(path, kind))
     else:
         for record in read_records(path):
             kind = record.kind or _dump_kind(record)
-            yield kind, featurize(record, kind)[0]
+            none = {"configurations": 0, "distinct": 0} if record.tuning is None else {}
+            yield summary(kind, featurize(record, kind)[0]) | none
 
 
 def _dump_kind(record: Record) -> Kind:
@@ -95,16 +97,18 @@ def _cells(graph: dict[str, Any]) -> Iterator[str]:
     """Return a cell for each of `_COLUMNS`."""
     low, high = graph["min_runtime_ns"], graph["max_runtime_ns"]
     values = {**graph, "runtime": "withheld" if low is None else f"{low:,} .. {high:,}"}
+    if not graph["configurations"]:
+        values |= {"configurations": "", "distinct": ""}
     for key in _COLUMNS:
         yield f"{values[key]:,}" if isinstance(values[key], int) else values[key]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a table with one row for each graph, or JSON; name files that cannot be read, and then return 1."""
+    """Print a table with one row for each graph, or JSON; name files that cannot be read, and then return 2."""
     summaries, failed = [], False
     for path in arguments.file:
         try:
-            summaries += [summary(kind, measured) | {"file": str(path)} for kind, measured in _graphs(path)]
+            summaries += [graph | {"file": str(path)} for graph in _graphs(path)]
         except DataError as error:
             sys.stderr.write(f"error: {error}\n")
             failed = True
@@ -112,4 +116,4 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(summaries, indent=2) + "\n")
     elif summaries:
         print_table([*_COLUMNS.values()], [[*_cells(graph)] for graph in summaries], arguments.wide)
-    return int(failed)
+    return 2 if failed else 0

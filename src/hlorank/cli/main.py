@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -13,7 +14,7 @@ from typing import NoReturn
 from hlorank import __version__
 from hlorank.cli import best, convert, inspect, rank, register, report, serve
 from hlorank.config import ConfigError
-from hlorank.files import escape, one_line
+from hlorank.files import DataError, escape, one_line
 from hlorank.terminal import allow_any_encoding
 from hlorank.tracking import error_lines
 
@@ -51,8 +52,25 @@ def make_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; without a command, show the help.
 
-    Wrong data, and files or MLflow stores that cannot be used, are one line on standard error and status 1; wrong usage
-    is status 2.
+    Errors are lines on standard error. Wrong usage and wrong data are status 2; files and MLflow stores that cannot be
+    used, status 1; a reader of the standard output that stops early, as `head` does, status 141, without a line.
+    """
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would report the same error again at its end, when it flushes the standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run one command and report its errors, as `main` does.
+
+    Raises:
+        BrokenPipeError: nobody reads the standard output.
     """
     allow_any_encoding()
     log = logging.StreamHandler()
@@ -66,12 +84,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # by default, an unreachable store takes minutes
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     try:
         status: int = parsed.run(parsed)
+    except BrokenPipeError:
+        raise
     except Exception as error:
         lines = error_lines(error)
         if lines is None:
             raise
         sys.stderr.write("\n".join(lines) + "\n")
-        return 2 if isinstance(error, ConfigError) else 1
+        return 2 if isinstance(error, ConfigError | DataError) else 1
     return status

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
-from hlorank.files import DataError, escape, one_line
+from hlorank.files import DataError, escape
 from hlorank.terminal import Column, add_table_options, min_int, print_table
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
         OSError: the submission or the candidates cannot be written.
     """
     from rich.console import Console
-    from rich.progress import track
+    from rich.progress import Progress
 
     from hlorank.data.collection import write_graph
     from hlorank.metrics import ranking
@@ -155,9 +155,9 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
 
     ranker = open_ranker(arguments.model, arguments.memory)
     reader = GraphReader(ranker.spec.features, arguments.max_configurations, arguments.candidates, arguments.seed)
-    bar = track(arguments.input, "Ranking", console=Console(stderr=True), disable=not sys.stderr.isatty())
-    with _submission(arguments.csv, ranker.collection) as submit:
-        for path in bar:
+    bar = Progress(console=Console(stderr=True), redirect_stdout=False, disable=not sys.stderr.isatty())
+    with _submission(arguments.csv, ranker.collection) as submit, bar:
+        for path in bar.track(arguments.input, description="Ranking"):
             graphs = reader.read(path)
             while True:
                 try:
@@ -227,24 +227,27 @@ def _print(graphs: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> N
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Rank every input, and print tables, JSON or a submission; return 2 if a file or the model cannot be used.
+    """Rank every input, and print tables, JSON or a submission; return 2 if a file cannot be ranked.
 
     Raises:
         ConfigError: options exclude each other, or a path is of the wrong kind.
+        DataError: the model does not exist or is damaged, or the submission cannot be continued; the graphs ranked
+            before are printed.
+        OSError: the submission or the candidates cannot be written; the graphs ranked before are printed.
     """
     _check(arguments)
-    graphs, failed, fatal = [], False, None
+    graphs: list[dict[str, Any]] = []
+    errors: list[DataError] = []
+    complete = False
     try:
         for ranked in _ranked(arguments):
             if isinstance(ranked, DataError):
-                sys.stderr.write(f"error: {ranked}\n")
-                failed = True
+                errors.append(ranked)
             else:
                 graphs.append(ranked)
-    except (DataError, OSError) as error:
-        fatal = error
-    if graphs or fatal is None:
-        _print(graphs, arguments)
-    if fatal is not None:
-        sys.stderr.write(f"error: {one_line(fatal)}\n")
-    return 2 if failed or fatal is not None else 0
+        complete = True
+    finally:  # the bar has ended, which errors and tables would interrupt
+        sys.stderr.writelines(f"error: {error}\n" for error in errors)
+        if graphs or complete:
+            _print(graphs, arguments)
+    return 2 if errors else 0

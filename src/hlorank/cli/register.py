@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from hlorank.config import ConfigError
 from hlorank.terminal import Column, add_table_options, print_table
+
+if TYPE_CHECKING:
+    from hlorank.serving.model_registry import Registration
 
 _COLUMNS = (
     Column("model"),
@@ -59,8 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--champion: expected one model, found {len(arguments.model)}")
     from hlorank.serving.model_registry import MEASURES, register
 
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    registrations = [register(model, arguments.champion) for model in arguments.model]
+    registrations = _final([register(model, arguments.champion) for model in arguments.model])
     if arguments.json:
         sys.stdout.write(json.dumps([asdict(registration) for registration in registrations], indent=2) + "\n")
     else:
@@ -72,3 +73,14 @@ def run(arguments: argparse.Namespace) -> int:
             rows.append(f"  {'' if one.new else 'registered before; '}{one.reason}")
         print_table(_COLUMNS, rows, arguments.wide)
     return 0
+
+
+def _final(registrations: Sequence[Registration]) -> list[Registration]:
+    """Return registrations as they are after the last one: a champion may have lost its alias to a later model."""
+    champions = {one.model: one.version for one in registrations if one.champion}
+    return [
+        replace(one, champion=False, reason=f"{one.reason}; then version {champions[one.model]} became the champion")
+        if one.champion and one.version != champions[one.model]
+        else one
+        for one in registrations
+    ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +76,6 @@ def run(arguments: argparse.Namespace) -> int:
     from hlorank.evaluation.report.runs import find_runs
     from hlorank.evaluation.report.write_report import write_report
 
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     runs = find_runs(arguments.runs, _scoring(arguments.features, arguments.segments) if arguments.evaluate else None)
     write_report(runs, arguments.output, arguments.features, arguments.segments, arguments.graph)
     missing = [run for run in runs if not run.per_graph]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import socket
 from typing import Any
 
 from hlorank.cli.rank import open_ranker
@@ -27,7 +28,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="a model folder, an MLflow run id, or models:/<name>@champion",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=min_int(0), default=5002, help="port to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=min_int(0, 65535), default=5002, help="port to listen on (default: %(default)s)")
     parser.add_argument(
         "--memory",
         type=min_int(1),
@@ -56,15 +57,33 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal ends the process; uvicorn exits with status 3 if it cannot use the address.
+    """Serve until a signal ends the process; an address that cannot be used is refused before the model is loaded.
 
     Raises:
+        OSError: the address cannot be used, such as a port that another process uses.
         DataError: the model does not exist, is damaged or changed, or another version of hlorank wrote it.
     """
     from hlorank.serving.app import make_app
     from hlorank.serving.connections import run_server
 
+    _check_address(arguments.host, arguments.port)
     limits = Limits(**{name: getattr(arguments, f"max_{name}") for name in Limits.model_fields})
     app = make_app(open_ranker(arguments.model, arguments.memory), limits, arguments.timeout)
     run_server(app, arguments.host, arguments.port, limits)
     return 0
+
+
+def _check_address(host: str, port: int) -> None:
+    """Raise the OSError of an address that cannot be used; uvicorn logs it among other lines.
+
+    A name with several addresses is checked by its first IPv4 address.
+    """
+    try:
+        found = sorted(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), key=lambda one: one[0])
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        error.filename = f"{host}:{port}"
+        raise

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hlorank.files import DataError
+from hlorank.files import DataError, open_file
 
 CHUNK_BYTES = 4 * 2**20
 
@@ -27,18 +27,25 @@ _HEADERS = {
     (3, 0): (4, npy.read_array_header_2_0),
 }
 _MAX_HEADER_BYTES = 10_000
+_EXPECTED = "a complete npz (zip) file"
+_DAMAGED = "a damaged member"
 _MAX_AXES = 32  # the maximum of NumPy 1
 # zipfile unpacks bzip2 and LZMA without a bound on memory, even for small reads.
 _COMPRESSIONS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 
 
 @contextmanager
-def _expecting(key: str, expected: str, path: Path) -> Iterator[None]:
-    """Convert any error to a DataError: zipfile and numpy's header parser raise nearly every type on damaged bytes."""
+def _expecting(key: str, expected: str, found: str, path: Path) -> Iterator[None]:
+    """Convert any error to a DataError: zipfile and numpy's header parser raise nearly every type on damaged bytes.
+
+    The messages of these errors are not repeated, as they quote the damaged bytes.
+    """
     try:
         yield
-    except Exception as error:
-        raise DataError(key, expected, f"{type(error).__name__}: {error}", file=path) from None
+    except MemoryError:
+        raise DataError(key, "an array that fits into memory", "a larger one", file=path) from None
+    except Exception:
+        raise DataError(key, expected, found, file=path) from None
 
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -68,9 +75,10 @@ class NpzFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with ExitStack() as stack:
-            with _expecting("file", "a complete npz (zip) file", path):
-                # Our own file, so that leaving the block closes it, also under half-read members.
-                self._zip = zipfile.ZipFile(stack.enter_context(path.open("rb")))
+            # Our own file, so that leaving the block closes it, also under half-read members.
+            opened = stack.enter_context(open_file(path, _EXPECTED))
+            with _expecting("file", _EXPECTED, "a truncated file, or not a zip file", path):
+                self._zip = zipfile.ZipFile(opened)
             members = self._zip.infolist()
             self._members = {member.filename.removesuffix(".npy"): member for member in members}
             if len(self._members) != len(members):
@@ -99,7 +107,7 @@ class NpzFile:
             expected = "a plain or deflated member, as np.savez or np.savez_compressed writes it"
             found = "an encrypted one" if encrypted else f"compression method {member.compress_type} of zip"
             raise DataError(key, expected, found, file=self.path)
-        with _expecting(key, "a .npy member", self.path):
+        with _expecting(key, "a .npy member", _DAMAGED, self.path):
             stream = self._zip.open(member)
             shape, fortran, dtype = _read_header(stream)
         size = member.file_size - stream.tell()
@@ -118,7 +126,7 @@ class NpzFile:
         return shape, dtype.newbyteorder("=")
 
     def _read(self, stream: IO[bytes], key: str, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        with _expecting(key, "intact compressed data", self.path):
+        with _expecting(key, "intact compressed data", _DAMAGED, self.path):
             array = np.empty(count, dtype)
             data, done = array.view(np.uint8).data, 0
             # In pieces, as zipfile needs twice the memory of what it unpacks at a time.
@@ -133,7 +141,7 @@ class NpzFile:
         """Read every array and compare its checksum."""
         for key in sorted(self.keys):
             stream, *_ = self._open(key)
-            with _expecting(key, "intact compressed data", self.path):
+            with _expecting(key, "intact compressed data", _DAMAGED, self.path):
                 while stream.read(CHUNK_BYTES):
                     pass
 

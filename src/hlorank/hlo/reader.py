@@ -26,7 +26,7 @@ from hlorank.data.graph import (
     Measurements,
     TileConfigurations,
 )
-from hlorank.files import DataError
+from hlorank.files import DataError, open_file
 from hlorank.hlo import configurations
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.node_features import node_features
@@ -283,14 +283,10 @@ def read_records(path: Path) -> Iterator[Record]:
     file, a graph of a TuningData after its file and fingerprint, as in the dataset.
 
     Raises:
-        DataError: the file is missing, empty, text, truncated, another message, or has more than MAX_MODULES modules,
-            or a module more instructions or runs than the limits.
+        DataError: the file is missing, a folder or a pipe, empty, text, truncated, another message, or has more than
+            MAX_MODULES modules, or a module more instructions or runs than the limits.
     """
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise DataError("file", _EXPECTED, error.strerror, file=path) from None
-    with file:
+    with open_file(path, _EXPECTED) as file:
         yield from parse_records(file, path)
 
 

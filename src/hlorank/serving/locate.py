@@ -6,7 +6,6 @@ import atexit
 import os
 import re
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def _download(uri: str, reference: str) -> Path:
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", str(sys.stderr.isatty()))  # no bars in logs
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     store = existing_store()
     target = tempfile.mkdtemp(prefix="hlorank-model-")
     atexit.register(shutil.rmtree, target, ignore_errors=True)
