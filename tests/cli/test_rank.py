@@ -148,6 +148,15 @@ def test_candidates_are_drawn_for_a_dump(model: Path, program: Path, tmp_path: P
     assert "configurations are drawn; 0 is the compiler's default" in capsys.readouterr().out
 
 
+def test_dumps_of_the_same_name_are_not_saved_to_one_file(
+    model: Path, program: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    twin = Path(shutil.copy(program, tmp_path))
+    error = refused(["--model", model, program, twin, "--save", tmp_path / "saved"], capsys)
+    assert f"error: {twin}: file name: expected a graph name of its own, found that of {program}" in error
+    assert not (tmp_path / "saved").exists()
+
+
 def test_another_kind_of_configurations(
     model: Path, tile_model: Path, graphs: list[Path], kernel: Path, record: Path, program: Path, capsys: Capture
 ) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
 from hlorank.files import DataError, escape
+from hlorank.hlo.convert import check_names
 from hlorank.terminal import Column, add_table_options, min_int, print_table
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
     Raises:
         ConfigError: both --json and --csv - are given, --csv is a folder, or --save is a file.
+        DataError: with --save, two protobufs give graphs of the same name, which would be saved to the same file.
     """
     if arguments.csv == "-" and arguments.json:
         raise ConfigError("give --json or --csv -, not both: each needs the standard output for itself")
@@ -97,6 +99,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--csv {arguments.csv}: a folder; name a file")
     if arguments.save is not None and arguments.save.exists() and not arguments.save.is_dir():
         raise ConfigError(f"--save {arguments.save}: not a folder")
+    if arguments.save is not None:
+        check_names(path for path in arguments.input if path.suffix != ".npz")
 
 
 def open_ranker(model: str, memory_mib: int) -> Ranker:

@@ -136,10 +136,16 @@ def _run_of(client: Any, folder: Path, digest: str) -> str:
 
 def _new_version(client: Any, folder: Path, spec: Spec, name: str, digest: str) -> Any:
     """Package a model and register it as a version."""
+    from mlflow.utils.logging_utils import disable_logging, enable_logging
+
     run_id = _run_of(client, folder, digest)
     seed = client.get_run(run_id).data.params.get("seed", "")
     described = {"collection": spec.collection, "method": spec.method, "data": spec.data, "seed": seed}
-    info = log_package(folder, spec, run_id, registered_model_name=name, tags={MODEL: digest, **described})
+    disable_logging()  # MLflow prints lines about the version to standard error, whatever its level of logging
+    try:
+        info = log_package(folder, spec, run_id, registered_model_name=name, tags={MODEL: digest, **described})
+    finally:
+        enable_logging()
     number = str(info.registered_model_version)
     if not client.get_registered_model(name).description:  # it may be the user's
         client.update_registered_model(name, f"Rankers of {spec.collection}. The best one on valid is its {CHAMPION}.")
