@@ -363,5 +363,15 @@ def test_errors_are_one_line_in_a_narrow_terminal(
     assert end == ", found no such file\n"
 
 
+def test_a_submission_that_cannot_be_written_is_status_one(
+    model: Path, graphs: list[Path], tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["rank", "--model", str(model), str(graphs[0]), "--csv", str(tmp_path / "file" / "all.csv")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {tmp_path / 'file'}")
+    assert "Errno" not in line
+
+
 def test_the_limit_of_memory_changes_no_score(model: Path, graphs: list[Path], capsys: Capture) -> None:
     assert ranked(["--model", model, *graphs, "--memory", "1"], capsys) == ranked(["--model", model, *graphs], capsys)

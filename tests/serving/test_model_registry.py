@@ -24,7 +24,9 @@ def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def log(folder: Path, _: Any, run_id: str, registered_model_name: str, tags: dict[str, str]) -> Any:
         import mlflow
+        from mlflow.utils.logging_utils import eprint
 
+        eprint("Registered model already exists")  # as MLflow does
         client = mlflow.MlflowClient()
         client.log_artifacts(run_id, str(folder), "model")
         if not client.search_registered_models(f"name='{registered_model_name}'"):
