@@ -7,6 +7,7 @@ own above its memory before reading: for one module of growing size, and for fil
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -21,12 +22,13 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+from google.protobuf.message import Message
 from numpy.typing import NDArray
 from rows import run  # type: ignore[import-not-found] # same folder
 
 from hlorank.data.graph import Graph
 from hlorank.files import shared_dir
-from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ModuleTuningData, TuningData
+from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.node_features import node_features
 from hlorank.hlo.opcodes import OPCODES, opcode_ids
 from hlorank.hlo.program import flatten
@@ -44,6 +46,7 @@ for record in read_records(Path(sys.argv[1])):
     featurize(record, "tile")
 print(peak() - before)
 """
+EXTREMES = (0, 1, -1, 2, 97, 2**31 - 1, -(2**31), 2**32, 2**63 - 1, -(2**63))
 ELEMENT_TYPES = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 15, 18, 13, 14, 17]
 
 
@@ -67,6 +70,60 @@ def generated_module(nodes: int, seed: int) -> HloModuleProto:
                 last.called_computation_ids.append(int(random.integers(1, computation.id)))
         computation.root_id = computation.instructions[int(random.integers(len(computation.instructions)))].id
     return module
+
+
+def protobufs() -> list[Message]:
+    """Return messages of each kind, with modules of 15 to 120 nodes."""
+    messages: list[Message] = []
+    for nodes, seed in ((15, 1), (40, 2), (120, 3)):
+        module = generated_module(nodes, seed)
+        instructions = [one for computation in module.computations for one in computation.instructions]
+        chosen = [node for node, one in enumerate(instructions) if one.opcode == "dot"][:3]
+        for one in instructions:
+            del one.shape.dimensions[6:]
+        layout = ModuleTuningData(module=module, fingerprint=seed, config_index_to_node=chosen)
+        tile = ModuleTuningData(module=module, fingerprint=seed + 9)
+        for nanoseconds in range(1_000, 1_020):
+            run = layout.runs.add()
+            run.profile.compute_time_ns = nanoseconds
+            for _ in chosen:
+                run.module_config.layout_config.nodes.add().tensors.add(dims=[1, 0])
+            run = tile.runs.add(is_default=nanoseconds == 1_000)
+            run.profile.compute_time_ns = nanoseconds
+            run.op_config.tile_size_config.output_bounds.extend([4, 8])
+        messages += [module, HloProto(hlo_module=module), layout, tile]
+        messages.append(TuningData(modules=[layout.SerializeToString(), tile.SerializeToString()]))
+    return messages
+
+
+def change_field(message: Message, random: np.random.Generator) -> None:
+    """Change one field of a message or of those inside it; the result still parses, and reaches the deeper checks."""
+    while fields := [field for field, _ in message.ListFields()]:
+        field = fields[int(random.integers(len(fields)))]
+        value: Any = getattr(message, field.name)
+        extreme = EXTREMES[int(random.integers(len(EXTREMES)))]
+        if field.is_repeated:
+            place, action = int(random.integers(len(value))), int(random.integers(8))
+            if action == 0:
+                del value[place]
+                return
+            if action == 1:
+                value.extend([value[place]] * int(random.integers(1, 50)))
+                return
+            if field.message_type is None:
+                with contextlib.suppress(ValueError, TypeError):  # out of range, or no number
+                    value[place] = extreme
+                return
+            message = value[place]
+        elif field.message_type is not None:
+            message = value
+        elif isinstance(value, int):
+            with contextlib.suppress(ValueError):
+                setattr(message, field.name, extreme)
+            return
+        else:
+            message.ClearField(field.name)
+            return
 
 
 def _add_instruction(one: HloInstructionProto, random: np.random.Generator) -> None:
