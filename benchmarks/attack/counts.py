@@ -69,7 +69,7 @@ def parse_arguments(description: str | None, quick: float) -> argparse.Namespace
         quick: the factor of `--quick`.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"{quick:.0%} of the attacks")
+    parser.add_argument("--quick", action="store_true", help=f"{100 * quick:g} %% of the attacks")
     parser.add_argument("--count", type=float, default=1.0, metavar="SCALE", help="multiplies the number of attacks")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the counts as JSON")
