@@ -21,6 +21,7 @@ from hlorank.files import (
     atomic_folder,
     atomic_path,
     code_digest,
+    counted,
     fingerprint,
     map_array,
     one_line,
@@ -35,6 +36,11 @@ from hlorank.files import (
     write_json,
     write_text,
 )
+
+
+@pytest.mark.parametrize(("number", "shown"), [(0, "0 graphs"), (1, "1 graph"), (2_000, "2,000 graphs")])
+def test_a_number_has_its_noun(number: int, shown: str) -> None:
+    assert counted(number, "graph") == shown
 
 
 def test_a_data_error_names_file_key_expected_and_found() -> None:

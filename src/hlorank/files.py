@@ -65,6 +65,11 @@ def escape(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 graph`, `2,000 graphs`; the plural of the noun ends in s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def one_line(message: object) -> str:
     r"""Return a message as one line of at most MAX_MESSAGE characters, whatever a damaged file or a name puts in it.
 

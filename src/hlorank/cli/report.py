@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hlorank.config import ConfigError
-from hlorank.files import one_line
+from hlorank.files import counted, one_line
 
 if TYPE_CHECKING:
     from hlorank.evaluation.report.runs import Score
@@ -83,7 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
         name = f"{run.collection} {run.method}, seed {run.seed or 'unknown'}, {run.place}"
         _log.warning("not evaluated: %s", one_line(f"{name}: {run.unscored}" if run.unscored else name))
     if missing and not arguments.evaluate:
-        _log.warning("%d of %d runs were not evaluated; --evaluate scores them on valid", len(missing), len(runs))
+        shown = len(missing), counted(len(runs), "run")
+        _log.warning("not evaluated: %d of %s; --evaluate scores them on valid", *shown)
     sys.stdout.write(f"{arguments.output}\n")
     return 0
 

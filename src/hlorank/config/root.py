@@ -75,7 +75,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         kind = self.collection.partition("/")[0].partition(":")[0]
-        expected = f"one of kind {self.kind}, as that of the chosen experiment; change one of them"
+        expected = f"a {self.kind} collection, as the chosen experiment needs; change one of them"
         return self.require(self.kind in {None, kind}, "collection", expected)
 
 

@@ -33,7 +33,7 @@ from hlorank.featurize.feature_store import (
 )
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
-from hlorank.files import METRICS, SPEC, DataError, code_digest, fingerprint, sha256_file, write_json
+from hlorank.files import METRICS, SPEC, DataError, code_digest, counted, fingerprint, sha256_file, write_json
 from hlorank.hlo.extra import Extra, existing_extra, read_extra
 
 CODE = ("hlorank.featurize", "hlorank.hlo", "hlorank.data", "hlorank.metrics")
@@ -92,7 +92,8 @@ def featurize_collection(raw: Path, collection: Collection, config: FeaturizeCon
     write_json(output / INDEX_FILE, index.model_dump(mode="json"))
     graphs = [entry for split in entries.values() for entry in split.values()]
     nodes, distinct = sum(graph.nodes for graph in graphs), sum(graph.distinct for graph in graphs)
-    _LOGGER.info("%s: %d graphs, %d nodes, %d distinct configurations", output, len(graphs), nodes, distinct)
+    sizes = counted(len(graphs), "graph"), counted(nodes, "node"), counted(distinct, "distinct configuration")
+    _LOGGER.info("%s: %s", output, ", ".join(sizes))
 
 
 def _source(path: Path, options: FeaturizeOptions) -> str:

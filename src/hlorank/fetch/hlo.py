@@ -13,7 +13,7 @@ from rich.progress import track
 from hlorank.config import Section
 from hlorank.data.collection import SPLITS, Collection, Split
 from hlorank.fetch.tree import remove_stale
-from hlorank.files import DataError, resolve_path
+from hlorank.files import DataError, counted, resolve_path
 from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.hlo.convert import check_names, convert
 from hlorank.hlo.reader import proto_files
@@ -56,9 +56,11 @@ def fetch(collection: Collection, config: HloConfig, output: Path) -> None:
         except NothingToConfigureError as error:  # most dumps of a compiler are not the user's program
             _log.warning("left out: %s", error)
     if not written:
-        raise DataError("data.hlo.root", "a program to configure", f"none in {len(jobs)} protobufs", file=config.root)
+        found = f"none in {counted(len(jobs), 'protobuf')}"
+        raise DataError("data.hlo.root", "a program to configure", found, file=config.root)
     remove_stale(output, written)
-    _log.info("%s: %d files converted from %d protobufs", collection, len(written), len(jobs))
+    sizes = counted(len(written), "file"), counted(len(jobs), "protobuf")
+    _log.info("%s: %s converted from %s", collection, *sizes)
 
 
 def _find(root: Path, collection: Collection, split: Split) -> Mapping[Split, list[Path]]:

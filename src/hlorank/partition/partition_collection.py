@@ -70,8 +70,9 @@ def partition_collection(features: Path, config: PartitionConfig, output: Path) 
     files.write_text(output / SEGMENTS, to_csv(rows))
     files.write_json(output / METRICS, metrics)
     files.write_json(output / SPEC, spec.model_dump(mode="json"))
-    graph_count, largest = metrics["graphs"], metrics["largest_segment"]
-    _LOGGER.info("%s: %d graphs, %d segments of at most %d nodes", output, graph_count, len(rows), largest)
+    counts = {"graph": metrics["graphs"], "segment": len(rows), "node": metrics["largest_segment"]}
+    sizes = (files.counted(int(count), noun) for noun, count in counts.items())
+    _LOGGER.info("%s: %s, %s of at most %s", output, *sizes)
     if spec.halo:
         mean, largest = metrics["mean_halo"], metrics["largest_halo"]
         _LOGGER.info("%s: halos of %d hops have %.0f nodes on average, at most %d", output, spec.halo, mean, largest)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hlorank.files import DataError, fingerprint, read_json
+from hlorank.files import DataError, counted, fingerprint, read_json
 from hlorank_collect.task import Task
 
 
@@ -41,7 +41,7 @@ class TileTask(Task):
         kinds, left_out = Counter(kernel["kind"] for kernel in kernels), Counter(about["left_out"])
         taus = [kernel["split_half_tau"] for kernel in kernels if kernel["split_half_tau"] is not None]
         parts = [
-            f"{sum(about['harvested'].values())} kernels",
+            counted(sum(about["harvested"].values()), "kernel"),
             "measured " + (", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"),
         ]
         if taus:

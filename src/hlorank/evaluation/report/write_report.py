@@ -19,7 +19,7 @@ from hlorank.evaluation.report.groups import LEVEL, RESAMPLES, Estimate, Group
 from hlorank.evaluation.report.headline import NOISE
 from hlorank.evaluation.report.runs import Run
 from hlorank.evaluation.report.sections import Section, make_sections
-from hlorank.files import write_text
+from hlorank.files import counted, write_text
 from hlorank.tracking import flatten
 
 REPORT = "report.html"
@@ -51,7 +51,7 @@ def write_report(
     """
     page = _render(runs, make_sections(runs, features, segments, graphs))
     if (size := len(page.encode())) > MAX_BYTES:
-        raise ConfigError(f"{len(runs)} runs: a report of {size / 1e6:.1f} MB is too large; name fewer runs")
+        raise ConfigError(f"{counted(len(runs), 'run')}: a report of {size / 1e6:.1f} MB is too large; name fewer runs")
     write_text(output, page)
 
 
@@ -66,6 +66,7 @@ def _render(runs: Sequence[Run], sections: Sequence[Section]) -> str:
     environment.filters |= {
         "breakable": _breakable,
         "ends": _ends,
+        "counted": counted,
         "draw": charts.draw_chart,
         "figure": _figure,
         "metric": _metric,

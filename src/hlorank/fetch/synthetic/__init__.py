@@ -25,7 +25,7 @@ from hlorank.fetch.synthetic.tiles import MAX_NODES as MAX_KERNEL_NODES
 from hlorank.fetch.synthetic.tiles import MIN_NODES as MIN_KERNEL_NODES
 from hlorank.fetch.synthetic.tiles import tile_kernel, tile_runtime
 from hlorank.fetch.tree import remove_stale
-from hlorank.files import DataError, code_digest, fingerprint, read_json, write_json
+from hlorank.files import DataError, code_digest, counted, fingerprint, read_json, write_json
 
 __all__ = ["SyntheticConfig", "draw_graph", "fetch", "layout_graph", "layout_runtime", "tile_kernel", "tile_runtime"]
 
@@ -97,7 +97,7 @@ def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None
     write_json(settings_file, settings)
 
     missing = [(key, path) for key, path in paths.items() if not path.exists()]
-    logger.info("%s: %d graphs, %d of which are up to date", collection, len(paths), len(paths) - len(missing))
+    logger.info("%s: %s, up to date %d", collection, counted(len(paths), "graph"), len(paths) - len(missing))
 
     from rich.progress import track  # a heavy import
 
