@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
+from hlorank.config import ConfigError
+from hlorank.files import counted
 from hlorank_collect import child_process, machine
 from hlorank_collect.task import Progress, Task
 
@@ -51,13 +53,18 @@ def run_tasks(
         supervise: measures one program.
 
     Raises:
-        ConfigError: the program of a task does not exist, or the machine is busy.
+        ConfigError: the program of a task does not exist, two have the same name, or the machine is busy.
     """
-    named = {task.load().name: task for task in tasks}
+    named: dict[str, Task] = {}
+    for task in tasks:
+        if (other := named.setdefault(name := task.load().name, task)) is not task:
+            raise ConfigError(
+                f"programs {other.program} and {task.program}: both have the name {name}; give one of them"
+            )
     waiting = {name: task for name, task in named.items() if not task.is_complete(name)}
     summary = Summary(present=[name for name in named if name not in waiting])
     if summary.present:
-        echo(f"{len(summary.present)} programs are measured already")
+        echo(f"measured already: {counted(len(summary.present), 'program')}")
     if waiting:
         check_machine()
     start = time.monotonic()

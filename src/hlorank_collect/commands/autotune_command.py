@@ -13,6 +13,7 @@ from hlorank_collect.commands.common_arguments import (
     add_machine_arguments,
     add_program_arguments,
     check_arguments,
+    check_output,
     measuring_core,
     program_fields,
     status,
@@ -92,7 +93,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raise ConfigError for arguments that are out of range or do not fit together."""
+    """Raise ConfigError for arguments that are out of range or do not fit together, OSError for --out."""
     if arguments.measurements is None:
         arguments.measurements = arguments.top
     check_arguments(arguments, _MIN)
@@ -100,8 +101,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("give programs to tune, or --remeasure with saved files, not both")
     if not arguments.program and not arguments.remeasure:
         raise ConfigError("name the programs to tune, or give --remeasure with saved files")
-    if arguments.out.exists() and not arguments.out.is_dir():
-        raise ConfigError(f"--out {arguments.out}: not a folder")
+    if arguments.program:
+        check_output(arguments.out)
 
 
 def _model(arguments: argparse.Namespace) -> str | None:
@@ -130,6 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: jax is missing, an argument is wrong, or the machine is busy.
+        OSError: files cannot be written to --out.
     """
     from hlorank_collect.autotune.autotune_tasks import RemeasureTask, TuneTask, remeasure_tasks
     from hlorank_collect.jax_program import require_device, require_jax

@@ -14,6 +14,7 @@ from hlorank_collect.commands.common_arguments import (
     add_machine_arguments,
     add_program_arguments,
     check_arguments,
+    check_output,
     measuring_core,
     program_fields,
     status,
@@ -115,6 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: jax or gcc is missing, an argument is wrong, or the machine is busy.
+        OSError: files cannot be written to --out.
     """
     if arguments.list:
         _list_zoo()
@@ -131,6 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         raise ConfigError("--out is missing: give the folder of the written tree")
     names = _chosen(arguments)
+    check_output(arguments.out / collection.path)
     require_device(collection.source)
     settings: dict[str, Any] = {
         "collection": str(collection),

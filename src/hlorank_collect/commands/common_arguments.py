@@ -6,7 +6,9 @@ import argparse
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from hlorank.config import ConfigError
@@ -80,6 +82,23 @@ def check_arguments(arguments: argparse.Namespace, min_values: Mapping[str, floa
             raise ConfigError(
                 f"program {program!r}: {remedy}; module:function needs them, a program of the zoo has its own"
             )
+
+
+def check_output(folder: Path) -> None:
+    """Check, before anything is measured, that files can be written to a folder; it is not created.
+
+    Raises:
+        ConfigError: the folder, or one above it, is a file.
+        OSError: files cannot be written there; `filename` has the folder.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise ConfigError(f"--out {folder}: {'' if existing == folder else f'{existing} is '}not a folder")
+    try:
+        tempfile.TemporaryFile(dir=existing).close()
+    except OSError as error:
+        error.filename = str(folder)
+        raise
 
 
 def program_fields(arguments: argparse.Namespace, names: list[str]) -> list[dict[str, Any]]:

@@ -115,6 +115,13 @@ def test_a_model_of_tiles_is_refused(folder: Path, capsys: pytest.CaptureFixture
     assert re.search(r"--model \.: .*tile:cpu", capsys.readouterr().err)
 
 
-def test_a_file_as_folder_of_results_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["autotune", "cli_tuned:dots", *SHAPES, "--random", "--out", "cli_tuned.py"]) == 2
-    assert "--out cli_tuned.py: " in capsys.readouterr().err
+@pytest.mark.parametrize(("out", "status"), [("cli_tuned.py", 2), ("cli_tuned.py/own", 2), ("/proc/own", 1)])
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
+    out: str, status: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", None)
+    assert main(["autotune", "cli_tuned:dots", *SHAPES, "--random", "--out", out]) == status
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert out in error
+    assert error.count("\n") == 1

