@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hlorank.cli.main import main
 from hlorank.serving.limits import Limits
+from tests.servers import free_port
 
 Capture = pytest.CaptureFixture[str]
 
@@ -24,24 +26,39 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         found.update(method=ranker.spec.method, limits=limits, timeout=timeout)
         return "app"
 
+    def listen(sockets: list[socket.socket]) -> None:
+        (bound,) = sockets
+        found["address"] = bound.getsockname()
+
     monkeypatch.setattr("hlorank.serving.app.make_app", make_app)
-    monkeypatch.setattr("uvicorn.run", lambda app, **options: found.update(app=app, **options))
+    monkeypatch.setattr("uvicorn.Config", lambda app, **options: found.update(app=app, **options))
+    monkeypatch.setattr("uvicorn.Server", lambda _: SimpleNamespace(run=listen))
     return found
 
 
-def test_defaults(model: Path, served: dict[str, Any]) -> None:
+def test_defaults(model: Path, served: dict[str, Any], capsys: Capture) -> None:
     assert main(["serve", "--model", str(model)]) == 0
-    address = {"host": "127.0.0.1", "port": 5002}
-    expected = {"app": "app", "method": "linear_ranking", "limits": Limits(), "timeout": 60} | address
+    about = {"app": "app", "method": "linear_ranking", "limits": Limits(), "timeout": 60}
+    expected = about | {"address": ("127.0.0.1", 5002)}
     assert {name: served[name] for name in expected} == expected
+    (line,) = capsys.readouterr().out.splitlines()
+    for part in (str(model), "layout:synthetic:random", "http://127.0.0.1:5002"):
+        assert part in line
+
+
+def test_any_free_port(model: Path, served: dict[str, Any], capsys: Capture) -> None:
+    assert main(["serve", "--model", str(model), "--port", "0"]) == 0
+    host, port = served["address"]
+    assert port > 0
+    assert capsys.readouterr().out.endswith(f"http://{host}:{port}\n")
 
 
 def test_options(model: Path, served: dict[str, Any]) -> None:
-    names = list(Limits.model_fields)
+    names, port = list(Limits.model_fields), free_port()
     limits = [f"--max-{name.replace('_', '-')}={number}" for number, name in enumerate(names, start=1)]
-    assert main(["serve", "--model", str(model), "--host", "0.0.0.0", "--port=1", "--timeout=9", *limits]) == 0
+    assert main(["serve", "--model", str(model), "--host", "0.0.0.0", f"--port={port}", "--timeout=9", *limits]) == 0
     assert served["limits"].model_dump() == {name: number for number, name in enumerate(names, start=1)}
-    assert (served["host"], served["port"], served["timeout"]) == ("0.0.0.0", 1, 9)
+    assert (served["address"], served["timeout"]) == (("0.0.0.0", port), 9)
 
 
 @pytest.mark.parametrize("option", ["--max-nodes", "--timeout", "--memory"])

@@ -13,7 +13,7 @@ import pytest
 
 import hlorank
 from hlorank.files import SHARED_VARIABLE, SPEC, WEIGHTS, DataError, sha256_file
-from hlorank.serving.locate import model_folder
+from hlorank.serving.locate import model_folder, resolve_alias
 
 MakeModel = Callable[..., Path]
 
@@ -96,6 +96,9 @@ def test_registered_models(model: Path, store: str) -> None:
     client.set_registered_model_alias("layout.synthetic.random", "champion", "1")
     for reference in ("models:/layout.synthetic.random@champion", "models:/layout.synthetic.random/1"):
         assert same(model_folder(reference), model)
+        assert resolve_alias(reference) == "models:/layout.synthetic.random/1"
+    for other in ("models:/layout.synthetic.random@other", "models:/unknown@champion", store, "some@folder"):
+        assert resolve_alias(other) == other
     with pytest.raises(
         DataError, match=r"random/2: model: expected one folder with spec\.json in it, found one, other"
     ):
@@ -117,9 +120,7 @@ def test_a_run_without_a_model(store: str) -> None:
 
 def test_a_missing_database_is_not_made(use: Callable[[Path], None], tmp_path: Path) -> None:
     use(tmp_path / "none.db")
-    with pytest.raises(
-        DataError, match=r"none\.db: tracking store: expected an MLflow database, found no such file; run in"
-    ):
+    with pytest.raises(DataError, match=r"none\.db: tracking store: "):
         model_folder("models:/some@champion")
     assert not (tmp_path / "none.db").exists()
 

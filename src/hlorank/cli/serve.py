@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import socket
+import sys
 from typing import Any
 
 from hlorank.cli.rank import open_ranker
+from hlorank.files import one_line
 from hlorank.serving.limits import Limits
 from hlorank.terminal import min_int
 
@@ -64,26 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
         DataError: the model does not exist, is damaged or changed, or another version of hlorank wrote it.
     """
     from hlorank.serving.app import make_app
-    from hlorank.serving.connections import run_server
+    from hlorank.serving.connections import bound_socket, run_server
+    from hlorank.serving.locate import resolve_alias
 
-    _check_address(arguments.host, arguments.port)
     limits = Limits(**{name: getattr(arguments, f"max_{name}") for name in Limits.model_fields})
-    app = make_app(open_ranker(arguments.model, arguments.memory), limits, arguments.timeout)
-    run_server(app, arguments.host, arguments.port, limits)
+    with bound_socket(arguments.host, arguments.port) as bound:
+        model = resolve_alias(arguments.model)
+        ranker = open_ranker(model, arguments.memory)
+        host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+        url = f"http://{host}:{bound.getsockname()[1]}"
+        about = f"{model} ({ranker.spec.method} of {ranker.collection}) at {url}"
+        sys.stdout.write(f"{one_line(f'hlorank serves {about}')}\n")
+        sys.stdout.flush()
+        run_server(make_app(ranker, limits, arguments.timeout), bound, limits)
     return 0
-
-
-def _check_address(host: str, port: int) -> None:
-    """Raise the OSError of an address that cannot be used; uvicorn logs it among other lines.
-
-    A name with several addresses is checked by its first IPv4 address.
-    """
-    try:
-        found = sorted(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), key=lambda one: one[0])
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        error.filename = f"{host}:{port}"
-        raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from contextlib import suppress
 from typing import Any
 
 import uvicorn
@@ -71,12 +73,40 @@ class BoundedConnection(H11Protocol):
             self.transport.abort()
 
 
-def run_server(app: FastAPI, host: str, port: int, limits: Limits) -> None:
-    """Serve until a signal ends the process; uvicorn exits with status 3 if it cannot use the address."""
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Return a socket with an address, which `run_server` listens on.
+
+    Args:
+        host: name or address; a name with several addresses stands for the first IPv4 address.
+        port: 0 takes any free port.
+
+    Raises:
+        OSError: the address cannot be used; `filename` has it.
+    """
+    try:
+        found = sorted(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), key=lambda one: one[0])
+        family, kind, protocol, _, address = found[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        error.filename = f"{host}:{port}"
+        raise
+    return bound
+
+
+def run_server(app: FastAPI, bound: socket.socket, limits: Limits) -> None:
+    """Listen on a socket, and serve until a signal ends the process."""
 
     class Connection(BoundedConnection):
         pass
 
     Connection.limits = limits
     options: dict[str, Any] = {"http": Connection, "ws": "none", "lifespan": "off", "server_header": False}
-    uvicorn.run(app, host=host, port=port, timeout_keep_alive=limits.wait_seconds, **options)
+    server = uvicorn.Server(uvicorn.Config(app, timeout_keep_alive=limits.wait_seconds, **options))
+    with suppress(KeyboardInterrupt):
+        server.run([bound])

@@ -47,6 +47,25 @@ def model_folder(reference: str | Path) -> Path:
     raise DataError("model", _EXPECTED, "no such folder", file=text)
 
 
+def resolve_alias(reference: str) -> str:
+    """Return `models:/<name>/<version>` for `models:/<name>@<alias>`; other references, also wrong ones, unchanged.
+
+    Raises:
+        DataError: the MLflow store does not exist.
+    """
+    name, _, alias = reference.removeprefix("models:/").partition("@")
+    if not reference.startswith("models:/") or not alias:
+        return reference
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    existing_store()
+    try:
+        return f"models:/{name}/{mlflow.MlflowClient().get_model_version_by_alias(name, alias).version}"
+    except MlflowException:
+        return reference
+
+
 def _download(uri: str, reference: str) -> Path:
     """Download a model from MLflow and return its folder; errors name `reference`."""
     import mlflow
