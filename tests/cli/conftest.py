@@ -25,6 +25,16 @@ def dump(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def nothing(tmp_path: Path, dump: Path) -> Path:
+    """Dump of a program without a node whose layout can be configured."""
+    module = HloModuleProto.FromString(dump.read_bytes())
+    module.computations[0].instructions[1].opcode = "add"
+    path = tmp_path / "nothing.hlo.pb"
+    path.write_bytes(module.SerializeToString())
+    return path
+
+
+@pytest.fixture
 def record(tmp_path: Path, dump: Path) -> Path:
     """Tuning record of the same program: three runs of two configurations of the dot."""
     module = HloModuleProto.FromString(dump.read_bytes())

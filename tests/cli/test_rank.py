@@ -148,6 +148,30 @@ def test_candidates_are_drawn_for_a_dump(model: Path, program: Path, tmp_path: P
     assert "configurations are drawn; 0 is the compiler's default" in capsys.readouterr().out
 
 
+def test_candidates_do_not_depend_on_the_name_of_the_file(model: Path, program: Path, capsys: Capture) -> None:
+    arguments = ["--candidates", "9", "--top", "9"]
+    (before,) = ranked(["--model", model, program, *arguments], capsys)
+    (after,) = ranked(["--model", model, program.rename(program.with_name("other.hlo.pb")), *arguments], capsys)
+    assert after["top"] == before["top"]
+
+
+def test_a_dump_with_nothing_to_configure_is_left_out(
+    model: Path, program: Path, nothing: Path, caplog: pytest.LogCaptureFixture, capsys: Capture
+) -> None:
+    (printed,) = ranked(["--model", model, nothing, program], capsys)
+    assert printed["graph"] == "jit_f"
+    (notice,) = caplog.messages
+    assert str(nothing) in notice
+    refused(["--model", model, nothing], capsys)
+
+
+def test_scores_of_a_table_have_equal_decimals(model: Path, graphs: list[Path], capsys: Capture) -> None:
+    assert main(["rank", "--model", str(model), str(graphs[0]), "--top", "60"]) == 0
+    scores = [line.split()[2] for line in capsys.readouterr().out.splitlines()[4:-1]]
+    assert len(scores) == 60
+    assert {len(score.partition(".")[2]) for score in scores} == {4}
+
+
 def test_dumps_of_the_same_name_are_not_saved_to_one_file(
     model: Path, program: Path, tmp_path: Path, capsys: Capture
 ) -> None:

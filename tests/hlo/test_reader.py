@@ -163,7 +163,8 @@ def test_a_record_of_the_other_kind_is_refused(tmp_path: Path, tile_record: Modu
 BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda data: b"", "found an empty file"),
     "truncated": (lambda data: data[:-3], "found a truncated file or another message"),
-    "text": (lambda data: b"HloModule jit_f\n\nENTRY main {\n}\n", "--xla_dump_hlo_as_proto.* found text"),
+    "text": (lambda data: b"HloModule jit_f\n\nENTRY main {\n}\n", "found text.*--xla_dump_hlo_as_proto"),
+    "text with other letters": (lambda data: "HloModule é\n".encode(), "found text.*--xla_dump_hlo_as_proto"),
     "another message": (lambda data: HloModuleProto.DESCRIPTOR.file.serialized_pb, "found a truncated file or another"),
     "zeros": (lambda data: bytes(100), "found a truncated file or another message"),
     "a zip file": (lambda data: b"PK\x03\x04" + bytes(range(256)), "found a truncated file or another message"),

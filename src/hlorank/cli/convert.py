@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hlorank.files import DataError, escape
+from hlorank.files import DataError, counted, escape
+from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.hlo.convert import check_names, convert
 from hlorank.hlo.reader import proto_files
+from hlorank.tracking import error_lines
+
+_log = logging.getLogger(__name__)
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -18,7 +22,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "convert",
         help="convert HLO protobufs to npz files with the official features",
-        description="Converts HLO protobufs, such as XLA dumps and tuning records of TpuGraphs, to npz files.",
+        description="Converts HLO protobufs, such as XLA dumps and tuning records of TpuGraphs, to npz files. Dumps "
+        "with nothing to configure are left out with a notice. Files that cannot be converted are named, the others "
+        "are converted, and the exit status is 2.",
     )
     parser.add_argument("input", nargs="+", type=Path, metavar="INPUT", help="a protobuf, or a folder of them")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the npz files")
@@ -33,27 +39,44 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.set_defaults(run=run)
 
 
-def _files(inputs: Sequence[Path]) -> Iterator[Path]:
-    for path in inputs:
-        if path.is_dir():
-            files = proto_files(path)
-            if not files:
-                raise DataError("folder", "*.pb files", "none", file=path)
-            yield from files
-        else:
-            yield path
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    if files := proto_files(path):
+        return files
+    raise DataError("folder", "*.pb files", "none", file=path)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Convert every input; name those that fail on standard error, and then return 2."""
-    sources = list(_files(arguments.input))
+    """Convert every input; name those that fail on standard error, and then return 2, or 1 for a file not written.
+
+    Dumps with nothing to configure are left out with a notice.
+
+    Raises:
+        DataError: two inputs give graphs of the same name, or no input has anything to configure.
+    """
+    sources: list[Path] = []
+    errors: list[DataError | OSError] = []
+    for path in arguments.input:
+        try:
+            sources += _files(path)
+        except DataError as error:
+            errors.append(error)
     check_names(sources)
-    failed = 0
+    left_out = 0
     for source in sources:
         try:
-            for path in convert(source, arguments.out, arguments.kind, extra=arguments.extra):
-                sys.stdout.write(f"{escape(str(path))}\n")
-        except DataError as error:
-            sys.stderr.write(f"error: {error}\n")
-            failed += 1
-    return 2 if failed else 0
+            written = convert(source, arguments.out, arguments.kind, extra=arguments.extra)
+        except NothingToConfigureError as error:
+            _log.warning("left out: %s", error)
+            left_out += 1
+        except (DataError, OSError) as error:
+            errors.append(error)
+        else:
+            sys.stdout.writelines(f"{escape(str(path))}\n" for path in written)
+    sys.stderr.writelines(f"{line}\n" for error in errors for line in error_lines(error) or ())
+    if errors:
+        return 1 if any(isinstance(error, OSError) for error in errors) else 2
+    if left_out == len(sources):
+        raise DataError("INPUT", "a program to configure", f"none in {counted(left_out, 'protobuf')}")
+    return 0

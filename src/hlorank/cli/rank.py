@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
-from hlorank.files import DataError, escape
+from hlorank.files import DataError, counted, escape
+from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.hlo.convert import check_names
 from hlorank.terminal import Column, add_table_options, min_int, print_table
 
@@ -36,7 +37,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         description=(
             "Ranks the configurations in npz files and tuning records from fastest to slowest, by a trained model. For "
             "the dump of a program, which holds no configurations, candidates are drawn. Nothing is compiled or run. "
-            "Files that cannot be ranked are named, the others are ranked, and the exit status is 2."
+            "Dumps with nothing to configure are left out with a notice. Files that cannot be ranked are named, the "
+            "others are ranked, and the exit status is 2."
         ),
     )
     parser.add_argument("input", nargs="+", type=Path, metavar="INPUT", help="an npz file, tuning records, or a dump")
@@ -193,7 +195,7 @@ def _cells(row: dict[str, Any]) -> Iterator[str]:
     """Return a cell for each of `_COLUMNS`."""
     yield f"{row['rank']:,}"
     yield str(row["configuration"])
-    yield f"{row['score']:.5g}"
+    yield f"{row['score']:.4f}"
     yield f"{len(row['layouts']):,}" if "layouts" in row else ""
     if "runtime_ns" in row:
         yield from (f"{row['runtime_ns']:,}", f"{row['slowdown']:.2%}", f"{row['measured_rank']:,}")
@@ -217,7 +219,7 @@ def _notes(ranked: dict[str, Any]) -> Iterator[str]:
 
 def _print_table(ranked: dict[str, Any], wide: bool) -> None:
     count, total = len(ranked["top"]), ranked["configurations"]
-    sys.stdout.write(f"{escape(ranked['graph'])}: the first {count} of {total:,} configurations\n\n")
+    sys.stdout.write(f"{escape(ranked['graph'])}: the first {count} of {counted(total, 'configuration')}\n\n")
     print_table(_COLUMNS, [[*_cells(row)] for row in ranked["top"]], wide)
     sys.stdout.write("".join(f"{line}\n" for line in ["", *_notes(ranked)]))
 
@@ -233,25 +235,34 @@ def _print(graphs: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> N
 def run(arguments: argparse.Namespace) -> int:
     """Rank every input, and print tables, JSON or a submission; return 2 if a file cannot be ranked.
 
+    Dumps with nothing to configure are left out with a notice.
+
     Raises:
         ConfigError: options exclude each other, or a path is of the wrong kind.
-        DataError: the model does not exist or is damaged, or the submission cannot be continued; the graphs ranked
-            before are printed.
+        DataError: the model does not exist or is damaged, the submission cannot be continued, or no input has anything
+            to configure; the graphs ranked before are printed.
         OSError: the submission or the candidates cannot be written; the graphs ranked before are printed.
     """
     _check(arguments)
     graphs: list[dict[str, Any]] = []
     errors: list[DataError] = []
+    left_out: list[DataError] = []
     complete = False
     try:
         for ranked in _ranked(arguments):
-            if isinstance(ranked, DataError):
+            if isinstance(ranked, NothingToConfigureError):
+                left_out.append(ranked)
+            elif isinstance(ranked, DataError):
                 errors.append(ranked)
             else:
                 graphs.append(ranked)
         complete = True
     finally:  # the bar has ended, which errors and tables would interrupt
+        for notice in left_out:
+            _log.warning("left out: %s", notice)
         sys.stderr.writelines(f"error: {error}\n" for error in errors)
         if graphs or complete:
             _print(graphs, arguments)
+    if left_out and not graphs and not errors:
+        raise DataError("INPUT", "a program to configure", f"none in {counted(len(left_out), 'protobuf')}")
     return 2 if errors else 0

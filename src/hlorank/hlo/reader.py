@@ -26,7 +26,7 @@ from hlorank.data.graph import (
     Measurements,
     TileConfigurations,
 )
-from hlorank.files import DataError, open_file
+from hlorank.files import DataError, counted, open_file
 from hlorank.hlo import configurations
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.node_features import node_features
@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 
 _EXPECTED = "a serialized HloModuleProto, HloProto, ModuleTuningData or TuningData"
 _TEXT = bytes({*range(32, 127), *b"\t\n\r\f"})
+_HLO_TEXT = b"HloModule "  # names in it may have any character
 # Wire format: https://protobuf.dev/programming-guides/encoding
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _GROUPS = (3, 4)
@@ -248,8 +249,9 @@ def _single_record(data: bytes, path: Path) -> Record:
                 return Record(name, path, "", message.hlo_module, None)
     if not data:
         raise DataError("file", _EXPECTED, "an empty file")
-    if not data.translate(None, _TEXT):
-        raise DataError("file", f"{_EXPECTED} (binary; XLA: --xla_dump_hlo_as_proto)", "text")
+    if data.startswith(_HLO_TEXT) or not data.translate(None, _TEXT):
+        found = "text, which is not read yet; XLA writes a protobuf with --xla_dump_hlo_as_proto"
+        raise DataError("file", _EXPECTED, found)
     raise refusal
 
 
@@ -295,9 +297,11 @@ def _notice(record: Record, program: Program) -> None:
     unknown = Counter(one.opcode for one in program.instructions if one.opcode not in OPCODES)
     if unknown:
         names = ", ".join(f"{name[:40]!r} ({count})" for name, count in unknown.most_common(5))
-        _log.warning("%s: unknown opcodes become 0, in %d nodes: %s", record.path, unknown.total(), names)
+        nodes = counted(unknown.total(), "node")
+        _log.warning("%s: unknown opcodes become 0, in %s: %s", record.path, nodes, names)
     if large := sum(len(one.shape.dimensions) > LAYOUT_DIMS for one in program.instructions):
-        _log.warning("%s: only the first %d dimensions are kept, in %d nodes", record.path, LAYOUT_DIMS, large)
+        nodes = counted(large, "node")
+        _log.warning("%s: only the first %d dimensions are kept, in %s", record.path, LAYOUT_DIMS, nodes)
 
 
 def _configurations(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import stat
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +65,7 @@ class GraphReader:
         spec: the features that the model reads.
         max_configurations: limit of configurations of a graph, checked before they are read.
         candidates: limit of candidates that are drawn for a dump; the first one is the compiler's default.
-        seed: seed of the candidates; each graph has its own random numbers.
+        seed: seed of the candidates; they depend on it and on the program, not on the name of the file.
         max_choices: limit of configurations times configurable nodes of a graph, checked before they are read.
         max_layouts: limit of distinct layouts of a graph, checked while they are read.
     """
@@ -137,7 +136,7 @@ class GraphReader:
         return InputGraph(path, measured, extra_features(program) if self.spec.options.protobuf else None, drawn)
 
     def _with_candidates(self, measured: MeasuredGraph, space: LayoutSpace) -> MeasuredGraph:
-        rng = np.random.default_rng([self.seed, zlib.crc32(measured.name.encode())])
+        rng = np.random.default_rng(self.seed)
         rows = layout_search.random(space, self.candidates, rng, lambda rows: np.zeros(len(rows)))
         layouts = LayoutConfigurations.from_chunks(space.node_ids, [rows])
         unknown = Measurements(np.zeros(len(rows), dtype=np.int64))
