@@ -82,7 +82,7 @@ def existing_store() -> str:
     uri: str = mlflow.get_tracking_uri()
     path = database_file(uri)
     if path is not None and not path.is_file():
-        remedy = "no such file; run in the project's folder, or set MLFLOW_TRACKING_URI"
+        remedy = "no such file; run in the project's folder after make repro, or set MLFLOW_TRACKING_URI"
         raise DataError("tracking store", "an MLflow database", remedy, file=path)
     return uri
 

@@ -39,7 +39,7 @@ def log(tracking: TrackingConfig) -> Log:
         tags = {"collection": collection, "method": method, "data": other.get("data", f"data of {collection}")}
         tags |= {key: other[name] for key, name in (("features", "features"), (EXPERIMENT, "of")) if name in other}
         config = tracking.model_copy(update={"experiment": other.get("experiment", "hlorank")})
-        with open_run(config, "name", tags) as (run_id, _):
+        with open_run(config, f"{method} learning_rate=0.01", tags) as (run_id, _):
             mlflow.log_params({"seed": seed})
             if tau is not None:
                 mlflow.log_metric(BEST_TAU, tau)
@@ -66,6 +66,7 @@ def test_the_best_of_each_collection(log: Log, capsys: pytest.CaptureFixture[str
         "method": "gst_e",
         "experiment": None,
         "seed": 3,
+        "name": "gst_e learning_rate=0.01",
         "valid_kendall_tau": 0.75,
         "features": "data of layout:cpu:random",
         "run_id": first,
@@ -200,5 +201,7 @@ def test_a_missing_store_is_not_made(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/none.db")
     assert main(["best"]) == 2
-    assert "no such file; run in the project's folder, or set MLFLOW_TRACKING_URI" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {tmp_path}/none.db: tracking store: ")
+    assert error.count("\n") == 1
     assert not (tmp_path / "none.db").exists()

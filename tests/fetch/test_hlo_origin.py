@@ -93,7 +93,7 @@ def test_folders_without_usable_protobufs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.pb: runs: expected tile configurations, found layout configurations"):
         fetch(Collection.parse("tile:own"), config(tmp_path / "in"), tmp_path / "raw")
     write(tmp_path / "in" / "a.pb", module("add"))
-    with pytest.raises(DataError, match=r"data.hlo.root: expected a program to configure, found none in 1 protobufs"):
+    with pytest.raises(DataError, match=r"data.hlo.root: .*1 protobuf"):
         fetch(LAYOUT, config(tmp_path / "in"), tmp_path / "raw")
 
 

@@ -18,10 +18,11 @@ _COLUMNS = {
     "method": Column("method", 1),
     "experiment": Column("experiment", 2),
     "seed": Column("seed", 3, number=True),
+    "name": Column("name", 4),
     "valid_kendall_tau": Column("valid\ntau", number=True),
     "run_id": Column("run_id"),
-    "features": Column("features", 4),
-    "model": Column("model", 5),
+    "features": Column("features", 5),
+    "model": Column("model", 6),
 }
 
 
@@ -83,7 +84,8 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
 
     Returns:
         Objects in the order of the collections' names, the best first, with collection, method, experiment (None
-        without one), seed, valid_kendall_tau, features (their fingerprint), run_id, and model (folder or address).
+        without one), seed, name (that of the run, with the settings that were changed), valid_kendall_tau, features
+        (their fingerprint), run_id, and model (folder or address).
 
     Raises:
         DataError: the store, the sweep or a finished training does not exist.
@@ -117,6 +119,7 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
                 "method": tags["method"],
                 "experiment": tags.get(EXPERIMENT),
                 "seed": int(run.data.params["seed"]),
+                "name": run.info.run_name,
                 "valid_kendall_tau": run.data.metrics[BEST_TAU],
                 "features": features,
                 "run_id": run.info.run_id,
@@ -125,7 +128,9 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
         )
     if not best:
         of = "".join([f" of {collection}" if collection else "", f" in the sweep {sweep!r}" if sweep else ""])
-        raise DataError("runs", f"a finished training{of}, validated", "none", file=client.tracking_uri)
+        raise DataError(
+            "runs", f"a finished training{of}, validated", "none; make repro trains", file=client.tracking_uri
+        )
     return sorted(best.values(), key=lambda found: str(found["collection"]))  # stable: keeps the best first
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from math import ceil, inf
 from pathlib import Path
 
@@ -97,15 +98,20 @@ def make_sections(runs: Sequence[Run], features: Path, segments: Path, graphs: S
     """
     grouped = group_runs(runs)
     share = sum(len(groups) for groups in grouped.values())
-    found = [
-        _section(collection, groups, open_graphs(groups, features, segments), graphs, share)
-        for collection, groups in grouped.items()
-    ]
-    drawn = {drawing.graph for section in found for drawing in section.drawings}
-    if missing := sorted(set(graphs) - drawn):
-        reasons = "; ".join(f"{section.collection}: {section.undrawn}" for section in found if section.undrawn)
-        raise ConfigError(f"graph {', '.join(missing)}: not among the features of these runs; {reasons}".rstrip("; "))
-    return found
+    stored = {collection: open_graphs(groups, features, segments) for collection, groups in grouped.items()}
+    _check_names(graphs, stored)
+    return [_section(collection, groups, stored[collection], graphs, share) for collection, groups in grouped.items()]
+
+
+def _check_names(graphs: Sequence[str], stored: Mapping[Collection, StoredGraphs | str]) -> None:
+    """Raise ConfigError for the name of a graph that has no features; the message has the names that are near."""
+    readable = [data.store for data in stored.values() if not isinstance(data, str)]
+    known = {name for store in readable for split in SPLITS for name in store.graphs(split)}
+    for name in graphs:
+        if name not in known:
+            near = [f"near names: {', '.join(found)}"] if (found := get_close_matches(name, sorted(known))) else []
+            reasons = [f"{collection}: {data}" for collection, data in stored.items() if isinstance(data, str)]
+            raise ConfigError("; ".join([f"graph {name}: not among the features of these runs", *near, *reasons]))
 
 
 def _section(
