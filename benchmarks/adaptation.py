@@ -1,15 +1,17 @@
-"""Comparison of ways to adapt a ranking to measured runtimes: a Gaussian process, a finetuned head, and none.
+r"""Slowdown of autotuning by ways to adapt a ranking to measurements: a Gaussian process, a finetuned head, and none.
 
 Autotuning is replayed on measured graphs of the sample outside the training data: the graph's configurations are the
 candidates, and their stored runtimes replace measurements. The metric is the slowdown of the best configuration found
 so far relative to the best of all, after each batch of four, averaged over graphs. The way was chosen on valid.
 
-    python benchmarks/adaptation.py --model models/layout/cpu/random/gst --families densenet gru dlrm
+The run takes about a minute for each model; there is no quick form. `make repro` trains the models.
+
+    python benchmarks/adaptation.py --model models/layout/cpu/random/gst \
+        --families densenet gru dlrm
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -17,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rows import expect, run  # type: ignore[import-not-found] # same folder
+from command_line import Parser, expect, layout_model, run  # type: ignore[import-not-found] # same folder
 from torch import Tensor, nn
 
 from hlorank.data.collection import Collection, graph_files, measured_family, read_graph
@@ -86,10 +88,16 @@ def ways(ranker: Ranker, heads: Sequence[nn.Module], measured: MeasuredGraph) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, nargs="+", required=True)
-    parser.add_argument("--families", nargs="+", required=True)
-    parser.add_argument("--collection", nargs="+", default=["layout/cpu/random", "layout/cpu/default"])
+    parser = Parser(__doc__)
+    known = sorted(path.relative_to(SAMPLE).as_posix() for path in SAMPLE.glob("layout/*/*"))
+    parser.add_argument(
+        "--model", type=layout_model, nargs="+", required=True, metavar="FOLDER", help="trained models of layouts"
+    )
+    parser.add_argument("--families", nargs="+", required=True, metavar="NAME", help="families of ranked graphs")
+    parser.add_argument(
+        "--collection", nargs="+", default=known, choices=known, metavar="PATH",
+        help=f"collections of the sample (default: {' '.join(known)})",
+    )  # fmt: skip
     arguments = parser.parse_args()
     files = [path for name in arguments.collection for path in graph_files(SAMPLE, Collection.parse(name), None)]
     expect("--families", arguments.families, {str(measured_family(path)) for path in files})

@@ -5,6 +5,9 @@ one process: each strategy then chooses by every other round, the default among 
 estimated on the rounds between. No measurement of the training data is used. Results are
 appended to benchmarks/results/autotune.csv program by program; programs in it are not measured again.
 
+All programs take about ten minutes on a quiet machine; there is no quick form, but programs can be named. `make repro`
+trains the model.
+
     python benchmarks/autotune.py --model models/layout/cpu/random/gst
 """
 
@@ -21,10 +24,12 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from rows import append_row, read_rows, run  # type: ignore[import-not-found] # next to this script
+from command_line import Parser, expect, layout_model, output_file, run  # type: ignore[import-not-found] # same folder
+from rows import append_row, read_rows  # type: ignore[import-not-found] # same folder
 
 from hlorank.files import read_json
 from hlorank.metrics import ranking
+from hlorank.terminal import min_int
 from hlorank_collect.autotune.autotune_tasks import TuneTask
 from hlorank_collect.autotune.propose import propose
 from hlorank_collect.autotune.tune_program import Pool
@@ -121,7 +126,7 @@ def settings(program: str, arguments: argparse.Namespace) -> TuneTask:
         fast_compile=False,
         time_limit=math.inf,
         core=None,
-        model=arguments.model,
+        model=str(arguments.model),
     )
 
 
@@ -137,16 +142,26 @@ def summarize(rows: list[dict[str, str]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", nargs="*", help="names of the zoo; default: the test families' forward programs")
-    parser.add_argument("--model", required=True, help="the folder of a trained model")
-    parser.add_argument("--search", choices=("random", "default"), default="random")
-    parser.add_argument("--candidates", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser = Parser(__doc__)
+    parser.add_argument("program", nargs="*", help="names of the zoo (default: the test families' forward programs)")
+    parser.add_argument(
+        "--model", type=layout_model, required=True, metavar="FOLDER", help="a trained model of layouts"
+    )
+    parser.add_argument(
+        "--search", choices=("random", "default"), default="random", help="origin of candidates (default: random)"
+    )
+    parser.add_argument(
+        "--candidates", type=min_int(1), default=256, metavar="N", help="ranked configurations (default: 256)"
+    )
+    parser.add_argument("--rounds", type=min_int(4), default=40, metavar="N", help="of measurement (default: 40)")
+    parser.add_argument("--seed", type=min_int(0), default=1, metavar="N", help="of candidates (default: 1)")
+    parser.add_argument(
+        "--results", type=output_file, default=RESULTS, metavar="CSV",
+        help="rows (default: benchmarks/results/autotune.csv)",
+    )  # fmt: skip
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    expect("program", arguments.program, programs())
     if arguments.one:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         print(json.dumps(measured(settings(arguments.program[0], arguments), arguments.seed)))
@@ -154,9 +169,9 @@ def main() -> None:
     require_quiet()
     done = {(row["program"], row["model"]) for row in read_rows(arguments.results)}
     for program in arguments.program or test_programs():
-        if (program, arguments.model) in done:
+        if (program, str(arguments.model)) in done:
             continue
-        options = ["--model", arguments.model, "--search", arguments.search]
+        options = ["--model", str(arguments.model), "--search", arguments.search]
         options += [f"--{name}={getattr(arguments, name)}" for name in ("candidates", "rounds", "seed")]
         command = [sys.executable, __file__, program, *options, "--one"]
         result = subprocess.run(command, env=environment("cpu"), stdout=subprocess.PIPE, text=True, check=False)

@@ -1,18 +1,23 @@
-"""Cost of each experiment: parameters, configurations a second in training and in scoring, peak memory.
+r"""Cost of each experiment: parameters, configurations a second in training and in scoring, peak memory.
 
 Layout experiments train on the real program unet3d and score all 1,965 configurations of unet_3d.4x4.bf16; those for
 tiles train on the bundled sample and score its kernels of valid. All are measured one after the other, each in a
 process of its own, in several rounds: the ratio to the reference, kaggle_1, is the median of the ratios within a
 round, as the speed of a machine changes.
 
-- Training: steps of the optimizer as the experiment takes them, by its own method, graphs and configurations, in CPU
-  time of one thread, after the first step; one member of an ensemble. Validation is no part of it.
-- Scoring: all configurations as the stage evaluate scores them, repeated ones included: CPU time with one thread, and
-  with two the time that passes, for which the machine must be quiet.
-- Memory: the largest resident size of the process that trains, and of the one that scores, libraries included.
+Training: steps of the optimizer as the experiment takes them, by its own method, graphs and configurations, in CPU
+time of one thread, after the first step; one member of an ensemble. Validation is no part of it.
+
+Scoring: all configurations as the stage evaluate scores them, repeated ones included: CPU time with one thread, and
+with two the time that passes, for which the machine must be quiet.
+
+Memory: the largest resident size of the process that trains, and of the one that scores, libraries included.
+
+All experiments take more than an hour, the quick form a few minutes.
 
     python benchmarks/cost.py --json benchmarks/results/cost.json
-    python benchmarks/cost.py --collection layout/xla/default --experiment best_layout --rounds 5
+    python benchmarks/cost.py --collection layout/xla/default \
+        --experiment best_layout --rounds 5
 """
 
 from __future__ import annotations
@@ -34,11 +39,13 @@ from typing import Any, TypeVar
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import quality  # type: ignore[import-not-found] # same folder
-from rows import append_row, read_rows, run  # type: ignore[import-not-found] # same folder
+from command_line import Parser, output_file, positive, run  # type: ignore[import-not-found] # same folder
+from rows import append_row, read_rows  # type: ignore[import-not-found] # same folder
 
 from hlorank.config import Config
 from hlorank.data.collection import Collection
 from hlorank.files import shared_dir, write_json
+from hlorank.terminal import min_int
 
 _T = TypeVar("_T")
 RESULTS = Path(__file__).parent / "results" / "cost.csv"
@@ -241,15 +248,29 @@ def show(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--collection", nargs="+", default=COLLECTIONS, choices=COLLECTIONS)
+    parser = Parser(__doc__)
+    parser.add_argument(
+        "--collection", nargs="+", default=COLLECTIONS, choices=COLLECTIONS, metavar="PATH",
+        help=f"{' or '.join(COLLECTIONS)} (default: both)",
+    )  # fmt: skip
     parser.add_argument("--experiment", nargs="+", choices=quality.NAMES, metavar="NAME", help=quality.NAMES_HELP)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="CPU time of training in each round")
-    parser.add_argument("--work", type=Path, default=quality.ROOT / ".hlorank" / "cost", help="features and models")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
-    parser.add_argument("--quick", action="store_true", help="tiles only, one short round; results kept with the work")
+    parser.add_argument("--rounds", type=min_int(1), default=3, metavar="N", help="(default: 3)")
+    parser.add_argument(
+        "--seconds", type=positive, default=10.0, metavar="S", help="CPU time of training in each round (default: 10)"
+    )
+    parser.add_argument(
+        "--work", type=Path, default=quality.ROOT / ".hlorank" / "cost", metavar="FOLDER",
+        help="features and models (default: .hlorank/cost)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--results",
+        type=output_file,
+        default=RESULTS,
+        metavar="CSV",
+        help="rows (default: benchmarks/results/cost.csv)",
+    )
+    parser.add_json()
+    parser.add_argument("--quick", action="store_true", help="tiles only, one short round, results kept in --work")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     if arguments.quick:
@@ -257,12 +278,14 @@ def main() -> None:
         arguments.experiment, arguments.rounds, arguments.seconds = ["best_tile"], 1, 1.0
         arguments.results.unlink(missing_ok=True)
     rows = []
-    for collection in arguments.collection:
+    for collection, experiments in quality.fitting(arguments.collection, arguments.experiment).items():
+        if not experiments:
+            continue
         if collection.startswith("layout") and not (shared_dir() / "data/tpugraphs").is_dir():
             print(f"skipped {collection}: there is no {shared_dir() / 'data/tpugraphs'}")
             continue
         kind = Collection.parse(collection).kind
-        wanted = {REFERENCE[kind], *(arguments.experiment or quality.EXPERIMENTS[kind])}
+        wanted = {REFERENCE[kind], *experiments}
         rows += measure(collection, [name for name in quality.EXPERIMENTS[kind] if name in wanted], arguments)
     print(show(rows))
     if arguments.json:

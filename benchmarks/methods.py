@@ -1,4 +1,4 @@
-"""Quality: validation Kendall tau of the seven methods against steps and against CPU seconds, over seeds.
+"""Validation Kendall tau of the seven training methods against steps and against CPU seconds, over seeds.
 
 Workloads: synthetic collections of 12 + 4 + 4 graphs of 2,000 to 20,000 nodes, by either search, in which a configured
 layout travels along the graph until something asks for another one, once also with a halo around segments; and the
@@ -9,11 +9,12 @@ afterwards. All figures are of the last weights: nothing is chosen by validation
 opening graphs, validation and testing are not in them; the embeddings that finetuning recomputes are.
 
 A finished training is kept next to the JSON file, in methods.csv, and not repeated, so that a killed run continues.
+
+All workloads take about 40 minutes on one core, the quick form a few minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
@@ -31,12 +32,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import lightning
 import torch
+from command_line import Parser, run  # type: ignore[import-not-found] # same folder
 from curves import Point, Record, draw, show  # type: ignore[import-not-found] # same folder
 from hydra import compose, initialize_config_dir
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import Progress
-from rows import run  # type: ignore[import-not-found] # same folder
 
 from hlorank.config import Config, load
 from hlorank.data.collection import Collection
@@ -301,10 +302,13 @@ def measure(name: str, work: Path, record: Record, quick: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, small graphs, narrow model, 20 steps")
-    parser.add_argument("--workload", choices=WORKLOADS, action="append", help="only this one; may be repeated")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the record, instead of results/methods.json")
+    parser.add_argument(
+        "--workload", choices=WORKLOADS, action="append", metavar="NAME",
+        help=f"only this one; may be repeated (default: {', '.join(WORKLOADS)})",
+    )  # fmt: skip
+    parser.add_json("the record (default: benchmarks/results/methods.json; of the quick form, in .hlorank/benchmarks)")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="only draw what is measured, as SVG files")
     arguments = parser.parse_args()
     logging.getLogger("hlorank").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Quality of experiments on collections, over seeds: Kendall tau and slowdown next to the noise ceiling.
+r"""Kendall tau and slowdown of experiments on collections, over seeds, next to the noise ceiling.
 
 An experiment is a file of conf/experiment, or the best one without one of its ingredients. Each training runs the
 stages train and evaluate in a process of one thread, with a budget of process CPU time for the training; two run at a
@@ -6,10 +6,16 @@ time. Its row is appended to benchmarks/results/quality.csv as soon as it is don
 as neither its configuration nor its data change. The figures of each graph are appended to graphs.csv in the working
 folder (`--work`), which git ignores. Choose by the columns of valid; those of test are for the report.
 
+A training takes its budget of CPU time, by default two minutes, and validation and testing; all experiments of a
+collection, three seeds each, take about an hour. There is no quick form: `--seeds 1 --cpu-seconds 5` takes seconds a
+training.
+
     python benchmarks/quality.py --collection layout/cpu/random tile/cpu
     python benchmarks/quality.py --collection layout/cpu/random --ablation
-    python benchmarks/quality.py --collection layout/cpu/random --experiment best_layout --try loss=hinge model.width=32
-    python benchmarks/quality.py --collection layout/cpu/random tile/cpu --show --test --plot quality.svg
+    python benchmarks/quality.py --collection layout/cpu/random \
+        --experiment best_layout --try loss=hinge model.width=32
+    python benchmarks/quality.py --collection layout/cpu/random tile/cpu \
+        --show --test --plot quality.svg
 """
 
 from __future__ import annotations
@@ -27,13 +33,15 @@ from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from command_line import Parser, expect, output_file, positive  # type: ignore[import-not-found] # same folder
+from command_line import run as run_command
 from hydra import compose, initialize_config_dir
-from rows import append_row, expect, read_rows  # type: ignore[import-not-found] # same folder
-from rows import run as run_command
+from rows import append_row, read_rows  # type: ignore[import-not-found] # same folder
 
-from hlorank.config import Config, load
+from hlorank.config import Config, ConfigError, load
 from hlorank.data.collection import Collection
 from hlorank.files import fingerprint
+from hlorank.terminal import min_int
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results" / "quality.csv"
@@ -270,65 +278,77 @@ def averaged(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def chosen(collection: str, arguments: argparse.Namespace) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The experiments for a collection, by name, with their overrides."""
-    address = Collection.parse(collection)
-    expect("--collection: source", [address.source], DATA)
-    kind, names = address.kind, arguments.experiment or EXPERIMENTS[address.kind]
-    if not any(name in EXPERIMENTS[kind] for name in names):
-        expect(f"--experiment on {collection}:", names, EXPERIMENTS[kind])
+def fitting(collections: Sequence[str], experiments: Sequence[str] | None) -> dict[str, list[str]]:
+    """Return the names of the experiments for each collection, by its path: those of its kind, by default all.
+
+    Raises:
+        ConfigError: an experiment is for another kind than that of the collections.
+    """
+    addresses = [Collection.parse(collection) for collection in collections]
+    known = {name for address in addresses for name in EXPERIMENTS[address.kind]}
+    expect(f"--experiment for {' '.join(collections)}:", experiments or (), known)
+    return {
+        address.path.as_posix(): [
+            name for name in experiments or EXPERIMENTS[address.kind] if name in EXPERIMENTS[address.kind]
+        ]
+        for address in addresses
+    }
+
+
+def chosen(arguments: argparse.Namespace) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield each collection with the name and the overrides of each experiment on it."""
     budget = budget_of(arguments.cpu_seconds)
-    if arguments.tried:
-        for overrides in arguments.tried:
-            yield " ".join(overrides), (f"experiment={names[0]}", *budget, *overrides)
-    elif arguments.ablation:
-        best = f"best_{kind}"
-        for name, overrides in {"": (), **ABLATIONS[best]}.items():
-            yield f"{best} {name}".strip(), (f"experiment={best}", *budget, *overrides)
-    else:
-        for name in names:
-            if name in EXPERIMENTS[kind]:
-                yield name, overrides_of(name, arguments.cpu_seconds)
+    experiments = fitting(arguments.collection, arguments.experiment)
+    expect("--collection: source", [Collection.parse(collection).source for collection in experiments], DATA)
+    for collection, names in experiments.items():
+        if arguments.tried:
+            for overrides in arguments.tried if names else ():
+                yield collection, " ".join(overrides), (f"experiment={names[0]}", *budget, *overrides)
+        elif arguments.ablation:
+            best = f"best_{Collection.parse(collection).kind}"
+            for name, overrides in {"": (), **ABLATIONS[best]}.items():
+                yield collection, f"{best} {name}".strip(), (f"experiment={best}", *budget, *overrides)
+        else:
+            for name in names:
+                yield collection, name, overrides_of(name, arguments.cpu_seconds)
+
+
+def recorded(results: Path, wanted: Sequence[tuple[str, str]], seeds: int) -> list[dict[str, Any]]:
+    """Return the newest row of each seed, and graph where there are several, of collections and experiments.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    columns = ("collection", "experiment", "seed", "graph")
+    known = {tuple(row.get(column) for column in columns): row for row in read_rows(results)}
+    rows = [row for pair in wanted for key, row in known.items() if key[:2] == pair and int(row["seed"]) < seeds]
+    if not rows:
+        raise ConfigError(f"{results}: no row of what is asked for; without --show it is computed")
+    return rows
 
 
 def waiting(arguments: argparse.Namespace, work: Path) -> list[Training]:
     """Prepare the data of all trainings that are asked for, and return these."""
+    wanted = [(*one, data_key(composed(one[0], one[2], 0, work))) for one in chosen(arguments)]
     trainings = []
-    for collection in arguments.collection:
-        for name, overrides in chosen(collection, arguments):
-            place = work / data_key(composed(collection, overrides, 0, work))
-            config = composed(collection, overrides, 0, place)
-            place.mkdir(exist_ok=True)
-            fetch(config)
-            data = featurize(config)
-            for seed in range(arguments.seeds):
-                key = training_key(composed(collection, overrides, seed, place), data)
-                trainings.append(Training(collection, name, overrides, seed, place, key))
+    for collection, name, overrides, data in wanted:
+        place = work / data
+        config = composed(collection, overrides, 0, place)
+        place.mkdir(parents=True, exist_ok=True)
+        fetch(config)
+        features = featurize(config)
+        for seed in range(arguments.seeds):
+            key = training_key(composed(collection, overrides, seed, place), features)
+            trainings.append(Training(collection, name, overrides, seed, place, key))
     return trainings
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--collection", nargs="+", required=True, help="paths such as layout/cpu/random")
-    parser.add_argument("--experiment", nargs="+", choices=NAMES, metavar="NAME", help=NAMES_HELP)
-    parser.add_argument("--ablation", action="store_true", help="the best experiment without one ingredient each")
-    parser.add_argument("--try", dest="tried", nargs="+", action="append", default=[], metavar="KEY=VALUE",
-                        help="the first experiment with these overrides")  # fmt: skip
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--cpu-seconds", type=float, default=CPU_SECONDS, help="of a training (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=2, help="trainings side by side (default: 2)")
-    parser.add_argument("--work", type=Path, default=ROOT / ".hlorank" / "quality", help="features, models, runs")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--show", action="store_true", help="show what is there and train nothing")
-    parser.add_argument("--test", action="store_true", help="show the columns of test as well")
-    parser.add_argument("--plot", type=Path, metavar="SVG", help="draw the Kendall tau of what is shown")
-    arguments = parser.parse_args()
-    work = arguments.work.resolve()
-    work.mkdir(parents=True, exist_ok=True)
-
+def computed(arguments: argparse.Namespace, work: Path) -> list[dict[str, Any]]:
+    """Return the rows of all trainings that are asked for, after those that are missing are done."""
+    output_file(arguments.results)
     trainings = waiting(arguments, work)
-    known = {row["fingerprint"]: row for row in read_rows(arguments.results)}
-    missing = [] if arguments.show else [training for training in trainings if training.key not in known]
+    known: dict[str, dict[str, Any]] = {row["fingerprint"]: row for row in read_rows(arguments.results)}
+    missing = [training for training in trainings if training.key not in known]
     # A process for each, so that none inherits the memory of another.
     with ProcessPoolExecutor(arguments.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
         futures = [pool.submit(run, training) for training in missing]
@@ -341,7 +361,44 @@ def main() -> None:
             tau = row.get("valid/kendall_tau")
             print(f"[{number}/{len(futures)}] {row['collection']} {row['experiment']} {row['seed']}: valid {tau}",
                   file=sys.stderr, flush=True)  # fmt: skip
-    rows = [known[training.key] for training in trainings if training.key in known]
+    return [known[training.key] for training in trainings]
+
+
+def add_training_options(parser: argparse.ArgumentParser, results: Path, budget: str, work: str) -> None:
+    """Add the options of a benchmark that trains experiments and keeps their rows."""
+    parser.add_argument("--experiment", nargs="+", choices=NAMES, metavar="NAME", help=NAMES_HELP)
+    parser.add_argument("--seeds", type=min_int(1), default=3, metavar="N", help="seeds 0 to N - 1 (default: 3)")
+    parser.add_argument("--cpu-seconds", type=positive, metavar="S", help=f"CPU time of a training (default: {budget})")
+    parser.add_argument(
+        "--jobs", type=min_int(1), default=2, metavar="N", help="trainings at the same time (default: 2)"
+    )
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / ".hlorank" / work, metavar="FOLDER",
+        help=f"features, models and runs (default: .hlorank/{work})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--results", type=Path, default=results, metavar="CSV",
+        help=f"rows (default: benchmarks/results/{results.name})",
+    )  # fmt: skip
+    parser.add_argument("--show", action="store_true", help="only show the newest rows of the results")
+
+
+def main() -> None:
+    parser = Parser(__doc__)
+    parser.add_argument("--collection", nargs="+", required=True, metavar="PATH", help="such as layout/cpu/random")
+    add_training_options(parser, RESULTS, f"{CPU_SECONDS:g}", "quality")
+    parser.set_defaults(cpu_seconds=CPU_SECONDS)
+    parser.add_argument("--ablation", action="store_true", help="the best experiment without one ingredient each")
+    parser.add_argument("--try", dest="tried", nargs="+", action="append", default=[], metavar="KEY=VALUE",
+                        help="the first experiment with these overrides; may be repeated")  # fmt: skip
+    parser.add_argument("--test", action="store_true", help="show the columns of test as well")
+    parser.add_argument("--plot", type=output_file, metavar="SVG", help="draw the Kendall tau of what is shown")
+    arguments = parser.parse_args()
+    if arguments.show:
+        wanted = [(collection, name) for collection, name, _ in chosen(arguments)]
+        rows = recorded(arguments.results, wanted, arguments.seeds)
+    else:
+        rows = computed(arguments, arguments.work.resolve())
     splits = SPLITS if arguments.test else ("valid",)
     print(show([*rows, *averaged(rows)], [f"{split}/{metric}" for split in splits for metric in METRICS]))
     if arguments.plot:

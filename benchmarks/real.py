@@ -1,13 +1,14 @@
-"""Rankings of real TPU programs, one left out: Kendall tau and slowdown of each experiment.
+r"""Kendall tau and slowdown of experiments on real TPU programs, of which one is left out of the training data.
 
 Two programs and 15 kernels are published with their runtimes outside the archives of TpuGraphs; that is far too little
 for a claim beyond the number.
 
-- layout/xla/default: unet3d is trained on, unet_3d.4x4.bf16 is ranked. 84 % of its 1,965 configurations are within
-  0.01 % of the fastest, so that its slowdown says little.
-- tile/xla: 14 kernels of op_tuning_data.pb are trained on, the 15th is ranked, each in turn. Six of them have but two
-  or three configurations. Three of these six have configurations with equal features, so that every ranking of
-  them has a tau of 0, and no mean is above 0.8.
+In layout/xla/default, unet3d is trained on and unet_3d.4x4.bf16 is ranked. 84 % of its 1,965 configurations are within
+0.01 % of the fastest, so that its slowdown says little.
+
+In tile/xla, 14 kernels of op_tuning_data.pb are trained on and the 15th is ranked, each in turn. Six of them have but
+two or three configurations. Three of these six have configurations with equal features, so that every ranking of them
+has a tau of 0, and no mean is above 0.8.
 
 The ranked graphs are in the split test and none in valid, so that no epoch is chosen on them: a training keeps the one
 with the smallest training loss. Each ranking is a row of benchmarks/results/real.csv as soon as it is done, and is not
@@ -15,8 +16,11 @@ computed again as long as neither its configuration nor its data change; but ano
 of opcodes differently, and rankings that use these are computed again there. The table has means over the ranked
 graphs, with mean and standard deviation over seeds; a training has a budget of process CPU time.
 
+All rankings take about 13 hours on two cores, the quick form about a minute.
+
     python benchmarks/real.py
-    python benchmarks/real.py --collection tile/xla --experiment kaggle_1_tile best_tile --seeds 1
+    python benchmarks/real.py --collection tile/xla \
+        --experiment kaggle_1_tile best_tile --seeds 1
 """
 
 from __future__ import annotations
@@ -34,12 +38,14 @@ from typing import Any, NamedTuple
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import quality  # type: ignore[import-not-found] # same folder
+from command_line import Parser, output_file  # type: ignore[import-not-found] # same folder
+from command_line import run as run_command
 from rows import append_row, read_rows  # type: ignore[import-not-found] # same folder
-from rows import run as run_command
 
 from hlorank.data.collection import Collection, graph_files
 from hlorank.files import fingerprint, shared_dir
 from hlorank.hlo.convert import convert
+from hlorank.terminal import min_int
 
 RESULTS = Path(__file__).parent / "results" / "real.csv"
 GRAPHS, KERNELS = Path("data/tpugraphs/npz"), Path("data/official/op_tuning_data.pb")
@@ -86,11 +92,10 @@ def folds_of(collection: Collection, work: Path) -> list[Fold]:
 def waiting(arguments: argparse.Namespace, work: Path) -> Iterator[Ranking]:
     """Prepare the data of all trainings that are asked for, and return these."""
     tracking = (f"tracking.uri=sqlite:///{work}/mlflow.db", f"tracking.artifacts={work}/artifacts")
-    for address in arguments.collection:
+    for address, names in quality.fitting(arguments.collection, arguments.experiment).items():
         collection = Collection.parse(address)
         folds = folds_of(collection, work)[: arguments.folds]
-        experiments = quality.EXPERIMENTS[collection.kind]
-        for name in [name for name in arguments.experiment or experiments if name in experiments]:
+        for name in names:
             overrides = (
                 *quality.overrides_of(name, arguments.cpu_seconds or CPU_SECONDS[address]),
                 *("evaluate.splits=[train,test]", "featurize.workers=1", "partition.workers=1", *tracking),
@@ -128,31 +133,12 @@ def mean_over_graphs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--collection", nargs="+", default=[*CPU_SECONDS], choices=CPU_SECONDS)
-    parser.add_argument("--experiment", nargs="+", choices=quality.NAMES, metavar="NAME", help=quality.NAMES_HELP)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--folds", type=int, metavar="N", help="only the first N kernels (default: all)")
-    parser.add_argument("--cpu-seconds", type=float, help=f"of a training (default: {CPU_SECONDS})")
-    parser.add_argument("--jobs", type=int, default=2, help="trainings side by side (default: 2)")
-    parser.add_argument("--work", type=Path, default=quality.ROOT / ".hlorank" / "real", help="graphs, models, runs")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--show", action="store_true", help="show what is there and train nothing")
-    parser.add_argument("--quick", action="store_true", help="a second for each of two rankings, kept with the work")
-    arguments = parser.parse_args()
-    if not (shared_dir() / KERNELS).is_file():
-        print(f"skipped: there is no {shared_dir() / KERNELS}")
-        return
-    work = arguments.work.resolve()
-    work.mkdir(parents=True, exist_ok=True)
-    if arguments.quick:
-        arguments.experiment, arguments.results = ["best_layout", "best_tile"], work / "quick.csv"
-        arguments.seeds = arguments.folds = arguments.cpu_seconds = 1
-
+def computed(arguments: argparse.Namespace, work: Path) -> list[dict[str, Any]]:
+    """Return the rows of all rankings that are asked for, after those that are missing are done."""
+    output_file(arguments.results)
     rankings = list(waiting(arguments, work))
-    known = {row["fingerprint"]: row for row in read_rows(arguments.results)}
-    missing = [] if arguments.show else [ranking for ranking in rankings if ranking.training.key not in known]
+    known: dict[str, dict[str, Any]] = {row["fingerprint"]: row for row in read_rows(arguments.results)}
+    missing = [ranking for ranking in rankings if ranking.training.key not in known]
     with ProcessPoolExecutor(arguments.jobs, get_context("spawn")) as pool:
         futures = [pool.submit(run, ranking) for ranking in missing]
         for number, future in enumerate(as_completed(futures), 1):
@@ -161,8 +147,34 @@ def main() -> None:
             append_row(arguments.results, COLUMNS, row)
             print(f"[{number}/{len(futures)}] {row['experiment']} {row['seed']} {row['graph']}: "
                   f"tau {row['test/kendall_tau']}", file=sys.stderr, flush=True)  # fmt: skip
-    done = [known[ranking.training.key] for ranking in rankings if ranking.training.key in known]
-    print(quality.show(mean_over_graphs(done), FIGURES))
+    return [known[ranking.training.key] for ranking in rankings]
+
+
+def main() -> None:
+    parser = Parser(__doc__)
+    parser.add_argument(
+        "--collection", nargs="+", default=[*CPU_SECONDS], choices=CPU_SECONDS, metavar="PATH",
+        help=f"{' or '.join(CPU_SECONDS)} (default: both)",
+    )  # fmt: skip
+    budget = ", ".join(f"{seconds:g} for {collection}" for collection, seconds in CPU_SECONDS.items())
+    quality.add_training_options(parser, RESULTS, budget, "real")
+    parser.add_argument("--folds", type=min_int(1), metavar="N", help="only the first N kernels (default: all)")
+    parser.add_argument("--quick", action="store_true", help="one CPU second for each of two rankings, kept in --work")
+    arguments = parser.parse_args()
+    work = arguments.work.resolve()
+    if arguments.quick:
+        arguments.experiment, arguments.results = ["best_layout", "best_tile"], work / "quick.csv"
+        arguments.collection, arguments.seeds, arguments.folds, arguments.cpu_seconds = [*CPU_SECONDS], 1, 1, 1.0
+    experiments = quality.fitting(arguments.collection, arguments.experiment)
+    if arguments.show:
+        wanted = [(collection, name) for collection, names in experiments.items() for name in names]
+        rows = quality.recorded(arguments.results, wanted, arguments.seeds)
+    elif not (shared_dir() / KERNELS).is_file():
+        print(f"skipped: there is no {shared_dir() / KERNELS}")
+        return
+    else:
+        rows = computed(arguments, work)
+    print(quality.show(mean_over_graphs(rows), FIGURES))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ change the cost. The server is `hlorank serve`; client and server share the mach
 
 The calls alternate; a figure is the median of their times, without the first call of each batch size.
 
+The run takes about three minutes, the quick form a minute.
+
     python benchmarks/serving.py --json benchmarks/results/serving.json
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -33,7 +34,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import quality  # type: ignore[import-not-found] # same folder
-from rows import run  # type: ignore[import-not-found] # same folder
+from command_line import Parser, run  # type: ignore[import-not-found] # same folder
 
 from hlorank.data.collection import Collection, graph_files, read_graph, write_graph
 from hlorank.data.graph import LayoutConfigurations, MeasuredGraph, Measurements
@@ -156,9 +157,9 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="a program of the bundled sample, fewer sizes, less time")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
+    parser.add_json()
     arguments = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="hlorank-serving-"))
     try:
