@@ -173,11 +173,14 @@ def test_flatten() -> None:
     assert flatten(nested) == {"a": 1, "b.c": [1, 2], "b.d.e": None}
 
 
-def test_a_pruned_training_is_killed_and_not_failed(tracking: TrackingConfig) -> None:
-    with pytest.raises(Pruned), open_run(tracking, "name", {}):
-        raise Pruned
+@pytest.mark.parametrize(("error", "ended_by"), [(Pruned, "pruning"), (KeyboardInterrupt, None)])
+def test_a_training_that_is_pruned_or_interrupted_is_killed_and_not_failed(
+    error: type[BaseException], ended_by: str | None, tracking: TrackingConfig
+) -> None:
+    with pytest.raises(error), open_run(tracking, "name", {}):
+        raise error
     (run,) = runs(tracking)
-    assert run.info.status == "KILLED"
+    assert (run.info.status, run.data.tags.get("ended_by")) == ("KILLED", ended_by)
 
 
 def test_the_parent_of_a_sweep(tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch) -> None:

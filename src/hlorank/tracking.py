@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
@@ -99,6 +100,7 @@ def _make_database(uri: str, path: Path) -> None:
     from sqlalchemy import make_url
 
     path.parent.mkdir(parents=True, exist_ok=True)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # otherwise it logs each new database
     with FileLock(path.with_name(f"{path.name}.lock")):
         if not path.exists() or path.stat().st_size == 0:
             partial = path.with_name(f"{path.name}.partial")
@@ -119,7 +121,8 @@ def _remove_database(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def _connect(config: TrackingConfig) -> str:
+def connect(config: TrackingConfig) -> str:
+    """Set MLflow up for the tracking store, create a database that does not exist, and return the address."""
     import mlflow
 
     uri, by_variable = tracking_uri(config), URI_VARIABLE in os.environ
@@ -139,7 +142,7 @@ def open_experiment(config: TrackingConfig) -> str:
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    uri = _connect(config)
+    uri = connect(config)
     if mlflow.get_experiment_by_name(config.experiment) is None:
         # Servers have an artifact location of their own, also one that the variable puts in place of a local store.
         location = Path(config.artifacts).resolve().as_uri() if uri.startswith("sqlite:") else None
@@ -178,13 +181,14 @@ def _git_commit() -> dict[str, str]:
 
 
 @contextmanager
-def _killed_if_pruned() -> Iterator[None]:
+def _killed_if_stopped() -> Iterator[None]:
     import mlflow
 
     try:
         yield
-    except Pruned:
-        mlflow.set_tag(ENDED_BY, PRUNING)
+    except (Pruned, KeyboardInterrupt) as error:
+        if isinstance(error, Pruned):
+            mlflow.set_tag(ENDED_BY, PRUNING)
         mlflow.end_run("KILLED")
         raise
 
@@ -200,8 +204,8 @@ def open_run(
 ) -> Iterator[tuple[str, bool]]:
     """Open a run, or resume the run `run_id` where the store still has it.
 
-    An exception marks the run as failed, `Pruned` as killed. Inside a sweep a new run is a child of the sweep's run.
-    First, runs that killed processes of this checkout left open are ended.
+    An exception marks the run as failed, `Pruned` and Ctrl-C as killed. Inside a sweep a new run is a child of the
+    sweep's run. First, runs that killed processes of this checkout left open are ended.
 
     Args:
         config: the tracking store and its experiment.
@@ -215,16 +219,13 @@ def open_run(
     """
     import mlflow
 
-    _connect(config)
+    connect(config)
     earlier = None if run_id is None else _experiment_of(run_id)
     experiment = open_experiment(config) if earlier is None else earlier
     if earlier is not None:
         mlflow.set_experiment(experiment_id=earlier)
     with ExitStack() as opened:
-        # Only under this lock is a run open whose own lock is not held yet.
-        with nullcontext() if locks is None else FileLock(locks / "runs"):
-            if locks is not None:
-                _end_abandoned(experiment, locks)
+        with nullcontext() if locks is None else opening_runs(experiment, locks):
             if earlier is not None:
                 run = mlflow.start_run(run_id=run_id)
             else:
@@ -235,8 +236,21 @@ def open_run(
                 opened.callback(lock.unlink, missing_ok=True)
                 opened.enter_context(one_process(lock, "this run"))
                 mlflow.set_tag(CHECKOUT, checkout(locks))
-        with run, _killed_if_pruned():
+        with run, _killed_if_stopped():
             yield run.info.run_id, earlier is not None
+
+
+@contextmanager
+def opening_runs(experiment: str, locks: Path) -> Iterator[None]:
+    """End the runs that killed processes of this checkout left open, and keep other processes from opening runs.
+
+    Whoever opens a run acquires its own lock, `locks` / its id, in the block: elsewhere each open run
+    has its lock.
+    """
+    locks.mkdir(parents=True, exist_ok=True)
+    with FileLock(locks / "runs"):
+        _end_abandoned(experiment, locks)
+        yield
 
 
 def checkout(locks: Path) -> str:

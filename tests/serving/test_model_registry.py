@@ -80,6 +80,7 @@ def test_tags_of_a_version(make_run: MakeRun, capsys: pytest.CaptureFixture[str]
         "valid_tau.evaluate": "0.500000",
     }
     assert registration.run_id in version.description
+    assert "0.5000" in version.description
     assert "layout:synthetic:random" in client.get_registered_model(NAME).description
     client.update_registered_model(NAME, "mine")
     register(make_run({EVALUATED: 0.6}, steps=6))

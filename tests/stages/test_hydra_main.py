@@ -144,6 +144,32 @@ def test_a_file_that_cannot_be_written_is_a_line_that_names_it(
     assert not list(path.parent.iterdir())
 
 
+def test_warnings_begin_with_their_level(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    def task(_: Config) -> None:
+        logging.getLogger("hlorank").info("routine")
+        logging.getLogger("hlorank").warning("unusual")
+
+    root = logging.getLogger()
+    before = root.handlers[:]
+    root.addHandler(logging.StreamHandler(sys.stdout))  # as Hydra's job_logging=stdout does
+    root.setLevel(logging.INFO)
+    try:
+        call(task)
+    finally:
+        root.handlers[:] = before
+        root.setLevel(logging.WARNING)
+    assert capsys.readouterr().out.splitlines() == ["routine", "WARNING: unusual"]
+
+
+def test_ctrl_c_is_status_130(call: Call) -> None:
+    def task(_: Config) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as exited:
+        call(task)
+    assert exited.value.code == 130
+
+
 def test_defects_keep_their_traceback(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     with pytest.raises(ZeroDivisionError):

@@ -147,11 +147,10 @@ def test_a_sweep_continues_under_its_name(call: Call, client: MlflowClient, caps
             raise KeyboardInterrupt
         return train(config)
 
-    with pytest.raises(KeyboardInterrupt):
-        call("seed=-1,0,1,2", "sweep.name=one", task=dies)
+    assert call("seed=-1,0,1,2", "sweep.name=one", task=dies) == 130
     assert "error: the sweep was interrupted" in capsys.readouterr().err
     (parent,) = sweeps(client)
-    assert (parent.info.status, parent.info.run_name) == ("FAILED", "sweep one")
+    assert (parent.info.status, parent.info.run_name) == ("KILLED", "sweep one")
     assert len(artifact(client, parent.info.run_id, "jobs.csv").splitlines()) == 3
     calls: list[int] = []
 
@@ -167,6 +166,29 @@ def test_a_sweep_continues_under_its_name(call: Call, client: MlflowClient, caps
     assert len(client.search_runs([parent.info.experiment_id], wanted)) == 3
     seeds = [line.split(",")[0] for line in artifact(client, parent.info.run_id, "jobs.csv").splitlines()[1:]]
     assert seeds == ["2", "1", "0"]  # the earlier failure is forgotten
+
+
+@pytest.mark.parametrize("ended_by", ["Ctrl-C", "kill -9"])
+def test_an_interrupted_sweep_without_a_name_continues(ended_by: str, call: Call, client: MlflowClient) -> None:
+    def dies(config: Config) -> float:
+        if config.seed == 1:
+            raise KeyboardInterrupt
+        return train(config)
+
+    arguments = ["seed=0,1", "+hydra.job.env_set.QUOTED='\"a\"'"]
+    assert call(*arguments, task=dies) == 130
+    (parent,) = sweeps(client)
+    assert parent.info.status == "KILLED"
+    if ended_by == "kill -9":
+        client.update_run(parent.info.run_id, status="RUNNING")
+    assert call("seed=2") == 0
+    assert {run.info.run_id: run.info.status for run in sweeps(client)}[parent.info.run_id] == "KILLED"
+    assert call(*arguments) == 0
+    assert sorted(run.info.status for run in sweeps(client)) == ["FINISHED", "FINISHED"]
+    rows = artifact(client, parent.info.run_id, "jobs.csv").splitlines()[1:]
+    assert [row.split(",")[0] for row in rows] == ["1", "0"]
+    assert call(*arguments) == 0
+    assert len(sweeps(client)) == 3  # a completed sweep is not continued
 
 
 def test_a_search(call: Call, client: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
@@ -306,13 +328,18 @@ def test_mistakes_are_one_line_and_status_2(
     assert message in line
 
 
-def test_one_process_at_a_time_runs_a_sweep(call: Call, config: Config, capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(config.paths.state) / "locks" / f"sweep-{fingerprint('mine')}"
-    path.parent.mkdir(parents=True)
-    with FileLock(path):
-        assert call("seed=0", "sweep.name=mine") == 2
-    assert "sweep.name=mine: another process" in capsys.readouterr().err
+def test_one_process_at_a_time_runs_a_sweep(
+    call: Call, client: MlflowClient, config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert call("seed=0", "sweep.name=mine") == 0
+    (parent,) = sweeps(client)
+    client.update_run(parent.info.run_id, status="RUNNING")
+    with FileLock(Path(config.paths.state) / "locks" / parent.info.run_id):
+        assert call("seed=0", "sweep.name=mine") == 2
+    assert "sweep.name=mine: " in capsys.readouterr().err
+    assert client.get_run(parent.info.run_id).info.status == "RUNNING"
+    assert call("seed=0", "sweep.name=mine") == 0
+    assert len(sweeps(client)) == 1
 
 
 def test_a_multirun_of_another_stage_is_no_sweep(call: Call, client: MlflowClient) -> None:

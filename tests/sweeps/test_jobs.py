@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import mlflow
 import pytest
 from mlflow.tracking import MlflowClient
+from sqlalchemy.exc import DatabaseError
 
 from hlorank.config import Config
 from hlorank.files import DataError
 from hlorank.sweeps import jobs
 from hlorank.sweeps.jobs import Job, adopt, adopted, finished_training, forget_failures, rows
-from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, Pruned, open_run
+from hlorank.tracking import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, Pruned, error_lines, open_run
 
 Run = Callable[..., Any]
 
@@ -169,6 +171,16 @@ def test_finished_trainings(config: Config, run: Run) -> None:
     with run(None, tau=0.5):
         pass
     assert finished_training(config.tracking, "k") == (first, 0.5)
+
+
+def test_an_error_of_the_search_for_a_finished_training_names_its_store(config: Config, tmp_path: Path) -> None:
+    path = tmp_path / "text.db"
+    path.write_text("no database " * 100)
+    tracking = config.tracking.model_copy(update={"uri": f"sqlite:///{path}"})
+    with pytest.raises(DatabaseError) as caught:
+        finished_training(tracking, "k")
+    (line,) = error_lines(caught.value) or []
+    assert str(path) in line
 
 
 def test_a_run_is_adopted_unless_it_is_the_run_of_the_job(

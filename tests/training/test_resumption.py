@@ -97,6 +97,30 @@ def test_an_interrupted_training_continues(
         assert resumed.data.metrics[key] == first.metrics[key]
 
 
+def test_ctrl_c_ends_the_run_as_killed(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    def press(module: RankingModule, *_: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    config, handler = settings(trainer__max_epochs=1), signal.getsignal(signal.SIGINT)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(RankingModule, "training_step", press)
+            with pytest.raises(KeyboardInterrupt):
+                train(config, tmp_path / "model")
+    finally:
+        signal.signal(signal.SIGINT, handler)  # Lightning ignores further ones
+    (run,) = runs(config)
+    assert run.info.status == "KILLED"
+    with caplog.at_level("INFO"):
+        train(config, tmp_path / "model")
+    (again,) = runs(config)
+    assert (again.info.run_id, again.info.status) == (run.info.run_id, "FINISHED")
+    (last,) = [line for line in caplog.messages if str(tmp_path / "model") in line]
+    assert ("epoch 1" in last, again.info.run_id in last) == (True, True)
+
+
 @pytest.mark.parametrize("averaging", ["ema", "swa"])
 @pytest.mark.parametrize("place", ["between epochs", "in the third epoch"])
 def test_an_interrupted_average_continues(

@@ -17,7 +17,8 @@ class SweepConfig(Section):
     """Multiruns of trainings."""
 
     name: str | None
-    """A sweep that is started again under its name continues where it ended; null starts a new one."""
+    """A sweep that is started again under its name continues where it ended; null continues only an interrupted sweep
+    of the same command."""
     storage: str
     """Database in which searches keep their trials, as an address of Optuna and SQLAlchemy."""
     trial: int | None

@@ -149,7 +149,9 @@ def _new_version(client: Any, folder: Path, spec: Spec, name: str, digest: str) 
     number = str(info.registered_model_version)
     if not client.get_registered_model(name).description:  # it may be the user's
         client.update_registered_model(name, f"Rankers of {spec.collection}. The best one on valid is its {CHAMPION}.")
-    return client.update_model_version(name, number, f"{spec.method}, seed {seed}, trained in run {run_id}")
+    taus = [f", valid tau {valid.tau:.4f} by {measure}" for measure, valid in _valid(client, run_id).items()]
+    text = f"{spec.method}, seed {seed}, trained in run {run_id}{''.join(taus)}"
+    return client.update_model_version(name, number, text)
 
 
 def _valid(client: Any, run_id: str) -> dict[str, _Valid]:

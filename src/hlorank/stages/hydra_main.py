@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,14 @@ _STAGE_OF = {"data": "fetch", "featurize": "featurize", "partition": "partition"
 """Stages that read a section; train reads the others."""
 
 
+class _Formatter(logging.Formatter):
+    """Formatter of lines on the console: warnings begin with WARNING, routine lines with no level."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return text if record.levelno < logging.WARNING else f"{record.levelname}: {text}"
+
+
 def registries(*extension_points: str) -> Registries:
     """Return extension points by name, each a mapping of names to its entries."""
     found: dict[str, dict[str, Any]] = {point: {} for point in extension_points}
@@ -84,6 +93,9 @@ def stage(*extension_points: str, reads: Iterable[str]) -> Callable[[Task], Call
         @wraps(task)  # Hydra names the job after the module of the function below this
         def run(composed: DictConfig) -> Any:
             _quieten()  # a launcher may run this in a process of its own
+            for handler in logging.getLogger().handlers:
+                if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:  # Hydra's
+                    handler.setFormatter(_Formatter())
             if HydraConfig.get().mode is not RunMode.RUN:
                 return validated(composed)
             try:
@@ -106,8 +118,11 @@ def stage(*extension_points: str, reads: Iterable[str]) -> Callable[[Task], Call
             elif unread := _unread(sys.argv[1:], name, read):  # before the run of a sweep is opened
                 sys.stderr.writelines(f"error: {problem}\n" for problem in unread)
                 raise SystemExit(2)
-            with sweep_report():
-                composed_run()
+            try:
+                with sweep_report():
+                    composed_run()
+            except KeyboardInterrupt:
+                raise SystemExit(128 + signal.SIGINT) from None
 
         return command
 

@@ -20,6 +20,7 @@ from hlorank.tracking import (
     PARENT_VARIABLE,
     PRUNING,
     TRAIN_SECONDS,
+    connect,
     database_file,
     tracking_uri,
 )
@@ -97,10 +98,9 @@ def finished_training(
     """
     from mlflow.tracking import MlflowClient
 
-    uri = tracking_uri(config)
-    if (path := database_file(uri)) is not None and not path.is_file():
+    if (path := database_file(tracking_uri(config))) is not None and not path.is_file():
         return None  # MLflow would create the database
-    client = MlflowClient(uri)
+    client = MlflowClient(connect(config))
     experiment = client.get_experiment_by_name(config.experiment)
     if experiment is None:
         return None

@@ -12,10 +12,10 @@ from filelock import FileLock, Timeout
 
 from hlorank.config import ConfigError, TrackingConfig
 from hlorank.config.sweep import SWEEP_NAME
-from hlorank.files import fingerprint, redact_credentials
+from hlorank.files import redact_credentials
 from hlorank.sweeps.jobs import NAME, SWEEP, Row, forget_failures, rows
 from hlorank.sweeps.table import job_table, markdown, print_rows, seed_table, varied_keys
-from hlorank.tracking import NOTE, NOTE_LENGTH, open_experiment, tracking_uri
+from hlorank.tracking import CHECKOUT, NOTE, NOTE_LENGTH, checkout, open_experiment, opening_runs, tracking_uri
 
 _NAME_LENGTH = 250  # every store of MLflow has room for
 
@@ -26,7 +26,7 @@ class Sweep:
     """Run of a sweep, from the start of its first job to the end of its last.
 
     Args:
-        name: the name of the sweep; None for a sweep that is never resumed.
+        name: the name of the sweep; None for the command, which is resumed only if it was interrupted.
         tracking: the tracking store and its experiment.
         locks: folder of locks.
         overrides: arguments of the command.
@@ -41,20 +41,31 @@ class Sweep:
     def __init__(self, name: str | None, tracking: TrackingConfig, locks: Path, overrides: Sequence[str]) -> None:
         from mlflow.tracking import MlflowClient
 
-        self._lock = None if name is None else _lock(name, locks)
         experiment = open_experiment(tracking)
-        self._client = MlflowClient(tracking_uri(tracking))
+        self._client = client = MlflowClient(tracking_uri(tracking))
         command = redact_credentials(" ".join(overrides))
-        earlier = None if name is None else find_sweep(self._client, [experiment], name)
-        if earlier is not None:
-            self.run_id: str = earlier.info.run_id
-            log.info("the sweep %r continues: run %s", name, self.run_id)
-            forget_failures(self._client, self.run_id)
-            self._client.update_run(self.run_id, status="RUNNING")
-        else:
-            tags = {SWEEP: command} | ({} if name is None else {NAME: name})
-            run = self._client.create_run(experiment, run_name=f"sweep {name or command}"[:_NAME_LENGTH], tags=tags)
-            self.run_id = run.info.run_id
+        with opening_runs(experiment, locks):
+            if name is None:
+                run = _interrupted(client, experiment, command, locks)
+            else:
+                run = find_sweep(client, [experiment], name)
+            resumed = run is not None
+            if run is None:
+                tags = {SWEEP: command} | ({} if name is None else {NAME: name})
+                run = client.create_run(experiment, run_name=f"sweep {name or command}"[:_NAME_LENGTH], tags=tags)
+            self.run_id: str = run.info.run_id
+            # Shows other processes that the run is open.
+            self._lock = FileLock(locks / self.run_id)
+            try:
+                self._lock.acquire(timeout=0)
+            except Timeout:
+                remedy = "wait, or choose another name"
+                raise ConfigError(f"sweep.name={name}: another process runs this sweep; {remedy}") from None
+            client.set_tag(self.run_id, CHECKOUT, checkout(locks))
+            if resumed:
+                log.info("the sweep continues: run %s", self.run_id)
+                forget_failures(client, self.run_id)
+                client.update_run(self.run_id, status="RUNNING")
 
     def close(self, completed: bool) -> int:
         """Write and print the tables, and print the failures.
@@ -75,9 +86,10 @@ class Sweep:
             sys.stderr.write(f"error: {job or 'the job'}: {row.reason or row.state}\n")
         if found and not completed:
             sys.stderr.write("error: the sweep was interrupted; the same command continues with the remaining jobs\n")
-        self._client.set_terminated(self.run_id, "FINISHED" if completed and not failures else "FAILED")
-        if self._lock is not None:
-            self._lock.release()
+        status = "FAILED" if failures else "FINISHED"
+        self._client.set_terminated(self.run_id, status if completed else "KILLED")
+        Path(self._lock.lock_file).unlink(missing_ok=True)
+        self._lock.release()
         return len(failures)
 
     def _log_tables(self, found: Sequence[Row]) -> None:
@@ -114,11 +126,11 @@ def find_sweep(client: Any, experiments: Sequence[str], name: str) -> Any:
     return latest[0] if latest else None
 
 
-def _lock(name: str, folder: Path) -> FileLock:
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / f"sweep-{fingerprint(name)}")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ConfigError(f"sweep.name={name}: another process runs this sweep; wait, or choose another name") from None
-    return lock
+def _interrupted(client: Any, experiment: str, command: str, locks: Path) -> Any:
+    """Return the latest run of a sweep without a name that this checkout began by a command, if it was interrupted."""
+    own = f"tags.`{CHECKOUT}` = '{checkout(locks)}' and tags.`{SWEEP}` LIKE '%'"
+    query = f"attributes.status = 'KILLED' and {own}"
+    found = client.search_runs([experiment], query, order_by=["attributes.start_time DESC"])
+    # The command may have any quotes, so it is not part of the query.
+    same = (run for run in found if run.data.tags[SWEEP] == command and NAME not in run.data.tags)
+    return next(same, None)

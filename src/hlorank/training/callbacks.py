@@ -12,7 +12,7 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, WeightAveraging
+from lightning.pytorch.callbacks import Callback, EarlyStopping, RichProgressBar, WeightAveraging
 from lightning.pytorch.loggers import MLFlowLogger
 from lightning.pytorch.plugins import TorchCheckpointIO
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
@@ -69,6 +69,7 @@ class EpochHistory(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue the history of a checkpoint."""
         self.rows, self.seconds = list(state_dict["rows"]), state_dict["seconds"]
+        log.info("continues after epoch %d of an interrupted training", len(self.rows))
 
     def on_train_epoch_start(self, *_: Any) -> None:
         """Start the epoch's clock."""
@@ -101,6 +102,16 @@ class EpochHistory(Callback):
         self.rows.append(row)
         shown = "" if tau is None else f", validation Kendall tau {float(tau):.3f}"
         log.info("epoch %d of %d: loss %.4f%s", row["epoch"], trainer.max_epochs, row["train_loss"], shown)
+
+
+class ProgressBar(RichProgressBar):
+    """Progress bar with the loss and the validation Kendall tau under names that a narrow terminal has room for."""
+
+    def get_metrics(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> dict[str, Any]:
+        """Return the last epoch's metrics by their short names."""
+        names = {"loss": pl_module.loss_metric, "valid tau": pl_module.tau_metric}
+        known = trainer.progress_bar_metrics
+        return {name: known[str(metric)] for name, metric in names.items() if metric in known}
 
 
 class CheckpointIdentity(Callback):

@@ -197,6 +197,12 @@ def keep_record(
     total = {} if len({row["member"] for row in rows}) == 1 else {TRAIN_SECONDS: seconds}
     # Last of all, so that a run with a best tau is complete.
     mlflow.log_metrics(total if best is None else total | {BEST_TAU: best})
+    # Several members have a mean tau, and a finetuned head has one of its own.
+    epoch = next(
+        (f" of epoch {row['epoch']}" for row in rows if best is not None and row["valid_kendall_tau"] == best), ""
+    )
+    tau = "" if best is None else f", validation Kendall tau {best:.4f}"
+    log.info("%s: model%s%s, MLflow run %s", output, epoch, tau, run_id)
 
 
 def peak_memory_bytes() -> int:

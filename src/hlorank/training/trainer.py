@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 import lightning
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, RichProgressBar
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from hlorank import __version__
 from hlorank.config import Config, ConfigError, TrainerConfig, find
@@ -31,6 +31,7 @@ from hlorank.training.callbacks import (
     EpochHistory,
     MemberLogger,
     Patience,
+    ProgressBar,
     StepAveraging,
     TrialReport,
 )
@@ -270,7 +271,7 @@ class _MemberTraining:
             average = StepAveraging(settings.averaging, settings.averaging_decay, module.progress, self._device)
             callbacks.append(average)
         if sys.stderr.isatty():
-            callbacks.append(RichProgressBar())
+            callbacks.append(ProgressBar())
         trainer = lightning.Trainer(
             max_epochs=module.epochs,
             accelerator=self._device.type,
@@ -293,7 +294,11 @@ class _MemberTraining:
             identity.check(resume)
         with _without_routine_warnings():
             checkpoint = resume if resume.exists() else None
-            trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+            try:
+                trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+            except SystemExit:  # Lightning ends the process at Ctrl-C
+                log.info("interrupted: the same command continues after the last complete epoch")
+                raise KeyboardInterrupt from None
         weights = torch.load(best.best_model_path, weights_only=True, map_location=module.device)["state_dict"]
         module.load_state_dict(weights)
         return trainer.global_step, float(cast("torch.Tensor", best.best_model_score)) if validated else None

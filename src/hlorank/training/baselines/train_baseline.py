@@ -156,8 +156,7 @@ def _fit(config: Config, spec: BaselineSpec, key: str, graphs: GraphLoader, outp
                 log.warning("no graph of valid can be ranked: the candidate with the smallest training loss is kept")
             best = max(range(len(history)), key=lambda number: _merit(history[number]))
             tau = history[best].valid_kendall_tau
-            predictor, epoch, steps, _ = fit.candidates[best]
-            log.info("epoch %d is kept", epoch)
+            predictor, _, steps, _ = fit.candidates[best]
         else:
             log.warning("%s: no graph to train on; the model gives all configurations the same score", spec.collection)
             predictor, steps = recipe.untrained(pooled_columns(input_sizes(store.spec))), 0
