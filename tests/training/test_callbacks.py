@@ -53,12 +53,12 @@ def test_an_epoch_is_a_row(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
     assert caplog.text.rstrip().endswith("epoch 2 of 9: loss 0.2500")
 
 
-def test_the_progress_bar_has_short_names() -> None:
+def test_the_progress_bar_has_the_last_tau() -> None:
     trainer: Any = SimpleNamespace(progress_bar_metrics={"curves/train_loss": 0.5, "other": 1.0})
-    module: Any = SimpleNamespace(loss_metric="curves/train_loss", tau_metric="curves/valid_kendall_tau")
-    assert ProgressBar().get_metrics(trainer, module) == {"loss": 0.5}  # the first epoch has no tau yet
+    module: Any = SimpleNamespace(tau_metric="curves/valid_kendall_tau")
+    assert ProgressBar().get_metrics(trainer, module) == {}  # the first epoch has no tau yet
     trainer.progress_bar_metrics["curves/valid_kendall_tau"] = 0.25
-    assert ProgressBar().get_metrics(trainer, module) == {"loss": 0.5, "valid tau": 0.25}
+    assert ProgressBar().get_metrics(trainer, module) == {"valid tau": 0.25}
 
 
 def test_a_resumed_history_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:

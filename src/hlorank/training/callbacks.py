@@ -105,13 +105,12 @@ class EpochHistory(Callback):
 
 
 class ProgressBar(RichProgressBar):
-    """Progress bar with the loss and the validation Kendall tau under names that a narrow terminal has room for."""
+    """Progress bar with the last epoch's validation Kendall tau: a terminal of 80 columns has no room for more."""
 
     def get_metrics(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> dict[str, Any]:
-        """Return the last epoch's metrics by their short names."""
-        names = {"loss": pl_module.loss_metric, "valid tau": pl_module.tau_metric}
-        known = trainer.progress_bar_metrics
-        return {name: known[str(metric)] for name, metric in names.items() if metric in known}
+        """Return Kendall tau, once it is known, by a short name."""
+        tau = trainer.progress_bar_metrics.get(str(pl_module.tau_metric))
+        return {} if tau is None else {"valid tau": tau}
 
 
 class CheckpointIdentity(Callback):

@@ -71,7 +71,7 @@ class RankingModule(lightning.LightningModule):
         now = self.current_epoch * self.settings.steps_per_epoch * self.settings.graphs_per_step + index
         scores = self.model.score(self.aggregator(step, now), len(step.graph.segments))
         loss = self.loss(scores.float(), step.labels)
-        self.log(TRAIN_LOSS, loss.detach(), on_step=False, on_epoch=True, prog_bar=True, batch_size=1)
+        self.log(TRAIN_LOSS, loss.detach(), on_step=False, on_epoch=True, batch_size=1)
         return loss
 
     def on_train_epoch_end(self) -> None:

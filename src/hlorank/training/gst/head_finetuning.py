@@ -106,7 +106,7 @@ class HeadModule(lightning.LightningModule):
         """Compute the loss of one graph."""
         scores = self.model.score(step.total, step.segments)
         loss = self.loss(scores.float(), torch.from_numpy(step.labels).to(scores.device))
-        self.log(HEAD_LOSS, loss.detach(), on_step=False, on_epoch=True, prog_bar=True, batch_size=1)
+        self.log(HEAD_LOSS, loss.detach(), on_step=False, on_epoch=True, batch_size=1)
         return loss
 
     def validation_step(self, ranking: Aggregates, _: int) -> None:
