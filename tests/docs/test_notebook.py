@@ -48,7 +48,7 @@ def test_the_example_writes_a_valid_npz(tmp_path: Path, monkeypatch: pytest.Monk
     (example,) = [text for text in texts if "write_graph" in text]
     exec(example, {})
     (path,) = tmp_path.rglob("*.npz")
-    assert path.relative_to(tmp_path) == Path("mine/layout/own/random/train/product.npz")
+    assert path.relative_to(tmp_path) == Path("mine/layout/own/random/product.npz")
     measured = read_graph(path, "layout")
     assert measured.graph.edge_index.tolist() == [[2, 0], [2, 1]]
     assert measured.measurements.runtime.tolist() == [700, 400]
