@@ -84,6 +84,7 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
     from hlorank.training.mlflow_run import peak_memory_bytes
     from hlorank.training.ranking_module import RankingModule
     from hlorank.training.step_data import StepData
+    from hlorank.training.step_plans import StepPlanner
 
     class Clock(Callback):
         """CPU time and configurations so far after each step of the optimizer; stops after `seconds`."""
@@ -95,7 +96,7 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
         def on_train_batch_end(
             self, trainer: lightning.Trainer, _module: Any, _outputs: Any, batch: Any, batch_idx: int
         ) -> None:
-            self.configurations += len(batch.rows)
+            self.configurations += len(batch.labels)
             if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
                 self.marks.append((time.process_time(), self.configurations))
                 enough = self.marks[-1][0] - self.marks[0][0] >= seconds and len(self.marks) > 1
@@ -105,7 +106,7 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
     collection, paths, settings = Collection.parse(config.collection), config.paths, config.trainer
     whole = METHODS[config.method].whole_graph or collection.kind == "tile"
     segments = None if whole else Path(paths.segments) / collection.path
-    graphs = GraphLoader(Path(paths.features) / collection.path, segments, torch.device("cpu"))
+    graphs = GraphLoader(Path(paths.features) / collection.path, segments)
     torch.manual_seed(config.seed)
     model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
     aggregator, loss = make_aggregator(model, METHODS[config.method], config.segments), make_loss(config.loss)
@@ -119,8 +120,8 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
         max_epochs=settings.max_epochs,
         accelerator="cpu",
         accumulate_grad_batches=settings.graphs_per_step,
-        gradient_clip_val=settings.gradient_clip,
         reload_dataloaders_every_n_epochs=1,
+        gradient_clip_val=settings.gradient_clip,
         limit_val_batches=0,
         callbacks=[*averaging, clock],
         logger=False,
@@ -128,7 +129,8 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(module, datamodule=StepData(graphs, settings, config.segments, config.seed))
+    planner = StepPlanner.of(model, METHODS[config.method])
+    trainer.fit(module, datamodule=StepData(graphs, planner, settings, config.segments, config.seed))
     (start, before), (end, after) = clock.marks[0], clock.marks[-1]
     return {
         TRAINING: (after - before) / (end - start),
@@ -148,7 +150,7 @@ def score_cost(config: Config, folder: Path) -> dict[str, Any]:
     collection, paths = Collection.parse(config.collection), config.paths
     scorer = load_scorer(folder, config.evaluate.memory_bytes)
     segments = None if scorer.cut is None else Path(paths.segments) / collection.path
-    graphs = GraphLoader(Path(paths.features) / collection.path, segments, torch.device("cpu"))
+    graphs = GraphLoader(Path(paths.features) / collection.path, segments)
     names = graphs.store.graphs("valid")
 
     def timed(threads: int, clock: Callable[[], float]) -> float:

@@ -58,6 +58,7 @@ from hlorank.training.gst.segment_aggregator import make_aggregator
 from hlorank.training.losses import make_loss
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.step_data import Ranking, StepData
+from hlorank.training.step_plans import StepPlanner
 
 ROOT = Path(__file__).resolve().parents[1]
 # Each method that is trained, and the one whose head is finetuned where it ends.
@@ -199,8 +200,8 @@ def fit(module: RankingModule | HeadModule, data: lightning.LightningDataModule,
     trainer = lightning.Trainer(
         max_epochs=module.epochs,
         accelerator="cpu",
-        gradient_clip_val=module.settings.gradient_clip,
         reload_dataloaders_every_n_epochs=1,
+        gradient_clip_val=module.settings.gradient_clip,
         num_sanity_val_steps=0,
         limit_val_batches=0 if isinstance(module, HeadModule) else 1.0,
         logger=False,
@@ -236,11 +237,12 @@ def train(config: Config, finetuned: str | None, progress: Progress) -> dict[str
     """
     collection, memory = Collection.parse(config.collection), config.evaluate.memory_bytes
     segments = None if METHODS[config.method].whole_graph else Path(config.paths.segments) / collection.path
-    graphs = GraphLoader(Path(config.paths.features) / collection.path, segments, torch.device("cpu"))
-    data = StepData(graphs, config.trainer, config.segments, config.seed)
-    trained = [data.train_graph(number) for number in range(len(data.train))]  # they stay open
+    graphs = GraphLoader(Path(config.paths.features) / collection.path, segments)
     torch.manual_seed(config.seed)
     model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
+    planner = StepPlanner.of(model, METHODS[config.method])
+    data = StepData(graphs, planner, config.trainer, config.segments, config.seed)
+    trained = [data.train_graph(number) for number in range(len(data.train))]  # they stay open
     model.encoder.start_opcodes(graphs.store.spec.opcode_embedding)
     aggregator, loss = make_aggregator(model, METHODS[config.method], config.segments), make_loss(config.loss)
     module, clock = RankingModule(aggregator, loss, config.trainer, config.seed, memory), Clock(progress)

@@ -34,8 +34,8 @@ from hlorank.models.graph_loader import GraphLoader
 
 root, collection, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 torch.set_num_threads(1)
-(model,), _ = load_model(root / "models" / collection / "gst", torch.device("cpu"))
-graphs = GraphLoader(root / "features" / collection, root / "segments" / collection, torch.device("cpu"))
+(model,), _ = load_model(root / "models" / collection / "gst")
+graphs = GraphLoader(root / "features" / collection, root / "segments" / collection)
 graph = graphs.open("train", graphs.store.graphs("train")[0])
 start = time.perf_counter()
 scores = score_configurations(model, graph, np.arange(count), 2**28)

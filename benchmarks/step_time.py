@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
@@ -40,7 +40,7 @@ from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.gst.methods import METHODS
 from hlorank.training.gst.segment_aggregator import SegmentAggregator, StepCost
 from hlorank.training.losses import pairwise_hinge
-from hlorank.training.step_data import Step
+from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 
 MAX_NODES, MARGIN, KEEP_PROBABILITY, TABLE_BYTES = 1000, 0.1, 0.5, 2**30
 MODEL = Path(__file__).resolve().parents[1] / "conf/model/sage.yaml"
@@ -85,14 +85,14 @@ class Workload:
             features, PartitionConfig(algorithm="topological", max_nodes=MAX_NODES, halo=0, workers=1)
         )
         return cls(
-            GraphInputs(features, cut, place),
-            GraphInputs(features, whole_graph(features), place),
+            GraphInputs(features, cut),
+            GraphInputs(features, whole_graph(features)),
             CostModel(config, input_sizes(spec), "sum").to(place),
         )
 
     def choose_form(self, fast: bool) -> None:
         """Turn compression and deduplication on, or both off."""
-        self.model.compress = self.model.deduplicate = fast
+        self.model.recipe = replace(self.model.recipe, compress=fast, deduplicate=fast)
 
 
 class Training:
@@ -111,24 +111,30 @@ class Training:
         if specification.others == "table":
             self.table = EmbeddingTable(self.model.embedding_width, TABLE_BYTES, "float32")
         self.combine = SegmentAggregator(self.model, specification, KEEP_PROBABILITY, self.table)
+        self._planner = StepPlanner.of(self.model, specification)
         rows, labels = self.graph.targets
-        self.rows = rows[:configurations]
-        self.labels = torch.from_numpy(labels[:configurations]).to(self.graph.device)
+        self.rows, self.labels = rows[:configurations], labels[:configurations]
         if self.table is not None:
             with torch.no_grad():
-                self.combine(self._step(np.arange(len(self.graph.segments))), 0)
+                self.combine(self.plan(*range(len(self.graph.segments))), 0)
             self.combine.cost = StepCost()
 
-    def _step(self, with_gradient: np.ndarray[Any, np.dtype[np.int64]]) -> Step:
-        draws = np.random.default_rng(0).random(len(self.graph.segments))
-        return Step(self.graph, 0, self.rows, self.labels, with_gradient, draws)
+    def plan(self, *with_gradient: int) -> PlannedStep:
+        """Plan the step in which some segments have a gradient."""
+        rng = np.random.default_rng(0)
+        draws = rng.random(len(self.graph.segments))
+        step = Step(self.graph, 0, self.rows, self.labels, np.array(with_gradient), draws)
+        return self._planner(step, rng).to(self.model.device)
+
+    def run(self, step: PlannedStep) -> None:
+        """Forward and backward."""
+        self.model.zero_grad(set_to_none=True)
+        scores = self.model.score(self.combine(step, 1), len(self.graph.segments))
+        torch.autograd.backward(pairwise_hinge(scores, step.labels, MARGIN))
 
     def __call__(self, segment: int) -> None:
-        """Forward and backward with the gradient of one segment."""
-        self.model.zero_grad(set_to_none=True)
-        step = self._step(np.array([segment]))
-        scores = self.model.score(self.combine(step, 1), len(self.graph.segments))
-        torch.autograd.backward(pairwise_hinge(scores, self.labels, MARGIN))
+        """Plan and run a step with the gradient of one segment."""
+        self.run(self.plan(segment))
 
 
 def spread(segments: int, count: int) -> list[int]:

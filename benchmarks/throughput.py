@@ -37,15 +37,17 @@ from torch_geometric.nn import SAGEConv, global_max_pool, global_mean_pool
 from hlorank.data.collection import read_graph
 from hlorank.data.graph import LAYOUT_MIN
 from hlorank.files import shared_dir, write_json
+from hlorank.models.compression.segment import LayoutBatch, Segment
 from hlorank.models.cost_model import CostModel
-from hlorank.models.edges import Norm
-from hlorank.models.inputs import GraphInputs, LayoutBatch, Segment
+from hlorank.models.inputs import GraphInputs
 from hlorank.models.scoring import score_configurations
 from hlorank.terminal import min_int
 from hlorank.training.losses import pairwise_hinge
+from hlorank.training.step_data import ordered
 
 UNET = Path("data/tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz")
 MEMORY_BYTES = 2**28
+WALL_STEPS = 25
 
 
 class PublicForm(nn.Module):
@@ -73,14 +75,16 @@ class PublicForm(nn.Module):
         batch = graph.configurations(rows, segment)
         assert isinstance(batch, LayoutBatch)
         layouts, sizes = batch.codebook[batch.codes], batch.sizes[batch.codes]
-        operands = segment.edges.normed(Norm.MEAN, shared=False).parts[1]
-        counts = torch.diff(operands.offsets, append=torch.tensor([len(operands.index)]))
-        edge_index = torch.stack([operands.index, torch.repeat_interleave(counts)])
-        configured = torch.arange(layouts.shape[1])
+        edge_index = torch.from_numpy(segment.edges.ends.T[::-1].copy())
+        configured, colour = torch.arange(layouts.shape[1]), segment.initial_colour
+        x, opcode, layout_of = (
+            torch.from_numpy(part[colour])
+            for part in (segment.colour_numeric, segment.colour_opcode, segment.colour_layout)
+        )
         return [
             Data(
-                x=segment.node_feat, opcode=segment.opcode, node_layout=segment.node_layout, edge_index=edge_index,
-                configured_index=configured, layout=layout, sizes=size,
+                x=x, opcode=opcode, node_layout=layout_of, edge_index=edge_index,
+                configured_index=configured, layout=torch.from_numpy(layout), sizes=torch.from_numpy(size),
             )
             for layout, size in zip(layouts, sizes, strict=True)
         ]  # fmt: skip
@@ -114,7 +118,7 @@ class PublicForm(nn.Module):
                 if j != segment:
                     total = total + (self.embed(graph, j, rows) if fresh else torch.zeros_like(total))
         scores = self.model.score(total, len(graph.segments))
-        torch.autograd.backward(pairwise_hinge(scores, training.labels, MARGIN))
+        torch.autograd.backward(pairwise_hinge(scores, torch.from_numpy(training.labels), MARGIN))
 
     @torch.no_grad()
     def scores(self, graph: GraphInputs, rows: NDArray[np.int64], at_once: int) -> NDArray[np.float64]:
@@ -131,18 +135,41 @@ def training_ratios(name: str, workload: Workload, configurations: int, repeats:
     """Configurations a second of both forms, for a method with a table and one with forward passes."""
     public, figures = PublicForm(workload.model), {}
     for method in ("gst_e", "gst"):
-        training = Training(workload, method, configurations)
-        fresh = method == "gst"
+        training, calls = Training(workload, method, configurations), spread(len(workload.graph.segments), 4)
+        fresh, planned = method == "gst", {segment: training.plan(segment) for segment in calls}
         taken = interleaved(
             {
-                "here": training,
+                "plan": training.plan,
+                "run": lambda i, training=training, planned=planned: training.run(planned[i]),
                 "public": lambda i, training=training, fresh=fresh: public.step(training, i, fresh),
             },
-            spread(len(workload.graph.segments), 4),
+            calls,
             repeats,
         )
+        taken["here"] = taken["plan"] + taken["run"]
         figures[method] = report(f"{name}, training, {method}", configurations, taken)
+        figures[method] |= {f"{part}_ms": 1000 * taken[part] for part in ("plan", "run")}
+        print(f"  plan {1000 * taken['plan']:.1f} ms, run {1000 * taken['run']:.1f} ms", flush=True)
+        figures[method]["wall"] = wall_rates(training, calls, configurations)
     return figures
+
+
+def wall_rates(training: Training, calls: Sequence[int], configurations: int) -> dict[str, float]:
+    """Configurations a second of wall time, by workers that plan steps ahead and threads that run them."""
+    rates = {}
+    for workers, threads in ((0, 1), (0, 2), (1, 1), (1, 2)):
+        torch.set_num_threads(threads)
+        steps = iter(ordered(training.plan, [*calls] * (1 + WALL_STEPS), workers))
+        for _ in calls:  # the worker starts
+            training.run(next(steps))
+        start = time.perf_counter()
+        for step in steps:
+            training.run(step)
+        done = len(calls) * WALL_STEPS * configurations
+        rates[f"{workers} workers, {threads} threads"] = done / (time.perf_counter() - start)
+    torch.set_num_threads(1)
+    print("  wall: " + ", ".join(f"{key} {rate:,.0f}" for key, rate in rates.items()), flush=True)
+    return rates
 
 
 def scoring_ratio(name: str, workload: Workload, share: int, repeats: int) -> dict[str, Any]:

@@ -201,6 +201,7 @@ def make_model() -> MakeModel:
         dropout=0.0,
         drop_edge=0.0,
         permutations=1,
+        operators={},
     )
 
     def make(kind: str = "layout", aggregation: str = "sum", **changes: Any) -> CostModel:
@@ -253,7 +254,6 @@ def make_features() -> MakeFeatures:
 @pytest.fixture(scope="session")
 def make_inputs(make_features: MakeFeatures) -> Callable[..., Any]:
     """Make the inputs of a random graph, cut at random into segments with halos; other arguments are the graph's."""
-    import torch
 
     from hlorank.models.inputs import GraphInputs
     from hlorank.partition.segments import Partition, halo_rows, local_codes, whole_graph
@@ -261,13 +261,13 @@ def make_inputs(make_features: MakeFeatures) -> Callable[..., Any]:
     def make(segments: int = 1, halo: int = 0, **graph: Any) -> GraphInputs:
         features = make_features(**graph)
         if segments == 1:
-            return GraphInputs(features, whole_graph(features), torch.device("cpu"))
+            return GraphInputs(features, whole_graph(features))
         segment_of = np.random.default_rng(1).permutation(np.arange(features.nodes) % segments).astype(np.int32)
         configurations = features.configurations
         assert isinstance(configurations, LayoutFeatures)
         near = halo_rows(features, segment_of, halo)
         partition = Partition(segment_of, local_codes(configurations, segment_of, near), near)
-        return GraphInputs(features, partition, torch.device("cpu"))
+        return GraphInputs(features, partition)
 
     return make
 

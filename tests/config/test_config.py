@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +287,18 @@ def test_a_mistake_is_one_line_whatever_its_value() -> None:
     lines = str(caught.value).split("\n")
     assert len(lines) <= 100
     assert all(line.isprintable() and len(line) <= 500 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("cores", "limit", "counts"),
+    [(1, "", (0, 1)), (2, "", (1, 1)), (8, "", (2, 6)), (8, "1", (0, 1)), (8, "4", (1, 3)), (2, "16", (1, 1))],
+)
+def test_threads_and_workers_share_the_cores(
+    cores: int, limit: str, counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setenv("OMP_NUM_THREADS", limit)
+    trainer = load(composed("trainer.threads=auto", "trainer.workers=auto")).trainer
+    assert (trainer.worker_count, trainer.thread_count) == counts
+    fixed = trainer.model_copy(update={"workers": 3, "threads": 5})
+    assert (fixed.worker_count, fixed.thread_count) == (3, 5)

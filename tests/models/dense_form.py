@@ -14,6 +14,7 @@ from torch.nn.functional import gelu
 from hlorank.featurize.features import TileFeatures
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
+from hlorank.models.scoring import embed_rows
 
 CPU = torch.device("cpu")
 MakeModel = Callable[..., CostModel]
@@ -29,7 +30,7 @@ def block(*more: str, attention: bool = False, squeeze_excite: bool = False) -> 
 
 
 def scores_of(model: CostModel, graph: GraphInputs, rows: np.ndarray = ROWS) -> Tensor:
-    embedded = [model.embed_rows(graph, j, rows) for j in range(len(graph.segments))]
+    embedded = [embed_rows(model, graph, j, rows) for j in range(len(graph.segments))]
     return model.score(torch.stack(embedded).sum(dim=0), len(embedded))
 
 

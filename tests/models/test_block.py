@@ -17,10 +17,14 @@ from torch.nn.functional import gelu, leaky_relu, normalize, relu
 
 from hlorank.config import load
 from hlorank.models.block import Block
+from hlorank.models.compression.edges import Edges
+from hlorank.models.compression.plan import Plan, make_plan
+from hlorank.models.compression.recipe import Join, Recipe
+from hlorank.models.compression.segment import Segment, TileBatch
 from hlorank.models.cost_model import CostModel
-from hlorank.models.edges import Edges
-from hlorank.models.inputs import GraphInputs, Segment
-from hlorank.models.node_states import NodeStates
+from hlorank.models.inputs import GraphInputs
+from hlorank.models.plan_tensors import tensors
+from tests.models.dense_form import CPU
 
 CONF = Path(__file__).parents[2] / "conf"
 WIDTH = 8
@@ -127,7 +131,20 @@ PUBLISHED: dict[str, Callable[[Any, Tensor], Tensor]] = {
 @pytest.fixture
 def segment(make_inputs: Callable[..., GraphInputs]) -> Segment:
     (kernel,) = make_inputs(kind="tile", nodes=4).segments
-    return replace(kernel, edges=Edges(ENDS, 4, None, torch.device("cpu")))
+    return replace(kernel, edges=Edges(ENDS, 4, 4, None))
+
+
+def plan_of(block: Block, configurations: int, segment: Segment) -> Plan[Tensor]:
+    recipe = Recipe((Join(), *block.steps), "early", override_layout=False, compress=False)
+    batch = TileBatch(np.zeros((configurations, 1), dtype=np.float32))
+    plan: Plan[Tensor] = tensors(make_plan(segment, batch, recipe), CPU)
+    return plan
+
+
+def run_block(block: Block, x: Tensor, segment: Segment) -> Tensor:
+    _, *indices = plan_of(block, x.shape[1], segment).steps
+    result: Tensor = block(x.flatten(0, 1), iter(indices))
+    return result.view_as(x)
 
 
 def states() -> Tensor:
@@ -144,7 +161,7 @@ def test_published_blocks_equal_their_equations(name: str, segment: Segment) -> 
         if key.endswith("bias"):
             torch.nn.init.normal_(parameter)
     x = states()
-    result = block(NodeStates.of_dense(x), segment, compress=True).dense()
+    result = run_block(block, x, segment)
     torch.testing.assert_close(result, PUBLISHED[name](block.layers, x), rtol=1e-6, atol=1e-7)
     assert (result - x).abs().max() > 0.1
 
@@ -155,14 +172,11 @@ def test_a_residual_adds_the_input_of_the_block(make_model: Callable[..., CostMo
     block = Block(names, config, "model.block").double()
     _, linear = block.layers
     expected = linear.get_submodule("module")(relu(x) + 2 * x) + x
-    torch.testing.assert_close(block(NodeStates.of_dense(x), segment, compress=False).dense(), expected)
+    torch.testing.assert_close(run_block(block, x, segment), expected)
 
 
 def test_a_block_counts_the_states_of_layers_that_mix(make_model: Callable[..., CostModel], segment: Segment) -> None:
     config = make_model(width=WIDTH).config
     block = Block(["linear", "sage", "residual", "squeeze_excite", "gelu"], config, "model.block").double()
     assert [name for name, _ in block.named_layers()] == ["linear", "sage", "squeeze_excite", "gelu"]
-    block(NodeStates.of_dense(states()), segment, compress=True)
-    assert block.computed_rows == 2 * 4 * 3  # two layers, four nodes, three configurations
-    block(NodeStates.of_dense(states()[:, :1]), segment, compress=True)
-    assert block.computed_rows == 2 * 4 * 3 + 2 * 4
+    assert plan_of(block, 3, segment).rows == 2 * 4 * 3  # two layers, four nodes, three configurations

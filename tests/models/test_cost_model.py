@@ -10,10 +10,13 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from hlorank.config import ConfigError
+from hlorank.models.compression.plan import JoinIndex, Plan
+from hlorank.models.compression.recipe import Mixing
 from hlorank.models.cost_model import POOLINGS
-from hlorank.models.layers.layer import Mixing
-from hlorank.models.node_states import NodeStates
+from hlorank.models.plan_tensors import tensors
+from hlorank.models.scoring import embed_rows
 from tests.models.dense_form import (
+    CPU,
     ROWS,
     MakeInputs,
     MakeModel,
@@ -26,23 +29,22 @@ from tests.models.dense_form import (
 
 def test_mixing_bounds_the_nodes_that_vary(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model, both = make_model(), make_model(block=block(squeeze_excite=True, attention=True))
-    assert model.mixing == {Mixing.ROW, Mixing.NEIGHBOURS}
-    assert both.mixing == set(Mixing)
+    assert model.recipe.mixing == {Mixing.ROW, Mixing.NEIGHBOURS}
+    assert both.recipe.mixing == set(Mixing)
     (segment,) = make_inputs(nodes=60, distinct=4).segments
     assert 0 < segment.k_hop_prefix(0) < segment.k_hop_prefix(1) < segment.k_hop_prefix(2) <= segment.nodes == 60
-    assert model.max_varied_nodes(segment) == segment.k_hop_prefix(2)
+    assert model.recipe.max_varied_nodes(segment) == segment.k_hop_prefix(2)
     attentive = make_model(block=block(attention=True))
-    assert attentive.max_varied_nodes(segment) == segment.k_hop_prefix(2)
+    assert attentive.recipe.max_varied_nodes(segment) == segment.k_hop_prefix(2)
     # After the first layer that mixes over the segment every node depends on the configuration.
-    assert both.max_varied_nodes(segment) == 60
-    model.compress = False
-    assert model.max_varied_nodes(segment) == 60
+    assert both.recipe.max_varied_nodes(segment) == 60
+    assert replace(model.recipe, compress=False).max_varied_nodes(segment) == 60
 
 
-def test_no_halo_where_a_layer_mixes_over_the_segment(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    graph = make_inputs(segments=3, halo=1)
+def test_no_halo_where_a_layer_mixes_over_the_segment(make_model: MakeModel) -> None:
+    model = make_model(block=block(squeeze_excite=True))
     with pytest.raises(ConfigError, match=r"model.block: squeeze_excite .* partition.halo"):
-        scores_of(make_model(block=block(squeeze_excite=True)), graph)
+        model.check_halo(halo=True)
 
 
 @pytest.mark.parametrize("aggregation", ["mean", "sum"])
@@ -57,7 +59,7 @@ def test_aggregation(aggregation: str, make_model: MakeModel) -> None:
 @pytest.mark.parametrize("pooling", [[name] for name in POOLINGS] + [["max", "sum", "mean"]])
 def test_poolings(pooling: list[str], make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model, graph = make_model(pooling=pooling), make_inputs(segments=2)
-    embedded = model.embed_rows(graph, 1, ROWS)
+    embedded = embed_rows(model, graph, 1, ROWS)
     assert embedded.shape == (len(ROWS), 6 * len(pooling))
     torch.testing.assert_close(embedded[4], reference_embedding(model, graph, 1, int(ROWS[4])))
     assert scores_of(model, graph).shape == (len(ROWS),)
@@ -76,60 +78,47 @@ def test_the_configuration_joins_early_late_or_repeatedly(
     """The weights are the same; with a late join the states of other nodes do not depend on the configuration."""
     models = {join: make_model(kind, join=join) for join in ("early", "late", "every")}
     graph = make_inputs(kind=kind)
-    (segment,) = graph.segments
-    batch = graph.configurations(ROWS, segment)
-    embedded = {join: model.embed(segment, batch) for join, model in models.items()}
+    embedded = {join: embed_rows(model, graph, 0, ROWS) for join, model in models.items()}
     for one, other in [("early", "late"), ("early", "every"), ("late", "every")]:
         assert (embedded[one] - embedded[other]).abs().max() > 1e-6
-    late = models["late"]
-    state = late.encoder.nodes(segment, 1, share=True)
-    for block_of_layers in late.blocks:
-        state = block_of_layers(state, segment, True)
-    x = late.encoder.join(state.repeat(len(ROWS)), segment, batch).dense()
-    assert (x[segment.k_hop_prefix(0) :, :1] == x[segment.k_hop_prefix(0) :]).all()
-    z = late.post_layers.get_submodule("layers.0.module")(x)
-    assert_exact(embedded["late"], torch.cat([z.mean(0), z.max(0).values], dim=1))
 
 
-def test_the_order_of_the_parts(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    """The stem, the blocks with the configuration joined again before each but the first, and the layers after them."""
-    model, graph = make_model(stem=["relu"], blocks=3, post_layers=["linear", "gelu"], join="every"), make_inputs()
-    (segment,) = graph.segments
-    batch = graph.configurations(ROWS, segment)
+@pytest.mark.parametrize("join", ["early", "late", "every"])
+def test_the_order_of_the_parts(join: str, make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    """The stem, the blocks and the layers after them; the configuration joins first, before blocks, or after them."""
+    model = make_model(stem=["relu"], blocks=3, post_layers=["linear", "gelu"], join=join)
+    graph = make_inputs()
+    recipe = replace(model.recipe, compress=False, deduplicate=False)
+    plan: Plan[Tensor] = tensors(graph.plan(ROWS, 0, recipe), CPU)
+    indices = iter(plan.steps)
 
     def joined(x: Tensor) -> Tensor:
-        return model.encoder.join(NodeStates.of_dense(x), segment, batch).dense()
+        index = next(indices)
+        assert isinstance(index, JoinIndex)
+        return model.encoder.join(x, index, plan)
 
-    x = joined(model.encoder.nodes(segment, len(ROWS), share=True).dense()).relu()
+    x = model.encoder.nodes(plan)
+    assert len(x) == 24 * (1 if join == "late" else len(ROWS))
+    x = x if join == "late" else joined(x)
+    next(indices), next(indices)  # the start of the stem, and its layer
+    x = x.relu()
     for place, block_of_layers in enumerate(model.blocks):
-        x = block_of_layers(NodeStates.of_dense(joined(x) if place else x), segment, False).dense()
-    z = gelu(model.post_layers.get_submodule("layers.0.module")(x))
-    assert_exact(model.embed(segment, batch), torch.cat([z.mean(0), z.max(0).values], dim=1))
-
-
-def test_edges_are_dropped_in_training_only(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    model, graph = make_model(drop_edge=0.5), make_inputs()
-    (segment,) = graph.segments
-    batch = graph.configurations(ROWS, segment)
-    assert model.training
-    torch.manual_seed(3)
-    dropped = model.embed(segment, batch)
-    torch.manual_seed(3)
-    kept = torch.rand(len(segment.edges)).numpy() >= 0.5
-    assert 0 < kept.sum() < len(kept)
-    model.eval()
-    assert_exact(dropped, model.embed(replace(segment, edges=segment.edges.only(kept)), batch))
-    assert (dropped - model.embed(segment, batch)).abs().max() > 1e-6
+        x = block_of_layers(joined(x) if place and join == "every" else x, indices)
+    x = joined(x) if join == "late" else x
+    z = gelu(model.post_layers.get_submodule("layers.0.module")(x)).view(24, len(ROWS), -1)
+    assert_exact(embed_rows(model, graph, 0, ROWS), torch.cat([z.mean(0), z.max(0).values], dim=1))
+    if join == "late":
+        assert (z[graph.segments[0].configurable :, :1] == z[graph.segments[0].configurable :]).all()
 
 
 def test_a_linear_head_over_a_sum_is_a_sum_over_nodes(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model, graph = make_model(head="linear", pooling=["sum"]), make_inputs(segments=3)
     state_sum = torch.zeros(len(ROWS), dtype=torch.float64)
     weight, bias = model.head.get_parameter("weight"), model.head.get_parameter("bias")
-    for segment in graph.segments:
-        batch = graph.configurations(ROWS, segment)
-        state = model.encoder.join(model.encoder.nodes(segment, len(batch), share=True), segment, batch)
-        for one in [*model.blocks, model.post_layers]:
-            state = one(state, segment, True)
-        state_sum = state_sum + (state.dense() @ weight[0]).sum(dim=0)
-    assert_exact(scores_of(model, graph), state_sum + bias)
+    model.recipe = replace(model.recipe, compress=False, deduplicate=False)
+    states: list[Tensor] = []
+    model.post_layers.register_forward_hook(lambda *call: states.append(call[2]))
+    scores = scores_of(model, graph)
+    for values, segment in zip(states, graph.segments, strict=True):
+        state_sum = state_sum + (values.view(segment.nodes, len(ROWS), -1) @ weight[0]).sum(dim=0)
+    assert_exact(scores, state_sum + bias)

@@ -11,21 +11,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from hlorank.config import PartitionConfig
 from hlorank.data.collection import Collection, read_graph
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
+from hlorank.models.compression.recipe import Mixing
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import ConfigurationBatch, GraphInputs, InputSizes, Segment
-from hlorank.models.layers.layer import Mixing
+from hlorank.models.inputs import GraphInputs, InputSizes
 from hlorank.models.layers.registry import LAYERS, RESIDUAL
+from hlorank.models.scoring import embed_rows
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
 from tests.models.dense_form import (
-    CPU,
     ROWS,
     MakeInputs,
     MakeModel,
@@ -63,7 +62,7 @@ def test_embeddings_equal_the_dense_form(
     graph = make_inputs(segments=segments, halo=halo, kind=kind)
     weight = torch.randn(len(ROWS), 12, dtype=torch.float64)
     for j in range(segments):
-        embedded = model.embed_rows(graph, j, ROWS)
+        embedded = embed_rows(model, graph, j, ROWS)
         dense = torch.stack([reference_embedding(model, graph, j, row) for row in ROWS])
         assert_exact(embedded, dense)
         ours, theirs = (
@@ -81,13 +80,13 @@ def assert_fast_equals_dense(model: CostModel, graph: GraphInputs, rows: np.ndar
     The dense form is computed in float64: over all nodes of unet_3d its own float32 sums are off by 1e-4.
     """
     dense = copy.deepcopy(model).double()
-    dense.compress = dense.deduplicate = False
+    dense.recipe = replace(model.recipe, compress=False, deduplicate=False)
     features = replace(graph.features, node_feat=graph.features.node_feat.astype(np.float64))
-    exact = GraphInputs(features, graph.partition, CPU)
+    exact = GraphInputs(features, graph.partition)
     for j in range(len(graph.segments)):
         results = []
         for form, inputs in ((model, graph), (dense, exact)):
-            embedded = form.embed_rows(inputs, j, rows)
+            embedded = embed_rows(form, inputs, j, rows)
             gradients = torch.autograd.grad(embedded.square().mean(), list(form.parameters()), allow_unused=True)
             results.append((embedded, [torch.zeros(()) if g is None else g for g in gradients]))
         (ours, our_gradients), (theirs, their_gradients) = results
@@ -139,7 +138,7 @@ def test_fast_paths_equal_the_dense_form_on_random_graphs(
         # With GIN's epsilon at 0, two nodes without other neighbours are equal: the maximum has a tie.
         if not parameter.any():
             torch.nn.init.constant_(parameter, 0.1)
-    halo = 0 if Mixing.SEGMENT in model.mixing else halo
+    halo = 0 if Mixing.SEGMENT in model.recipe.mixing else halo
     graph = make_inputs(segments=segments, halo=halo, nodes=nodes, distinct=4, seed=seed)
     # A norm after a sum leaves a gradient of rounding errors alone: 4e-10 of the largest one was seen.
     assert_fast_equals_dense(model, graph, np.array([2, 0, 3, 3]), 1e-8)
@@ -174,7 +173,6 @@ def test_fast_paths_equal_the_dense_form_on_unet_3d(
     graph = GraphInputs(
         features,
         partition_graph(features, PartitionConfig(algorithm="topological", max_nodes=max_nodes, halo=halo, workers=1)),
-        CPU,
     )
     torch.manual_seed(0)
     layers = block(squeeze_excite=squeeze_excite, attention=attention)
@@ -183,19 +181,9 @@ def test_fast_paths_equal_the_dense_form_on_unet_3d(
     assert_fast_equals_dense(CostModel(config, sizes, "mean").to(dtype), graph, rows, tolerance)
 
 
-def test_each_distinct_local_configuration_is_computed_once(
-    make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, graph, computed = make_model(), make_inputs(segments=4), []
-    embed = model.embed
-
-    def counting(segment: Segment, batch: ConfigurationBatch) -> Tensor:
-        computed.append(len(batch))
-        return embed(segment, batch)
-
-    monkeypatch.setattr(model, "embed", counting)
-    for j in range(4):
-        model.embed_rows(graph, j, ROWS)
+def test_each_distinct_local_configuration_is_computed_once(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(), make_inputs(segments=4)
+    computed = [graph.plan(ROWS, j, model.recipe).pool.configurations for j in range(4)]
     layouts = graph.features.configurations
     assert isinstance(layouts, LayoutFeatures)
     local = [layouts.codes[ROWS][:, graph.partition.segment_of[layouts.node_ids] == j] for j in range(4)]

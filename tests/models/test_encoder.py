@@ -13,18 +13,25 @@ from torch import Tensor, nn
 
 from hlorank.config import ConfigError
 from hlorank.featurize.features import LayoutFeatures
+from hlorank.models.compression.plan import JoinIndex, Plan, make_plan
+from hlorank.models.compression.recipe import Join, Recipe
+from hlorank.models.compression.segment import ConfigurationBatch, LayoutBatch, Segment, TileBatch
 from hlorank.models.cost_model import CostModel
 from hlorank.models.encoder import Encoder
-from hlorank.models.inputs import ConfigurationBatch, GraphInputs, LayoutBatch, Segment, TileBatch
-from hlorank.models.node_states import NodeStates
+from hlorank.models.inputs import GraphInputs
+from hlorank.models.plan_tensors import tensors
 
 MakeModel = Callable[..., CostModel]
 MakeInputs = Callable[..., GraphInputs]
 
 
-def first_states(encoder: Encoder, segment: Segment, batch: ConfigurationBatch) -> NodeStates:
-    """Compute the first states with an early join."""
-    return encoder.join(encoder.nodes(segment, len(batch), share=True), segment, batch)
+def first_states(encoder: Encoder, segment: Segment, batch: ConfigurationBatch) -> Tensor:
+    """Compute the first states with an early join, (nodes, configurations, width)."""
+    recipe = Recipe((Join(),), "early", override_layout=encoder.overrides, compress=False)
+    plan: Plan[Tensor] = tensors(make_plan(segment, batch, recipe), torch.device("cpu"))
+    (index,) = plan.steps
+    assert isinstance(index, JoinIndex)
+    return encoder.join(encoder.nodes(plan), index, plan).view(segment.nodes, len(batch), -1)
 
 
 def reference_nodes(encoder: Encoder, graph: GraphInputs) -> Tensor:
@@ -43,7 +50,7 @@ def reference_nodes(encoder: Encoder, graph: GraphInputs) -> Tensor:
 def test_layouts_join_at_their_configurable_nodes(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     encoder, graph, rows = make_model().encoder, make_inputs(), np.array([4, 0, 9])
     (segment,) = graph.segments
-    states = first_states(encoder, segment, graph.configurations(rows, segment)).dense()
+    states = first_states(encoder, segment, graph.configurations(rows, segment))
     expected = reference_nodes(encoder, graph)[:, None].repeat(1, 3, 1)
     layouts = graph.features.configurations
     assert isinstance(layouts, LayoutFeatures)
@@ -66,10 +73,8 @@ def test_a_configuration_overrides_its_nodes_layout(make_model: MakeModel, make_
     assert isinstance(layouts, LayoutFeatures)
     codebook = layouts.codebook.copy()
     codebook[1, :6] = -1
-    changed = GraphInputs(
-        replace(graph.features, configurations=replace(layouts, codebook=codebook)), graph.partition, graph.device
-    )
-    states = first_states(encoder, segment, changed.configurations(rows, segment)).dense()
+    changed = GraphInputs(replace(graph.features, configurations=replace(layouts, codebook=codebook)), graph.partition)
+    states = first_states(encoder, segment, changed.configurations(rows, segment))
     expected = reference_nodes(encoder, graph)[:, None].repeat(1, 12, 1)
 
     def layout(values: np.ndarray) -> Tensor:
@@ -100,10 +105,11 @@ def test_without_sizes_a_model_does_not_depend_on_them(make_model: MakeModel, ma
     (segment,) = graph.segments
     batch = graph.configurations(np.arange(12), segment)
     assert isinstance(batch, LayoutBatch)
-    embedded = encoder.layout_value.weight[batch.codebook + 1].flatten(1)
-    assert torch.equal(encoder.configured(batch.codebook, batch.sizes), encoder.configuration(embedded))
+    embedded = encoder.layout_value.weight[torch.from_numpy(batch.codebook) + 1].flatten(1)
+    codebook, sizes = torch.from_numpy(batch.codebook), torch.from_numpy(batch.sizes)
+    assert torch.equal(encoder.configured(codebook, sizes), encoder.configuration(embedded))
     others = replace(batch, sizes=batch.sizes + 1)
-    assert torch.equal(first_states(encoder, segment, batch).values, first_states(encoder, segment, others).values)
+    assert torch.equal(first_states(encoder, segment, batch), first_states(encoder, segment, others))
 
 
 def test_sizes_distinguish_equal_layouts(make_model: MakeModel) -> None:
@@ -120,14 +126,14 @@ def test_tiles_join_at_every_node(make_model: MakeModel, make_inputs: MakeInputs
     (segment,) = graph.segments
     batch = graph.configurations(np.arange(12), segment)
     assert isinstance(batch, TileBatch)
-    expected = reference_nodes(encoder, graph)[:, None] + encoder.configuration(batch.feat)[None]
-    torch.testing.assert_close(first_states(encoder, segment, batch).dense(), expected, rtol=1e-12, atol=1e-12)
+    expected = reference_nodes(encoder, graph)[:, None] + encoder.configuration(torch.from_numpy(batch.feat))[None]
+    torch.testing.assert_close(first_states(encoder, segment, batch), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_nodes_and_configurations_share_embeddings_of_layouts(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     encoder, graph = make_model().encoder, make_inputs()
     (segment,) = graph.segments
-    states = first_states(encoder, segment, graph.configurations(np.arange(12), segment)).dense()
+    states = first_states(encoder, segment, graph.configurations(np.arange(12), segment))
     (gradient,) = torch.autograd.grad(states.sum(), encoder.layout_value.weight)
     assert encoder.layout_value.weight.shape == (7, 2)  # -1..5
     assert (gradient != 0).any(dim=1).all()
@@ -137,7 +143,7 @@ def test_tiles_that_keep_no_column(make_model: MakeModel, make_inputs: MakeInput
     model = make_model("tile")
     encoder = Encoder(model.config, type(model.sizes)("tile", 4, 6, 0)).double()
     (segment,) = make_inputs(kind="tile").segments
-    states = first_states(encoder, segment, TileBatch(torch.zeros(3, 0, dtype=torch.float64))).dense()
+    states = first_states(encoder, segment, TileBatch(np.zeros((3, 0))))
     assert states.shape == (24, 3, 6)
     assert torch.equal(states[:, 0], states[:, 2])
 
@@ -156,8 +162,7 @@ def test_no_configurable_node(make_model: MakeModel, make_inputs: MakeInputs) ->
     encoder, graph = make_model().encoder, make_inputs()
     (segment,) = graph.segments
     bare = replace(segment, hop_prefixes=[0])
-    nothing = torch.zeros(0, 18, dtype=torch.int64)
-    states = first_states(
-        encoder, bare, LayoutBatch(nothing, nothing.float(), torch.zeros(2, 0, dtype=torch.int64))
-    ).dense()
+    codebook, sizes = np.zeros((0, 18), dtype=np.int64), np.zeros((0, 18), dtype=np.float32)
+    nothing = LayoutBatch(codebook, sizes, np.zeros((2, 0), dtype=np.int64))
+    states = first_states(encoder, bare, nothing)
     torch.testing.assert_close(states, reference_nodes(encoder, graph)[segment.node_ids, None].expand(-1, 2, -1))

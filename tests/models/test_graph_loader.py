@@ -21,7 +21,7 @@ COLLECTION = Path("layout/synthetic/random")
 def graphs(tiny_collections: Path, tmp_path: Path) -> GraphLoader:
     """The tiny layout collection, with a copy of its segments that a test may damage."""
     shutil.copytree(tiny_collections / "segments" / COLLECTION, tmp_path / "segments")
-    return GraphLoader(tiny_collections / "features" / COLLECTION, tmp_path / "segments", CPU)
+    return GraphLoader(tiny_collections / "features" / COLLECTION, tmp_path / "segments")
 
 
 def test_a_cut_is_the_opened_graphs(graphs: GraphLoader) -> None:
@@ -30,7 +30,7 @@ def test_a_cut_is_the_opened_graphs(graphs: GraphLoader) -> None:
     assert cut is not None
     assert cut.segments == len(opened.segments) > 1
     np.testing.assert_array_equal(cut.segment_of, opened.partition.segment_of)
-    assert GraphLoader(graphs.store.root, None, CPU).cut("train", name) is None
+    assert GraphLoader(graphs.store.root, None).cut("train", name) is None
 
 
 @pytest.mark.parametrize(("key", "rows"), [("segment_of", "nodes"), ("local_codes", "distinct configurations")])

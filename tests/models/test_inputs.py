@@ -8,15 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.models.adjacency import Adjacency
-from hlorank.models.edges import Norm
-from hlorank.models.inputs import GraphInputs, LayoutBatch, Segment, TileBatch
+from hlorank.models.compression.edges import EdgeKind, Norm
+from hlorank.models.compression.segment import LayoutBatch, Segment, TileBatch
+from hlorank.models.inputs import GraphInputs
 from hlorank.partition.segments import Partition, halo_rows, local_codes, no_halo
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -31,21 +28,26 @@ def known(make_features: Callable[..., GraphFeatures]) -> GraphInputs:
     edges = np.array([[1, 0], [2, 0], [3, 1], [4, 1], [4, 3], [5, 2], [5, 4]])
     features = replace(make_features(nodes=6, distinct=2), configurations=layouts, edge_index=edges)
     segment_of = np.array([0, 1, 0, 1, 1, 0], dtype=np.int32)
-    return GraphInputs(features, Partition(segment_of, local_codes(layouts, segment_of, no_halo())), CPU)
+    return GraphInputs(features, Partition(segment_of, local_codes(layouts, segment_of, no_halo())))
 
 
-def directed(segment: Segment) -> tuple[Adjacency, Adjacency]:
-    """Return the matrices over operands and over users."""
-    _, operands, users = segment.edges.normed(Norm.MEAN, shared=False).parts
+def received(segment: Segment) -> list[list[tuple[int, int, float]]]:
+    """Return for each node the edge type, the source and the weight of what it receives, sorted."""
+    edges = segment.edges.neighbourhood(EdgeKind(Norm.MEAN, shared=False))
+    parts = (edges.edge_type.tolist(), edges.source.tolist(), edges.weight.tolist())
+    return [
+        sorted(zip(*(part[start:stop] for part in parts), strict=True))
+        for start, stop in itertools.pairwise(edges.starts)
+    ]
+
+
+def directed(segment: Segment) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return (node, neighbour) of every edge to operands, and the same for users."""
+    operands, users = (
+        [(node, source) for node, edges in enumerate(received(segment)) for kind, source, _ in edges if kind == wanted]
+        for wanted in (1, 2)
+    )
     return operands, users
-
-
-def pairs(adjacency: Adjacency) -> list[tuple[int, int]]:
-    """Return (node, neighbour) of every edge."""
-    stops = torch.cat([adjacency.offsets[1:], torch.tensor([len(adjacency.index)])])
-    degree = stops - adjacency.offsets
-    nodes = torch.repeat_interleave(torch.arange(len(degree)), degree)
-    return list(zip(nodes.tolist(), adjacency.index.tolist(), strict=True))
 
 
 def test_segments_of_a_known_graph(known: GraphInputs) -> None:
@@ -53,35 +55,31 @@ def test_segments_of_a_known_graph(known: GraphInputs) -> None:
     # Configurable nodes first, then the others by their distance from them.
     assert (first.node_ids.tolist(), second.node_ids.tolist()) == ([2, 5, 0], [3, 1, 4])
     assert (list(first.hop_prefixes), list(second.hop_prefixes)) == ([2, 3], [1, 3])
-    np.testing.assert_array_equal(first.node_feat, known.features.node_feat[[2, 5, 0]])
-    np.testing.assert_array_equal(second.opcode, known.features.opcode[[3, 1, 4]])
-    np.testing.assert_array_equal(second.node_layout, known.features.node_layout[[3, 1, 4]])
-    assert (first.opcode.dtype, first.node_layout.dtype, first.nodes) == (torch.int64, torch.int64, 3)
+    for segment, nodes in ((first, [2, 5, 0]), (second, [3, 1, 4])):
+        colour = segment.initial_colour
+        np.testing.assert_array_equal(segment.colour_numeric[colour], known.features.node_feat[nodes])
+        np.testing.assert_array_equal(segment.colour_opcode[colour], known.features.opcode[nodes])
+        np.testing.assert_array_equal(segment.colour_layout[colour], known.features.node_layout[nodes])
+    assert first.colour_opcode.dtype == first.colour_layout.dtype == np.int64
+    assert first.nodes == 3
     # Only the edges 2 <- 0, 5 <- 2 and 3 <- 1, 4 <- 1, 4 <- 3 are inside a segment.
     (first_operands, first_users), (second_operands, second_users) = directed(first), directed(second)
-    assert pairs(first_operands) == [(0, 2), (1, 0)]
-    assert pairs(first_users) == [(0, 1), (2, 0)]
-    assert sorted(pairs(second_operands)) == [(0, 1), (2, 0), (2, 1)]
-    assert sorted(pairs(second_users)) == [(0, 2), (1, 0), (1, 2)]
+    assert first_operands == [(0, 2), (1, 0)]
+    assert first_users == [(0, 1), (2, 0)]
+    assert sorted(second_operands) == [(0, 1), (2, 0), (2, 1)]
+    assert sorted(second_users) == [(0, 2), (1, 0), (1, 2)]
     assert (first.config_columns.tolist(), second.config_columns.tolist()) == ([0, 2], [1])
 
 
 def test_a_neighbourhood_lists_what_each_node_receives(known: GraphInputs) -> None:
     second = known.segments[1]
-    edges = second.edges.normed(Norm.MEAN, shared=False).neighbourhood
-    received = [
-        sorted(
-            zip(*(values[start:stop].tolist() for values in (edges.edge_type, edges.source, edges.weight)), strict=True)
-        )
-        for start, stop in itertools.pairwise(edges.starts)
-    ]
     # Node 4, the last, has the operands 3 and 1, which have no other user here.
-    assert received == [
+    assert received(second) == [
         [(0, 0, 1.0), (1, 1, 1.0), (2, 2, 1.0)],
         [(0, 1, 1.0), (2, 0, 0.5), (2, 2, 0.5)],
         [(0, 2, 1.0), (1, 0, 0.5), (1, 1, 0.5)],
     ]
-    hashes = edges.hashes.toarray()
+    hashes = second.edges.neighbourhood(EdgeKind(Norm.MEAN, shared=False)).hashes.toarray()
     np.testing.assert_array_equal(hashes > 0, np.ones((3, 3)))
     # Equal edge types and weights have equal hashes.
     assert hashes[0, 0] == hashes[1, 1] == hashes[2, 2]
@@ -95,10 +93,13 @@ def test_initial_colours_are_equal_features(known: GraphInputs) -> None:
     feat = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 3.0], [1.0, 2.0], [1.0, 2.0]])
     opcode, layout = np.array([7, 7, 8, 7, 7, 7], dtype=np.uint8), np.zeros((6, 6), dtype=np.int8)
     layout[5, 5] = 1
-    changed = GraphInputs(replace(features, node_feat=feat, opcode=opcode, node_layout=layout), known.partition, CPU)
-    equals = [segment.node_ids[segment.colour_node][segment.initial_colour].tolist() for segment in changed.segments]
+    changed = GraphInputs(replace(features, node_feat=feat, opcode=opcode, node_layout=layout), known.partition)
+    equals = [
+        [segment.node_ids[segment.initial_colour == colour].tolist() for colour in segment.initial_colour]
+        for segment in changed.segments
+    ]
     assert [segment.node_ids.tolist() for segment in changed.segments] == [[2, 5, 0], [3, 1, 4]]
-    assert equals == [[2, 5, 0], [3, 1, 1]]
+    assert equals == [[[2], [5], [0]], [[3], [1, 4], [1, 4]]]
 
 
 def test_a_segment_gets_its_own_part_of_a_configuration(known: GraphInputs) -> None:
@@ -115,8 +116,8 @@ def test_a_segment_gets_its_own_part_of_a_configuration(known: GraphInputs) -> N
     assert other.codes.tolist() == [[0]]
     assert other.codebook.tolist() == [list(range(18, 36))]
     assert other.sizes.tolist() == [list(range(54, 72))]
-    dtypes = [tensor.dtype for tensor in (other.codebook, other.sizes, other.codes)]
-    assert dtypes == [torch.int64, torch.float32, torch.int64]
+    dtypes = [array.dtype for array in (other.codebook, other.sizes, other.codes)]
+    assert dtypes == [np.int64, np.float32, np.int64]
 
 
 def test_a_halo_is_computed_and_not_pooled(known: GraphInputs) -> None:
@@ -124,7 +125,7 @@ def test_a_halo_is_computed_and_not_pooled(known: GraphInputs) -> None:
     assert isinstance(layouts, LayoutFeatures)
     segment_of = known.partition.segment_of
     halo = halo_rows(known.features, segment_of, 1)
-    graph = GraphInputs(known.features, Partition(segment_of, local_codes(layouts, segment_of, halo), halo), CPU)
+    graph = GraphInputs(known.features, Partition(segment_of, local_codes(layouts, segment_of, halo), halo))
     first, second = graph.segments
     # Nodes 1 and 4 of the other segment are next to 0 and 5, and 0 and 5 next to 1 and 4.
     assert (first.node_ids.tolist(), second.node_ids.tolist()) == ([2, 5, 0, 4, 1], [3, 5, 1, 4, 0])
@@ -136,11 +137,13 @@ def test_a_halo_is_computed_and_not_pooled(known: GraphInputs) -> None:
     assert (first.config_columns.tolist(), second.config_columns.tolist()) == ([0, 2], [1, 2])
     operands, users = directed(first)
     # Edges among all rows are kept: 1 <- 0, 2 <- 0, 4 <- 1, 5 <- 2, 5 <- 4 in the first segment.
-    assert sorted(pairs(operands)) == [(0, 2), (1, 0), (1, 3), (3, 4), (4, 2)]
-    assert sorted(pairs(users)) == [(0, 1), (2, 0), (2, 4), (3, 1), (4, 3)]
+    assert sorted(operands) == [(0, 2), (1, 0), (1, 3), (3, 4), (4, 2)]
+    assert sorted(users) == [(0, 1), (2, 0), (2, 4), (3, 1), (4, 3)]
     # Node 4 has the operands 1 and 3 in the graph, of which 3 is outside; node 1 the users 3 and 4.
-    assert operands.matrix.data.tolist() == [1, 0.5, 0.5, 0.5, 1]
-    assert users.matrix.data.tolist() == [1, 0.5, 0.5, 1, 0.5]
+    weights = [
+        [weight for edges in received(first) for kind, _, weight in edges if kind == wanted] for wanted in (1, 2)
+    ]
+    assert weights == [[1, 0.5, 0.5, 0.5, 1], [1, 0.5, 0.5, 1, 0.5]]
     assert known.segments[0].pooled is None
 
 
@@ -163,5 +166,5 @@ def test_tiles(make_inputs: Callable[..., GraphInputs]) -> None:
     assert len(batch) == 3
     assert isinstance(graph.features.configurations, TileFeatures)
     np.testing.assert_array_equal(batch.feat, graph.features.configurations.feat[[3, 3, 0]])
-    assert batch.feat.dtype == torch.float32
+    assert batch.feat.dtype == np.float32
     assert graph.segments[0].k_hop_prefix(0) == 24, "every node of a kernel depends on its tile"

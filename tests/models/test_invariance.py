@@ -10,9 +10,10 @@ import torch
 
 from hlorank.config import PartitionConfig
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
+from hlorank.models.compression.recipe import Mixing
 from hlorank.models.inputs import GraphInputs
-from hlorank.models.layers.layer import Mixing
 from hlorank.models.layers.registry import LAYERS
+from hlorank.models.scoring import embed_rows
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition, local_codes, no_halo, whole_graph
 from tests.models.dense_form import (
@@ -30,7 +31,7 @@ def test_scores_do_not_depend_on_what_is_ranked_together(
     layer: str, make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
     model, graph = make_model(block=block(layer)), make_inputs(segments=3)
-    if Mixing.CONFIGURATIONS in model.mixing:
+    if Mixing.CONFIGURATIONS in model.recipe.mixing:
         pytest.skip("the layer compares configurations")
     alone = torch.cat([scores_of(model, graph, ROWS[i : i + 1]) for i in range(len(ROWS))])
     assert_exact(scores_of(model, graph), alone)
@@ -41,9 +42,9 @@ def test_attention_over_configurations_ranks_them_together(make_model: MakeModel
     together, alone = scores_of(model, graph), scores_of(model, graph, ROWS[:1])
     assert (together[0] - alone[0]).abs() > 1e-6
     # A repeated configuration counts as often as it is repeated: sharing its embedding would change the others.
-    assert not model.deduplicates
+    assert not model.recipe.deduplicates
     assert (scores_of(model, graph, ROWS[:4])[0] - scores_of(model, graph, ROWS[:3])[0]).abs() > 1e-6
-    model.deduplicate = False
+    model.recipe = replace(model.recipe, deduplicate=False)
     assert torch.equal(scores_of(model, graph), together)
 
 
@@ -82,7 +83,7 @@ def test_the_order_of_nodes_does_not_matter(
     order = np.random.default_rng(0).permutation(24)
     features = renumbered(graph.features, order)
     partition = Partition(graph.partition.segment_of[order], graph.partition.local_codes)
-    moved = GraphInputs(features, partition, graph.device)
+    moved = GraphInputs(features, partition)
     assert_exact(scores_of(model, moved), scores_of(model, graph))
 
 
@@ -93,7 +94,7 @@ def test_the_order_of_the_codebook_does_not_matter(make_model: MakeModel, make_i
     order = np.array([2, 0, 1])
     codes = np.argsort(order).astype(np.uint8)[layouts.codes]
     moved = replace(layouts, codebook=layouts.codebook[order], sizes=layouts.sizes[order], codes=codes)
-    changed = GraphInputs(replace(graph.features, configurations=moved), graph.partition, graph.device)
+    changed = GraphInputs(replace(graph.features, configurations=moved), graph.partition)
     assert_exact(scores_of(model, changed), scores_of(model, graph))
 
 
@@ -108,18 +109,18 @@ def test_a_segment_reads_only_its_own_configuration(make_model: MakeModel, make_
     changed_layouts = replace(layouts, codes=codes)
     segment_of = graph.partition.segment_of
     partition = Partition(segment_of, local_codes(changed_layouts, segment_of, no_halo()))
-    changed = GraphInputs(replace(graph.features, configurations=changed_layouts), partition, graph.device)
+    changed = GraphInputs(replace(graph.features, configurations=changed_layouts), partition)
     for j in range(3):
-        before, after = (model.embed_rows(inputs, j, ROWS) for inputs in (graph, changed))
+        before, after = (embed_rows(model, inputs, j, ROWS) for inputs in (graph, changed))
         assert torch.equal(before, after) == (j != inside)
 
 
 def test_one_segment_is_the_whole_graph(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model, whole = make_model(), make_inputs()
     config = PartitionConfig(algorithm="topological", max_nodes=24, halo=0, workers=1)
-    cut = GraphInputs(whole.features, partition_graph(whole.features, config), whole.device)
+    cut = GraphInputs(whole.features, partition_graph(whole.features, config))
     assert_exact(scores_of(model, cut), scores_of(model, whole))
     torch.testing.assert_close(
         scores_of(model, whole),
-        scores_of(model, GraphInputs(whole.features, whole_graph(whole.features), whole.device)),
+        scores_of(model, GraphInputs(whole.features, whole_graph(whole.features))),
     )

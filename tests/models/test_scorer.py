@@ -25,7 +25,7 @@ CPU, MEMORY = torch.device("cpu"), 2**30
 
 def opened(config: Config) -> GraphLoader:
     path = Path("layout/synthetic/random")
-    return GraphLoader(Path(config.paths.features) / path, Path(config.paths.segments) / path, CPU)
+    return GraphLoader(Path(config.paths.features) / path, Path(config.paths.segments) / path)
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from hlorank.models import scoring
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import ConfigurationBatch, GraphInputs, Segment
+from hlorank.models.inputs import GraphInputs
 from hlorank.models.scoring import (
     embed_configurations,
+    embed_rows,
     mean_of_members,
     mean_over_orders,
     score_configurations,
@@ -74,7 +75,7 @@ def test_the_bound_of_memory_changes_nothing(
 
 def test_scores_are_those_of_the_model(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model, graph, rows = make_model().eval(), make_inputs(segments=3), np.arange(12)
-    total = torch.stack([model.embed_rows(graph, j, rows) for j in range(3)]).sum(dim=0)
+    total = torch.stack([embed_rows(model, graph, j, rows) for j in range(3)]).sum(dim=0)
     expected = model.score(total, 3).detach().numpy()
     np.testing.assert_allclose(score_configurations(model, graph, rows, 10_000), expected, rtol=1e-12)
 
@@ -89,13 +90,7 @@ def test_no_more_configurations_at_once_than_fit(
         np.arange(30),
     )
     sizes: list[int] = []
-    embed = model.embed
-
-    def counting(segment: Segment, batch: ConfigurationBatch) -> Tensor:
-        sizes.append(len(batch))
-        return embed(segment, batch)
-
-    monkeypatch.setattr(model, "embed", counting)
+    model.register_forward_pre_hook(lambda _, call: sizes.append(call[0].pool.configurations))
     one = 24 * 6 * 8  # bytes of one state of all nodes
     score_configurations(model, graph, rows, 0)
     assert sizes == [1] * 30
@@ -133,7 +128,7 @@ def test_attention_ranks_whole_groups_together(
     scores = score_configurations(model, graph, rows, 2**30)
     for group in range(3):
         some = rows[group::3]
-        total = torch.stack([model.embed_rows(graph, j, some) for j in range(segments)]).sum(dim=0)
+        total = torch.stack([embed_rows(model, graph, j, some) for j in range(segments)]).sum(dim=0)
         np.testing.assert_allclose(scores[group::3], model.score(total, segments).detach().numpy(), rtol=1e-12)
     # The bound of memory changes no score.
     np.testing.assert_array_equal(score_configurations(model, graph, rows, 1), scores)

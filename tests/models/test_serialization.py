@@ -21,6 +21,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import SPEC, WEIGHTS, DataError, sha256_file
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.scoring import embed_rows
 from hlorank.models.serialization import ModelSpec, input_sizes, load_model, save_model, sealed
 
 CPU = torch.device("cpu")
@@ -30,7 +31,7 @@ BLOCK = ["layer_norm", "sage", "gelu", "dropout", "residual"]
 @pytest.fixture
 def graphs(tiny_collections: Path) -> GraphLoader:
     path = Path("layout/synthetic/random")
-    return GraphLoader(tiny_collections / "features" / path, tiny_collections / "segments" / path, CPU)
+    return GraphLoader(tiny_collections / "features" / path, tiny_collections / "segments" / path)
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_a_loaded_model_gives_the_same_scores(saved: Saved, graphs: GraphLoader)
     graph = graphs.open("valid", graphs.store.graphs("valid")[0])
     rows = np.arange(20)
     for j in range(len(graph.segments)):
-        assert torch.equal(loaded.embed_rows(graph, j, rows), model.embed_rows(graph, j, rows))
+        assert torch.equal(embed_rows(loaded, graph, j, rows), embed_rows(model, graph, j, rows))
     total = torch.randn(3, 12)
     assert torch.equal(loaded.score(total, 2), model.score(total, 2))
 
@@ -312,10 +313,10 @@ def test_input_sizes(tiny_collections: Path) -> None:
 
 def test_graphs_open_whole_or_cut(tiny_collections: Path, graphs: GraphLoader) -> None:
     (name, *_) = graphs.store.graphs("valid")
-    whole = GraphLoader(graphs.store.root, None, CPU)
+    whole = GraphLoader(graphs.store.root, None)
     assert len(graphs.open("valid", name).segments) > 1
     assert len(whole.open("valid", name).segments) == 1
     assert whole.partition == ""
     assert len({whole.fingerprint, graphs.fingerprint, whole.store.fingerprint}) == 3
     with pytest.raises(DataError, match="partition"):
-        GraphLoader(tiny_collections / "features/tile/synthetic", graphs.store.root, CPU)
+        GraphLoader(tiny_collections / "features/tile/synthetic", graphs.store.root)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
 from hlorank.config import Config
 from hlorank.data.collection import Collection
@@ -26,7 +25,7 @@ def open_graphs() -> Callable[..., GraphLoader]:
     def make(config: Config, whole: bool = False) -> GraphLoader:
         path = Collection.parse(config.collection).path
         segments = None if whole else Path(config.paths.segments) / path
-        return GraphLoader(Path(config.paths.features) / path, segments, torch.device("cpu"))
+        return GraphLoader(Path(config.paths.features) / path, segments)
 
     return make
 

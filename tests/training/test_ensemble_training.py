@@ -17,6 +17,8 @@ from hlorank.config import Config
 from hlorank.models.serialization import load_model
 from hlorank.training.ensemble import make_members
 from hlorank.training.ranking_module import RankingModule
+from hlorank.training.step_data import StepData
+from hlorank.training.step_plans import Step
 from hlorank.training.trainer import train
 from tests.training.training_helpers import WEIGHTS, Interrupted
 
@@ -78,23 +80,24 @@ def test_folds_choose_on_the_graphs_that_they_hold_out(
 ) -> None:
     trained: dict[int, set[str]] = {}
     ranked: dict[int, set[str]] = {}
-    step, validate = RankingModule.training_step, RankingModule.validation_step
+    draw, validate = StepData.step, RankingModule.validation_step
 
-    def training_step(self: RankingModule, batch: Any, index: int) -> Any:
-        trained.setdefault(self.seed, set()).add(batch.graph.features.name)
-        return step(self, batch, index)
+    def step(self: StepData, epoch: int, index: int) -> Step:
+        drawn = draw(self, epoch, index)
+        trained.setdefault(self.seed, set()).add(drawn.graph.features.name)
+        return drawn
 
     def validation_step(self: RankingModule, batch: Any, index: int) -> None:
         ranked.setdefault(self.seed, set()).add(batch.graph.features.name)
         validate(self, batch, index)
 
-    monkeypatch.setattr(RankingModule, "training_step", training_step)
+    monkeypatch.setattr(StepData, "step", step)
     monkeypatch.setattr(RankingModule, "validation_step", validation_step)
-    train(settings(), tmp_path / "alone")
+    train(settings(trainer__workers=0), tmp_path / "alone")
     names, valid = trained.pop(0), ranked.pop(0)
     assert not names & valid
     # Names of generated graphs name no family, so that each graph is one of its own.
-    train(settings(ensemble__folds=3), tmp_path / "model")
+    train(settings(ensemble__folds=3, trainer__workers=0), tmp_path / "model")
     assert len(trained) == 3
     for seed, own in trained.items():
         assert own | ranked[seed] == names

@@ -15,14 +15,16 @@ from torch import Tensor
 from hlorank.config import Config
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs, InputSizes
-from hlorank.models.scoring import score_configurations
+from hlorank.models.scoring import embed_rows, score_configurations
 from hlorank.tracking import TRAIN_LOSS, VALID_TAU
 from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD
 from hlorank.training.gst.methods import METHODS
 from hlorank.training.gst.segment_aggregator import StepCost, make_aggregator
 from hlorank.training.losses import make_loss
 from hlorank.training.ranking_module import RankingModule
-from hlorank.training.step_data import Ranking, Step
+from hlorank.training.step_data import Ranking
+from hlorank.training.step_plans import PlannedStep, Step
+from tests.training.training_helpers import planned
 
 Settings = Callable[..., Config]
 MakeInputs = Callable[..., GraphInputs]
@@ -44,8 +46,9 @@ def make_module(config: Config) -> tuple[RankingModule, dict[str, float]]:
     return module, logged
 
 
-def make_step(graph: GraphInputs, sampled: Sequence[int]) -> Step:
-    return Step(graph, 0, ROWS, LABELS, np.array(sampled), np.zeros(len(graph.segments)))
+def make_step(module: RankingModule, graph: GraphInputs, sampled: Sequence[int]) -> PlannedStep:
+    step = Step(graph, 0, ROWS, LABELS.numpy(), np.array(sampled), np.zeros(len(graph.segments)))
+    return planned(module.model, "gst", step)
 
 
 def gradients(loss: Tensor, module: RankingModule) -> list[Tensor]:
@@ -60,9 +63,9 @@ def test_only_sampled_segments_have_gradients(
 ) -> None:
     module, logged = make_module(settings(segments__aggregation=aggregation, loss="mse"))
     graph, model = make_inputs(segments=4), module.model
-    loss = module.training_step(make_step(graph, sampled), 0)
+    loss = module.training_step(make_step(module, graph, sampled), 0)
 
-    embedded = [model.embed_rows(graph, j, ROWS) for j in range(4)]
+    embedded = [embed_rows(model, graph, j, ROWS) for j in range(4)]
     total = embedded[0] * 0
     for j in range(4):
         total = total + (embedded[j] if j in sampled else embedded[j].detach())
@@ -82,7 +85,7 @@ def test_all_segments_with_gradient_on_average(settings: Settings, make_inputs: 
     encoder = list(module.model.encoder.parameters())
 
     def of(*sampled: int) -> list[Tensor]:
-        loss = module.training_step(make_step(graph, sampled), 0)
+        loss = module.training_step(make_step(module, graph, sampled), 0)
         found = torch.autograd.grad(loss, encoder, allow_unused=True)
         return [torch.zeros_like(p) if g is None else g for g, p in zip(found, encoder, strict=True)]
 
@@ -152,7 +155,7 @@ def test_a_step_has_its_own_dropout_masks(
     settings: Settings, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, _ = make_module(settings(model__dropout=0.5, model__block="[sage,dropout]"))
-    step = make_step(make_inputs(), [0])
+    step = make_step(module, make_inputs(), [0])
 
     def loss(epoch: int, index: int = 5) -> float:
         monkeypatch.setattr(RankingModule, "current_epoch", epoch)

@@ -194,7 +194,7 @@ def cut_otherwise(config: Config, folder: Path) -> Config:
 
 def partition_of(config: Config) -> str:
     path = Path("layout/synthetic/random")
-    return GraphLoader(Path(config.paths.features) / path, Path(config.paths.segments) / path, CPU).partition
+    return GraphLoader(Path(config.paths.features) / path, Path(config.paths.segments) / path).partition
 
 
 @pytest.mark.parametrize("differs", ["partition", "method", "model.width"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils._pytree import tree_leaves
 
 from hlorank.config import Config
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.models.graph_loader import GraphLoader
-from hlorank.training.step_data import Ranking, Step
+from hlorank.training.step_data import Ranking
+from hlorank.training.step_plans import Step
 from tests.training.training_helpers import open_data
 
 Settings = Callable[..., Config]
@@ -24,9 +28,8 @@ OpenGraphs = Callable[..., GraphLoader]
 
 
 def steps(graphs: GraphLoader, config: Config, epoch: int = 0) -> list[Step]:
-    data: Any = open_data(graphs, config)
-    data.trainer = SimpleNamespace(current_epoch=epoch)
-    return list(data.train_dataloader())
+    data = open_data(graphs, config)
+    return [data.step(epoch, index) for index in range(data.graphs_per_epoch)]
 
 
 def plain(step: Step) -> tuple[str, list[int], list[float], list[int]]:
@@ -39,10 +42,8 @@ def test_steps_depend_on_seed_epoch_and_index_only(settings: Settings, open_grap
     first = [plain(step) for step in steps(graphs, config, epoch=5)]
     np.random.default_rng().random(3)
     assert [plain(step) for step in steps(graphs, config, epoch=5)] == first
-    data: Any = open_data(graphs, config)
-    data.trainer = SimpleNamespace(current_epoch=5)
-    dataset = data.train_dataloader().dataset
-    assert [plain(dataset[i]) for i in (3, 1)] == [first[3], first[1]]  # whatever was drawn before
+    data = open_data(graphs, config)
+    assert [plain(data.step(5, i)) for i in (3, 1)] == [first[3], first[1]]  # whatever was drawn before
     assert [plain(step) for step in steps(graphs, config, epoch=6)] != first
     other = config.model_copy(update={"seed": 1})
     assert [plain(step) for step in steps(graphs, other, epoch=5)] != first
@@ -52,11 +53,11 @@ def test_held_out_graphs_are_ranked_and_not_trained_on(settings: Settings, open_
     config = settings()
     graphs = open_graphs(config)
     names = graphs.store.trainable("train")
-    data: Any = open_data(graphs, config, names[1:2])
+    data = open_data(graphs, config, names[1:2])
     assert data.valid == names[1:2]
     assert data.train == [names[0], *names[2:]]
-    data.trainer = SimpleNamespace(current_epoch=0)
-    trained = {step.graph.features.name: step.number for step in data.train_dataloader()}
+    drawn = [data.step(0, index) for index in range(data.graphs_per_epoch)]
+    trained = {step.graph.features.name: step.number for step in drawn}
     assert trained == {name: number for number, name in enumerate(data.train)}
     (ranking,) = data.val_dataloader()
     assert ranking.graph.features.name == data.valid_graph(0).features.name == names[1]
@@ -102,6 +103,33 @@ def test_opened_graphs_are_kept(settings: Settings, open_graphs: OpenGraphs) -> 
     config = settings(trainer__steps_per_epoch=6)
     drawn = steps(open_graphs(config), config)
     assert len({id(step.graph) for step in drawn}) == 3
+
+
+@pytest.mark.filterwarnings("ignore:os.fork")  # an earlier test of this process may have started JAX
+@pytest.mark.parametrize("changes", [{}, {"method": "gst", "model__drop_edge": 0.5}])
+def test_any_number_of_workers_plans_the_same_steps(
+    changes: dict[str, Any], settings: Settings, open_graphs: OpenGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    planned = []
+    for workers in (0, 1, 2):
+        config = settings(trainer__workers=workers, **changes)
+        data: Any = open_data(open_graphs(config), config)
+        epochs = []
+        for epoch in (0, 1):
+            data.trainer = SimpleNamespace(current_epoch=epoch)
+            epochs += list(data.train_dataloader())
+        planned.append(epochs)
+    assert len(planned[0]) == 2 * config.trainer.steps_per_epoch
+    for steps in planned[1:]:
+        for one, other in zip(planned[0], steps, strict=True):
+            assert one.plans.keys() == other.plans.keys()
+            for j, parts in one.plans.items():
+                for ours, theirs in zip(parts, other.plans[j], strict=True):
+                    torch.testing.assert_close(tree_leaves(ours.unpack()), tree_leaves(theirs.unpack()), rtol=0, atol=0)
+            np.testing.assert_array_equal(one.local, other.local)
+            assert torch.equal(one.labels, other.labels)
+            assert one.seconds == 0 < other.seconds
 
 
 def test_validation_ranks_the_same_configurations_each_epoch(settings: Settings, open_graphs: OpenGraphs) -> None:
@@ -201,7 +229,7 @@ def test_the_files_of_few_graphs_are_open_at_once(
     settings: Settings, open_graphs: OpenGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hlorank.training.step_data._OPEN_GRAPHS", 1)
-    config = settings()
+    config = settings(trainer__workers=0)
     graphs = open_graphs(config)
     data: Any = open_data(graphs, config)
     data.trainer = SimpleNamespace(current_epoch=0)

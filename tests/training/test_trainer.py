@@ -148,7 +148,7 @@ def test_a_training_learns(settings: Settings, tmp_path: Path, without_valid: No
     train(config, tmp_path / "model")
     (model,), _ = load_model(tmp_path / "model", CPU)
     path = Path("layout/synthetic/random")
-    graphs = GraphLoader(Path(config.paths.features) / path, Path(config.paths.segments) / path, CPU)
+    graphs = GraphLoader(Path(config.paths.features) / path, Path(config.paths.segments) / path)
     taus = []
     for name in graphs.store.graphs("train"):
         graph = graphs.open("train", name)

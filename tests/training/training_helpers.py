@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from hlorank.config import Config
+from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.serialization import input_sizes
+from hlorank.training.gst.methods import METHODS
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.step_data import StepData
+from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 
 WEIGHTS = "weights.safetensors"
 DROPOUT = {"model__dropout": 0.2, "model__block": "[layer_norm,sage,gelu,dropout,residual]"}
@@ -36,7 +41,14 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: Call
 
 def open_data(graphs: GraphLoader, config: Config, held_out: Collection[str] = ()) -> StepData:
     """Return the steps and rankings that a training of the configuration has."""
-    return StepData(graphs, config.trainer, config.segments, config.seed, held_out)
+    model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
+    planner = StepPlanner.of(model, METHODS[config.method])
+    return StepData(graphs, planner, config.trainer, config.segments, config.seed, held_out)
+
+
+def planned(model: CostModel, method: str, step: Step) -> PlannedStep:
+    """Return the step with the plans of a training of the method."""
+    return StepPlanner.of(model, METHODS[method])(step, np.random.default_rng(0))
 
 
 def validate_with(monkeypatch: pytest.MonkeyPatch, taus: list[float]) -> dict[int, dict[str, torch.Tensor]]:

@@ -42,19 +42,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         ),
     )
     parser.add_argument("input", nargs="+", type=Path, metavar="INPUT", help="an npz file, tuning records, or a dump")
-    parser.add_argument(
-        "--model",
-        required=True,
-        metavar="MODEL",
-        help="a model folder, an MLflow run id, or models:/<name>@champion",
-    )
-    parser.add_argument(
-        "--memory",
-        type=min_int(1),
-        default=256,
-        metavar="MIB",
-        help="limit of the memory of activations while scoring (default: 256)",
-    )
+    add_model_arguments(parser)
     parser.add_argument(
         "--max-configurations",
         type=min_int(1),
@@ -105,20 +93,45 @@ def _check(arguments: argparse.Namespace) -> None:
         check_names(path for path in arguments.input if path.suffix != ".npz")
 
 
-def open_ranker(model: str, memory_mib: int) -> Ranker:
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a command that scores configurations."""
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="MODEL",
+        help="a model folder, an MLflow run id, or models:/<name>@champion",
+    )
+    parser.add_argument(
+        "--memory",
+        type=min_int(1),
+        default=256,
+        metavar="MIB",
+        help="limit of the memory of activations while scoring (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--accelerator",
+        choices=["auto", "cpu", "cuda"],
+        default="auto",
+        help="device; auto is CUDA where PyTorch finds it (default: %(default)s)",
+    )
+
+
+def open_ranker(model: str, memory_mib: int, accelerator: str) -> Ranker:
     """Return the ranker of a model, with a warning if the model was never trained.
 
     Args:
         model: a reference of `hlorank.serving.locate.model_folder`.
         memory_mib: limit of the memory of activations while scoring, in MiB.
+        accelerator: auto, cpu or cuda.
 
     Raises:
+        ConfigError: there is no such accelerator.
         DataError: the model does not exist, is damaged or changed, or another version of hlorank wrote it.
     """
     from hlorank.serving.locate import model_folder
     from hlorank.serving.ranker import Ranker
 
-    ranker = Ranker(model_folder(model), memory_mib * 2**20)
+    ranker = Ranker(model_folder(model), memory_mib * 2**20, accelerator)
     if ranker.spec.steps == 0:
         _log.warning("%s: the model was never trained; its scores are meaningless", model)
     return ranker
@@ -159,7 +172,7 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
     from hlorank.serving.graph_reader import GraphReader
     from hlorank.serving.response import ranked_input
 
-    ranker = open_ranker(arguments.model, arguments.memory)
+    ranker = open_ranker(arguments.model, arguments.memory, arguments.accelerator)
     reader = GraphReader(ranker.spec.features, arguments.max_configurations, arguments.candidates, arguments.seed)
     bar = Progress(console=Console(stderr=True), redirect_stdout=False, disable=not sys.stderr.isatty())
     with _submission(arguments.csv, ranker.collection) as submit, bar:

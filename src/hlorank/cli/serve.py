@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from hlorank.cli.rank import open_ranker
+from hlorank.cli.rank import add_model_arguments, open_ranker
 from hlorank.files import one_line
 from hlorank.serving.limits import Limits
 from hlorank.terminal import min_int
@@ -22,21 +22,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
             "at a time. The format of requests and responses is that of `mlflow models serve`. Ctrl-C stops the server."
         ),
     )
-    parser.add_argument(
-        "--model",
-        required=True,
-        metavar="MODEL",
-        help="a model folder, an MLflow run id, or models:/<name>@champion",
-    )
+    add_model_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=min_int(0, 65535), default=5002, help="port to listen on (default: %(default)s)")
-    parser.add_argument(
-        "--memory",
-        type=min_int(1),
-        default=256,
-        metavar="MIB",
-        help="limit of the memory of activations while scoring (default: %(default)s)",
-    )
     parser.add_argument(
         "--timeout",
         type=min_int(1),
@@ -71,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     limits = Limits(**{name: getattr(arguments, f"max_{name}") for name in Limits.model_fields})
     with bound_socket(arguments.host, arguments.port) as bound:
         model = resolve_alias(arguments.model)
-        ranker = open_ranker(model, arguments.memory)
+        ranker = open_ranker(model, arguments.memory, arguments.accelerator)
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         url = f"http://{host}:{bound.getsockname()[1]}"
         about = f"{model} ({ranker.spec.method} of {ranker.collection}) at {url}"

@@ -53,6 +53,9 @@ class ModelConfig(Section):
     """Rate of the layers `dropout`; all configurations of a step share one mask."""
     drop_edge: Rate
     """Share of the edges that a training step leaves out (DropEdge, Rong et al., arXiv 1907.10903)."""
+    operators: dict[str, dict[str, bool | int | float | str | None]]
+    """Arguments of operators of PyTorch Geometric, by their names, besides the widths; all take self_loops, and those
+    with edge weights edge_weight: sum, mean or symmetric."""
     permutations: int = Field(ge=1)
     """Orders of the configurations over which a trained model averages, if it mixes configurations."""
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import os
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from hlorank.config.section import Section
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use: OMP_NUM_THREADS bounds them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(limit)) if limit.isdecimal() and int(limit) else cores
 
 
 class SegmentsConfig(Section):
@@ -59,8 +67,15 @@ class TrainerConfig(Section):
     """Precision of the training steps, as named by Lightning; 16-mixed needs CUDA."""
     accelerator: Literal["auto", "cpu", "cuda"]
     """Device; auto is CUDA where PyTorch finds it, otherwise the CPU."""
-    threads: int = Field(ge=1)
-    """Threads of PyTorch, in evaluate too."""
+    threads: Literal["auto"] | Annotated[int, Field(ge=1)]
+    """Threads of PyTorch, in evaluate too; auto is one for each core that no worker uses; OMP_NUM_THREADS bounds the
+    cores."""
+    workers: Literal["auto"] | Annotated[int, Field(ge=0)]
+    """Processes that plan training steps ahead; auto is one for every four cores, and none for one core; 0 plans them
+    between the steps. The results are the same."""
+    max_rows: int | None = Field(ge=1)
+    """Bound of the node states that the layers of a segment compute at once in a training step: with more, the segment
+    is computed in parts of its configurations, and again for their gradients; null sets none."""
     averaging: Literal["none", "ema", "swa"]
     """Average of the weights over the steps: ema is the exponential moving average, swa the unweighted average over the
     second half."""
@@ -69,6 +84,20 @@ class TrainerConfig(Section):
     cpu_seconds: float | None = Field(gt=0)
     """Bound of the CPU time of all processors that the steps and validations of a training take, shared equally by the
     members of an ensemble; null sets none. Results under this bound depend on the speed of the machine."""
+
+    @property
+    def worker_count(self) -> int:
+        """The number of worker processes on this machine."""
+        if self.workers != "auto":
+            return self.workers
+        return 0 if _cores() == 1 else -(-_cores() // 4)
+
+    @property
+    def thread_count(self) -> int:
+        """The number of threads on this machine."""
+        if self.threads != "auto":
+            return self.threads
+        return max(1, _cores() - self.worker_count)
 
 
 class EnsembleConfig(Section):

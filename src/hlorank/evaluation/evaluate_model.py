@@ -48,7 +48,13 @@ class Evaluation(NamedTuple):
 
 
 def score_model(
-    model: Path, collection: Collection, features: Path, segments: Path, settings: EvaluateConfig, output: Path
+    model: Path,
+    collection: Collection,
+    features: Path,
+    segments: Path,
+    settings: EvaluateConfig,
+    output: Path,
+    accelerator: str = "auto",
 ) -> Evaluation:
     """Score every configuration of every graph, and write the tables.
 
@@ -59,14 +65,15 @@ def score_model(
         segments: folder of partitioned collections.
         settings: the splits, the bound of memory, and the index file.
         output: folder of the tables.
+        accelerator: the device, as in `trainer.accelerator`.
 
     Raises:
         DataError: the model is damaged, or was trained on other features or segments.
     """
-    scorer = load_scorer(model, settings.memory_bytes)
+    scorer = load_scorer(model, settings.memory_bytes, accelerator)
     spec = scorer.spec
     cut = None if scorer.cut is None else segments / collection.path
-    graphs = GraphLoader(features / collection.path, cut, torch.device("cpu"))
+    graphs = GraphLoader(features / collection.path, cut)
     if spec.data != graphs.fingerprint:
         expected = f"data {spec.data}, which the model was trained on"
         raise DataError("data", expected, f"{graphs.fingerprint}; re-run the stage train", file=model / SPEC)
@@ -91,6 +98,7 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
         config: the whole configuration.
         model_folder: output of the stage train.
         output: folder of the tables.
+        accelerator: the device, as in `trainer.accelerator`.
 
     Returns:
         The metrics, by path such as `valid/kendall_tau`.
@@ -100,10 +108,12 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
     """
     import mlflow
 
-    torch.set_num_threads(config.trainer.threads)
+    torch.set_num_threads(config.trainer.thread_count)
     collection = Collection.parse(config.collection)
     features, segments = Path(config.paths.features), Path(config.paths.segments)
-    metrics, spec, fingerprint = score_model(model_folder, collection, features, segments, config.evaluate, output)
+    metrics, spec, fingerprint = score_model(
+        model_folder, collection, features, segments, config.evaluate, output, config.trainer.accelerator
+    )
     recorded = recorded_run(model_folder)
     digest = read_json(model_folder / SPEC)["spec_sha256"]
     tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "run": "evaluated elsewhere"}

@@ -1,17 +1,18 @@
-"""A block of layers, run in compressed or dense form."""
+"""A block of layers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from hlorank.config import ModelConfig
-from hlorank.models.inputs import Segment
-from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.compression.plan import Sparse, StepIndex
+from hlorank.models.compression.recipe import Residual, Start, Step
+from hlorank.models.layers.layer import Layer, run
 from hlorank.models.layers.registry import RESIDUAL, make_layer
-from hlorank.models.node_states import NodeStates
+from hlorank.models.propagation import propagate
 
 
 class Block(nn.Module):
@@ -24,7 +25,6 @@ class Block(nn.Module):
 
     Attributes:
         names: the names of the layers.
-        computed_rows: number of node states that the layers which mix states have computed so far.
 
     Raises:
         ConfigError: `names` holds a name that is no layer.
@@ -34,33 +34,34 @@ class Block(nn.Module):
         super().__init__()
         self.names = tuple(names)
         self.layers = nn.ModuleList(make_layer(name, config, key) for name in names if name != RESIDUAL)
-        self.computed_rows = 0
 
     def named_layers(self) -> Iterator[tuple[str, Layer]]:
         """Yield the layers with their names, without `residual`."""
         names = (name for name in self.names if name != RESIDUAL)
         yield from zip(names, (cast("Layer", layer) for layer in self.layers), strict=True)
 
-    def forward(self, states: NodeStates, segment: Segment, compress: bool) -> NodeStates:
+    @property
+    def steps(self) -> list[Step]:
+        """What the block declares for plans: its start, then a step for each of `names`."""
+        layers = self.named_layers()
+        return [Start(), *(Residual() if name == RESIDUAL else next(layers)[1].declaration for name in self.names)]
+
+    def forward(self, values: Tensor, indices: Iterator[StepIndex[Tensor]]) -> Tensor:
         """Compute the states after the block.
 
         Args:
-            states: the states before it.
-            segment: the nodes.
-            compress: compute each colour once, up to the first layer that is dense only; otherwise every node under
-                every configuration.
+            values: (states, width) before it.
+            indices: the indices of the plan for `steps`, and those after them.
+
+        Returns:
+            (states after, width).
         """
-        before, layers = states, self.named_layers()
+        before, layers = values, self.named_layers()
+        next(indices)
         for name in self.names:
+            index = next(indices)
             if name == RESIDUAL:
-                states = states.plus(before)
-                continue
-            _, layer = next(layers)
-            # Where no states are equal, the dense form has less to do.
-            if compress and not states.colouring.is_identity:
-                states = layer.forward_compressed(states, segment)
+                values = values + (before if index is None else propagate(before, cast("Sparse[Tensor]", index)))
             else:
-                states = NodeStates.of_dense(layer(states.dense(), segment))
-            if layer.mixing is not Mixing.ROW:
-                self.computed_rows += len(states.colouring)
-        return states
+                values = run(next(layers)[1], values, index)
+        return values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,10 +13,9 @@ from torch.nn.functional import embedding
 
 from hlorank.config import ConfigError, ModelConfig
 from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
-from hlorank.models.adjacency import Adjacency, propagate
-from hlorank.models.compression.colouring import Colouring
-from hlorank.models.inputs import ConfigurationBatch, InputSizes, LayoutBatch, Segment
-from hlorank.models.node_states import NodeStates
+from hlorank.models.compression.plan import JoinIndex, Plan
+from hlorank.models.inputs import InputSizes
+from hlorank.models.propagation import propagate
 
 _SIZE_SCALE = 4  # sizes of 1 to 16,000 become 0.25 to 3.5, about as different as initial embeddings of layout values
 
@@ -39,7 +39,7 @@ class Encoder(nn.Module):
         self.layout_value = nn.Embedding(LAYOUT_MAX - LAYOUT_MIN + 1, config.layout_width)
         self.node_layout_map = nn.Linear(LAYOUT_DIMS * config.layout_width, width, bias=False)
         self._reads_sizes = config.layout_sizes
-        self._overrides = config.override_layout and sizes.kind == "layout"
+        self.overrides = config.override_layout and sizes.kind == "layout"
         layout_columns = LAYOUT_VALUES * (config.layout_width + config.layout_sizes)
         columns = sizes.tile_columns if sizes.kind == "tile" else layout_columns
         with warnings.catch_warnings():
@@ -71,7 +71,7 @@ class Encoder(nn.Module):
         return embedded.flatten(-2)
 
     def configured(self, layouts: Tensor, sizes: Tensor) -> Tensor:
-        """Embed layout configurations: (rows, 18) layout values and sizes, as in `LayoutBatch`, to (rows, width)."""
+        """Embed layout configurations: (rows, 18) layout values and sizes, as in `Plan`, to (rows, width)."""
         columns = self._layout(layouts)
         if self._reads_sizes:
             columns = torch.cat([columns, torch.log2(1 + sizes.to(columns.dtype)) / _SIZE_SCALE], dim=1)
@@ -83,60 +83,36 @@ class Encoder(nn.Module):
         mapped: Tensor = self.node_layout_map(self._layout(values))
         return mapped
 
-    def nodes(self, segment: Segment, configurations: int, share: bool) -> NodeStates:
-        """Embed the nodes without a configuration.
+    def nodes(self, plan: Plan[Tensor]) -> Tensor:
+        """Embed the nodes without a configuration: (colours, width)."""
+        values: Tensor = self.numeric(plan.numeric) + self.opcode_map(self.opcode(plan.opcode))
+        layouts = self._own_layout(plan.layout)
+        # Configurable nodes whose layout is overridden get one when the configuration joins.
+        table = torch.cat([values, values + layouts]) if self.overrides else values + layouts
+        return embedding(plan.initial, table)
+
+    def join(self, values: Tensor, index: JoinIndex[Tensor], plan: Plan[Tensor]) -> Tensor:
+        """Add the configurations to the states of the nodes that they configure.
 
         Args:
-            segment: the nodes.
-            configurations: number of configurations that will join.
-            share: nodes with equal features share a colour.
-        """
-        first, colour = segment.colour_node, segment.initial_colour
-        values: Tensor = self.numeric(segment.node_feat[first]) + self.opcode_map(self.opcode(segment.opcode[first]))
-        layouts = self._own_layout(segment.node_layout[first])
-        keys = colour if share else np.arange(segment.nodes)
-        if self._overrides:
-            # Configurable nodes, the first ones, get a layout when the configuration joins.
-            values = torch.cat([values, values + layouts])
-            fixed = np.arange(segment.nodes) >= segment.k_hop_prefix(0)
-            colour = colour + len(first) * fixed
-            keys = 2 * keys + fixed
-        else:
-            values = values + layouts
-        colouring = Colouring.of_keys(np.empty((0, configurations), dtype=np.int64), keys)
-        index = torch.from_numpy(colour[colouring.node]).to(values.device)
-        return NodeStates(embedding(index, values), colouring, None)
+            values: (colours before, width).
+            index: the index of this step.
+            plan: the plan.
 
-    def join(self, states: NodeStates, segment: Segment, batch: ConfigurationBatch) -> NodeStates:
-        """Add the configuration to the states of the nodes that it configures.
-
-        Args:
-            states: the states before.
-            segment: the nodes.
-            batch: the configurations.
+        Returns:
+            (colours after, width).
         """
-        if not isinstance(batch, LayoutBatch):
-            return NodeStates.of_dense(states.dense() + self.configuration(batch.feat))
+        if index.layouts is None:
+            added: Tensor = self.configuration(plan.tiles)
+            states = values.view(-1, *added.shape) if index.states is None else embedding(index.states, values)
+            joined: Tensor = states + added
+            return joined.flatten(0, 1)
         # Each distinct row of the codebook is embedded once; every state then gathers one row of a table, or zeros.
-        configured = self.configured(batch.codebook, batch.sizes)
-        codes, none, before = batch.codes.T.cpu().numpy(), len(configured), states.colouring
-        table = [states.values, configured, configured.new_zeros(1, configured.shape[1])]
-        code_of = np.full((max(before.prefix, len(codes)), len(batch)), none)
-        code_of[: len(codes)] = codes
-        keys, prefix = before.colour_of * (none + 1), len(code_of)
-        colouring = Colouring.of_keys(keys[:prefix] + code_of, keys[prefix:, 0] + none)
-        code = np.full(len(colouring), none)
-        varied = colouring.node < prefix
-        code[varied] = code_of[colouring.node[varied], colouring.configuration[varied]]
-        columns = [colouring.roots(before), len(before) + code]
-        if self._overrides:
-            given = (batch.codebook[:, :LAYOUT_DIMS] >= 0).any(dim=1)
-            table[1] = configured + given[:, None] * self._own_layout(batch.codebook[:, :LAYOUT_DIMS])
-            table.append(self._own_layout(segment.node_layout[segment.colour_node]))
-            keeps = np.append(~given.cpu().numpy(), False)[code] & (colouring.node < len(codes))
-            columns.append(len(before) + none + np.where(keeps, 1 + segment.initial_colour[colouring.node], 0))
-        index = np.stack(columns, axis=1)
-        starts = np.arange(0, index.size + 1, index.shape[1])
-        values = torch.cat(table)
-        joined = propagate(values, Adjacency(index.ravel(), starts, None, len(values), values.device))
-        return NodeStates(joined, colouring, 0 if states.hops is None else states.hops)
+        codebook, sizes = cast("Tensor", plan.codebook), cast("Tensor", plan.sizes)
+        configured = self.configured(codebook, sizes)
+        table = [values, configured, values.new_zeros(1, values.shape[1])]
+        if self.overrides:
+            given = (codebook[:, :LAYOUT_DIMS] >= 0).any(dim=1)
+            table[1] = configured + given[:, None] * self._own_layout(codebook[:, :LAYOUT_DIMS])
+            table.append(self._own_layout(plan.layout))
+        return propagate(torch.cat(table), index.layouts)

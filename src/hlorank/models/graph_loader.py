@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from hlorank.data.collection import Split
 from hlorank.featurize.feature_store import FeatureStore, graph_folder
 from hlorank.files import DataError, fingerprint
@@ -20,7 +18,6 @@ class GraphLoader:
     Args:
         features: the collection's folder under data/features.
         segments: its folder under data/segments; None leaves every graph whole.
-        device: the device of the tensors.
 
     Attributes:
         store: the featurized graphs.
@@ -31,9 +28,8 @@ class GraphLoader:
         DataError: features or segments are missing, or the segments belong to other features.
     """
 
-    def __init__(self, features: Path, segments: Path | None, device: torch.device) -> None:
+    def __init__(self, features: Path, segments: Path | None) -> None:
         self.store = FeatureStore(features)
-        self.device = device
         self._partitions = None if segments is None else PartitionStore(segments)
         if self._partitions is not None:
             self._partitions.check(self.store)
@@ -53,7 +49,7 @@ class GraphLoader:
         """
         features = self.store.open(split, name)
         cut = self.cut(split, name)
-        return GraphInputs(features, whole_graph(features) if cut is None else cut, self.device)
+        return GraphInputs(features, whole_graph(features) if cut is None else cut)
 
     def cut(self, split: Split, name: str) -> Partition | None:
         """Open the segments of one graph, and nothing else of it; None for whole graphs.

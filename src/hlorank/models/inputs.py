@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.paths import distances
-from hlorank.models.edges import Edges
+from hlorank.models.compression.edges import Edges
+from hlorank.models.compression.plan import Array, Plan, make_plan
+from hlorank.models.compression.recipe import Recipe
+from hlorank.models.compression.segment import ConfigurationBatch, LayoutBatch, Segment, TileBatch
 from hlorank.partition.segments import Partition
 
 
@@ -36,102 +37,23 @@ class InputSizes:
     tile_columns: int
 
 
-@dataclass(frozen=True, eq=False)
-class Segment:
-    """The nodes of one segment and its halo, and the edges between them.
-
-    Nodes are ordered by their distance, in edges of either direction, from the nearest configurable node. So the
-    nodes that a configuration can change after k layers of message passing are the first ones, the k-hop prefix, and
-    the configurable nodes come before all others. In a tile kernel every node is configurable.
-
-    Attributes:
-        node_ids: (nodes,) int64, numbers of these nodes in the graph.
-        node_feat: (nodes, node columns) float32.
-        opcode: (nodes,) int64.
-        node_layout: (nodes, 6) int64, minor_to_major, -1 padded.
-        initial_colour: (nodes,) int64, equal for nodes with equal features.
-        colour_node: (initial colours,) int64, one node of each initial colour.
-        edges: between the nodes.
-        hop_prefixes: `hop_prefixes[k]` nodes are at most k edges away from a configurable node; the last entry is
-            for all larger k.
-        config_columns: (configurable nodes,) int64, their columns in the graph's configuration codes; none for tiles.
-        pooled: (nodes,) bool, the segment's own nodes, which are pooled; None without a halo.
-    """
-
-    node_ids: NDArray[np.int64]
-    node_feat: Tensor
-    opcode: Tensor
-    node_layout: Tensor
-    initial_colour: NDArray[np.int64]
-    colour_node: NDArray[np.int64]
-    edges: Edges
-    hop_prefixes: Sequence[int]
-    config_columns: NDArray[np.int64]
-    pooled: Tensor | None
-
-    @property
-    def nodes(self) -> int:
-        """The number of nodes, halo included."""
-        return len(self.opcode)
-
-    def k_hop_prefix(self, k: int) -> int:
-        """Return the number of nodes at most `k` edges away from a configurable node."""
-        return self.hop_prefixes[min(k, len(self.hop_prefixes) - 1)]
-
-
-@dataclass(frozen=True, eq=False)
-class LayoutBatch:
-    """Some layout configurations of a segment.
-
-    Attributes:
-        codebook: (U, 18) int64, layout values -1..5; the rows that these configurations use.
-        sizes: (U, 18) float32, the sizes of these dimensions; see `LayoutFeatures`.
-        codes: (configurations, k) int64, one row of the codebook for each configurable node of the segment.
-    """
-
-    codebook: Tensor
-    sizes: Tensor
-    codes: Tensor
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-
-@dataclass(frozen=True, eq=False)
-class TileBatch:
-    """Some tile configurations of a kernel.
-
-    Attributes:
-        feat: (configurations, tile columns) float32.
-    """
-
-    feat: Tensor
-
-    def __len__(self) -> int:
-        return len(self.feat)
-
-
-ConfigurationBatch = LayoutBatch | TileBatch
-
-
 class GraphInputs:
     """One graph, cut into segments, with access to its configurations.
 
-    Nodes are in memory as tensors; configurations stay in their memory map, from which a step reads its rows.
+    Nodes are in memory; configurations stay in their memory map, from which a plan reads its rows.
     """
 
-    def __init__(self, features: GraphFeatures, partition: Partition, device: torch.device) -> None:
+    def __init__(self, features: GraphFeatures, partition: Partition) -> None:
         self.features = features
         self.partition = partition
-        self.device = device
-        self.segments: Sequence[Segment] = _segments(features, partition, device)
+        self.segments: Sequence[Segment] = _segments(features, partition)
 
     @cached_property
     def targets(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The configurations that training ranks, and their labels; see `GraphFeatures.targets`."""
         return self.features.targets()
 
-    def distinct(self, rows: NDArray[np.int64], j: int) -> tuple[NDArray[np.int64], Tensor]:
+    def distinct(self, rows: NDArray[np.int64], j: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return one configuration for each distinct local configuration of a segment.
 
         Args:
@@ -143,7 +65,7 @@ class GraphInputs:
             the one that equals it in the segment.
         """
         _, first, inverse = np.unique(self.partition.local_codes[rows, j], return_index=True, return_inverse=True)
-        return rows[first], torch.from_numpy(inverse).to(self.device)
+        return rows[first], inverse
 
     def configurations(self, rows: NDArray[np.int64], segment: Segment) -> ConfigurationBatch:
         """Return some distinct configurations, restricted to the nodes of one segment.
@@ -154,18 +76,36 @@ class GraphInputs:
         """
         configurations = self.features.configurations
         if isinstance(configurations, TileFeatures):
-            return TileBatch(torch.tensor(configurations.feat[rows], device=self.device))
+            return TileBatch(np.array(configurations.feat[rows]))
         codes = configurations.codes[rows][:, segment.config_columns]
         # A codebook may be long; rows that are not used here need not be embedded.
         number, used = pd.factorize(codes.ravel(), sort=True)
         return LayoutBatch(
-            torch.tensor(configurations.codebook[used], dtype=torch.int64, device=self.device),
-            torch.tensor(configurations.sizes[used], device=self.device),
-            torch.tensor(number.reshape(codes.shape), device=self.device),
+            configurations.codebook[used].astype(np.int64),
+            np.array(configurations.sizes[used]),
+            number.reshape(codes.shape),
         )
 
+    def plan(
+        self, rows: NDArray[np.int64], j: int, recipe: Recipe, kept_edges: NDArray[np.bool_] | None = None
+    ) -> Plan[Array]:
+        """Make the plan of some distinct configurations in a segment.
 
-def _segments(features: GraphFeatures, partition: Partition, device: torch.device) -> list[Segment]:
+        Args:
+            rows: (configurations,) int64, indices of distinct configurations.
+            j: the segment.
+            recipe: the steps of the model.
+            kept_edges: (edges,) mask of the edges that messages pass along; None for all.
+        """
+        segment, inverse = self.segments[j], None
+        if kept_edges is not None:
+            segment = replace(segment, edges=segment.edges.only(kept_edges))
+        if recipe.deduplicates:
+            rows, inverse = self.distinct(rows, j)
+        return make_plan(segment, self.configurations(rows, segment), recipe, inverse)
+
+
+def _segments(features: GraphFeatures, partition: Partition) -> list[Segment]:
     edges = np.asarray(features.edge_index)
     edges = edges[np.argsort(edges[:, 0], kind="stable")]
     starts = np.searchsorted(edges[:, 0], np.arange(features.nodes + 1))  # first edge to an operand of each node
@@ -200,18 +140,19 @@ def _segments(features: GraphFeatures, partition: Partition, device: torch.devic
             return_index=True,
             return_inverse=True,
         )
+        configurable = int((near == 0).sum())
+        of_colour = nodes[colour_node]
         segments.append(
             Segment(
                 node_ids=nodes,
-                node_feat=torch.tensor(features.node_feat[nodes], device=device),
-                opcode=torch.tensor(features.opcode[nodes], dtype=torch.int64, device=device),
-                node_layout=torch.tensor(features.node_layout[nodes], dtype=torch.int64, device=device),
                 initial_colour=initial_colour,
-                colour_node=colour_node,
-                edges=Edges(np.argsort(order)[inner], len(nodes), whole, device),
+                colour_numeric=features.node_feat[of_colour],
+                colour_opcode=features.opcode[of_colour].astype(np.int64),
+                colour_layout=features.node_layout[of_colour].astype(np.int64),
+                edges=Edges(np.argsort(order)[inner], len(nodes), configurable, whole),
                 hop_prefixes=np.cumsum(np.bincount(near, minlength=1)).tolist(),
                 config_columns=columns[columns >= 0],
-                pooled=torch.tensor(order < len(own), device=device) if len(halo) else None,
+                pooled=order < len(own) if len(halo) else None,
             )
         )
     return segments

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hlorank.config import PartitionConfig
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import SPEC, read_json
 from hlorank.models.baselines.baseline import BASELINES, load_baseline
+from hlorank.models.device import find_device
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.scoring import (
     embed_configurations,
@@ -27,7 +27,7 @@ from hlorank.partition.segments import Partition, whole_graph
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """A trained model or ensemble, on the CPU.
+    """A trained model or ensemble.
 
     Attributes:
         spec: its specification.
@@ -44,14 +44,16 @@ class Scorer:
     embed: Callable[[GraphFeatures, Partition | None], NDArray[np.float64]]
 
 
-def load_scorer(folder: Path, memory_bytes: int) -> Scorer:
+def load_scorer(folder: Path, memory_bytes: int, accelerator: str = "auto") -> Scorer:
     """Read a model folder of the stage train.
 
     Args:
         folder: the model folder.
         memory_bytes: bound of the activations held while scoring.
+        accelerator: auto, cpu or cuda; baselines run on the CPU.
 
     Raises:
+        ConfigError: there is no such accelerator.
         DataError: a file is missing or damaged.
     """
     if read_json(folder / SPEC).get("method") in BASELINES:
@@ -62,11 +64,10 @@ def load_scorer(folder: Path, memory_bytes: int) -> Scorer:
             score=lambda graph, _: baseline.score(graph, memory_bytes),
             embed=lambda graph, _: baseline.embed(graph),
         )
-    device = torch.device("cpu")
-    members, spec = load_model(folder, device)
+    members, spec = load_model(folder, find_device(accelerator))
 
     def inputs(graph: GraphFeatures, segments: Partition | None) -> GraphInputs:
-        return GraphInputs(graph, whole_graph(graph) if segments is None else segments, device)
+        return GraphInputs(graph, whole_graph(graph) if segments is None else segments)
 
     def score(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
         cut = inputs(graph, segments)

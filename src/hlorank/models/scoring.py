@@ -7,17 +7,21 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hlorank.models.compression.recipe import Mixing, Recipe
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
-from hlorank.models.layers.layer import Mixing
+from hlorank.models.plan_tensors import PackedPlan
 
 # Tensors of (varied nodes, configurations, width) that exist at once in a layer without gradients.
 _LIVE_STATES = 8
@@ -59,8 +63,90 @@ def _release_memory() -> None:
         trim(0)
 
 
+class PlanCache:
+    """Plans that are used again and again, such as those of validation, each made once.
+
+    Args:
+        max_bytes: bound of their size; plans beyond it are made each time.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._free_bytes = max_bytes
+        self._plans: dict[tuple[str, int, bytes], PackedPlan] = {}
+
+    def get(self, graph: GraphInputs, j: int, rows: NDArray[np.int64], recipe: Recipe) -> PackedPlan:
+        """Return the plan of segment j of a graph under distinct configurations."""
+        key = graph.features.name, j, rows.tobytes()
+        if (plan := self._plans.get(key)) is None:
+            plan = PackedPlan(graph.plan(rows, j, recipe))
+            if plan.bytes <= self._free_bytes:
+                self._free_bytes -= plan.bytes
+                self._plans[key] = plan
+        return plan
+
+
+def embed_rows(model: CostModel, graph: GraphInputs, j: int, rows: NDArray[np.int64]) -> Tensor:
+    """Compute the embedding of segment j of a graph under distinct configurations, (rows, width * poolings)."""
+    result: Tensor = model(PackedPlan(graph.plan(rows, j, model.recipe)).to(model.device).unpack())
+    return result
+
+
+class _Part(NamedTuple):
+    """Some configurations of a segment that are computed at once.
+
+    Attributes:
+        plan: their plan.
+        places: their places among those of the segment that are computed.
+        inverse: for each of `into` the place of its embedding; None before the last part of a segment.
+        into: places in the sum.
+    """
+
+    plan: PackedPlan
+    places: slice
+    inverse: NDArray[np.int64] | None
+    into: slice
+
+
+def _plan_parts(
+    model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], memory_bytes: int, cache: PlanCache
+) -> Iterator[_Part]:
+    """Yield the parts of all segments; arguments as for `sum_segments`."""
+    # Equal local configurations are found here, before rows are divided into chunks.
+    recipe = replace(model.recipe, deduplicate=False, gradients=False)
+    if Mixing.CONFIGURATIONS in recipe.mixing:
+        groups = -(-len(rows) // RANKED_TOGETHER)
+        for group, j in product(range(groups), range(len(graph.segments))):
+            some = rows[group::groups]
+            plan = cache.get(graph, j, some, recipe)
+            yield _Part(plan, slice(0, len(some)), np.arange(len(some)), slice(group, None, groups))
+        return
+    item = model.config.width * model.dtype.itemsize * _LIVE_STATES
+    for j, segment in enumerate(graph.segments):
+        chunk = max(1, memory_bytes // (max(1, recipe.max_varied_nodes(segment)) * item))
+        distinct, inverse = graph.distinct(rows, j)
+        for start in range(0, len(distinct), chunk):
+            stop = min(start + chunk, len(distinct))
+            plan = cache.get(graph, j, distinct[start:stop], recipe)
+            yield _Part(plan, slice(start, stop), inverse if stop == len(distinct) else None, slice(None))
+
+
+def _run_ahead(parts: Iterator[_Part]) -> Iterator[_Part]:
+    """Yield the parts; a thread makes the next one meanwhile."""
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(next, parts, None)
+        while (part := future.result()) is not None:
+            future = executor.submit(next, parts, None)
+            yield part
+
+
 @torch.no_grad()
-def sum_segments(model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], memory_bytes: int) -> Tensor:
+def sum_segments(
+    model: CostModel,
+    graph: GraphInputs,
+    rows: NDArray[np.int64],
+    memory_bytes: int,
+    cache: PlanCache | None = None,
+) -> Tensor:
     """Compute the sum of the embeddings of all segments under some distinct configurations.
 
     Segments are computed one after the other, each for as many distinct local configurations at once as fit.
@@ -75,6 +161,7 @@ def sum_segments(model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], 
         graph: the graph, cut into the segments that the model was trained on.
         rows: (configurations,) int64, indices of distinct configurations.
         memory_bytes: bound of the activations; at least one configuration, or one group, is computed at once.
+        cache: keeps the plans.
 
     Returns:
         (configurations, width * poolings).
@@ -84,44 +171,39 @@ def sum_segments(model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], 
     """
     was_training = model.training
     model.eval()
-    parameter = next(model.parameters())
-    total = parameter.new_zeros(len(rows), model.embedding_width)
-    if Mixing.CONFIGURATIONS in model.mixing:
-        groups = -(-len(rows) // RANKED_TOGETHER)
-        for group, j in product(range(groups), range(len(graph.segments))):
-            _check_time()
-            total[group::groups] += model.embed_rows(graph, j, rows[group::groups])
-    else:
-        for j, segment in enumerate(graph.segments):
-            varied = max(1, model.max_varied_nodes(segment))
-            chunk = max(1, memory_bytes // (varied * model.config.width * parameter.element_size() * _LIVE_STATES))
-            distinct, inverse = graph.distinct(rows, j)
-            embedded = total.new_empty(len(distinct), model.embedding_width)
-            for number, start in enumerate(range(0, len(distinct), chunk), start=1):
-                _check_time()
-                some = distinct[start : start + chunk]
-                embedded[start : start + chunk] = model.embed(segment, graph.configurations(some, segment))
-                if number % _CHUNKS_PER_RELEASE == 0:
-                    _release_memory()
-            total += embedded[inverse]
+    total = torch.zeros(len(rows), model.embedding_width, dtype=model.dtype, device=model.device)
+    embedded = total[:0]
+    parts = _plan_parts(model, graph, rows, memory_bytes, cache or PlanCache(0))
+    for number, part in enumerate(_run_ahead(parts), start=1):
+        _check_time()
+        if part.places.start == 0:
+            embedded = total.new_empty(len(rows), model.embedding_width)
+        embedded[part.places] = model(part.plan.to(model.device).unpack())
+        if part.inverse is not None:
+            total[part.into] += embedded[torch.from_numpy(part.inverse).to(model.device)]
+        if number % _CHUNKS_PER_RELEASE == 0:
+            _release_memory()
     model.train(was_training)
     return total
 
 
 def _parts(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
     """Yield the parts of `count` rows that are scored at once: groups ranked together, or as many as fit."""
-    if Mixing.CONFIGURATIONS in model.mixing:
+    if Mixing.CONFIGURATIONS in model.recipe.mixing:
         groups = -(-count // RANKED_TOGETHER)
         yield from (slice(group, None, groups) for group in range(groups))
     else:
-        item = next(model.parameters()).element_size()
-        step = max(1, memory_bytes // (model.embedding_width * item * _LIVE_EMBEDDINGS))
+        step = max(1, memory_bytes // (model.embedding_width * model.dtype.itemsize * _LIVE_EMBEDDINGS))
         yield from (slice(start, start + step) for start in range(0, count, step))
 
 
 @torch.no_grad()
 def score_configurations(
-    model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], memory_bytes: int
+    model: CostModel,
+    graph: GraphInputs,
+    rows: NDArray[np.int64],
+    memory_bytes: int,
+    cache: PlanCache | None = None,
 ) -> NDArray[np.float64]:
     """Score distinct configurations; the arguments are those of `sum_segments`.
 
@@ -132,7 +214,7 @@ def score_configurations(
     """
     scores = np.empty(len(rows))
     for part in _parts(model, len(rows), memory_bytes):
-        total = sum_segments(model, graph, rows[part], memory_bytes)
+        total = sum_segments(model, graph, rows[part], memory_bytes, cache)
         scores[part] = model.score(total, len(graph.segments)).double().cpu().numpy()
     return scores
 
@@ -174,7 +256,7 @@ def mean_over_orders(
     """
     rows = np.arange(graph.features.distinct)
     total = compute(model, graph, rows, memory_bytes)
-    if Mixing.CONFIGURATIONS not in model.mixing:
+    if Mixing.CONFIGURATIONS not in model.recipe.mixing:
         return total
     orders = model.config.permutations
     for number in range(1, orders):

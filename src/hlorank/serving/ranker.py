@@ -44,16 +44,18 @@ class Ranker:
     Args:
         folder: the model folder, written by the stage train.
         memory_bytes: limit of the activations in memory while scoring.
+        accelerator: auto, cpu or cuda; auto is CUDA where PyTorch finds it.
 
     Attributes:
         spec: the specification of the model.
 
     Raises:
         DataError: a file is missing, damaged or changed, or another version of hlorank wrote it.
+        ConfigError: there is no such accelerator.
     """
 
-    def __init__(self, folder: Path, memory_bytes: int = MEMORY_BYTES) -> None:
-        self._scorer = load_scorer(folder, memory_bytes)
+    def __init__(self, folder: Path, memory_bytes: int = MEMORY_BYTES, accelerator: str = "auto") -> None:
+        self._scorer = load_scorer(folder, memory_bytes, accelerator)
         self.spec = self._scorer.spec
 
     @property

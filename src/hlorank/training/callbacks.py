@@ -191,8 +191,8 @@ class Patience(EarlyStopping):
 class CpuBudget(Callback):
     """Bound of the CPU time of a training, which ends after the step or the validation that uses it up.
 
-    CPU time is that of all threads of this process from the first step on. Time that was spent before a checkpoint
-    counts too, so that a resumed training does not get a new budget.
+    CPU time is that of all threads of this process from the first step on, and what worker processes
+    `add`. Time that was spent before a checkpoint counts too, so that a resumed training does not get a new budget.
 
     Args:
         seconds: the budget; None for no bound.
@@ -215,6 +215,10 @@ class CpuBudget(Callback):
     @property
     def _spent(self) -> float:
         return self._before if self._start is None else self._before + time.process_time() - self._start
+
+    def add(self, seconds: float) -> None:
+        """Add CPU time of another process."""
+        self._before += seconds
 
     def state_dict(self) -> dict[str, Any]:
         """Return the seconds spent."""

@@ -32,6 +32,8 @@ class Stream(IntEnum):
     """Graph and configurations of a step of head finetuning; key: epoch, number of the step within it."""
     LINEAR_RANKING = 8
     """Pairs that linear ranking is fitted to; key: number of the graph."""
+    DROP_EDGE = 9
+    """Edges that a step leaves out; key: epoch, number of the step within it."""
 
 
 def seed_sequence(seed: int, stream: Stream, *key: int) -> np.random.SeedSequence:

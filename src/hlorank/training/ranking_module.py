@@ -13,13 +13,14 @@ from torch import Tensor
 
 from hlorank.config import TrainerConfig
 from hlorank.metrics import kendall_tau
-from hlorank.models.scoring import score_configurations
+from hlorank.models.scoring import PlanCache, score_configurations
 from hlorank.tracking import TRAIN_LOSS, VALID_TAU
 from hlorank.training.callbacks import CpuBudget
 from hlorank.training.gst.segment_aggregator import SegmentAggregator, StepCost
 from hlorank.training.losses import Loss
 from hlorank.training.random_streams import Stream, seed_sequence
-from hlorank.training.step_data import Ranking, Step
+from hlorank.training.step_data import Ranking
+from hlorank.training.step_plans import PlannedStep
 
 
 class RankingModule(lightning.LightningModule):
@@ -30,7 +31,7 @@ class RankingModule(lightning.LightningModule):
         loss: function of the scores and runtimes of one graph's configurations.
         settings: the settings of the optimizer and its schedule.
         seed: the seed of the dropout masks.
-        memory_bytes: bound of the activations in validation.
+        memory_bytes: bound of the activations in validation, and of the plans that are kept for it.
 
     Attributes:
         model: the cost model.
@@ -49,6 +50,7 @@ class RankingModule(lightning.LightningModule):
         self.settings = settings
         self.seed = seed
         self.memory_bytes = memory_bytes
+        self._validation_plans = PlanCache(memory_bytes)
         self.epochs = settings.max_epochs
         self.budget = CpuBudget(settings.cpu_seconds)
 
@@ -57,7 +59,7 @@ class RankingModule(lightning.LightningModule):
         if self.aggregator.table is not None:
             self.aggregator.table.to(self.device)
 
-    def on_train_batch_start(self, _: Step, batch_idx: int) -> None:
+    def on_train_batch_start(self, _: PlannedStep, batch_idx: int) -> None:
         """Seed the step's dropout masks, so that a resumed training repeats them whatever else draws numbers."""
         sequence = seed_sequence(self.seed, Stream.DROPOUT, self.current_epoch, batch_idx)
         seed = int(sequence.generate_state(1, np.uint64)[0])
@@ -66,10 +68,11 @@ class RankingModule(lightning.LightningModule):
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
-    def training_step(self, step: Step, index: int) -> Tensor:
+    def training_step(self, step: PlannedStep, index: int) -> Tensor:
         """Compute the loss of one graph: segments with gradient, combined with the embeddings of the others."""
         now = self.current_epoch * self.settings.steps_per_epoch * self.settings.graphs_per_step + index
-        scores = self.model.score(self.aggregator(step, now), len(step.graph.segments))
+        self.budget.add(step.seconds)
+        scores = self.model.score(self.aggregator(step, now), len(step.local))
         loss = self.loss(scores.float(), step.labels)
         self.log(TRAIN_LOSS, loss.detach(), on_step=False, on_epoch=True, batch_size=1)
         return loss
@@ -98,7 +101,7 @@ class RankingModule(lightning.LightningModule):
     def validation_step(self, ranking: Ranking, _: int) -> None:
         """Compute the Kendall tau of one validation graph; the epoch's value is the mean over graphs."""
         graph, rows, labels = ranking
-        scores = score_configurations(self.model, graph, rows, self.memory_bytes)
+        scores = score_configurations(self.model, graph, rows, self.memory_bytes, self._validation_plans)
         tau = kendall_tau(scores, labels)
         self.log(VALID_TAU, torch.tensor(tau), on_step=False, on_epoch=True, prog_bar=True, batch_size=1)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
@@ -11,8 +13,7 @@ import lightning
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from hlorank.config import SegmentsConfig, TrainerConfig
 from hlorank.data.collection import Split
@@ -21,31 +22,12 @@ from hlorank.models.inputs import GraphInputs
 from hlorank.training.gst.segment_sampling import sample_segments
 from hlorank.training.random_streams import Stream, generator
 from hlorank.training.samplers import SAMPLERS, Targets, rankable_graphs, usable_graphs, validation_targets
+from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 
 log = logging.getLogger(__name__)
 
 # An open graph has a dozen open files, of which some systems allow a process 1,024; tile:xla has 5,709 kernels.
 _OPEN_GRAPHS = 64
-
-
-class Step(NamedTuple):
-    """One training step on one graph; J is the number of its segments.
-
-    Attributes:
-        graph: the graph.
-        number: the graph's number among those that are trained on, for the keys of the embedding table.
-        rows: (configurations,) int64, distinct configurations.
-        labels: (configurations,) float64 tensor, their runtimes.
-        with_gradient: (S,) int64, the segments that are computed with gradient, increasing.
-        draws: (J,) float64, uniform in [0, 1), which decide on stale-embedding dropout.
-    """
-
-    graph: GraphInputs
-    number: int
-    rows: NDArray[np.int64]
-    labels: Tensor
-    with_gradient: NDArray[np.int64]
-    draws: NDArray[np.float64]
 
 
 class Ranking(NamedTuple):
@@ -67,6 +49,7 @@ class StepData(lightning.LightningDataModule):
 
     Args:
         graphs: opens the collection's graphs.
+        planner: makes the plans of steps.
         settings: sizes of an epoch, of a step and of validation, and the sampler of configurations.
         segments: number of segments that a step trains, and the settings of working sets.
         seed: the seed of the training.
@@ -80,12 +63,15 @@ class StepData(lightning.LightningDataModule):
     def __init__(
         self,
         graphs: GraphLoader,
+        planner: StepPlanner,
         settings: TrainerConfig,
         segments: SegmentsConfig,
         seed: int,
         held_out: Collection[str] = (),
     ) -> None:
         super().__init__()
+        self.planner = planner
+        self._steps: DataLoader[Any] | None = None
         self.settings = settings
         self.segments = segments
         self.seed = seed
@@ -153,7 +139,15 @@ class StepData(lightning.LightningDataModule):
         rows, labels = self.working_set(number, epoch)
         drawn = self.sampler(rng, labels, min(self.settings.configs_per_step, len(rows)))
         sample = sample_segments(rng, len(graph.segments), self.segments.sampled)
-        return Step(graph, number, rows[drawn], torch.from_numpy(labels[drawn]), *sample)
+        return Step(graph, number, rows[drawn], labels[drawn], *sample)
+
+    def planned_step(self, key: tuple[int, int]) -> PlannedStep:
+        """Draw and plan the step of an epoch and an index."""
+        start = time.process_time()
+        planned = self.planner(self.step(*key), generator(self.seed, Stream.DROP_EDGE, *key))
+        if get_worker_info() is None:  # this process measures its own CPU time
+            return planned
+        return planned._replace(seconds=time.process_time() - start)
 
     @property
     def graphs_per_epoch(self) -> int:
@@ -161,37 +155,61 @@ class StepData(lightning.LightningDataModule):
         return self.settings.steps_per_epoch * self.settings.graphs_per_step
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Return the steps of the trainer's current epoch, in order."""
+        """Return the steps of the trainer's current epoch, in order; worker processes plan them ahead."""
+        if self._steps is None:
+            # A fork of a process in which JAX runs threads may never end.
+            workers = 0 if "jax" in sys.modules else self.settings.worker_count
+            cuda = torch.cuda.is_available()
+            self._steps = ordered(self.planned_step, list[tuple[int, int]](), workers, pin_memory=cuda)
+        # The same loader for every epoch keeps its processes, and with them their open graphs.
         epoch = cast("lightning.Trainer", self.trainer).current_epoch
-        return in_order(partial(self.step, epoch), self.graphs_per_epoch)
+        cast("list[tuple[int, int]]", self._steps.sampler)[:] = [(epoch, i) for i in range(self.graphs_per_epoch)]
+        return self._steps
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Return one item for each validation graph."""
-        return in_order(self.ranking, len(self.valid))
+        return ordered(self.ranking, range(len(self.valid)))
 
-    def transfer_batch_to_device(self, batch: Step | Ranking, device: torch.device, _: int) -> Step | Ranking:
-        """Move the runtimes of a step; Lightning would look for tensors in all parts of its graph, which is there."""
-        return batch._replace(labels=batch.labels.to(device)) if isinstance(batch, Step) else batch
+    def transfer_batch_to_device(self, batch: PlannedStep | Ranking, device: torch.device, _: int) -> Any:
+        """Move a step; the plans of a ranking are moved one by one.
+
+        Raises:
+            Exception: that of the worker process which planned the step.
+        """
+        return batch.to(device) if isinstance(batch, PlannedStep) else batch
 
 
 class _Items(Dataset[Any]):
-    """Data set whose item i is the result of a function of i."""
+    """Data set whose items are results of a function."""
 
-    def __init__(self, item: Callable[[int], Any], count: int) -> None:
+    def __init__(self, item: Callable[[Any], Any]) -> None:
         self._item = item
-        self._count = count
 
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, number: int) -> Any:
-        return self._item(number)
+    def __getitem__(self, key: Any) -> Any:
+        return self._item(key)
 
 
-def in_order(item: Callable[[int], Any], count: int) -> DataLoader[Any]:
-    """Return a loader of the items 0, 1, ... of a function, unchanged."""
-    # In this process: an item is a few rows of a memory map, and a worker would copy its graph.
-    return DataLoader(_Items(item, count), batch_size=None, num_workers=0, collate_fn=_unchanged)
+def ordered(
+    item: Callable[[Any], Any], keys: Iterable[Any], workers: int = 0, *, pin_memory: bool = False
+) -> DataLoader[Any]:
+    """Return a loader of the results of a function of keys, in their order.
+
+    Args:
+        item: the function.
+        keys: its arguments.
+        workers: processes that call it ahead; 0 calls it in this one.
+        pin_memory: copy tensors to pinned memory.
+    """
+    return DataLoader(
+        _Items(item),
+        batch_size=None,
+        sampler=keys,
+        num_workers=workers,
+        collate_fn=_unchanged,
+        pin_memory=pin_memory,
+        persistent_workers=workers > 0,
+        multiprocessing_context="fork" if workers else None,
+    )
 
 
 def _unchanged(item: Any) -> Any:

@@ -21,6 +21,7 @@ from hlorank.config import Config, ConfigError, TrainerConfig, find
 from hlorank.data.collection import Collection
 from hlorank.files import LOCKS, RUN, fingerprint, one_process
 from hlorank.models.cost_model import CostModel
+from hlorank.models.device import find_device
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import ModelSpec, input_sizes, save_model
 from hlorank.sweeps.trial import current_trial
@@ -44,6 +45,7 @@ from hlorank.training.mlflow_run import keep_record, take_finished, training_run
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.run_description import data_settings
 from hlorank.training.step_data import StepData
+from hlorank.training.step_plans import StepPlanner
 
 log = logging.getLogger(__name__)
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # otherwise it logs hardware and advertisements
@@ -74,7 +76,7 @@ def train(config: Config, output: Path) -> float | None:
     import mlflow
 
     # Open the data.
-    torch.set_num_threads(config.trainer.threads)
+    torch.set_num_threads(config.trainer.thread_count)
     method: Method = find(METHODS, "method", config.method)
     graphs, spec = _open_collection(config, method)
     names = graphs.store.trainable("train")
@@ -82,7 +84,8 @@ def train(config: Config, output: Path) -> float | None:
     # Build all models and their data before anything is written, so that a mistake leaves nothing behind.
     raw = Path(config.paths.raw) / Collection.parse(config.collection).path / "train"
     members = make_members(config.ensemble, config.seed, names, raw)
-    trainings = [_MemberTraining(config, method, member, graphs, spec) for member in members]
+    device = _device(config.trainer)
+    trainings = [_MemberTraining(config, method, member, graphs, spec, device) for member in members]
     models = [training.model for training in trainings]
 
     # Identify the training: what it has finished or saved before is found by this key.
@@ -142,7 +145,6 @@ def _open_collection(config: Config, method: Method) -> tuple[GraphLoader, Model
     graphs = GraphLoader(
         Path(config.paths.features) / collection.path,
         None if whole_graph else Path(config.paths.segments) / collection.path,
-        _device(config.trainer),
     )
     spec = ModelSpec(
         version=__version__,
@@ -162,10 +164,7 @@ def _open_collection(config: Config, method: Method) -> tuple[GraphLoader, Model
 
 
 def _device(trainer: TrainerConfig) -> torch.device:
-    available = torch.cuda.is_available()
-    if trainer.accelerator == "cuda" and not available:
-        raise ConfigError("trainer.accelerator=cuda: PyTorch finds no CUDA device; set it to auto or cpu")
-    device = torch.device("cuda" if trainer.accelerator != "cpu" and available else "cpu")
+    device = find_device(trainer.accelerator)
     if trainer.precision == "16-mixed" and device.type == "cpu":
         raise ConfigError("trainer.precision=16-mixed: needs CUDA; set it to bf16-mixed or 32-true on a CPU")
     return device
@@ -197,21 +196,30 @@ class _MemberTraining:
         ConfigError: values of the configuration do not fit the data or each other.
     """
 
-    def __init__(self, config: Config, method: Method, member: Member, graphs: GraphLoader, spec: ModelSpec) -> None:
+    def __init__(
+        self,
+        config: Config,
+        method: Method,
+        member: Member,
+        graphs: GraphLoader,
+        spec: ModelSpec,
+        device: torch.device,
+    ) -> None:
         segments, trainer = config.segments, config.trainer
         if trainer.cpu_seconds is not None:
             trainer = trainer.model_copy(update={"cpu_seconds": trainer.cpu_seconds / spec.members})
         self._settings, self._finetune_epochs = trainer, segments.finetune_epochs
         self._finetune_head = method.finetune_head and not spec.whole_graph
         self._memory_bytes = config.evaluate.memory_bytes
-        self._device = graphs.device
-        self._data = StepData(graphs, trainer, segments, member.seed, member.held_out)
+        self._device = device
         with torch.random.fork_rng(devices=[]):  # the global generator is left as it was
             torch.manual_seed(member.seed)
             self.model = CostModel(config.model, input_sizes(spec.features), segments.aggregation)
         if config.model.opcode_init:
             self.model.encoder.start_opcodes(spec.features.opcode_embedding)
         self.model.check_halo(graphs.options is not None and graphs.options.halo > 0)
+        planner = StepPlanner.of(self.model, method, trainer.max_rows)
+        self._data = StepData(graphs, planner, trainer, segments, member.seed, member.held_out)
         aggregator = make_aggregator(self.model, method, segments)
         if aggregator.table is not None:
             aggregator.table.check_budget(self._data.table_entries())

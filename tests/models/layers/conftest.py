@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from hlorank.models.compression.segment import Segment
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs, Segment
+from hlorank.models.inputs import GraphInputs
 from hlorank.models.layers import registry as names
 from hlorank.models.layers.layer import Layer
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hlorank.models.inputs import Segment
+from hlorank.models.compression.segment import Segment
 from hlorank.models.layers.configuration_attention import ConfigurationAttention
+from tests.models.run_layer import run_dense
 
 WIDTH = 6
 
@@ -31,18 +32,20 @@ def test_equals_the_equation(layer: ConfigurationAttention, segment: Segment) ->
     attention = 4 * weight / weight.sum(1, keepdim=True)
     first, second = layer.joined.weight[:, :WIDTH], layer.joined.weight[:, WIDTH:]
     expected = x @ first.T + (attention * x) @ second.T + layer.joined.bias
-    torch.testing.assert_close(layer(x, segment), expected, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(run_dense(layer, x, segment), expected, rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(attention.mean(1), torch.ones(24, WIDTH, dtype=torch.float64))
 
 
 def test_repetitions_change_nothing(layer: ConfigurationAttention, segment: Segment) -> None:
     x = states(4)
     # The weights average 1 however many configurations there are.
-    torch.testing.assert_close(layer(x.repeat(1, 5, 1), segment), layer(x, segment).repeat(1, 5, 1))
-    torch.testing.assert_close(layer(x[:, :1].expand(-1, 7, -1), segment)[:, 0], layer(x[:, :1], segment)[:, 0])
+    result = run_dense(layer, x, segment)
+    torch.testing.assert_close(run_dense(layer, x.repeat(1, 5, 1), segment), result.repeat(1, 5, 1))
+    alone, seven = x[:, :1], x[:, :1].repeat(1, 7, 1)
+    torch.testing.assert_close(run_dense(layer, seven, segment)[:, :1], run_dense(layer, alone, segment))
 
 
 def test_the_temperature_is_learned(layer: ConfigurationAttention, segment: Segment) -> None:
-    layer(states(4), segment).square().sum().backward()
+    torch.autograd.backward(run_dense(layer, states(4), segment).square().sum())
     assert layer.log_temperature.grad is not None
     assert layer.log_temperature.grad.abs() > 0

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from hlorank.config import ConfigError
-from hlorank.models.inputs import Segment
+from hlorank.models.compression.segment import Segment
 from hlorank.models.layers.configuration_heads import ConfigurationHeads
+from tests.models.run_layer import run_dense
 
 MakeLayer = Callable[..., ConfigurationHeads]
 
@@ -28,12 +29,13 @@ def test_equals_multi_head_attention(heads: int, make_layer: MakeLayer, segment:
         attention.out_proj.weight.copy_(layer.output.weight)
         attention.out_proj.bias.copy_(layer.output.bias)
     expected, _ = attention(x, x, x)
-    torch.testing.assert_close(layer(x, segment), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(run_dense(layer, x, segment), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_repetitions_change_nothing(make_layer: MakeLayer, segment: Segment) -> None:
     layer, x = make_layer("configuration_heads"), states(4)
-    torch.testing.assert_close(layer(x.repeat(1, 5, 1), segment), layer(x, segment).repeat(1, 5, 1))
+    result = run_dense(layer, x, segment)
+    torch.testing.assert_close(run_dense(layer, x.repeat(1, 5, 1), segment), result.repeat(1, 5, 1))
 
 
 def test_heads_must_divide_the_width(make_layer: MakeLayer) -> None:

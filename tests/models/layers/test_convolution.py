@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GraphConv, SAGEConv
 
-from hlorank.models.inputs import Segment
+from hlorank.models.compression.segment import Segment
 from hlorank.models.layers.layer import Layer
+from tests.models.run_layer import run_dense
 
 EdgeIndices = tuple[Tensor, Tensor]
 MakeLayer = Callable[..., Layer]
@@ -51,7 +52,7 @@ def test_with_shared_directions_it_is_a_convolution_of_the_symmetric_graph(
     layer = make_layer(name, directions="shared")
     own, others = (layer.get_parameter(f"maps.{kind}.weight") for kind in range(2))
     convolution = theirs(own, others, layer.get_parameter("maps.0.bias"))
-    result, both = layer(X, segment), torch.cat(edge_indices, dim=1)
+    result, both = run_dense(layer, X, segment), torch.cat(edge_indices, dim=1)
     for c in range(3):
         torch.testing.assert_close(result[:, c], convolution(X[:, c], both), rtol=1e-10, atol=1e-12)
 
@@ -64,7 +65,7 @@ def test_with_separate_directions_it_is_two_convolutions(
     own, operands, users = (layer.get_parameter(f"maps.{kind}.weight") for kind in range(3))
     bias = layer.get_parameter("maps.0.bias")
     over_operands, over_users = theirs(own, operands, bias), theirs(None, users, bias)
-    result = layer(X, segment)
+    result = run_dense(layer, X, segment)
     for c in range(3):
         expected = over_operands(X[:, c], edge_indices[0]) + over_users(X[:, c], edge_indices[1])
         torch.testing.assert_close(result[:, c], expected, rtol=1e-10, atol=1e-12)

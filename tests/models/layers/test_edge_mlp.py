@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from hlorank.models.inputs import Segment
+from hlorank.models.compression.segment import Segment
 from hlorank.models.layers.edge_mlp import EdgeMlp
-from hlorank.models.node_states import NodeStates
+from tests.models.run_layer import colouring_of, run_dense
 
 X = torch.randn(24, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
@@ -22,8 +22,8 @@ def test_equals_the_equation_and_other_nodes_get_zero(
 ) -> None:
     layer = make_layer("edge_mlp", directions=directions)
     operands, users = layer.sources.weight.chunk(2) if directions == "separate" else 2 * (layer.sources.weight,)
-    result = layer(X, segment)
-    assert 0 < segment.k_hop_prefix(0) < 24
+    result = run_dense(layer, X, segment)
+    assert 0 < segment.configurable < 24
     for v in range(segment.k_hop_prefix(0)):
         for c in range(3):
             summed = torch.zeros(6, dtype=torch.float64)
@@ -36,11 +36,11 @@ def test_equals_the_equation_and_other_nodes_get_zero(
     assert not result[segment.k_hop_prefix(0) :].any()
 
 
-def test_other_nodes_get_no_more_colours(
-    make_layer: Callable[..., EdgeMlp], segment: Segment, make_states: Callable[..., NodeStates]
-) -> None:
+def test_other_nodes_get_no_more_colours(make_layer: Callable[..., EdgeMlp], segment: Segment) -> None:
     """Nodes that are not configurable keep their colours, which a residual connection needs."""
-    state, free = make_states(segment, 5, 6, share=True), segment.k_hop_prefix(0)
-    after = make_layer("edge_mlp").forward_compressed(state, segment)
-    assert len(set(after.colouring.colour_of[free:].flat)) == len(set(state.colouring.colour_of[free:].flat))
-    assert (after.colouring.colour_of[free:] == after.colouring.colour_of[free:, :1]).all()
+    before, free = colouring_of(segment, 5, share=True), segment.configurable
+    edges = make_layer("edge_mlp").edges
+    assert edges is not None
+    after = before.refine(segment.edges.neighbourhood(edges), segment.k_hop_prefix(1))
+    assert len(set(after.colour_of[free:].flat)) == len(set(before.colour_of[free:].flat))
+    assert (after.colour_of[free:] == after.colour_of[free:, :1]).all()

@@ -11,8 +11,9 @@ from torch.nn.functional import leaky_relu
 from torch_geometric.nn import GATv2Conv
 
 from hlorank.config import ConfigError
-from hlorank.models.inputs import Segment
+from hlorank.models.compression.segment import Segment
 from hlorank.models.layers.gatv2 import Gatv2
+from tests.models.run_layer import run_dense
 
 EdgeIndices = tuple[Tensor, Tensor]
 X = torch.randn(24, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -33,11 +34,11 @@ def test_with_shared_directions_it_is_a_convolution_of_the_symmetric_graph(
         convolution.lin_r.bias.copy_(layer.target.bias - 0.7)
         convolution.att.copy_(layer.attention[None])
         convolution.bias.copy_(layer.bias - 0.7)
-    result, both = layer(X, segment), torch.cat(edge_indices, dim=1)
+    result, both = run_dense(layer, X, segment), torch.cat(edge_indices, dim=1)
     expected = torch.stack([convolution(X[:, c], both) for c in range(3)], dim=1)
     torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-12)
     for got in (result, expected):
-        got.square().sum().backward()
+        torch.autograd.backward(got.square().sum())
     for ours, theirs in (
         (layer.attention, convolution.att[0].new_tensor(convolution.att.grad[0].tolist())),
         (layer.sources.weight, convolution.lin_l.weight.grad),
@@ -51,7 +52,7 @@ def test_with_separate_directions_each_edge_type_has_source_weights(
 ) -> None:
     layer = make_layer("gatv2", directions="separate", heads=2)
     own, operands, users = layer.sources.weight.chunk(3)
-    result = layer(X, segment)
+    result = run_dense(layer, X, segment)
     for v in range(24):
         for c in range(3):
             received = [own @ X[v, c]]

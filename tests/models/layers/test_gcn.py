@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCNConv
 
-from hlorank.models.inputs import Segment
+from hlorank.models.compression.segment import Segment
 from hlorank.models.layers.layer import Layer
+from tests.models.run_layer import run_dense
 
 EdgeIndices = tuple[Tensor, Tensor]
 X = torch.randn(24, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -24,7 +25,7 @@ def test_with_shared_directions_it_is_a_convolution_of_the_symmetric_graph(
     with torch.no_grad():
         convolution.lin.weight.copy_(layer.get_parameter("maps.0.weight"))
         convolution.bias.copy_(layer.get_parameter("maps.0.bias"))
-    result, both = layer(X, segment), torch.cat(edge_indices, dim=1)
+    result, both = run_dense(layer, X, segment), torch.cat(edge_indices, dim=1)
     for c in range(3):
         torch.testing.assert_close(result[:, c], convolution(X[:, c], both), rtol=1e-10, atol=1e-12)
 
@@ -44,4 +45,4 @@ def test_with_separate_directions_each_edge_type_has_weights(
         x = X[:, c]
         expected = (scale.square()[:, None] * x) @ own.T + scaled @ x @ operands.T + scaled.T @ x @ users.T
         expected = expected + layer.get_parameter("maps.0.bias")
-        torch.testing.assert_close(layer(X, segment)[:, c], expected, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(run_dense(layer, X, segment)[:, c], expected, rtol=1e-10, atol=1e-12)

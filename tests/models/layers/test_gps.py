@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch_geometric.nn import GPSConv, SAGEConv
 from torch_geometric.nn.attention import PerformerAttention
 
-from hlorank.models.inputs import Segment
+from hlorank.models.compression.segment import Segment
 from hlorank.models.layers.gps import Gps
 from hlorank.models.layers.linear_attention import LinearAttention
+from tests.models.run_layer import run_dense
 
 X = torch.randn(24, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
@@ -25,7 +26,7 @@ class Attention(PerformerAttention):  # type: ignore[misc] # PyTorch Geometric s
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Compute (1, nodes, width) to the same shape."""
-        result: Tensor = self.layer(x.transpose(0, 1), self.segment)
+        result: Tensor = run_dense(self.layer, x.transpose(0, 1), self.segment)
         return result.transpose(0, 1)
 
 
@@ -46,6 +47,6 @@ def test_equals_pytorch_geometric(
     with torch.no_grad():
         expected.mlp[0].load_state_dict(layer.mlp[0].state_dict())
         expected.mlp[3].load_state_dict(layer.mlp[2].state_dict())
-    result, both = layer(X, segment), torch.cat(edge_indices, dim=1)
+    result, both = run_dense(layer, X, segment), torch.cat(edge_indices, dim=1)
     for c in range(3):
         torch.testing.assert_close(result[:, c], expected(X[:, c], both), rtol=1e-10, atol=1e-12)

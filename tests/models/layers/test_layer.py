@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
 from hlorank.config import ConfigError
-from hlorank.models.edges import Edges
-from hlorank.models.inputs import GraphInputs, Segment
-from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.compression.edges import Edges
+from hlorank.models.compression.plan import QuotientGraph
+from hlorank.models.compression.recipe import Mixing
+from hlorank.models.compression.segment import Segment
+from hlorank.models.cost_model import CostModel
+from hlorank.models.inputs import GraphInputs
+from hlorank.models.layers.layer import Layer
 from hlorank.models.layers.registry import LAYERS
-from hlorank.models.node_states import NodeStates
+from tests.models.run_layer import both_forms, run_dense
 
 WIDTH, CONFIGURATIONS = 64, 3
 
@@ -59,7 +64,7 @@ def test_a_state_changes_exactly_the_states_that_the_mixing_declares(
         changed = x.clone()
         changed[place, 1] += torch.randn(WIDTH, dtype=torch.float64)
         with torch.no_grad():
-            differs = (layer(changed, kernel) != layer(x, kernel)).any(dim=-1)
+            differs = (run_dense(layer, changed, kernel) != run_dense(layer, x, kernel)).any(dim=-1)
         assert set(map(tuple, differs.nonzero().tolist())) == changed_by(layer.mixing, kernel, place, 1)
 
 
@@ -69,13 +74,13 @@ def test_the_order_of_nodes_and_configurations_is_kept(
     name: str, directions: str, make_layer: MakeLayer, kernel: Segment
 ) -> None:
     layer, x = make_layer(name, width=WIDTH, directions=directions), states(16)
-    result = layer(x, kernel)
+    result = run_dense(layer, x, kernel)
     configurations = torch.tensor([2, 0, 1])
-    torch.testing.assert_close(layer(x[:, configurations], kernel), result[:, configurations])
+    torch.testing.assert_close(run_dense(layer, x[:, configurations], kernel), result[:, configurations])
     nodes = torch.randperm(16, generator=torch.Generator().manual_seed(0))
     ends = nodes.argsort().numpy()[kernel.edges.ends]
-    renamed = replace(kernel, edges=Edges(ends, 16, None, torch.device("cpu")))
-    torch.testing.assert_close(layer(x[nodes], renamed), result[nodes])
+    renamed = replace(kernel, edges=Edges(ends, 16, 16, None))
+    torch.testing.assert_close(run_dense(layer, x[nodes], renamed), result[nodes])
 
 
 @every_layer
@@ -87,8 +92,8 @@ def test_gradients_are_right_and_reach_every_parameter(
     layer = make_layer(name, width=WIDTH, directions=directions)
     x = states(5, 2).requires_grad_()
     # gradcheck changes the parameters in place.
-    assert gradcheck(lambda *_: layer(x, segment), (x, *layer.parameters()), fast_mode=True)
-    (layer(x, segment) * states(5, 2).cos()).sum().backward()
+    assert gradcheck(lambda *_: run_dense(layer, x, segment), (x, *layer.parameters()), fast_mode=True)
+    torch.autograd.backward((run_dense(layer, x, segment) * states(5, 2).cos()).sum())
     for key, parameter in layer.named_parameters():
         message = f"{key} has no influence on the output: remove it from the layer"
         assert parameter.grad is not None, message
@@ -105,54 +110,42 @@ def test_heads_that_do_not_divide_the_width_are_refused_or_unused(
     except ConfigError as error:
         assert "model.heads=4" in str(error)  # noqa: PT017 (layers without heads raise nothing)
     else:
-        assert layer(x, kernel).shape == x.shape
+        assert run_dense(layer, x, kernel).shape == x.shape
 
 
 @pytest.mark.parametrize(
     ("segments", "nodes"), [(3, 60), pytest.param(12, 24, id="few edges"), pytest.param(24, 24, id="one node each")]
 )
-@pytest.mark.parametrize("configurations", [1, 4])
+@pytest.mark.parametrize("rows", [[3], [3, 0, 7, 5]])
 @every_layer
 @every_direction
 def test_the_compressed_form_equals_the_dense_form(
     name: str,
     directions: str,
-    configurations: int,
+    rows: list[int],
     segments: int,
     nodes: int,
-    make_layer: MakeLayer,
+    make_model: Callable[..., CostModel],
     make_inputs: MakeInputs,
-    make_states: Callable[..., NodeStates],
 ) -> None:
-    layer = make_layer(name, directions=directions)
-    for segment in make_inputs(segments=segments, nodes=nodes).segments:
-        state = make_states(segment, configurations, 6, share=layer.mixing is not Mixing.CONFIGURATIONS)
-        x, hops = state.dense(), layer.mixing is Mixing.NEIGHBOURS and not layer.dense_only
-        for k in range(3):
-            state, x = layer.forward_compressed(state, segment), layer(x, segment)
-            torch.testing.assert_close(state.dense(), x, rtol=1e-10, atol=1e-12)
-            prefix = segment.nodes if layer.dense_only else segment.k_hop_prefix(hops * (k + 1))
-            assert (state.hops, state.colouring.prefix) == (hops * (k + 1), prefix)
-        parameters, towards = list(layer.parameters()), states(*x.shape)
-        if parameters:
-            dense = torch.autograd.grad((x * towards).sum(), parameters, allow_unused=True)
-            compressed = torch.autograd.grad((state.dense() * towards).sum(), parameters, allow_unused=True)
-            torch.testing.assert_close(compressed, dense, rtol=1e-9, atol=1e-11)
+    model = make_model(stem=[name], block=[name, "gelu"], blocks=2, pooling=["sum", "max"], directions=directions)
+    compressed, dense = both_forms(model, make_inputs(segments=segments, nodes=nodes), np.array(rows))
+    torch.testing.assert_close(compressed, dense, rtol=1e-9, atol=1e-11)
 
 
 def test_some_segments_of_one_node_are_configurable(make_inputs: MakeInputs) -> None:
     few = [make_inputs(segments=count, nodes=24).segments for count in (12, 24)]
-    assert {segment.k_hop_prefix(0) for segment in few[1]} == {0, 1}
+    assert {segment.configurable for segment in few[1]} == {0, 1}
     assert {len(segment.edges) for segment in few[1]} == {0} < {len(segment.edges) for segment in few[0]}
 
 
 @pytest.mark.parametrize("name", ["sage", "gcn", "graph_conv", "gin", "gatv2", "edge_mlp"])
 @every_direction
 def test_no_node_depends_on_configurations_before_they_join(
-    name: str, directions: str, make_layer: MakeLayer, segment: Segment, make_states: Callable[..., NodeStates]
+    name: str, directions: str, make_model: Callable[..., CostModel], make_inputs: MakeInputs
 ) -> None:
-    layer = make_layer(name, directions=directions)
-    before = make_states(replace(segment, hop_prefixes=[0]), 3, 6, share=True)._replace(hops=None)
-    after = layer.forward_compressed(before, segment)
-    assert (after.hops, after.colouring.prefix) == (None, 0)
-    torch.testing.assert_close(after.dense(), layer(before.dense(), segment), rtol=1e-10, atol=1e-12)
+    model, graph = make_model(block=[name], join="late", directions=directions), make_inputs()
+    plan = graph.plan(np.array([3, 0, 7]), 0, model.recipe)
+    graphs = [index for index in plan.steps if isinstance(index, QuotientGraph)]
+    assert len(graphs) == 2
+    assert max(index.target.max() for index in graphs) < graph.segments[0].nodes

@@ -11,7 +11,6 @@ from threading import Thread
 
 import numpy as np
 import pytest
-import torch
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
@@ -58,7 +57,7 @@ def test_outputs(
     assert (spec.version, spec.collection, spec.method) == (hlorank.__version__, collection, method)
     assert spec.settings == config.baseline
     features = Path(config.paths.features) / Collection.parse(collection).path
-    assert spec.data == GraphLoader(features, None, torch.device("cpu")).fingerprint
+    assert spec.data == GraphLoader(features, None).fingerprint
     rows = history(tmp_path / "model")
     counts = {"gradient_boosting": 12, "linear_ranking": len(config.baseline.strengths)}
     assert [int(row["epoch"]) for row in rows] == list(range(1, 1 + counts.get(method, 1)))

@@ -22,14 +22,16 @@ from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
+from hlorank.models.scoring import embed_rows
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition, whole_graph
 from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.gst.methods import METHODS
 from hlorank.training.gst.segment_aggregator import SegmentAggregator
-from hlorank.training.step_data import Step
+from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 from tests.sections import featurize_options
+from tests.training.training_helpers import planned
 
 MakeInputs = Callable[..., GraphInputs]
 MakeModel = Callable[..., CostModel]
@@ -44,14 +46,21 @@ def model(make_model: MakeModel) -> CostModel:
     return make_model()
 
 
-def step_on(graph: GraphInputs, sampled: tuple[int, ...], draws: np.ndarray | None = None) -> Step:
+def step_on(
+    combine: SegmentAggregator,
+    graph: GraphInputs,
+    sampled: tuple[int, ...],
+    draws: np.ndarray | None = None,
+    rows: np.ndarray = ROWS,
+) -> PlannedStep:
     draws = np.zeros(SEGMENTS) if draws is None else draws
-    return Step(graph, 0, ROWS, torch.ones(len(ROWS)), np.array(sampled), draws)
+    method = next(name for name, method in METHODS.items() if method is combine.method)
+    return planned(combine.model, method, Step(graph, 0, rows, np.ones(len(rows)), np.array(sampled), draws))
 
 
 def fresh_total(model: CostModel, graph: GraphInputs) -> Tensor:
     with torch.no_grad():
-        return sum((model.embed_rows(graph, j, ROWS) for j in range(SEGMENTS)), torch.zeros(()))
+        return sum((embed_rows(model, graph, j, ROWS) for j in range(SEGMENTS)), torch.zeros(()))
 
 
 def filled_table(model: CostModel, graph: GraphInputs, present: tuple[int, ...]) -> EmbeddingTable:
@@ -60,7 +69,7 @@ def filled_table(model: CostModel, graph: GraphInputs, present: tuple[int, ...])
     warm = SegmentAggregator(model, METHODS["gst_e"], 1.0, table)
     for j in present:
         rows = ROWS[:2] if j == present[-1] else ROWS
-        warm(step_on(graph, (j,))._replace(rows=rows), now=0)
+        warm(step_on(warm, graph, (j,), rows=rows), now=0)
     return table
 
 
@@ -77,7 +86,7 @@ def test_the_aggregate_is_unbiased(method: str, count: int, model: CostModel, ma
         for draw, probability in outcomes:
             table = filled_table(model, graph, (0, 2)) if specification.others == "table" else None
             combine = SegmentAggregator(model, specification, keep, table)
-            total = combine(step_on(graph, sampled, np.full(SEGMENTS, draw)), now=1)
+            total = combine(step_on(combine, graph, sampled, np.full(SEGMENTS, draw)), now=1)
             mean += probability * total.detach() / len(samples)
     torch.testing.assert_close(mean, fresh_total(model, graph), rtol=1e-5, atol=1e-6)
 
@@ -86,7 +95,8 @@ def test_the_aggregate_is_unbiased(method: str, count: int, model: CostModel, ma
 def test_all_segments_sampled_is_the_fresh_sum(method: str, model: CostModel, make_inputs: MakeInputs) -> None:
     graph = make_inputs(segments=SEGMENTS)
     table = EmbeddingTable(model.embedding_width, 10**6, "float32") if METHODS[method].others == "table" else None
-    total = SegmentAggregator(model, METHODS[method], 0.5, table)(step_on(graph, tuple(range(SEGMENTS))), now=0)
+    combine = SegmentAggregator(model, METHODS[method], 0.5, table)
+    total = combine(step_on(combine, graph, tuple(range(SEGMENTS))), now=0)
     torch.testing.assert_close(total.detach(), fresh_total(model, graph))
     assert total.requires_grad
 
@@ -94,11 +104,12 @@ def test_all_segments_sampled_is_the_fresh_sum(method: str, model: CostModel, ma
 def test_only_sampled_segments_reach_the_gradient(model: CostModel, make_inputs: MakeInputs) -> None:
     graph = make_inputs(segments=SEGMENTS)
     table = filled_table(model, graph, (0, 1, 2, 3, 3))
-    total = SegmentAggregator(model, METHODS["gst_e"], 1.0, table)(step_on(graph, (1,)), now=1)
+    combine = SegmentAggregator(model, METHODS["gst_e"], 1.0, table)
+    total = combine(step_on(combine, graph, (1,)), now=1)
     ours = torch.autograd.grad(total.sum(), list(model.encoder.parameters()), allow_unused=True)
     # All of its entries are in the table, so its weight is 1.
     alone = torch.autograd.grad(
-        model.embed_rows(graph, 1, ROWS).sum(), list(model.encoder.parameters()), allow_unused=True
+        embed_rows(model, graph, 1, ROWS).sum(), list(model.encoder.parameters()), allow_unused=True
     )
     for one, other in zip(ours, alone, strict=True):
         assert (one is None) == (other is None)
@@ -110,11 +121,11 @@ def test_fresh_embeddings_are_written_once_each(model: CostModel, make_inputs: M
     graph = make_inputs(segments=SEGMENTS)
     table = EmbeddingTable(model.embedding_width, 10**6, "float32")
     combine = SegmentAggregator(model, METHODS["gst_ed"], 0.5, table)
-    combine(step_on(graph, (2,)), now=3)
+    combine(step_on(combine, graph, (2,)), now=3)
     distinct = len(np.unique(graph.partition.local_codes[ROWS, 2]))
     assert len(table) == distinct
     assert (combine.cost.looked_up, combine.cost.found) == (SEGMENTS * len(ROWS), 0)
-    combine(step_on(graph, (1,)), now=8)
+    combine(step_on(combine, graph, (1,)), now=8)
     assert combine.cost.found == len(ROWS)
     assert combine.cost.used == distinct
     assert combine.cost.staleness == 5 * distinct
@@ -127,7 +138,7 @@ def test_layers_that_mix_further_compute_more_rows(
     model = make_model(block=[*BLOCK, *["squeeze_excite"] * squeeze_excite, *["configuration_attention"] * attention])
     graph = make_inputs(segments=SEGMENTS)
     combine = SegmentAggregator(model, METHODS["gst_one"], 0.5, None)
-    combine(step_on(graph, (2,)), now=0)
+    combine(step_on(combine, graph, (2,)), now=0)
     segment, layers = graph.segments[2], 2 * (1 + squeeze_excite + attention)
     # Attention over configurations computes each of them, squeeze-and-excitation each node from there on.
     configurations = len(ROWS) if attention else len(np.unique(graph.partition.local_codes[ROWS, 2]))
@@ -153,7 +164,7 @@ def test_a_table_keeps_nothing_that_depends_on_other_configurations(method: str,
 def trained_on(model: CostModel, graph: GraphInputs, method: str) -> tuple[Tensor, list[Tensor]]:
     """Return scores and gradients of a step in which every segment has a gradient."""
     segments = len(graph.segments)
-    step = Step(graph, 0, ROWS, torch.ones(len(ROWS)), np.arange(segments), np.zeros(segments))
+    step = planned(model, method, Step(graph, 0, ROWS, np.ones(len(ROWS)), np.arange(segments), np.zeros(segments)))
     scores = model.score(SegmentAggregator(model, METHODS[method], 0.5, None)(step, now=0), segments)
     return scores.detach(), list(torch.autograd.grad(scores.square().mean(), list(model.parameters())))
 
@@ -163,9 +174,9 @@ def distance(features: GraphFeatures, cut: Partition, model: CostModel) -> float
 
     The step on the whole graph is in float64: its float32 sums would be less exact than those of segments.
     """
-    ours = trained_on(model, GraphInputs(features, cut, CPU), "gst")
+    ours = trained_on(model, GraphInputs(features, cut), "gst")
     exact = replace(features, node_feat=features.node_feat.astype(np.float64))
-    theirs = trained_on(copy.deepcopy(model).double(), GraphInputs(exact, whole_graph(exact), CPU), "full")
+    theirs = trained_on(copy.deepcopy(model).double(), GraphInputs(exact, whole_graph(exact)), "full")
     largest = max(gradient.norm() for gradient in theirs[1])
     gradients = zip(ours[1], theirs[1], strict=True)
     errors = [(one - other).norm() / max(other.norm(), 0.1 * largest) for one, other in gradients]
@@ -240,7 +251,34 @@ def test_a_halo_equals_training_on_the_whole_unet_3d(
 def test_missing_and_dropped_segments_cost_nothing(model: CostModel, make_inputs: MakeInputs) -> None:
     graph = make_inputs(segments=SEGMENTS)
     combine = SegmentAggregator(model, METHODS["gst_one"], 0.5, None)
-    combine(step_on(graph, (2,)), now=0)
+    combine(step_on(combine, graph, (2,)), now=0)
     segment = graph.segments[2]
     assert combine.cost.dense_rows == 2 * segment.nodes * len(ROWS)
     assert 0 < combine.cost.rows < combine.cost.dense_rows
+
+
+@pytest.mark.parametrize("method", ["gst", "gst_e"])
+def test_parts_of_a_segment_have_the_same_gradients(
+    method: str, make_model: MakeModel, make_inputs: MakeInputs
+) -> None:
+    model, graph, results = make_model(), make_inputs(segments=2), []
+    step = Step(graph, 0, ROWS, np.ones(len(ROWS)), np.array([1]), np.zeros(2))
+    for max_rows, parts in ((None, 1), (1, len(ROWS))):
+        planned_step = StepPlanner.of(model, METHODS[method], max_rows)(step, np.random.default_rng(0))
+        assert [len(plans) for plans in planned_step.plans.values()] == [parts] * len(planned_step.plans)
+        table = EmbeddingTable(model.embedding_width, 10**6, "float32") if method == "gst_e" else None
+        total = SegmentAggregator(model, METHODS[method], 1.0, table)(planned_step, now=0)
+        results.append((total, torch.autograd.grad(total.square().sum(), list(model.encoder.parameters()))))
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["gst_one", "gst", "gst_e"])
+def test_a_step_runs_where_the_model_is(method: str, model: CostModel, make_inputs: MakeInputs) -> None:
+    """On the device `meta`, which refuses tensors of another one."""
+    graph, meta = make_inputs(segments=SEGMENTS), torch.device("meta")
+    table = EmbeddingTable(model.embedding_width, 10**6, "float32") if METHODS[method].others == "table" else None
+    combine = SegmentAggregator(model.to(meta), METHODS[method], 1.0, table)
+    for now, sampled in enumerate([(0, 1, 2, 3), (2,)]):
+        total = combine(step_on(combine, graph, sampled).to(meta), now)
+        assert (total.shape, total.device.type) == ((len(ROWS), model.embedding_width), "meta")
+        torch.autograd.backward(model.score(total, SEGMENTS).sum())

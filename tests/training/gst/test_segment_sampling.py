@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -74,10 +72,9 @@ def test_the_expected_weight_of_every_segment_is_one(keep: float, count: int) ->
 def test_the_draws_of_training_are_unbiased(count: int, settings: Settings, open_graphs: OpenGraphs) -> None:
     """A Monte Carlo over what training draws, sampling and dropping together, within five standard errors."""
     config = settings(segments__sampled=count, trainer__steps_per_epoch=3000)
-    data: Any = open_data(open_graphs(config), config)
-    data.trainer = SimpleNamespace(current_epoch=0)
+    data = open_data(open_graphs(config), config)
     of_graph: dict[int, list[np.ndarray]] = {}
-    for step in data.train_dataloader():
+    for step in (data.step(0, index) for index in range(3000)):
         segments = len(step.draws)
         some = (np.arange(segments) % 2 == 0)[:, None]
         chosen = sampled(segments, *step.with_gradient)

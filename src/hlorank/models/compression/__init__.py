@@ -9,17 +9,19 @@ Bollen et al., "Learning Graph Neural Networks using Exact Compression", GRADES-
 quotient graph: a bipartite graph from the colours before it to those after it. The result is exact, whatever the
 weights of the layers.
 
-Everything here is integers and edge weights; `hlorank.models.node_states` adds the tensors.
+Everything here is NumPy. `recipe` says what the layers of a model declare, and `plan` builds from it, for a segment and
+some configurations, all indices that the model needs; the model itself is tensors only.
 
 An example of four nodes. An `add`, node 1, consumes a `dot`, node 0, and two equal parameters, nodes 2 and 3. Only the
 `dot` is configurable, and there are two configurations, A and B. That makes eight states, of four initial colours:
 
->>> import numpy as np, torch
->>> from hlorank.models.compression.colouring import Colouring, QuotientGraph
->>> from hlorank.models.edges import Edges, Norm
+>>> import numpy as np
+>>> from hlorank.models.compression.colouring import Colouring
+>>> from hlorank.models.compression.edges import EdgeKind, Edges, Norm
+>>> from hlorank.models.compression.plan import quotient_graph
 >>> consumer_and_operand = np.array([[1, 0], [1, 2], [1, 3]])
->>> edges = Edges(consumer_and_operand, nodes=4, degrees=None, device=torch.device("cpu"))
->>> neighbourhood = edges.normed(Norm.SUM, shared=False).neighbourhood
+>>> kind = EdgeKind(Norm.SUM, shared=False)
+>>> edges = Edges(consumer_and_operand, nodes=4, configurable=1, degrees=None).neighbourhood(kind)
 >>> initial = Colouring.of_keys(np.array([["dot, A", "dot, B"]]), np.array(["add", "parameter", "parameter"]))
 >>> initial.colour_of  # a row for each node, a column for each configuration
 array([[0, 1],
@@ -30,7 +32,7 @@ array([[0, 1],
 The first layer reaches the nodes at most one edge away from the `dot`, which are nodes 0 and 1 (the 1-hop prefix). The
 `add` now differs between A and B; the parameters do not yet:
 
->>> first = initial.refine(neighbourhood, prefix=2)
+>>> first = initial.refine(edges, prefix=2)
 >>> first.colour_of
 array([[0, 1],
        [2, 3],
@@ -41,13 +43,13 @@ So the first layer computes five states instead of eight. Its quotient graph has
 layer to each colour after it that receives from it. The `add` under A, colour 2, receives from itself (colour 2
 before), from the `dot` under A (colour 0) and twice from the colour of the parameters (colour 3):
 
->>> quotient = QuotientGraph.between(initial, first, neighbourhood)
+>>> quotient = quotient_graph(initial, first, edges, kind)
 >>> quotient.source[quotient.target == 2]
 array([2, 0, 3, 3])
 
 The second layer reaches all nodes. The parameters still equal each other, which leaves six states of eight:
 
->>> first.refine(neighbourhood, prefix=4).colour_of
+>>> first.refine(edges, prefix=4).colour_of
 array([[0, 1],
        [2, 3],
        [4, 5],

@@ -1,33 +1,16 @@
-"""Colourings of a segment's nodes under several configurations, and the quotient graphs between them."""
+"""Colourings of a segment's nodes under several configurations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
-
-class Neighbourhood(NamedTuple):
-    """Edges of a segment, grouped by the node that receives.
-
-    Attributes:
-        starts: (nodes + 1,) index of the first entry of each node.
-        source: (entries,) the node that sends.
-        edge_type: (entries,) 0 the node itself; then 1 an operand and 2 a user, or 1 either.
-        weight: (entries,) float64.
-        hashes: nodes x nodes, uint64, the entries with a random number for each pair of edge type and weight.
-    """
-
-    starts: NDArray[np.int32]
-    source: NDArray[np.int32]
-    edge_type: NDArray[np.int32]
-    weight: NDArray[np.float64]
-    hashes: csr_array
+from hlorank.models.compression.edges import Neighbourhood
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,45 +85,3 @@ class Colouring:
         hashes = np.random.default_rng(0).integers(2**64, size=len(self), dtype=np.uint64)[self.colour_of]
         keys = neighbourhood.hashes @ hashes
         return Colouring.of_keys(keys[:prefix], keys[prefix:, 0])
-
-    def restrict(self, nodes: NDArray[np.bool_]) -> tuple[Colouring, NDArray[np.int64]]:
-        """Return the colouring of the nodes of a (nodes,) mask, and the colour that each of its colours has here."""
-        prefix = int(nodes[: self.prefix].sum())
-        colour_of = self.colour_of[nodes]
-        restricted = Colouring.of_keys(colour_of[:prefix], colour_of[prefix:, 0])
-        return restricted, colour_of.ravel()[restricted.first]
-
-
-class QuotientGraph(NamedTuple):
-    """The bipartite graph of one layer of message passing, from the colours before it to the colours after it.
-
-    Attributes:
-        starts: (colours after + 1,) index of the first edge of each colour after.
-        target: (edges,) the colour after, ascending.
-        source: (edges,) the colour before.
-        edge_type: (edges,) as in `Neighbourhood`.
-        weight: (edges,) float64.
-    """
-
-    starts: NDArray[np.int64]
-    target: NDArray[np.int64]
-    source: NDArray[np.int64]
-    edge_type: NDArray[np.int32]
-    weight: NDArray[np.float64]
-
-    @classmethod
-    def between(cls, before: Colouring, after: Colouring, neighbourhood: Neighbourhood) -> QuotientGraph:
-        """Return the quotient graph of a layer.
-
-        Args:
-            before: the colouring before the layer.
-            after: the one after it, at least as fine as `before.refine` gives.
-            neighbourhood: the edges of the segment.
-        """
-        degree = np.diff(neighbourhood.starts)[after.node]
-        stops = np.cumsum(degree)
-        target = np.repeat(np.arange(len(after)), degree)
-        entry = np.arange(len(target)) + (neighbourhood.starts[after.node] - stops + degree)[target]
-        source = before.colour_of[neighbourhood.source[entry], after.configuration[target]]
-        edge_type, weight = neighbourhood.edge_type[entry], neighbourhood.weight[entry]
-        return cls(np.append(0, stops), target, source, edge_type, weight)

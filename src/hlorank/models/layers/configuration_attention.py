@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from hlorank.models.inputs import Segment
-from hlorank.models.layers.layer import Layer, Mixing
-from hlorank.models.node_states import NodeStates
+from hlorank.models.compression.plan import NodeIndex
+from hlorank.models.compression.recipe import Mixing
+from hlorank.models.layers.layer import Layer, map_nodes
 
 _FIRST_TEMPERATURE = 0.5
 
@@ -33,13 +33,8 @@ class ConfigurationAttention(Layer):
     def _weights(self, x: Tensor) -> Tensor:
         return x.shape[1] * torch.softmax(x / self.log_temperature.exp(), dim=1)
 
-    def forward(self, x: Tensor, _: Segment) -> Tensor:
-        """Compute the dense form: (nodes, configurations, width) to the same shape."""
-        result: Tensor = self.joined(torch.cat([x, self._weights(x) * x], dim=-1))
+    def forward(self, x: Tensor, index: NodeIndex[Tensor]) -> Tensor:
+        """Compute (colours, width) to the same shape; configurations of one colour have equal weights."""
+        weights = map_nodes(self._weights, x, index)
+        result: Tensor = self.joined(torch.cat([x, weights * x], dim=-1))
         return result
-
-    def forward_compressed(self, states: NodeStates, _: Segment) -> NodeStates:
-        """Compute the compressed form: configurations of one colour have equal weights."""
-        weights = states.map_nodes(self._weights)
-        values: Tensor = self.joined(torch.cat([states.values, weights * states.values], dim=-1))
-        return states._replace(values=values)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from hlorank.models.inputs import Segment
-from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.compression.plan import NodeIndex
+from hlorank.models.compression.recipe import Mixing
+from hlorank.models.layers.layer import Layer, map_nodes
 from hlorank.models.layers.parts import head_width
-from hlorank.models.node_states import NodeStates
 
 
 class ConfigurationHeads(Layer):
@@ -39,10 +39,6 @@ class ConfigurationHeads(Layer):
         result: Tensor = self.output(scaled_dot_product_attention(*parts).transpose(1, 2).flatten(-2))
         return result
 
-    def forward(self, x: Tensor, _: Segment) -> Tensor:
-        """Compute the dense form: (nodes, configurations, width) to the same shape."""
-        return self._attend(x)
-
-    def forward_compressed(self, states: NodeStates, _: Segment) -> NodeStates:
-        """Compute the compressed form: configurations of one colour have equal results."""
-        return states._replace(values=states.map_nodes(self._attend))
+    def forward(self, x: Tensor, index: NodeIndex[Tensor]) -> Tensor:
+        """Compute (colours, width) to the same shape; configurations of one colour have equal results."""
+        return map_nodes(self._attend, x, index)

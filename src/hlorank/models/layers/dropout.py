@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
-from hlorank.models.inputs import Segment
-from hlorank.models.layers.layer import Layer, Mixing
-from hlorank.models.node_states import NodeStates
+from hlorank.models.compression.plan import MaskIndex
+from hlorank.models.compression.recipe import Mixing
+from hlorank.models.layers.layer import Layer
 
 
 class Dropout(Layer):
     """Dropout with one mask for all configurations, so that they stay comparable within a step.
 
-    In training, nodes must not share a colour, as each has a mask of its own; see `Encoder.nodes`.
+    In training, nodes must not share a colour, as each has a mask of its own; see `Recipe.share`.
 
     Args:
         rate: share of the numbers that become 0; the others are scaled up.
     """
 
     mixing = Mixing.ROW
+    by_node = True
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.dropout = nn.Dropout(rate)
 
-    def _mask(self, nodes: int, like: Tensor) -> Tensor:
-        mask: Tensor = self.dropout(like.new_ones(nodes, like.shape[-1]))
-        return mask
-
-    def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """Compute the dense form: (nodes, configurations, width) to the same shape."""
-        return x * self._mask(segment.nodes, x)[:, None]
-
-    def forward_compressed(self, states: NodeStates, segment: Segment) -> NodeStates:
-        """Compute the compressed form: each colour once."""
+    def forward(self, x: Tensor, index: MaskIndex[Tensor]) -> Tensor:
+        """Compute (states, width) to the same shape."""
         if not (self.training and self.dropout.p):
-            return states
-        mask = self._mask(segment.nodes, states.values)
-        node = torch.from_numpy(states.colouring.node).to(mask.device)
-        return states._replace(values=states.values * mask[node])
+            return x
+        mask: Tensor = self.dropout(x.new_ones(index.nodes, x.shape[-1]))
+        return x * embedding(index.node, mask)

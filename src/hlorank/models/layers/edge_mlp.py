@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-from scipy.sparse import csr_array
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from hlorank.models.compression.colouring import Neighbourhood
-from hlorank.models.inputs import Segment
+from hlorank.models.compression.edges import EdgeKind, Norm
 from hlorank.models.layers.edge_wise import EdgeWise
 
 
@@ -25,18 +22,8 @@ class EdgeMlp(EdgeWise):
     """
 
     def __init__(self, width: int, shared: bool) -> None:
-        super().__init__(width, shared, weights_of=(-1, 0) if shared else (-1, 0, 1))
+        super().__init__(width, EdgeKind(Norm.SUM, shared, itself=False, to_configurable=True, linear=False))
         self.output = nn.Linear(width, width, bias=False)
-
-    def neighbourhood(self, segment: Segment) -> Neighbourhood:
-        """Return the edges to configurable nodes, and those of each node from itself."""
-        starts, source, edge_type, weight, hashes = super().neighbourhood(segment)
-        configurable = segment.k_hop_prefix(0)
-        kept = (np.arange(len(edge_type)) < starts[configurable]) | (edge_type == 0)
-        starts = np.append(0, np.cumsum(kept))[starts].astype(starts.dtype)
-        source = source[kept]
-        kept_hashes = csr_array((hashes.data[kept], source, starts), shape=hashes.shape)
-        return Neighbourhood(starts, source, edge_type[kept], weight[kept], kept_hashes)
 
     def combine(self, target: Tensor, source: Tensor, index: Tensor, states: int) -> Tensor:
         """Compute new states, (states, width); see `EdgeWise`."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hlorank.models.adjacency import Adjacency, propagate
-from hlorank.models.compression.colouring import QuotientGraph
-from hlorank.models.edges import Norm
-from hlorank.models.inputs import Segment
-from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.compression.edges import EdgeKind, Norm
+from hlorank.models.compression.plan import QuotientGraph
+from hlorank.models.compression.recipe import Mixing
+from hlorank.models.layers.layer import Layer
 from hlorank.models.layers.parts import mlp
-from hlorank.models.node_states import NodeStates
+from hlorank.models.propagation import propagate
 
 
 class Gin(Layer):
@@ -32,31 +28,16 @@ class Gin(Layer):
 
     def __init__(self, width: int, shared: bool) -> None:
         super().__init__()
-        self.shared = shared
+        self.edges = EdgeKind(Norm.SUM, shared, itself=False, linear=False)
         self.epsilon = nn.Parameter(torch.zeros(1 if shared else 2))
         self.mlp = mlp(width * len(self.epsilon), width, width)
 
-    def _combined(self, own: Tensor, sums: Iterable[Tensor]) -> Tensor:
-        parts = [(1 + epsilon) * own + part for epsilon, part in zip(self.epsilon, sums, strict=True)]
+    def forward(self, x: Tensor, graph: QuotientGraph[Tensor]) -> Tensor:
+        """Compute (colours before, width) to (colours after, width)."""
+        own = x if graph.roots is None else propagate(x, graph.roots)
+        parts = []
+        for epsilon, (source, target) in zip(self.epsilon, graph.directions, strict=True):
+            summed = torch.zeros_like(own).index_add(0, target, x[source])
+            parts.append((1 + epsilon) * own + summed)
         result: Tensor = self.mlp(torch.cat(parts, dim=-1))
         return result
-
-    def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """Compute the dense form: (nodes, configurations, width) to the same shape."""
-        _, *directions = segment.edges.normed(Norm.SUM, self.shared).parts
-        return self._combined(x, (propagate(x, part) for part in directions))
-
-    def forward_compressed(self, states: NodeStates, segment: Segment) -> NodeStates:
-        """Compute the compressed form, on the quotient graph."""
-        neighbourhood = segment.edges.normed(Norm.SUM, self.shared).neighbourhood
-        colouring, hops = states.refine(segment, neighbourhood)
-        quotient = QuotientGraph.between(states.colouring, colouring, neighbourhood)
-
-        def summed(edge_type: int) -> Tensor:
-            edges = quotient.edge_type == edge_type
-            starts = np.searchsorted(quotient.target[edges], np.arange(len(colouring) + 1))
-            sums = Adjacency(quotient.source[edges], starts, None, len(states.values), states.values.device)
-            return propagate(states.values, sums)
-
-        own, *sums = (summed(edge_type) for edge_type in range(1 + len(self.epsilon)))
-        return NodeStates(self._combined(own, sums), colouring, hops)

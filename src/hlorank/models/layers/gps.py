@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hlorank.models.inputs import Segment
-from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.compression.plan import QuotientGraph
+from hlorank.models.compression.recipe import Mixing
+from hlorank.models.layers.layer import Layer
 from hlorank.models.layers.linear_attention import LinearAttention
 from hlorank.models.layers.parts import mlp
 from hlorank.models.layers.sage import Sage
@@ -32,13 +33,14 @@ class Gps(Layer):
     def __init__(self, width: int, heads: int, shared: bool) -> None:
         super().__init__()
         self.near = Sage(width, shared)
+        self.edges = self.near.edges
         self.far = LinearAttention(width, heads)
         self.mlp = mlp(width, 2 * width, width)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
 
-    def forward(self, x: Tensor, segment: Segment) -> Tensor:
+    def forward(self, x: Tensor, graph: QuotientGraph[Tensor]) -> Tensor:
         """Compute the dense form: (nodes, configurations, width) to the same shape."""
         after_near, after_far, last = self.norms
-        both = after_near(x + self.near(x, segment)) + after_far(x + self.far(x, segment))
+        both = after_near(x + self.near(x.flatten(0, 1), graph).view_as(x)) + after_far(x + self.far(x, None))
         result: Tensor = last(both + self.mlp(both))
         return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlorank.models.edges import Norm
+from hlorank.models.compression.edges import Norm
 from hlorank.models.layers.convolution import Convolution
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hlorank.models.inputs import Segment
-from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.compression.recipe import Mixing
+from hlorank.models.layers.layer import Layer
 
 _EPSILON = 1e-5
 
@@ -25,7 +25,7 @@ class InstanceNorm(Layer):
         self.scale = nn.Parameter(torch.ones(width))
         self.offset = nn.Parameter(torch.zeros(width))
 
-    def forward(self, x: Tensor, _: Segment) -> Tensor:
+    def forward(self, x: Tensor, _: None) -> Tensor:
         """Compute the dense form: (nodes, configurations, width) to the same shape."""
         # PyTorch's instance normalization needs the nodes on the last axis, which takes a copy, and at least two nodes.
         variance, mean = torch.var_mean(x, dim=0, correction=0)

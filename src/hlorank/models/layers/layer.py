@@ -1,57 +1,73 @@
-"""The interface of layers: the mixing of states, the dense form and the compressed form."""
+"""The interface of layers."""
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
-from hlorank.models.inputs import Segment
-from hlorank.models.node_states import NodeStates
-
-
-class Mixing(Enum):
-    """States that the new state of a node under a configuration depends on, besides its own state.
-
-    Attributes:
-        ROW: none.
-        NEIGHBOURS: the states of the neighbours under the same configuration.
-        SEGMENT: the states of all nodes of the segment under the same configuration.
-        CONFIGURATIONS: the states of the node under the other configurations.
-    """
-
-    ROW = "row"
-    NEIGHBOURS = "neighbours"
-    SEGMENT = "segment"
-    CONFIGURATIONS = "configurations"
+from hlorank.models.compression.edges import EdgeKind
+from hlorank.models.compression.plan import DenseIndex, NodeIndex, StepIndex
+from hlorank.models.compression.recipe import Mix, Mixing
 
 
 class Layer(nn.Module):
     """A layer of the cost model.
 
-    A layer needs its `mixing` and `forward`, the dense form, which computes every node under every configuration. It
-    may also define `forward_compressed`, which computes each colour once; otherwise that form, and all layers after
-    it, are dense. Both forms give equal results.
+    A layer declares its `mixing`, from which follow the states that it reads and the index in the plan:
+
+    - ROW: (states, width), each state by itself.
+    - NEIGHBOURS: (colours before, width), with a `QuotientGraph` to the colours after.
+    - SEGMENT: the dense form, (nodes, configurations, width), with a `QuotientGraph` of it if `edges` is not None. All
+      layers after it are dense, too.
+    - CONFIGURATIONS: (colours, width), with a `NodeIndex`; see `map_nodes`.
 
     Attributes:
         mixing: the states on which a new state depends.
+        edges: the edges that it uses, if it uses any.
+        by_node: a ROW layer gets a `MaskIndex`.
     """
 
     mixing: ClassVar[Mixing]
-
-    def forward(self, x: Tensor, segment: Segment) -> Tensor:
-        """Compute the dense form: (nodes, configurations, width) to the same shape."""
-        raise NotImplementedError
-
-    def forward_compressed(self, states: NodeStates, segment: Segment) -> NodeStates:
-        """Compute the compressed form, from one state for each colour; here by the dense form."""
-        return NodeStates.of_dense(self(states.dense(), segment))
+    by_node: ClassVar[bool] = False
+    edges: EdgeKind | None = None
 
     @property
-    def dense_only(self) -> bool:
-        """True for a layer without a compressed form of its own."""
-        return type(self).forward_compressed is Layer.forward_compressed
+    def declaration(self) -> Mix:
+        """What the layer declares for plans."""
+        return Mix(self.mixing, self.edges, self.by_node)
+
+    def forward(self, x: Tensor, index: Any) -> Tensor:
+        """Compute the new states, in the form of x; (colours after, width) with NEIGHBOURS."""
+        raise NotImplementedError
+
+
+def run(layer: Layer, values: Tensor, index: StepIndex[Tensor]) -> Tensor:
+    """Run a layer on states, (states, width), along the index of its step in a plan."""
+    if isinstance(index, DenseIndex):
+        states = values if index.states is None else embedding(index.states, values)
+        dense: Tensor = layer(states.view(index.nodes, -1, values.shape[1]), index.graph)
+        return dense.flatten(0, 1)
+    result: Tensor = layer(values, index)
+    return result
+
+
+def map_nodes(function: Callable[[Tensor], Tensor], values: Tensor, index: NodeIndex[Tensor]) -> Tensor:
+    """Apply a function to the states of nodes, all configurations of a node at once.
+
+    Args:
+        function: of (some nodes, configurations, width) to the same shape.
+        values: (colours, width).
+        index: the nodes.
+
+    Returns:
+        (colours, width).
+    """
+    parts = [function(embedding(part, values)).flatten(0, 1) for part in (index.varied, index.fixed)]
+    return embedding(index.colour, torch.cat(parts))
 
 
 class RowLayer(Layer):
@@ -67,11 +83,7 @@ class RowLayer(Layer):
         super().__init__()
         self.module = module
 
-    def forward(self, x: Tensor, _: Segment) -> Tensor:
-        """Compute the dense form: (nodes, configurations, width) to the same shape."""
+    def forward(self, x: Tensor, _: None) -> Tensor:
+        """Compute (states, width) to the same shape."""
         result: Tensor = self.module(x)
         return result
-
-    def forward_compressed(self, states: NodeStates, _: Segment) -> NodeStates:
-        """Compute the compressed form: each colour once."""
-        return states._replace(values=self.module(states.values))

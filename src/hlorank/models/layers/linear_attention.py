@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu
 
-from hlorank.models.inputs import Segment
-from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.compression.recipe import Mixing
+from hlorank.models.layers.layer import Layer
 from hlorank.models.layers.parts import head_width
 
 _MIN_TOTAL = 1e-6
@@ -36,7 +36,7 @@ class LinearAttention(Layer):
         self.inputs = nn.Linear(width, 3 * width, bias=False)
         self.output = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, _: Segment) -> Tensor:
+    def forward(self, x: Tensor, _: None) -> Tensor:
         """Compute the dense form: (nodes, configurations, width) to the same shape."""
         queries, keys, values = (part.unflatten(-1, self._split) for part in self.inputs(x).chunk(3, dim=-1))
         queries, keys = elu(queries) + 1, elu(keys) + 1

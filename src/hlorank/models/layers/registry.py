@@ -21,6 +21,7 @@ from hlorank.models.layers.graph_conv import GraphConv
 from hlorank.models.layers.instance_norm import InstanceNorm
 from hlorank.models.layers.layer import Layer, RowLayer
 from hlorank.models.layers.linear_attention import LinearAttention
+from hlorank.models.layers.operator import Operator, is_operator
 from hlorank.models.layers.parts import L2Norm, mlp
 from hlorank.models.layers.sage import Sage
 from hlorank.models.layers.squeeze_excite import SqueezeExcite
@@ -67,7 +68,9 @@ def make_layer(name: str, config: ModelConfig, key: str) -> Layer:
         key: the key of the configuration with the name.
 
     Raises:
-        ConfigError: LAYERS has no layer of that name, or `config` does not fit it.
+        ConfigError: neither LAYERS nor PyTorch Geometric has a layer of that name, or `config` does not fit it.
     """
+    if name not in LAYERS and is_operator(name):
+        return Operator(name, config.width, config.shared_directions, config.operators.get(name, {}))
     layer: Layer = find(LAYERS, key, name)(config)
     return layer

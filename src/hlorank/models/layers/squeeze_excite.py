@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hlorank.models.inputs import Segment
-from hlorank.models.layers.layer import Layer, Mixing
+from hlorank.models.compression.recipe import Mixing
+from hlorank.models.layers.layer import Layer
 
 _REDUCTION = 16
 
@@ -24,7 +24,7 @@ class SqueezeExcite(Layer):
         squeezed = max(1, width // _REDUCTION)
         self.gate = nn.Sequential(nn.Linear(width, squeezed), nn.ReLU(), nn.Linear(squeezed, width), nn.Sigmoid())
 
-    def forward(self, x: Tensor, _: Segment) -> Tensor:
+    def forward(self, x: Tensor, _: None) -> Tensor:
         """Compute the dense form: (nodes, configurations, width) to the same shape."""
         gated: Tensor = x * self.gate(x.mean(dim=0))
         return gated

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from hlorank import __version__
 from hlorank.config import BaselineConfig, Config, ConfigError
@@ -108,7 +107,7 @@ def train_baseline(config: Config, output: Path) -> float | None:
     """
     collection = Collection.parse(config.collection)
     _check(config, collection)
-    graphs = GraphLoader(Path(config.paths.features) / collection.path, None, torch.device("cpu"))
+    graphs = GraphLoader(Path(config.paths.features) / collection.path, None)
     store = graphs.store
     spec = BaselineSpec(
         version=__version__,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import lightning
@@ -20,7 +19,7 @@ from hlorank.models.scoring import sum_segments
 from hlorank.training.losses import Loss
 from hlorank.training.random_streams import Stream, generator
 from hlorank.training.samplers import Targets
-from hlorank.training.step_data import StepData, in_order
+from hlorank.training.step_data import StepData, ordered
 
 HEAD_LOSS = "curves/finetune_loss"
 HEAD_TAU = "curves/finetune_kendall_tau"
@@ -65,9 +64,9 @@ class HeadData(lightning.LightningDataModule):
         rankings = map(data.ranking, range(len(data.valid)))
         self.valid = [aggregates(graph, (rows, labels)) for graph, rows, labels in rankings]
 
-    def step(self, epoch: int, index: int) -> Aggregates:
-        """Draw some configurations of a graph; they depend on the seed, the epoch and the index only."""
-        rng = generator(self._data.seed, Stream.HEAD_FINETUNING, epoch, index)
+    def step(self, key: tuple[int, int]) -> Aggregates:
+        """Draw some configurations of a graph; they depend on the seed, and the epoch and the index in `key`, only."""
+        rng = generator(self._data.seed, Stream.HEAD_FINETUNING, *key)
         graph = self.train[int(rng.integers(len(self.train)))]
         count = min(self._data.settings.configs_per_step, len(graph.labels))
         drawn = self._data.sampler(rng, graph.labels, count)
@@ -76,11 +75,11 @@ class HeadData(lightning.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the steps of the trainer's current epoch, in order."""
         epoch = cast("lightning.Trainer", self.trainer).current_epoch
-        return in_order(partial(self.step, epoch), self._data.graphs_per_epoch)
+        return ordered(self.step, [(epoch, index) for index in range(self._data.graphs_per_epoch)])
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Return one item for each validation graph."""
-        return in_order(self.valid.__getitem__, len(self.valid))
+        return ordered(self.valid.__getitem__, range(len(self.valid)))
 
 
 class HeadModule(lightning.LightningModule):

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from hlorank.config import ConfigError, SegmentsConfig
-from hlorank.models.adjacency import Adjacency
+from hlorank.models.compression.plan import sparse
+from hlorank.models.compression.recipe import Mixing
 from hlorank.models.cost_model import CostModel
-from hlorank.models.layers.layer import Mixing
+from hlorank.models.plan_tensors import PackedPlan, tensors
+from hlorank.models.propagation import propagate
 from hlorank.training.gst.embedding_table import EmbeddingTable, entry_keys
 from hlorank.training.gst.methods import METHODS, Method
 from hlorank.training.gst.segment_sampling import segment_weights
-from hlorank.training.step_data import Step
+from hlorank.training.step_plans import PlannedStep
 
 
 @dataclass
@@ -69,7 +73,7 @@ class SegmentAggregator:
     """
 
     def __init__(self, model: CostModel, method: Method, keep_probability: float, table: EmbeddingTable | None) -> None:
-        if method.others == "table" and Mixing.CONFIGURATIONS in model.mixing:
+        if method.others == "table" and Mixing.CONFIGURATIONS in model.recipe.mixing:
             allowed = ", ".join(name for name, other in METHODS.items() if other.others != "table")
             raise ConfigError(
                 f"model.block: with {model.layers_that_mix(Mixing.CONFIGURATIONS)} an embedding depends on the "
@@ -82,21 +86,19 @@ class SegmentAggregator:
         self.table = table
         self.cost = StepCost()
 
-    def __call__(self, step: Step, now: int) -> Tensor:
+    def __call__(self, step: PlannedStep, now: int) -> Tensor:
         """Compute the weighted sum over segments, and write the embeddings with gradient to the table.
 
         Args:
-            step: the graph, its configurations and the sampled segments.
+            step: the plans of the segments that are computed.
             now: number of the step, for the table.
 
         Returns:
             (configurations, width * poolings).
         """
-        graph = step.graph
-        count = len(graph.segments)
+        count = len(step.local)
         sampled = np.isin(np.arange(count), step.with_gradient)
-        codes = np.asarray(graph.partition.local_codes[step.rows]).T
-        distinct, entry = np.unique(entry_keys(step.number, np.arange(count)[:, None], codes), return_inverse=True)
+        distinct, entry = np.unique(entry_keys(step.number, np.arange(count)[:, None], step.local), return_inverse=True)
         keys = distinct.tolist()
         if self.table is None:
             present = np.full(entry.shape, self.method.others == "fresh")
@@ -107,32 +109,32 @@ class SegmentAggregator:
             self.cost.found += int(present.sum())
         weights = segment_weights(sampled, present, self.keep_probability, step.draws)
 
-        total = torch.zeros((), device=graph.device)
+        total = torch.zeros((), device=step.labels.device)
         stale = np.where(sampled[:, None], 0, weights)
         if self.table is not None and stale.any():
             total = self._stale(self.table, keys, entry, stale, now)
         written = []
-        computed = np.flatnonzero(sampled if self.table is not None else weights.any(axis=1))
-        # Segments without gradient first: the others keep their states in memory for the backward pass.
-        for j in computed[np.argsort(sampled[computed], kind="stable")].tolist():
+        for j, parts in step.plans.items():
             with torch.set_grad_enabled(torch.is_grad_enabled() and bool(sampled[j])):
-                embedding = self._embed(step, j)
-            total = total + torch.from_numpy(weights[j]).to(embedding)[:, None] * embedding
+                embedding = self._embed(parts)
+            weight = torch.from_numpy(weights[j]).to(embedding, non_blocking=True)
+            total = total + weight[:, None] * embedding
             if sampled[j]:
                 written.append((entry[j], embedding.detach()))
+        self.cost.dense_rows += step.dense_rows
         if self.table is not None:
             for entries, embedding in written:
                 places, first = np.unique(entries, return_index=True)
                 self.table.write([keys[place] for place in places], embedding[torch.from_numpy(first)], now)
         return total
 
-    def _embed(self, step: Step, j: int) -> Tensor:
-        model = self.model
-        before = model.computed_rows
-        embedding = model.embed_rows(step.graph, j, step.rows)
-        self.cost.rows += model.computed_rows - before
-        self.cost.dense_rows += model.dense_rows(step.graph.segments[j], len(step.rows))
-        return embedding
+    def _embed(self, parts: Sequence[PackedPlan]) -> Tensor:
+        """Compute the embedding of a segment; the states of several parts are computed again for their gradients."""
+        self.cost.rows += sum(part.rows for part in parts)
+        if len(parts) == 1:
+            alone: Tensor = self.model(parts[0].unpack())
+            return alone
+        return torch.cat([checkpoint(self.model, part.unpack(), use_reentrant=False) for part in parts])
 
     def _stale(
         self, table: EmbeddingTable, keys: list[int], entry: NDArray[np.int64], weights: NDArray[np.float64], now: int
@@ -152,5 +154,5 @@ class SegmentAggregator:
         self.cost.used += len(places)
         self.cost.staleness += int((now - written).sum())
         starts = np.searchsorted(configuration, np.arange(entry.shape[1] + 1))
-        weight = weights[segment, configuration]
-        return Adjacency(index, starts, weight, len(places), embeddings.device).apply(embeddings)
+        matrix = sparse(index, starts, len(places), weights[segment, configuration])
+        return propagate(embeddings, tensors(matrix, embeddings.device))

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from hlorank.models.edges import Edges, Norm
+from hlorank.models.compression.edges import EdgeKind, Edges, Norm
 
-CPU = torch.device("cpu")
 ENDS = np.array([[1, 0], [2, 0], [2, 1], [2, 1]])  # node 2 reads node 1 twice; nothing reads node 3
 OPERANDS = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [1, 2, 0, 0], [0, 0, 0, 0]])
 
 
 @pytest.fixture
 def edges() -> Edges:
-    return Edges(ENDS, 4, None, CPU)
+    return Edges(ENDS, 4, 2, None)
 
 
 def matrices(edges: Edges, norm: Norm, shared: bool) -> list[np.ndarray]:
-    return [part.matrix.toarray() for part in edges.normed(norm, shared).parts]
+    """The weights as matrices, one for each edge type."""
+    starts, source, edge_type, weight, _ = edges.neighbourhood(EdgeKind(norm, shared))
+    result = np.zeros((2 if shared else 3, 4, 4))
+    np.add.at(result, (edge_type, np.repeat(np.arange(4), np.diff(starts)), source), weight)
+    return list(result)
 
 
 def test_sums_have_ones(edges: Edges) -> None:
@@ -56,7 +61,7 @@ def test_symmetric_weights_equal_pytorch_geometric(edges: Edges) -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_given_degrees_replace_those_of_the_edges(shared: bool) -> None:
     operands, users = np.array([5, 1, 4, 0]), np.array([2, 3, 0, 1])
-    edges = Edges(ENDS, 4, (operands, users), CPU)
+    edges = Edges(ENDS, 4, 2, (operands, users))
     _, first, *_ = matrices(edges, Norm.MEAN, shared)
     assert first[2, 1] == pytest.approx(2 / (4 + 0 if shared else 4))
     assert first[1, 0] == pytest.approx(1 / (1 + 3 if shared else 1))
@@ -68,21 +73,25 @@ def test_given_degrees_replace_those_of_the_edges(shared: bool) -> None:
 
 @pytest.mark.parametrize("norm", Norm)
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_neighbourhood_lists_the_same(norm: Norm, shared: bool, edges: Edges) -> None:
-    parts = matrices(edges, norm, shared)
-    starts, source, edge_type, weight, hashes = edges.normed(norm, shared).neighbourhood
+def test_each_node_receives_from_itself_first_and_then_by_type(norm: Norm, shared: bool, edges: Edges) -> None:
+    starts, source, edge_type, weight, hashes = edges.neighbourhood(EdgeKind(norm, shared))
     assert_array_equal(np.diff(starts), [3, 4, 4, 1])  # the node itself, and its neighbours
-    node = np.repeat(np.arange(4), np.diff(starts))
-    assert_array_equal(source[edge_type == 0], np.arange(4))
-    for place, part in enumerate(parts):
-        listed = np.zeros((4, 4))
-        np.add.at(listed, (node[edge_type == place], source[edge_type == place]), weight[edge_type == place])
-        assert_allclose(listed, part)
+    assert_array_equal(source[starts[:-1]], np.arange(4))
+    for start, stop in pairwise(starts):
+        assert_array_equal(edge_type[start:stop], sorted(edge_type[start:stop]))
+        assert_array_equal(edge_type[start:stop] == 0, [True] + [False] * (stop - start - 1))
     # Entries have equal hashes exactly if edge type and weight agree.
     pairs = list(zip(edge_type.tolist(), weight.tolist(), strict=True))
     assert len(set(zip(pairs, hashes.data.tolist(), strict=True))) == len(set(pairs)) == len(set(hashes.data.tolist()))
     assert_array_equal(hashes.indices, source)
     assert_array_equal(hashes.indptr, starts)
+
+
+def test_edges_to_configurable_nodes(edges: Edges) -> None:
+    starts, source, edge_type, *_ = edges.neighbourhood(EdgeKind(Norm.SUM, shared=False, to_configurable=True))
+    assert_array_equal(np.diff(starts), [3, 4, 1, 1])  # the first two are configurable
+    assert_array_equal(source, [0, 1, 2, 1, 0, 2, 2, 2, 3])
+    assert_array_equal(edge_type, [0, 2, 2, 0, 1, 2, 2, 0, 0])
 
 
 def test_degrees_of_some_edges_count_these_only(edges: Edges) -> None:
@@ -93,9 +102,10 @@ def test_degrees_of_some_edges_count_these_only(edges: Edges) -> None:
     assert_array_equal(matrices(fewer, Norm.MEAN, shared=False)[1], [[0] * 4, [1, 0, 0, 0], [0, 1, 0, 0], [0] * 4])
     none = edges.only(np.zeros(4, dtype=bool))
     assert_array_equal(matrices(none, Norm.MEAN, shared=True)[1], np.zeros((4, 4)))
-    assert_array_equal(none.normed(Norm.SYMMETRIC, shared=True).neighbourhood.weight, np.ones(4))
+    assert_array_equal(none.neighbourhood(EdgeKind(Norm.SYMMETRIC, shared=True)).weight, np.ones(4))
 
 
 def test_weights_are_computed_once(edges: Edges) -> None:
-    assert edges.normed(Norm.SUM, shared=True) is edges.normed(Norm.SUM, shared=True)
-    assert edges.normed(Norm.SUM, shared=True) is not edges.normed(Norm.SUM, shared=False)
+    kind = EdgeKind(Norm.SUM, shared=True)
+    assert edges.neighbourhood(kind) is edges.neighbourhood(EdgeKind(Norm.SUM, shared=True))
+    assert edges.neighbourhood(kind) is not edges.neighbourhood(EdgeKind(Norm.SUM, shared=False))

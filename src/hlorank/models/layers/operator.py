@@ -1,0 +1,132 @@
+"""Any message passing operator of PyTorch Geometric, by its name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hlorank.config import ConfigError
+from hlorank.models.compression.edges import EdgeKind, Norm
+from hlorank.models.compression.plan import QuotientGraph
+from hlorank.models.compression.recipe import Mixing
+from hlorank.models.layers.layer import Layer
+from hlorank.models.layers.parts import head_width, mlp
+from hlorank.models.propagation import propagate
+
+_SELF_LOOPS, _EDGE_WEIGHT = "self_loops", "edge_weight"
+
+
+class Operator(Layer):
+    """A convolution of PyTorch Geometric, from the colours before to the colours after.
+
+    A colour after is a target node whose own features are those of its colour before, so an operator that takes
+    bipartite graphs computes exactly what it computes on the graph of all nodes under all configurations, if its
+    result does not depend on the order of the edges. With separate directions there are two convolutions, over
+    operands and over users, whose results are added up.
+
+    Args:
+        name: the class in `torch_geometric.nn`.
+        width: length of a state.
+        shared: one convolution over the edges of both directions.
+        arguments: those of the class besides the widths; in addition `self_loops`, true if nodes receive from
+            themselves, and `edge_weight`, one of the norms of edges, for a class with such an argument.
+
+    Raises:
+        ConfigError: there is no such operator, or it does not take the arguments, bipartite graphs or the width.
+    """
+
+    mixing = Mixing.NEIGHBOURS
+
+    def __init__(self, name: str, width: int, shared: bool, arguments: Mapping[str, Any]) -> None:
+        super().__init__()
+        own = {key: arguments[key] for key in (_SELF_LOOPS, _EDGE_WEIGHT) if key in arguments}
+        others = {key: value for key, value in arguments.items() if key not in own}
+        try:
+            norm = Norm(own.get(_EDGE_WEIGHT, Norm.SUM.value))
+        except ValueError as error:
+            allowed = ", ".join(known.value for known in Norm)
+            raise ConfigError(f"model.operators.{name}.{_EDGE_WEIGHT}: {error}; set one of {allowed}") from None
+        self.edges = EdgeKind(norm, shared, itself=bool(own.get(_SELF_LOOPS, False)), linear=False)
+        self._weighted = _EDGE_WEIGHT in own
+        self.convolutions = nn.ModuleList(_make(name, width, others) for _ in range(1 if shared else 2))
+        self._check(name, width)
+
+    def _check(self, name: str, width: int) -> None:
+        """Try the operator on a tiny bipartite graph, and on that with a repeated target and edges in another order."""
+        if next(self.parameters(), torch.zeros(())).is_meta:
+            return
+        x = torch.linspace(-3, 3, 5 * width).sin().view(5, width)
+        edges = torch.tensor([[0, 2, 1], [0, 0, 1]]), torch.tensor([[1, 2, 0, 0, 2], [1, 2, 2, 0, 0]])
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                plain, repeated = (
+                    self.convolutions[0](
+                        (x[:3], x[[3, 4, 3][:count]]), index, **self._keywords(torch.ones(index.shape[1]))
+                    )
+                    for count, index in zip((2, 3), edges, strict=True)
+                )
+        except Exception as error:  # operators check little themselves
+            message = f"model.block: {name} does not run on a bipartite graph of width {width}: {first_line(error)}"
+            raise ConfigError(message) from None
+        if plain.shape != (2, width):
+            found = f"its results have the shape {[*plain.shape]} for 2 nodes, and model.width is {width}"
+            raise ConfigError(f"model.operators.{name}: {found}")
+        if not torch.allclose(repeated, plain[[0, 1, 0]], atol=1e-5):
+            raise ConfigError(
+                f"model.operators.{name}: the result of a node depends on other nodes, on the order of its edges or on "
+                "chance; leave out norms over nodes, LSTM aggregation and dropout"
+            )
+
+    def _keywords(self, weight: Tensor) -> dict[str, Tensor]:
+        return {_EDGE_WEIGHT: weight} if self._weighted else {}
+
+    def forward(self, x: Tensor, graph: QuotientGraph[Tensor]) -> Tensor:
+        """Compute (colours before, width) to (colours after, width)."""
+        own = x if graph.roots is None else propagate(x, graph.roots)
+        total = torch.zeros_like(own)
+        for convolution, edges, weight in zip(
+            self.convolutions, graph.directions, graph.direction_weights, strict=True
+        ):
+            total = total + convolution((x, own), edges, **self._keywords(weight.to(x.dtype)))
+        return total
+
+
+def _make(name: str, width: int, arguments: Mapping[str, Any]) -> nn.Module:
+    import torch_geometric.nn as operators  # takes as long to import as PyTorch
+
+    kind = getattr(operators, name)
+    known = inspect.signature(kind).parameters
+    given: dict[str, Any] = dict(arguments)
+    heads = given.get("heads", 1) if given.get("concat", "concat" in known) else 1
+    if "nn" in known and known["nn"].default is inspect.Parameter.empty:
+        given["nn"] = mlp(2 * width if name == "EdgeConv" else width, width, width)
+    elif "out_channels" in known:
+        given |= {"in_channels": width, "out_channels": head_width(width, heads)}
+    elif "channels" in known:
+        given["channels"] = width
+    if "add_self_loops" in known:
+        given.setdefault("add_self_loops", False)  # they are edges of the quotient graph
+    try:
+        made: nn.Module = kind(**given)
+    except (TypeError, ValueError, AssertionError) as error:
+        raise ConfigError(f"model.operators.{name}: {error}") from None
+    return made
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a message, or the name of an error without one."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def is_operator(name: str) -> bool:
+    """Return whether PyTorch Geometric has a message passing operator of that name."""
+    if not name[:1].isupper():
+        return False
+    import torch_geometric.nn as operators
+
+    kind = getattr(operators, name, None)
+    return isinstance(kind, type) and issubclass(kind, operators.MessagePassing)

@@ -1,0 +1,123 @@
+"""Training steps: what each one draws, and the plans that it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hlorank.models.compression.plan import Array, Plan
+from hlorank.models.compression.recipe import Mixing, Recipe
+from hlorank.models.cost_model import CostModel
+from hlorank.models.inputs import GraphInputs
+from hlorank.models.plan_tensors import PackedPlan
+from hlorank.training.gst.methods import Method
+
+
+class Step(NamedTuple):
+    """What a training step on one graph draws; J is the number of its segments.
+
+    Attributes:
+        graph: the graph.
+        number: the graph's number among those that are trained on, for the keys of the embedding table.
+        rows: (configurations,) int64, distinct configurations.
+        labels: (configurations,) float64, their runtimes.
+        with_gradient: (S,) int64, the segments that are computed with gradient, increasing.
+        draws: (J,) float64, uniform in [0, 1), which decide on stale-embedding dropout.
+    """
+
+    graph: GraphInputs
+    number: int
+    rows: NDArray[np.int64]
+    labels: NDArray[np.float64]
+    with_gradient: NDArray[np.int64]
+    draws: NDArray[np.float64]
+
+
+class PlannedStep(NamedTuple):
+    """A training step with the plans of the segments that it computes.
+
+    Attributes:
+        number: as in `Step`.
+        labels: (configurations,) float64 tensor, as in `Step`.
+        with_gradient: as in `Step`.
+        draws: as in `Step`.
+        local: (J, configurations), the local configuration of each segment.
+        plans: the plans of each segment that is computed, one for each part of its configurations; segments without
+            gradient come first, as the others keep their states in memory for the backward pass.
+        dense_rows: the rows of the plans in the dense form.
+        seconds: CPU time that it took to draw and plan the step.
+    """
+
+    number: int
+    labels: Tensor
+    with_gradient: NDArray[np.int64]
+    draws: NDArray[np.float64]
+    local: NDArray[np.integer]
+    plans: dict[int, list[PackedPlan]]
+    dense_rows: int
+    seconds: float = 0
+
+    def to(self, device: torch.device) -> PlannedStep:
+        """Return the step with its tensors on a device."""
+        plans = {j: [part.to(device) for part in parts] for j, parts in self.plans.items()}
+        return self._replace(labels=self.labels.to(device, non_blocking=True), plans=plans)
+
+
+@dataclass(frozen=True)
+class StepPlanner:
+    """Planning of training steps.
+
+    Attributes:
+        recipe: the steps of the model in training.
+        method: determines which segments are computed.
+        drop_edge: share of the edges that a step leaves out.
+        max_rows: bound of the rows of a plan; a segment with more is divided into parts of its configurations, unless a
+            layer mixes these. None for no bound.
+    """
+
+    recipe: Recipe
+    method: Method
+    drop_edge: float
+    max_rows: int | None
+
+    @classmethod
+    def of(cls, model: CostModel, method: Method, max_rows: int | None = None) -> StepPlanner:
+        """Return the planner for a model and a method."""
+        recipe = replace(model.recipe, share=model.config.dropout == 0)
+        return cls(recipe, method, model.config.drop_edge, max_rows)
+
+    def __call__(self, step: Step, rng: np.random.Generator) -> PlannedStep:
+        """Make the plans of a step.
+
+        Args:
+            step: the step.
+            rng: draws the edges that are left out.
+        """
+        graph, plans, dense_rows = step.graph, dict[int, list[PackedPlan]](), 0
+        sampled = step.with_gradient.tolist()
+        others = sorted(set(range(len(graph.segments))) - {*sampled}) if self.method.others == "fresh" else []
+        for j in [*others, *sampled]:
+            segment = graph.segments[j]
+            kept = rng.random(len(segment.edges)) >= self.drop_edge if self.drop_edge > 0 else None
+            recipe = replace(self.recipe, gradients=j in sampled)
+            plans[j] = [PackedPlan(part) for part in self._parts(graph, step.rows, j, recipe, kept)]
+            dense_rows += self.recipe.dense_rows(segment, len(step.rows))
+        local = np.asarray(graph.partition.local_codes[step.rows]).T
+        labels = torch.from_numpy(step.labels)
+        return PlannedStep(step.number, labels, step.with_gradient, step.draws, local, plans, dense_rows)
+
+    def _parts(
+        self, graph: GraphInputs, rows: NDArray[np.int64], j: int, recipe: Recipe, kept: NDArray[np.bool_] | None
+    ) -> list[Plan[Array]]:
+        """Return the plans of the parts of a segment's configurations, in their order."""
+        plan = graph.plan(rows, j, recipe, kept)
+        divisible = len(rows) > 1 and Mixing.CONFIGURATIONS not in recipe.mixing
+        if self.max_rows is None or plan.rows <= self.max_rows or not divisible:
+            return [plan]
+        # States that do not depend on the configuration are in each part, so that halves may be too large again.
+        return [part for half in np.array_split(rows, 2) for part in self._parts(graph, half, j, recipe, kept)]

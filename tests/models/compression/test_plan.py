@@ -1,0 +1,64 @@
+"""Plans of tiny segments: known indices, work and sizes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from hlorank.models.compression.plan import QuotientGraph, Sparse, make_plan
+from hlorank.models.cost_model import CostModel
+from hlorank.models.inputs import GraphInputs
+
+MakeModel = Callable[..., CostModel]
+MakeInputs = Callable[..., GraphInputs]
+
+
+def test_plans_are_made_without_pytorch() -> None:
+    code = "import sys, hlorank.models.inputs, hlorank.models.compression.plan; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_work_is_the_states_of_layers_that_mix(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(block=["layer_norm", "sage", "gelu"], blocks=2), make_inputs()
+    plan = graph.plan(np.arange(5), 0, model.recipe)
+    graphs = [index for index in plan.steps if isinstance(index, QuotientGraph)]
+    assert plan.rows == sum(len(index.matrix.row_starts) for index in graphs)
+    dense = graph.plan(np.arange(5), 0, replace(model.recipe, compress=False, deduplicate=False))
+    assert dense.rows == 2 * 24 * 5 == model.recipe.dense_rows(graph.segments[0], 5)
+    assert plan.rows < dense.rows
+
+
+def matrices(value: object) -> list[Sparse[np.ndarray]]:
+    """Return the sparse matrices in nested tuples."""
+    if isinstance(value, Sparse):
+        return [value]
+    return [matrix for part in value for matrix in matrices(part)] if isinstance(value, tuple) else []
+
+
+def test_only_gradients_need_columns(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(), make_inputs()
+    ours, theirs = (
+        matrices(graph.plan(np.arange(4), 0, replace(model.recipe, gradients=gradients))) for gradients in (True, False)
+    )
+    assert len(ours) > 4
+    for one, other in zip(ours, theirs, strict=True):
+        assert other.row is other.column_starts is other.column_weight is None
+        np.testing.assert_array_equal(one.column, other.column)
+        assert one.row is not None
+        assert len(one.row) == len(one.column)
+
+
+def test_equal_rows_are_planned_once(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(), make_inputs()
+    plan = graph.plan(np.array([3, 0, 3]), 0, model.recipe)
+    assert plan.inverse is not None
+    assert plan.pool.configurations == 2
+    assert plan.inverse[0] == plan.inverse[2] != plan.inverse[1]
+    segment = graph.segments[0]
+    alone = make_plan(segment, graph.configurations(np.array([3]), segment), model.recipe)
+    assert alone.inverse is None
+    assert alone.pool.configurations == 1

@@ -1,0 +1,135 @@
+"""Layers that users add: one of each mixing, and a convolution of PyTorch Geometric, work everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import TransformerConv
+
+from hlorank.config import Config, ConfigError
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.models.compression.edges import EdgeKind, Norm
+from hlorank.models.compression.plan import QuotientGraph
+from hlorank.models.compression.recipe import Mixing
+from hlorank.models.cost_model import CostModel
+from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.inputs import GraphInputs
+from hlorank.models.layers import registry
+from hlorank.models.layers.layer import Layer, map_nodes
+from hlorank.models.scorer import load_scorer
+from hlorank.models.scoring import embed_rows, score_configurations
+from hlorank.training.trainer import train
+from tests.models.run_layer import both_forms
+
+MakeModel = Callable[..., CostModel]
+MakeInputs = Callable[..., GraphInputs]
+
+
+class OwnRow(Layer):
+    mixing = Mixing.ROW
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, _: object) -> Tensor:
+        result: Tensor = self.linear(x)
+        return result
+
+
+class OwnConvolution(Layer):
+    """A convolution of PyTorch Geometric."""
+
+    mixing = Mixing.NEIGHBOURS
+    edges = EdgeKind(Norm.SUM, shared=True, itself=False, linear=False)
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.convolution = TransformerConv(width, width)
+
+    def forward(self, x: Tensor, graph: QuotientGraph[Tensor]) -> Tensor:
+        own = x if graph.roots is None else x[graph.roots.column]
+        result: Tensor = self.convolution((x, own), torch.stack([graph.source, graph.target]))
+        return result
+
+
+class OwnCentred(OwnRow):
+    mixing = Mixing.SEGMENT
+
+    def forward(self, x: Tensor, graph: object) -> Tensor:
+        return super().forward(x, graph) - x.mean(dim=0)
+
+
+class OwnCompared(OwnRow):
+    mixing = Mixing.CONFIGURATIONS
+
+    def forward(self, x: Tensor, index: Any) -> Tensor:
+        return super().forward(x, index) - map_nodes(
+            lambda states: states.mean(dim=1, keepdim=True) + 0 * states, x, index
+        )
+
+
+OWN: Mapping[str, type[Layer]] = {
+    "own_row": OwnRow,
+    "own_convolution": OwnConvolution,
+    "own_centred": OwnCentred,
+    "own_compared": OwnCompared,
+}
+every_layer = pytest.mark.parametrize("name", OWN)
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = {name: lambda config, layer=layer: layer(config.width) for name, layer in OWN.items()}
+    monkeypatch.setattr(registry, "LAYERS", {**registry.LAYERS, **added})
+
+
+@every_layer
+@pytest.mark.parametrize("join", ["early", "late", "every"])
+@pytest.mark.parametrize("stem", [[], ["own"]])
+def test_embeddings_and_gradients_equal_the_dense_form(
+    name: str, join: str, stem: list[str], make_model: MakeModel, make_inputs: MakeInputs
+) -> None:
+    model = make_model(join=join, stem=[name] * len(stem), block=["sage", name, "gelu", "residual"])
+    torch.testing.assert_close(
+        *both_forms(model, make_inputs(segments=2), np.array([3, 0, 3, 7])), rtol=1e-9, atol=1e-9
+    )
+
+
+@every_layer
+def test_scores_do_not_depend_on_memory(name: str, make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph, rows = make_model(block=["sage", name, "gelu"]), make_inputs(segments=2), np.arange(12)
+    scores = score_configurations(model, graph, rows, 2**30)
+    np.testing.assert_allclose(score_configurations(model, graph, rows, 1), scores, rtol=1e-9)
+
+
+@every_layer
+def test_halos(name: str, make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    """Segments with a halo of as many hops as there are layers give the embedding of the whole graph."""
+    model, rows = make_model(block=[name], pooling=["sum"]), np.arange(5)
+    whole, cut = make_inputs(), make_inputs(segments=3, halo=2)
+    if Mixing.SEGMENT in model.recipe.mixing:
+        with pytest.raises(ConfigError, match=r"own_centred.*partition\.halo"):
+            model.check_halo(halo=True)
+        return
+    total = torch.stack([embed_rows(model, cut, j, rows) for j in range(3)]).sum(dim=0)
+    torch.testing.assert_close(total, embed_rows(model, whole, 0, rows))
+
+
+@every_layer
+def test_trained_models_rank(name: str, settings: Callable[..., Config], tmp_path: Path) -> None:
+    config = settings(model__block=f"[{name},gelu,residual]", trainer__max_epochs=1)
+    assert train(config, tmp_path / "model") is not None
+    store = FeatureStore(Path(config.paths.features) / "layout/synthetic/random")
+    graph = store.open("valid", store.graphs("valid")[0])
+    scorer = load_scorer(tmp_path / "model", 2**30)
+    graphs = GraphLoader(store.root, Path(config.paths.segments) / "layout/synthetic/random")
+    scores = scorer.score(graph, graphs.cut("valid", graph.name))
+    assert scores.shape == (graph.distinct,)
+    assert len(np.unique(scores)) > 1

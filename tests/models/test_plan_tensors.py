@@ -1,0 +1,48 @@
+"""Plans as tensors: packing changes nothing."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._pytree import tree_flatten
+
+from hlorank.models.cost_model import CostModel
+from hlorank.models.inputs import GraphInputs
+from hlorank.models.plan_tensors import PackedPlan, tensors
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("kind", ["layout", "tile"])
+@pytest.mark.parametrize("block", [["sage", "residual"], ["gatv2", "instance_norm", "gps"], ["configuration_heads"]])
+def test_packing_keeps_every_array(
+    kind: str, block: list[str], make_model: Callable[..., CostModel], make_inputs: Callable[..., GraphInputs]
+) -> None:
+    model, graph = make_model(kind, block=block), make_inputs(kind=kind)
+    plan = graph.plan(np.array([3, 0, 3]), 0, model.recipe)
+    packed = PackedPlan(plan)
+    sent: PackedPlan = pickle.loads(pickle.dumps(packed))
+    expected, shape = tree_flatten(tensors(plan, CPU))
+    for one in (packed, sent, packed.to(CPU)):
+        found, same = tree_flatten(one.unpack())
+        assert same == shape
+        assert [getattr(part, "dtype", None) for part in found] == [getattr(part, "dtype", None) for part in expected]
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert packed.rows == plan.rows
+    size = sum(part.nbytes for part in expected if isinstance(part, torch.Tensor))
+    assert size <= packed.bytes <= size + 16 * len(expected)
+
+
+def test_a_plan_moves_in_one_piece(
+    make_model: Callable[..., CostModel], make_inputs: Callable[..., GraphInputs]
+) -> None:
+    packed = PackedPlan(make_inputs().plan(np.arange(4), 0, make_model().recipe))
+    moved: Any = packed.to(torch.device("meta")).unpack()
+    (storage,) = {part.untyped_storage()._cdata for part in tree_flatten(moved)[0] if isinstance(part, torch.Tensor)}
+    assert storage
+    assert packed.to(torch.device("meta")).device.type == "meta"

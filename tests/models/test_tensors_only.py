@@ -1,0 +1,45 @@
+"""The model runs on tensors alone: shapes decide what it does, and nothing waits for a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
+
+from hlorank.models.cost_model import POOLINGS, CostModel
+from hlorank.models.inputs import GraphInputs
+from hlorank.models.layers.registry import LAYERS
+from hlorank.models.plan_tensors import tensors
+
+MakeModel = Callable[..., CostModel]
+MakeInputs = Callable[..., GraphInputs]
+BLOCKS = [*([name] for name in sorted(LAYERS)), ["GATv2Conv"], ["TransformerConv", "sage", "instance_norm", "sage"]]
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids="-".join)
+@pytest.mark.parametrize("join", ["early", "late"])
+@pytest.mark.parametrize("kind", ["layout", "tile"])
+def test_shapes_alone_decide_what_is_computed(
+    kind: str, join: str, block: list[str], make_model: MakeModel, make_inputs: MakeInputs
+) -> None:
+    """Fake tensors have no values: a model that reads one fails."""
+    model = make_model(
+        kind, block=[*block, "residual"], join=join, pooling=list(POOLINGS), override_layout=join == "early",
+        operators={"GATv2Conv": {"self_loops": True}},
+    )  # fmt: skip
+    plan: Any = tensors(make_inputs(kind=kind).plan(np.array([3, 0, 3, 7]), 0, model.recipe), CPU)
+    expected = model(plan)
+    with FakeTensorMode() as mode:
+        for module in model.modules():
+            for name, value in module.named_parameters(recurse=False):
+                setattr(module, name, torch.nn.Parameter(mode.from_tensor(value)))
+        embedding = model(tree_map_only(torch.Tensor, mode.from_tensor, plan))
+        gradients = torch.autograd.grad(embedding.sum(), list(model.parameters()), allow_unused=True)
+    assert embedding.shape == expected.shape
+    assert any(gradient is not None for gradient in gradients)
