@@ -18,9 +18,11 @@ from torch.utils._pytree import tree_leaves
 from hlorank.config import Config
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
+from hlorank.files import DataError
 from hlorank.models.graph_loader import GraphLoader
-from hlorank.training.step_data import Ranking
+from hlorank.training.step_data import Ranking, StepData
 from hlorank.training.step_plans import Step
+from hlorank.training.trainer import train
 from tests.training.training_helpers import open_data
 
 Settings = Callable[..., Config]
@@ -130,6 +132,19 @@ def test_any_number_of_workers_plans_the_same_steps(
             np.testing.assert_array_equal(one.local, other.local)
             assert torch.equal(one.labels, other.labels)
             assert one.seconds == 0 < other.seconds
+
+
+@pytest.mark.filterwarnings("ignore:os.fork")
+def test_an_error_of_a_worker_is_that_of_the_training(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(self: StepData, epoch: int, index: int) -> Step:
+        raise DataError("codes", "3 columns", 4, file=tmp_path / "codes.npy")
+
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    monkeypatch.setattr(StepData, "step", step)
+    with pytest.raises(DataError, match=r"codes\.npy.*codes.*3 columns.*4"):
+        train(settings(trainer__workers=1), tmp_path / "model")
 
 
 def test_validation_ranks_the_same_configurations_each_epoch(settings: Settings, open_graphs: OpenGraphs) -> None:

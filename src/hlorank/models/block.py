@@ -42,7 +42,7 @@ class Block(nn.Module):
 
     @property
     def steps(self) -> list[Step]:
-        """What the block declares for plans: its start, then a step for each of `names`."""
+        """The declarations of the block, for plans: its start, then a step for each of `names`."""
         layers = self.named_layers()
         return [Start(), *(Residual() if name == RESIDUAL else next(layers)[1].declaration for name in self.names)]
 

@@ -68,7 +68,7 @@ class PackedPlan:
 
     @property
     def device(self) -> torch.device:
-        """Where the buffer is."""
+        """The device of the buffer."""
         return self._buffer.device
 
     def pin_memory(self) -> PackedPlan:

@@ -143,11 +143,17 @@ class StepData(lightning.LightningDataModule):
 
     def planned_step(self, key: tuple[int, int]) -> PlannedStep:
         """Draw and plan the step of an epoch and an index."""
-        start = time.process_time()
-        planned = self.planner(self.step(*key), generator(self.seed, Stream.DROP_EDGE, *key))
+        return self.planner(self.step(*key), generator(self.seed, Stream.DROP_EDGE, *key))
+
+    def _loaded_step(self, key: tuple[int, int]) -> PlannedStep | Exception:
+        """Plan a step; a worker process returns an error, of which DataLoader would make one of another type."""
         if get_worker_info() is None:  # this process measures its own CPU time
-            return planned
-        return planned._replace(seconds=time.process_time() - start)
+            return self.planned_step(key)
+        start = time.process_time()
+        try:
+            return self.planned_step(key)._replace(seconds=time.process_time() - start)
+        except Exception as error:
+            return error
 
     @property
     def graphs_per_epoch(self) -> int:
@@ -160,7 +166,7 @@ class StepData(lightning.LightningDataModule):
             # A fork of a process in which JAX runs threads may never end.
             workers = 0 if "jax" in sys.modules else self.settings.worker_count
             cuda = torch.cuda.is_available()
-            self._steps = ordered(self.planned_step, list[tuple[int, int]](), workers, pin_memory=cuda)
+            self._steps = ordered(self._loaded_step, list[tuple[int, int]](), workers, pin_memory=cuda)
         # The same loader for every epoch keeps its processes, and with them their open graphs.
         epoch = cast("lightning.Trainer", self.trainer).current_epoch
         cast("list[tuple[int, int]]", self._steps.sampler)[:] = [(epoch, i) for i in range(self.graphs_per_epoch)]
@@ -170,12 +176,16 @@ class StepData(lightning.LightningDataModule):
         """Return one item for each validation graph."""
         return ordered(self.ranking, range(len(self.valid)))
 
-    def transfer_batch_to_device(self, batch: PlannedStep | Ranking, device: torch.device, _: int) -> Any:
+    def transfer_batch_to_device(
+        self, batch: PlannedStep | Ranking | Exception, device: torch.device, _: int
+    ) -> PlannedStep | Ranking:
         """Move a step; the plans of a ranking are moved one by one.
 
         Raises:
             Exception: that of the worker process which planned the step.
         """
+        if isinstance(batch, Exception):
+            raise batch
         return batch.to(device) if isinstance(batch, PlannedStep) else batch
 
 

@@ -1,4 +1,4 @@
-"""Training steps: what each one draws, and the plans that it runs."""
+"""Training steps: their draws and their plans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hlorank.training.gst.methods import Method
 
 
 class Step(NamedTuple):
-    """What a training step on one graph draws; J is the number of its segments.
+    """Draw of a training step on one graph; J is the number of its segments.
 
     Attributes:
         graph: the graph.

@@ -408,7 +408,8 @@ def quotient_graph(
     starts = np.append(0, stops)
     weight = neighbourhood.weight[entry]
     columns = kind.types * len(before)
-    matrix = sparse(kind.types * source + edge_type, starts, columns, weight, gradients=gradients)
+    # A layer that is not linear multiplies by no matrix, but reads its columns.
+    matrix = sparse(kind.types * source + edge_type, starts, columns, weight, gradients=gradients and kind.linear)
     roots = _roots(before, after, gradients)
     if kind.linear:
         return QuotientGraph(matrix, target, source, kind.types, roots, copies, (), (), ())

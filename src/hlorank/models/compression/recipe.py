@@ -1,4 +1,4 @@
-"""What the layers of a model declare, from which its plans are built."""
+"""Declarations of the layers of a model, from which its plans are built."""
 
 from __future__ import annotations
 

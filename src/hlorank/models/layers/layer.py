@@ -37,7 +37,7 @@ class Layer(nn.Module):
 
     @property
     def declaration(self) -> Mix:
-        """What the layer declares for plans."""
+        """The declaration of the layer, for plans."""
         return Mix(self.mixing, self.edges, self.by_node)
 
     def forward(self, x: Tensor, index: Any) -> Tensor:
