@@ -153,6 +153,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
         ({"data.origin": "sever"}, ["local", "tpugraphs"], "data.origin=sever"),
         ({"partition.algorithm": "metiss"}, ["metis", "topological"], "partition.algorithm=metiss"),
         ({"model.post_layers": ["nrom"]}, ["sage", "layer_norm"], "model.post_layers.0=nrom"),
+        ({"model.block": ["TransformerConv", "TransformrConv"]}, ["sage"], "model.block.1=TransformrConv"),
         ({"loss": {"listmel": 1.0}}, ["listmle", "hinge"], "loss.listmel=listmel"),
         ({"method": "gts"}, ["gst", "full", "gradient_boosting"], "method=gts"),
     ],

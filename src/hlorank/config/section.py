@@ -91,7 +91,7 @@ def registered(extension_point: str, *further: str) -> AfterValidator:
 
     def check(name: str, info: ValidationInfo) -> str:
         names = (info.context or {}).get(extension_point)
-        if names is not None and name not in (*names, *further):
+        if names is not None and name not in names and name not in further:
             raise refused(f"one of {', '.join([*names, *further])}")
         return name
 

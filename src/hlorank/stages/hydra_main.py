@@ -9,7 +9,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import reduce, wraps
+from operator import or_
 from pathlib import Path
 from pkgutil import resolve_name
 from types import MappingProxyType
@@ -57,11 +58,7 @@ class _Formatter(logging.Formatter):
 
 def registries(*extension_points: str) -> Registries:
     """Return extension points by name, each a mapping of names to its entries."""
-    found: dict[str, dict[str, Any]] = {point: {} for point in extension_points}
-    for point in extension_points:
-        for place in EXTENSION_POINTS[point]:
-            found[point] |= resolve_name(place)
-    return found
+    return {point: reduce(or_, map(resolve_name, EXTENSION_POINTS[point])) for point in extension_points}
 
 
 def stage(*extension_points: str, reads: Iterable[str]) -> Callable[[Task], Callable[[], None]]:

@@ -139,7 +139,7 @@ def test_some_segments_of_one_node_are_configurable(make_inputs: MakeInputs) -> 
     assert {len(segment.edges) for segment in few[1]} == {0} < {len(segment.edges) for segment in few[0]}
 
 
-@pytest.mark.parametrize("name", ["sage", "gcn", "graph_conv", "gin", "gatv2", "edge_mlp"])
+@pytest.mark.parametrize("name", ["sage", "gcn", "graph_conv", "GINConv", "gatv2", "edge_mlp"])
 @every_direction
 def test_no_node_depends_on_configurations_before_they_join(
     name: str, directions: str, make_model: Callable[..., CostModel], make_inputs: MakeInputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 import torch
@@ -87,12 +88,13 @@ class Operator(Layer):
     def forward(self, x: Tensor, graph: QuotientGraph[Tensor]) -> Tensor:
         """Compute (colours before, width) to (colours after, width)."""
         own = x if graph.roots is None else propagate(x, graph.roots)
-        total = torch.zeros_like(own)
-        for convolution, edges, weight in zip(
-            self.convolutions, graph.directions, graph.direction_weights, strict=True
-        ):
-            total = total + convolution((x, own), edges, **self._keywords(weight.to(x.dtype)))
-        return total
+        results: list[Tensor] = [
+            convolution((x, own), edges, **self._keywords(weight.to(x.dtype)))
+            for convolution, edges, weight in zip(
+                self.convolutions, graph.directions, graph.direction_weights, strict=True
+            )
+        ]
+        return reduce(Tensor.add, results)
 
 
 def _make(name: str, width: int, arguments: Mapping[str, Any]) -> nn.Module:

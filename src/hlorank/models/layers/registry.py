@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from torch import nn
 
@@ -15,7 +14,6 @@ from hlorank.models.layers.dropout import Dropout
 from hlorank.models.layers.edge_mlp import EdgeMlp
 from hlorank.models.layers.gatv2 import Gatv2
 from hlorank.models.layers.gcn import Gcn
-from hlorank.models.layers.gin import Gin
 from hlorank.models.layers.gps import Gps
 from hlorank.models.layers.graph_conv import GraphConv
 from hlorank.models.layers.instance_norm import InstanceNorm
@@ -28,14 +26,26 @@ from hlorank.models.layers.squeeze_excite import SqueezeExcite
 
 _LEAK = 0.2  # of the official baselines
 
-LAYERS: Mapping[str, Callable[[ModelConfig], Layer]] = MappingProxyType(
+
+class _Layers(dict[str, Callable[[ModelConfig], Layer]]):
+    """Layers by name; message passing operators of PyTorch Geometric are found, but not listed."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or is_operator(str(name))
+
+    def __missing__(self, name: str) -> Callable[[ModelConfig], Layer]:
+        if not is_operator(name):
+            raise KeyError(name)
+        return lambda config: Operator(name, config.width, config.shared_directions, config.operators.get(name, {}))
+
+
+LAYERS: Mapping[str, Callable[[ModelConfig], Layer]] = _Layers(
     {
         "sage": lambda config: Sage(config.width, config.shared_directions),
         "graph_conv": lambda config: GraphConv(config.width, config.shared_directions),
         "gcn": lambda config: Gcn(config.width, config.shared_directions),
         "channel_attention": lambda config: RowLayer(ChannelAttention(config.width)),
         "gatv2": lambda config: Gatv2(config.width, config.heads, config.shared_directions),
-        "gin": lambda config: Gin(config.width, config.shared_directions),
         "edge_mlp": lambda config: EdgeMlp(config.width, config.shared_directions),
         "gps": lambda config: Gps(config.width, config.heads, config.shared_directions),
         "linear_attention": lambda config: LinearAttention(config.width, config.heads),
@@ -70,7 +80,5 @@ def make_layer(name: str, config: ModelConfig, key: str) -> Layer:
     Raises:
         ConfigError: neither LAYERS nor PyTorch Geometric has a layer of that name, or `config` does not fit it.
     """
-    if name not in LAYERS and is_operator(name):
-        return Operator(name, config.width, config.shared_directions, config.operators.get(name, {}))
     layer: Layer = find(LAYERS, key, name)(config)
     return layer
