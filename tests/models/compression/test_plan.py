@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from hlorank.models.compression.plan import QuotientGraph, Sparse, make_plan
+from hlorank.models.compression.plan import QuotientEdges, QuotientGraph, QuotientPieces, Sparse, make_plan
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
 
@@ -30,6 +31,16 @@ def test_the_work_is_the_states_of_layers_that_mix(make_model: MakeModel, make_i
     dense = graph.plan(np.arange(5), 0, replace(model.recipe, compress=False, deduplicate=False))
     assert dense.rows == 2 * 24 * 5 == model.recipe.dense_rows(graph.segments[0], 5)
     assert plan.rows < dense.rows
+
+
+@pytest.mark.parametrize(
+    ("layer", "form"), [("sage", QuotientGraph), ("GINConv", QuotientEdges), ("edge_mlp", QuotientPieces)]
+)
+def test_edges_are_in_the_form_that_the_layer_reads(
+    layer: str, form: type, make_model: MakeModel, make_inputs: MakeInputs
+) -> None:
+    model, graph = make_model(block=[layer], blocks=1), make_inputs()
+    assert sum(isinstance(index, form) for index in graph.plan(np.arange(4), 0, model.recipe).steps) == 1
 
 
 def matrices(value: object) -> list[Sparse[np.ndarray]]:

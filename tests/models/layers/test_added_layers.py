@@ -14,8 +14,8 @@ from torch_geometric.nn import TransformerConv
 
 from hlorank.config import Config, ConfigError
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.models.compression.edges import EdgeKind, Norm
-from hlorank.models.compression.plan import QuotientGraph
+from hlorank.models.compression.edges import EdgeForm, EdgeKind, Norm
+from hlorank.models.compression.plan import QuotientEdges
 from hlorank.models.compression.recipe import Mixing
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
@@ -47,15 +47,15 @@ class OwnConvolution(Layer):
     """A convolution of PyTorch Geometric."""
 
     mixing = Mixing.NEIGHBOURS
-    edges = EdgeKind(Norm.SUM, shared=True, itself=False, linear=False)
+    edges = EdgeKind(Norm.SUM, shared=True, itself=False, form=EdgeForm.DIRECTIONS)
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.convolution = TransformerConv(width, width)
 
-    def forward(self, x: Tensor, graph: QuotientGraph[Tensor]) -> Tensor:
+    def forward(self, x: Tensor, graph: QuotientEdges[Tensor]) -> Tensor:
         own = x if graph.roots is None else x[graph.roots.column]
-        result: Tensor = self.convolution((x, own), torch.stack([graph.source, graph.target]))
+        result: Tensor = self.convolution((x, own), *graph.directions)
         return result
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hlorank.models.compression.edges import EdgeKind, Norm
+from hlorank.models.compression.edges import EdgeForm, EdgeKind, Norm
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.layers.edge_wise import EdgeWise
 from tests.models.run_layer import run_dense
@@ -18,7 +18,7 @@ class Recorded(EdgeWise):
     """A layer that sums over neighbours, and records the number of edges that are in memory at once."""
 
     def __init__(self) -> None:
-        super().__init__(4, EdgeKind(Norm.SUM, shared=False, linear=False))
+        super().__init__(4, EdgeKind(Norm.SUM, shared=False, form=EdgeForm.PIECES))
         self.pieces: list[tuple[int, int]] = []
 
     def combine(self, target: Tensor, source: Tensor, row: Tensor, rows: int) -> Tensor:

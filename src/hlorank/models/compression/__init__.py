@@ -44,7 +44,8 @@ layer to each colour after it that receives from it. The `add` under A, colour 2
 before), from the `dot` under A (colour 0) and twice from the colour of the parameters (colour 3):
 
 >>> quotient = quotient_graph(initial, first, edges, kind)
->>> quotient.source[quotient.target == 2]
+>>> start, stop = quotient.matrix.row_starts[2:4]
+>>> quotient.source[start:stop]
 array([2, 0, 3, 3])
 
 The second layer reaches all nodes. The parameters still equal each other, which leaves six states of eight:

@@ -25,6 +25,20 @@ class Norm(Enum):
     SUM = "sum"
 
 
+class EdgeForm(Enum):
+    """The form in which a layer of message passing reads its edges.
+
+    Attributes:
+        MATRIX: a matrix; what is received is a weighted sum of states, for all configurations of a node at once.
+        DIRECTIONS: a list of edges for each direction, as operators of PyTorch Geometric take them.
+        PIECES: one list of all edges, which is computed in pieces.
+    """
+
+    MATRIX = "matrix"
+    DIRECTIONS = "directions"
+    PIECES = "pieces"
+
+
 @dataclass(frozen=True)
 class EdgeKind:
     """The edges that a layer of message passing uses.
@@ -34,14 +48,14 @@ class EdgeKind:
         shared: edges of both directions are of one type, and count together.
         itself: every node receives from itself along an edge, type 0; else the layer adds a node's own state itself.
         to_configurable: only the edges to configurable nodes, beside those of nodes from themselves.
-        linear: what is received is a weighted sum of states, for all configurations of a node at once.
+        form: how the layer reads them.
     """
 
     norm: Norm
     shared: bool
     itself: bool = True
     to_configurable: bool = False
-    linear: bool = True
+    form: EdgeForm = EdgeForm.MATRIX
 
     @property
     def types(self) -> int:

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from hlorank.data.graph import LAYOUT_DIMS
 from hlorank.models.compression.colouring import Colouring
-from hlorank.models.compression.edges import EdgeKind, Neighbourhood
+from hlorank.models.compression.edges import EdgeForm, EdgeKind, Neighbourhood
 from hlorank.models.compression.recipe import Join, Mixing, Recipe, Residual, Start, Step
 from hlorank.models.compression.segment import ConfigurationBatch, LayoutBatch, Segment
 
@@ -47,32 +47,55 @@ class Sparse(NamedTuple, Generic[A]):
 class QuotientGraph(NamedTuple, Generic[A]):
     """The bipartite graph of one layer of message passing, from the colours before it to the colours after it.
 
-    If no two states are equal and the layer is linear, it is the graph of the nodes, for all configurations at once.
+    If no two states are equal, it is the graph of the nodes, for all configurations at once.
 
     Attributes:
         matrix: a row for each colour after, and a column for each pair of a colour before and an edge type; column
             `types * colour + type`.
-        target: (edges,) int64, the colour after, ascending.
         source: (edges,) int64, the colour before.
         types: number of edge types.
-        roots: (colours after, colours before), the colour that each one had before; None if that is its own number.
         copies: configurations that each edge stands for.
-        pieces: about as many edges in each as there are colours before: the first and last colour after, and edge.
-        directions: (2, edges) int64, colours before and after, for the edges of each direction: from operands and from
-            users, or all if directions are shared, each with those of nodes from themselves, if these are edges; like
-            `pieces`, empty if the layer is linear.
-        direction_weights: (edges,) float64, their weights.
     """
 
     matrix: Sparse[A]
-    target: A
     source: A
     types: int
-    roots: Sparse[A] | None
     copies: int
-    pieces: tuple[tuple[int, int, int, int], ...]
+
+
+class QuotientEdges(NamedTuple, Generic[A]):
+    """The edges of a quotient graph by their direction: from operands and from users, or all if directions are shared.
+
+    Those of nodes from themselves, if these are edges, are in each.
+
+    Attributes:
+        roots: (colours after, colours before), the colour that each one had before; None if that is its own number.
+        directions: (2, edges) int64 for each, colours before and after.
+        weights: (edges,) float64 for each.
+    """
+
+    roots: Sparse[A] | None
     directions: tuple[A, ...]
-    direction_weights: tuple[A, ...]
+    weights: tuple[A, ...]
+
+
+class QuotientPieces(NamedTuple, Generic[A]):
+    """The edges of a quotient graph in one list, with bounds of pieces of it.
+
+    Attributes:
+        roots: as in `QuotientEdges`.
+        target: (edges,) int64, the colour after, ascending.
+        source: (edges,) int64, the colour before; with separate directions `types * colour + type`.
+        bounds: about as many edges in each as there are colours before: the first and last colour after, and edge.
+    """
+
+    roots: Sparse[A] | None
+    target: A
+    source: A
+    bounds: tuple[tuple[int, int, int, int], ...]
+
+
+Messages = QuotientGraph[A] | QuotientEdges[A] | QuotientPieces[A]
 
 
 class JoinIndex(NamedTuple, Generic[A]):
@@ -99,7 +122,7 @@ class DenseIndex(NamedTuple, Generic[A]):
 
     states: A | None
     nodes: int
-    graph: QuotientGraph[A] | None
+    graph: Messages[A] | None
 
 
 class NodeIndex(NamedTuple, Generic[A]):
@@ -149,7 +172,7 @@ class PoolIndex(NamedTuple, Generic[A]):
     configurable_nodes: int
 
 
-StepIndex = QuotientGraph[A] | JoinIndex[A] | DenseIndex[A] | NodeIndex[A] | MaskIndex[A] | Sparse[A] | None
+StepIndex = Messages[A] | JoinIndex[A] | DenseIndex[A] | NodeIndex[A] | MaskIndex[A] | Sparse[A] | None
 
 
 class Plan(NamedTuple, Generic[A]):
@@ -300,7 +323,7 @@ class _Builder:
         starts = np.arange(0, entries.size + 1, entries.shape[1])
         return JoinIndex(sparse(entries.ravel(), starts, table, gradients=self._recipe.gradients), None)
 
-    def _messages(self, kind: EdgeKind) -> QuotientGraph[Array]:
+    def _messages(self, kind: EdgeKind) -> Messages[Array]:
         before = self._now
         neighbourhood = self._segment.edges.neighbourhood(kind)
         self._hops = None if self._hops is None else self._hops + 1
@@ -381,8 +404,8 @@ def _roots(before: Colouring, after: Colouring, gradients: bool) -> Sparse[Array
 
 def quotient_graph(
     before: Colouring, after: Colouring, neighbourhood: Neighbourhood, kind: EdgeKind, *, gradients: bool = True
-) -> QuotientGraph[Array]:
-    """Return the quotient graph of a layer.
+) -> Messages[Array]:
+    """Return the quotient graph of a layer, in the form that the layer reads.
 
     Args:
         before: the colouring before the layer.
@@ -391,7 +414,8 @@ def quotient_graph(
         kind: the kind of these edges.
         gradients: matrices by columns, too.
     """
-    copies = before.colour_of.shape[1] if kind.linear and before.is_identity else 1
+    linear = kind.form is EdgeForm.MATRIX
+    copies = before.colour_of.shape[1] if linear and before.is_identity else 1
     if copies > 1:
         nodes = np.arange(len(before.colour_of))
         before = after = Colouring(nodes[:, None], len(nodes), nodes)
@@ -405,22 +429,21 @@ def quotient_graph(
         target, entry, edge_type = target[kept], entry[kept], edge_type[kept] - 1
         stops = stops - np.arange(1, len(after) + 1)
     source = before.colour_of[neighbourhood.source[entry], after.configuration[target]]
-    starts = np.append(0, stops)
-    weight = neighbourhood.weight[entry]
-    columns = kind.types * len(before)
-    # A layer that is not linear multiplies by no matrix, but reads its columns.
-    matrix = sparse(kind.types * source + edge_type, starts, columns, weight, gradients=gradients and kind.linear)
+    starts, columns = np.append(0, stops), kind.types * source + edge_type
+    if linear:
+        weight = neighbourhood.weight[entry]
+        matrix = sparse(columns, starts, kind.types * len(before), weight, gradients=gradients)
+        return QuotientGraph(matrix, source, kind.types, copies)
     roots = _roots(before, after, gradients)
-    if kind.linear:
-        return QuotientGraph(matrix, target, source, kind.types, roots, copies, (), (), ())
-    pieces = _pieces(starts, max(1, len(target) // max(1, len(before))))
+    if kind.form is EdgeForm.PIECES:
+        bounds = _pieces(starts, max(1, len(target) // max(1, len(before))))
+        return QuotientPieces(roots, target, source if kind.shared else columns, bounds)
     every = [(edge_type == direction) | (edge_type < kind.itself) for direction in range(kind.itself, kind.types)]
     directions = tuple(np.stack([source[kept], target[kept]]) for kept in every)
-    weights = tuple(weight[kept] for kept in every)
-    return QuotientGraph(matrix, target, source, kind.types, roots, copies, pieces, directions, weights)
+    return QuotientEdges(roots, directions, tuple(neighbourhood.weight[entry[kept]] for kept in every))
 
 
 def _pieces(starts: Array, count: int) -> tuple[tuple[int, int, int, int], ...]:
-    """Divide the targets of edges into pieces; see `QuotientGraph`."""
+    """Divide the targets of edges into pieces; see `QuotientPieces`."""
     bounds: Sequence[int] = np.linspace(0, len(starts) - 1, count + 1).astype(int).tolist()
     return tuple((first, last, int(starts[first]), int(starts[last])) for first, last in pairwise(bounds))

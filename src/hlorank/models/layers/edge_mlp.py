@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from hlorank.models.compression.edges import EdgeKind, Norm
+from hlorank.models.compression.edges import EdgeForm, EdgeKind, Norm
 from hlorank.models.layers.edge_wise import EdgeWise
 
 
@@ -22,7 +22,7 @@ class EdgeMlp(EdgeWise):
     """
 
     def __init__(self, width: int, shared: bool) -> None:
-        super().__init__(width, EdgeKind(Norm.SUM, shared, itself=False, to_configurable=True, linear=False))
+        super().__init__(width, EdgeKind(Norm.SUM, shared, itself=False, to_configurable=True, form=EdgeForm.PIECES))
         self.output = nn.Linear(width, width, bias=False)
 
     def combine(self, target: Tensor, source: Tensor, index: Tensor, states: int) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hlorank.models.compression.edges import EdgeKind
-from hlorank.models.compression.plan import QuotientGraph
+from hlorank.models.compression.plan import QuotientPieces
 from hlorank.models.compression.recipe import Mixing
 from hlorank.models.layers.layer import Layer
 
@@ -21,7 +21,7 @@ class EdgeWise(Layer):
 
     Args:
         width: length of a state.
-        edges: the edges along which nodes receive.
+        edges: the edges along which nodes receive, in pieces.
     """
 
     mixing = Mixing.NEIGHBOURS
@@ -47,14 +47,13 @@ class EdgeWise(Layer):
         """
         raise NotImplementedError
 
-    def forward(self, x: Tensor, graph: QuotientGraph[Tensor]) -> Tensor:
+    def forward(self, x: Tensor, graph: QuotientPieces[Tensor]) -> Tensor:
         """Compute (colours before, width) to (colours after, width)."""
         targets, sources = self.target(x), self.sources(x).view(-1, x.shape[1])
-        source = graph.source if self._maps == 1 else graph.matrix.column
         own = graph.target if graph.roots is None else graph.roots.column[graph.target]
         states = []
-        for first, last, start, stop in graph.pieces:
-            index = own[start:stop], source[start:stop], graph.target[start:stop] - first, last - first
+        for first, last, start, stop in graph.bounds:
+            index = own[start:stop], graph.source[start:stop], graph.target[start:stop] - first, last - first
             states.append(
                 checkpoint(self._piece, targets, sources, *index, use_reentrant=False, preserve_rng_state=False)
             )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
-from hlorank.models.compression.edges import EdgeKind, Norm
+from hlorank.models.compression.edges import EdgeForm, EdgeKind, Norm
 from hlorank.models.layers.edge_wise import EdgeWise
 from hlorank.models.layers.parts import head_width
 
@@ -30,7 +30,7 @@ class Gatv2(EdgeWise):
     """
 
     def __init__(self, width: int, heads: int, shared: bool) -> None:
-        super().__init__(width, EdgeKind(Norm.SUM, shared, linear=False))
+        super().__init__(width, EdgeKind(Norm.SUM, shared, form=EdgeForm.PIECES))
         self.attention = nn.Parameter(torch.empty(heads, head_width(width, heads)))
         nn.init.xavier_uniform_(self.attention)
         self.bias = nn.Parameter(torch.zeros(width))

@@ -20,8 +20,9 @@ class Layer(nn.Module):
     A layer declares its `mixing`, from which follow the states that it reads and the index in the plan:
 
     - ROW: (states, width), each state by itself.
-    - NEIGHBOURS: (colours before, width), with a `QuotientGraph` to the colours after.
-    - SEGMENT: the dense form, (nodes, configurations, width), with a `QuotientGraph` of it if `edges` is not None. All
+    - NEIGHBOURS: (colours before, width), with a `QuotientGraph` to the colours after, or in the form of
+      `edges`, `QuotientEdges` or `QuotientPieces`.
+    - SEGMENT: the dense form, (nodes, configurations, width), with such a graph of it if `edges` is not None. All
       layers after it are dense, too.
     - CONFIGURATIONS: (colours, width), with a `NodeIndex`; see `map_nodes`.
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from hlorank.config import ConfigError
-from hlorank.models.compression.edges import EdgeKind, Norm
-from hlorank.models.compression.plan import QuotientGraph
+from hlorank.models.compression.edges import EdgeForm, EdgeKind, Norm
+from hlorank.models.compression.plan import QuotientEdges
 from hlorank.models.compression.recipe import Mixing
 from hlorank.models.layers.layer import Layer
 from hlorank.models.layers.parts import head_width, mlp
@@ -51,7 +51,7 @@ class Operator(Layer):
         except ValueError as error:
             allowed = ", ".join(known.value for known in Norm)
             raise ConfigError(f"model.operators.{name}.{_EDGE_WEIGHT}: {error}; set one of {allowed}") from None
-        self.edges = EdgeKind(norm, shared, itself=bool(own.get(_SELF_LOOPS, False)), linear=False)
+        self.edges = EdgeKind(norm, shared, itself=bool(own.get(_SELF_LOOPS, False)), form=EdgeForm.DIRECTIONS)
         self._weighted = _EDGE_WEIGHT in own
         self.convolutions = nn.ModuleList(_make(name, width, others) for _ in range(1 if shared else 2))
         self._check(name, width)
@@ -85,14 +85,12 @@ class Operator(Layer):
     def _keywords(self, weight: Tensor) -> dict[str, Tensor]:
         return {_EDGE_WEIGHT: weight} if self._weighted else {}
 
-    def forward(self, x: Tensor, graph: QuotientGraph[Tensor]) -> Tensor:
+    def forward(self, x: Tensor, graph: QuotientEdges[Tensor]) -> Tensor:
         """Compute (colours before, width) to (colours after, width)."""
         own = x if graph.roots is None else propagate(x, graph.roots)
         results: list[Tensor] = [
             convolution((x, own), edges, **self._keywords(weight.to(x.dtype)))
-            for convolution, edges, weight in zip(
-                self.convolutions, graph.directions, graph.direction_weights, strict=True
-            )
+            for convolution, edges, weight in zip(self.convolutions, graph.directions, graph.weights, strict=True)
         ]
         return reduce(Tensor.add, results)
 
