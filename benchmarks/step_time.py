@@ -62,24 +62,29 @@ class Workload:
 
     @classmethod
     def of(cls, measured: MeasuredGraph, width: int, device: str = "cpu") -> Workload:
-        """Featurize the graph, with statistics of its own, and cuts it."""
-        collection = Collection.parse("layout/synthetic/random")
+        """Featurize the graph, with all of its nodes, and cuts it; GraphSAGE."""
         options = FeaturizeOptions(
             scaling="standard",
             log_range=20.0,
             opcode_width=16,
             prune_hops=None,
             prune_paths=False,
+            prune_edges=False,
             virtual_nodes=False,
             dims_128=False,
             walk_steps=0,
             protobuf=False,
         )
+        known = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(MODEL)))
+        return cls.made(measured, options, ModelConfig(**{**known, "width": width, "opcode_init": False}), device)
+
+    @classmethod
+    def made(cls, measured: MeasuredGraph, options: FeaturizeOptions, config: ModelConfig, device: str) -> Workload:
+        """Featurize the graph, with statistics of its own, and cuts it."""
+        collection = Collection.parse("layout/synthetic/random")
         spec = fit_spec(collection, options, [TrainSample.of("benchmark", measured, options)])
         features = featurize_graph(measured, spec)
         torch.manual_seed(0)
-        known = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(MODEL)))
-        config = ModelConfig(**{**known, "width": width, "opcode_init": False})
         place = torch.device(device)
         cut = partition_graph(
             features, PartitionConfig(algorithm="topological", max_nodes=MAX_NODES, halo=0, workers=1)

@@ -4,7 +4,9 @@ That form makes one torch_geometric Data object of each (segment, configuration)
 Batch.from_data_list, and computes every node of every object: encoder, three SAGEConv with mean aggregation over both
 edge directions, pooling. It holds the weights of the cost model here, and its scores are checked to be equal.
 
-Training: one segment with gradient, the others from a table (gst_e, warm) or from a forward pass (gst). Last, all
+Training: one segment with gradient, the others from a table (gst_e, warm) or from a forward pass (gst). The experiment
+kaggle_1 is compared in training with the form of its source, which computes every node under every configuration, as
+arrays of (configurations, nodes, width), from columns that are repeated for each configuration. Last, all
 50,000 configurations of a graph of 20,000 nodes are scored, in a process of its own, for its peak resident memory.
 
 The run takes about five minutes, the quick form 15 seconds.
@@ -28,9 +30,10 @@ import numpy as np
 import torch
 from command_line import Parser, run  # type: ignore[import-not-found] # same folder
 from numpy.typing import NDArray
+from quality import composed  # type: ignore[import-not-found] # same folder
 from step_time import MARGIN, Training, Workload, interleaved, spread, synthetic  # type: ignore[import-not-found] # same folder
 from torch import Tensor, nn
-from torch.nn.functional import gelu
+from torch.nn.functional import dropout, gelu, instance_norm
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import SAGEConv, global_max_pool, global_mean_pool
 
@@ -45,6 +48,7 @@ from hlorank.terminal import min_int
 from hlorank.training.losses import pairwise_hinge
 from hlorank.training.step_data import ordered
 
+TRAINED_UNET = Path("data/tpugraphs/npz/layout/xla/default/train/unet3d.npz")
 UNET = Path("data/tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz")
 MEMORY_BYTES = 2**28
 WALL_STEPS = 25
@@ -129,6 +133,78 @@ class PublicForm(nn.Module):
             total = torch.stack([self.embed(graph, j, some) for j in range(len(graph.segments))]).sum(dim=0)
             parts.append(self.model.score(total, len(graph.segments)))
         return torch.cat(parts).double().numpy()
+
+
+class SourceForm(nn.Module):
+    """The model of kaggle_1 over (configurations, nodes, width), with the same weights."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self.model: CostModel = training.model
+        self.graph: GraphInputs = training.graph
+        (self.segment,) = self.graph.segments
+        self.edge_index = torch.from_numpy(self.segment.edges.ends.T.copy())  # from users to operands
+
+    def _layer(self, name: str, layer: Any, x: Tensor) -> Tensor:
+        if name == "sage":
+            own, users = layer.maps
+            convolution = SAGEConv(own.in_features, own.out_features)
+            convolution.lin_l.weight, convolution.lin_l.bias, convolution.lin_r.weight = (
+                users.weight, own.bias, own.weight,
+            )  # fmt: skip
+            return cast("Tensor", convolution(x, self.edge_index))
+        if name == "instance_norm":
+            return instance_norm(x.transpose(1, 2), weight=layer.scale, bias=layer.offset).transpose(1, 2)
+        if name == "configuration_gate":
+            return torch.cat([x, len(x) * (x / layer.log_temperature.exp()).softmax(dim=0) * x], dim=-1)
+        if name == "dropout":
+            return dropout(x, layer.dropout.p, self.training)
+        return cast("Tensor", layer.module(x))
+
+    def forward(self, rows: NDArray[np.int64]) -> Tensor:
+        """(rows,) scores."""
+        batch, segment, encoder = self.graph.configurations(rows, self.segment), self.segment, self.model.encoder
+        assert isinstance(batch, LayoutBatch)
+        layouts, sizes = (torch.from_numpy(part[batch.codes]) for part in (batch.codebook, batch.sizes))
+        numeric, opcode, layout = (
+            torch.from_numpy(part[segment.initial_colour]).expand(len(rows), *part[segment.initial_colour].shape)
+            for part in (segment.colour_numeric, segment.colour_opcode, segment.colour_layout)
+        )
+        x = encoder.numeric(numeric) + encoder.opcode_map(encoder.opcode(opcode))
+        x = x + encoder.node_layout_map(encoder.layout_value(layout - LAYOUT_MIN).flatten(-2))
+        configured = encoder.configured(layouts.flatten(0, 1), sizes.flatten(0, 1)).view(len(rows), -1, x.shape[-1])
+        x = x.index_add(1, torch.arange(layouts.shape[1]), configured)
+        for block in (self.model.stem, *self.model.blocks, self.model.post_layers):
+            before, layers = x, block.named_layers()
+            for name in block.names:
+                x = x + before if name == "residual" else self._layer(name, next(layers)[1], x)
+        return self.model.score(x.mean(dim=1), 1)
+
+    def step(self, training: Training) -> None:
+        """The counterpart of a training step."""
+        self.model.zero_grad(set_to_none=True)
+        torch.autograd.backward(pairwise_hinge(self(training.rows), torch.from_numpy(training.labels), MARGIN))
+
+
+def kaggle_ratio(path: Path, width: int, configurations: int, repeats: int) -> dict[str, Any]:
+    """Configurations a second in training of kaggle_1, and of the form of its source."""
+    config = composed("layout/xla/default", ("experiment=kaggle_1",), 0, Path())
+    settings = config.model.model_copy(update={"width": width})
+    workload = Workload.made(read_graph(path, "layout"), config.featurize.options, settings, "cpu")
+    training = Training(workload, "full", configurations)
+    source, plan = SourceForm(training), training.plan(0)
+    workload.model.eval(), source.eval()
+    with torch.no_grad():
+        ours, theirs = workload.model.score(training.combine(plan, 1), 1), source(training.rows)
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    workload.model.train(), source.train()
+    taken = interleaved(
+        {"plan": training.plan, "run": lambda _: training.run(plan), "public": lambda _: source.step(training)},
+        [0],
+        repeats,
+    )
+    taken["here"] = taken["plan"] + taken["run"]
+    return report("unet3d, training, kaggle_1", configurations, taken)
 
 
 def training_ratios(name: str, workload: Workload, configurations: int, repeats: int) -> dict[str, Any]:
@@ -230,6 +306,10 @@ def main() -> None:
         results["unet_3d"]["scoring"] = scoring_ratio("unet_3d", unet, share, 3)
     else:
         print(f"skipped unet_3d: there is no {path}")
+    if (path := shared_dir() / TRAINED_UNET).is_file():
+        results["kaggle_1"] = kaggle_ratio(path, unet_width, 2 * configurations, 7)
+    else:
+        print(f"skipped kaggle_1: there is no {path}")
     name = f"synthetic, {nodes:,} nodes"
     results["synthetic"] = training_ratios(
         name, Workload.of(synthetic(nodes, configurations), width), configurations, 3

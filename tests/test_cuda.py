@@ -36,7 +36,7 @@ COLLECTION = "layout/synthetic/random"
 def test_nothing_waits_for_the_gpu(
     layer: str, make_model: Callable[..., CostModel], make_inputs: Callable[..., GraphInputs]
 ) -> None:
-    model = make_model(block=[layer, "residual"], pooling=list(POOLINGS)).eval()
+    model = make_model(block=["linear", layer, "residual"], pooling=list(POOLINGS)).eval()
     plan: Any = tensors(make_inputs().plan(np.array([3, 0, 3, 7]), 0, model.recipe), torch.device("cpu"))
     expected = model(plan)
     plan = tree_map_only(torch.Tensor, torch.Tensor.cuda, plan)

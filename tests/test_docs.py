@@ -77,7 +77,7 @@ def test_the_mixing_of_every_layer_is_documented(make_model: Callable[..., CostM
     text, config = (ROOT / "docs/explanation/gst.md").read_text(encoding="utf-8"), make_model().config
     rows = re.findall(r"^\| [^|]*\(`(\w+)`\) \| ([^|]*) \|", text, re.MULTILINE)
     documented = {name: mixing for mixing, names in rows for name in _INLINE.findall(names)}
-    assert documented == {name: make(config).mixing.value for name, make in LAYERS.items()}
+    assert documented == {name: make(config, config.width).mixing.value for name, make in LAYERS.items()}
 
 
 def test_the_example_of_colour_refinement_is_that_of_the_code() -> None:

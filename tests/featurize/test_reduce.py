@@ -22,6 +22,7 @@ MakeGraph = Callable[..., MeasuredGraph]
 
 PLAIN = featurize_options()
 ONE = PLAIN.model_copy(update={"prune_hops": 1})
+EDGES = ONE.model_copy(update={"prune_edges": True})
 PATHS = PLAIN.model_copy(update={"prune_paths": True})
 
 
@@ -66,6 +67,7 @@ options_that_reduce = st.builds(
     prune_hops=st.integers(0, 3),
     prune_paths=st.booleans(),
     virtual_nodes=st.booleans(),
+    prune_edges=st.booleans(),
 )
 
 
@@ -101,6 +103,18 @@ def test_edges_of_merged_nodes_by_hand() -> None:
     assert reduced.edge_index.tolist() == [[1, 0], [2, 1], [3, 0], [3, 1], [4, 2], [4, 3], [5, 0], [5, 4]]
 
 
+def test_only_edges_that_touch_configurable_nodes() -> None:
+    edges = [(2, 0), (2, 1), (3, 2), (4, 0), (4, 2), (5, 1), (6, 3), (6, 4), (6, 5), (7, 6), (7, 0)]
+    measured = layouts(graph_of(8, edges, [0, 8]), [2])
+    assert reduction(measured, ONE).edge_index.tolist() == [[2, 0], [2, 1], [3, 2], [4, 0], [4, 2]]
+    reduced = reduction(measured, EDGES)
+    assert reduced.first.tolist() == [0, 1, 2, 3, 4]
+    assert reduced.edge_index.tolist() == [[2, 0], [2, 1], [3, 2], [4, 2]]  # not that from 0, an operand of 2, to 4
+    whole = reduction(measured, PLAIN.model_copy(update={"prune_edges": True}))
+    assert whole.edge_index.tolist() == reduced.edge_index.tolist()
+    assert len(whole.first) == 8
+
+
 def test_paths_are_kept_in_addition_to_hops() -> None:
     measured = layouts(chain(12), [2, 6])
     assert reduction(measured, PATHS).first.tolist() == [2, 3, 4, 5, 6]
@@ -120,6 +134,7 @@ def test_kept_and_merged_nodes(measured: MeasuredGraph, options: FeaturizeOption
     keep = (distance >= 0) & (distance <= options.prune_hops)
     if options.prune_paths:
         keep |= connecting_paths(graph, configurations.node_ids, distance)
+    kept_edges = np.isin(graph.edge_index, configurations.node_ids).any(axis=1) | (not options.prune_edges)
 
     # No kept node is merged, and without virtual nodes only kept nodes remain.
     assert (reduced.merged[reduced.node_of[keep]] == 1).all()
@@ -127,7 +142,7 @@ def test_kept_and_merged_nodes(measured: MeasuredGraph, options: FeaturizeOption
     if not options.virtual_nodes:
         assert reduced.first.tolist() == np.flatnonzero(keep).tolist()
         assert (reduced.node_of[~keep] == -1).all()
-        inside = keep[graph.edge_index].all(axis=1)
+        inside = keep[graph.edge_index].all(axis=1) & kept_edges
         assert reduced.first[reduced.edge_index].tolist() == graph.edge_index[inside].tolist()
         return
 
@@ -138,7 +153,7 @@ def test_kept_and_merged_nodes(measured: MeasuredGraph, options: FeaturizeOption
     for node in range(1, graph.nodes):
         together = not keep[node] and not keep[node - 1] and block[node] == block[node - 1]
         assert (reduced.node_of[node] == reduced.node_of[node - 1]) == together
-    assert {tuple(edge) for edge in reduced.node_of[graph.edge_index] if edge[0] != edge[1]} == {
+    assert {tuple(edge) for edge in reduced.node_of[graph.edge_index[kept_edges]] if edge[0] != edge[1]} == {
         tuple(edge) for edge in reduced.edge_index
     }
 
@@ -170,6 +185,8 @@ def test_the_result_is_a_graph_in_topological_order(measured: MeasuredGraph, opt
 def test_reducing_again_changes_nothing(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
     # A virtual node is a short cut, which may connect configurable nodes better than the earlier paths.
     options = options.model_copy(update={"prune_paths": options.prune_paths and not options.virtual_nodes})
+    if options.prune_edges:
+        options = options.model_copy(update={"prune_hops": min(1, options.prune_hops or 0), "prune_paths": False})
     assert isinstance(measured.configurations, LayoutConfigurations)
     reduced = reduction(measured, options)
     result = again(measured.graph, reduced)
@@ -187,7 +204,7 @@ def test_sums_are_exact_beyond_float32() -> None:
     assert reduced.sums(columns)[:, 0].tolist() == [2**24 + 2, 0, 0]
 
 
-@pytest.mark.parametrize("options", [ONE, PATHS, ONE.model_copy(update={"prune_paths": True, "virtual_nodes": True})])
+@pytest.mark.parametrize("options", [EDGES, PATHS, ONE.model_copy(update={"prune_paths": True, "virtual_nodes": True})])
 def test_tiles_keep_all(tile_graph: MakeGraph, options: FeaturizeOptions) -> None:
     graph = (measured := tile_graph(nodes=6)).graph
     reduced = reduction(measured, options)
@@ -210,6 +227,7 @@ def test_without_options_layouts_keep_all(layout_graph: MakeGraph) -> None:
         (PLAIN, 3163, 0, 5112),
         # The configurable nodes and their direct neighbours, as counted by the winner of the Kaggle competition.
         (ONE, 223, 0, 219),
+        (EDGES, 223, 0, 181),
         (PATHS, 176, 0, 187),
         (ONE.model_copy(update={"prune_paths": True}), 264, 0, 313),
         (ONE.model_copy(update={"virtual_nodes": True}), 332, 86, 938),

@@ -31,10 +31,10 @@ def run_dense(layer: Layer, x: Tensor, segment: Segment) -> Tensor:
     if layer.edges is not None:
         graph = quotient_graph(dense, dense, segment.edges.neighbourhood(layer.edges), layer.edges)
     index: Any = {
-        Mixing.ROW: MaskIndex(dense.node, nodes) if layer.by_node else None,
+        Mixing.ROW: MaskIndex(None, nodes) if layer.by_node else None,
         Mixing.NEIGHBOURS: graph,
         Mixing.SEGMENT: DenseIndex(None, nodes, graph),
-        Mixing.CONFIGURATIONS: NodeIndex(dense.colour_of, np.zeros((0, 1), dtype=np.int64), dense.first),
+        Mixing.CONFIGURATIONS: NodeIndex(nodes, (), None),
     }[layer.mixing]
     return run(layer, x.flatten(0, 1), tensors(index, CPU)).view(nodes, configurations, -1)
 

@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from torch import Tensor
 from torch.nn.functional import gelu, leaky_relu, normalize, relu
 
-from hlorank.config import load
+from hlorank.config import ConfigError, load
 from hlorank.models.block import Block
 from hlorank.models.compression.edges import Edges
 from hlorank.models.compression.plan import Plan, make_plan
@@ -23,6 +23,7 @@ from hlorank.models.compression.recipe import Join, Recipe
 from hlorank.models.compression.segment import Segment, TileBatch
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
+from hlorank.models.layers.registry import widths
 from hlorank.models.plan_tensors import tensors
 from tests.models.dense_form import CPU
 
@@ -67,23 +68,24 @@ def gated(layer: Any, x: Tensor) -> Tensor:
     return x / (1 + torch.exp(-second(relu(first(x)))))
 
 
-def compared(layer: Any, x: Tensor) -> Tensor:
-    """Compute cross-configuration attention; the temperature is 0.5 at first."""
+def compared(x: Tensor) -> Tensor:
+    """Compute the gate over configurations; the temperature is 0.5 at first."""
     weight = torch.exp(2 * x)
-    result: Tensor = layer.joined(torch.cat([x, x.shape[1] * weight / weight.sum(1, keepdim=True) * x], dim=-1))
-    return result
+    return torch.cat([x, x.shape[1] * weight / weight.sum(1, keepdim=True) * x], dim=-1)
 
 
 leaky = partial(leaky_relu, negative_slope=0.2)
 
 
 def tgraph(layers: Any, x: Tensor) -> Tensor:
-    y = gated(layers[2], convolved(layers[1], instance_normed(x), MEAN))
-    return gelu(x + compared(layers[3], y))
+    """Of the source: the convolution halves the width, and the gate doubles it; messages come from users."""
+    y = gated(layers[2], convolved(layers[1], instance_normed(x), USER_MEAN))
+    assert y.shape[-1] == WIDTH / 2
+    return gelu(x + compared(y))
 
 
 def tgraph_random(layers: Any, x: Tensor) -> Tensor:
-    return gelu(x + gated(layers[2], convolved(layers[1], instance_normed(x), MEAN)))
+    return gelu(x + gated(layers[2], convolved(layers[1], instance_normed(x), USER_MEAN)))
 
 
 def second_place(layers: Any, x: Tensor) -> Tensor:
@@ -180,3 +182,27 @@ def test_a_block_counts_the_states_of_layers_that_mix(make_model: Callable[..., 
     block = Block(["linear", "sage", "residual", "squeeze_excite", "gelu"], config, "model.block").double()
     assert [name for name, _ in block.named_layers()] == ["linear", "sage", "squeeze_excite", "gelu"]
     assert plan_of(block, 3, segment).rows == 2 * 4 * 3  # two layers, four nodes, three configurations
+
+
+def test_widths_before_a_gate_are_half(make_model: Callable[..., CostModel]) -> None:
+    stem = ["instance_norm", "configuration_gate", "gelu", "linear", "configuration_gate"]
+    config = make_model(width=8).config
+    assert widths(stem, config) == [4, 4, 8, 8, 4, 8]
+    assert widths(["sage", "gelu", "residual"], config) == [8, 8, 8, 8]
+    assert make_model(width=8, stem=stem).encoder.numeric.out_features == 4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"block": ["configuration_gate"]},
+        {"block": ["gelu", "configuration_gate", "linear"]},
+        {"block": ["linear", "residual", "configuration_gate"]},
+        {"stem": ["linear", "residual", "configuration_gate"]},
+        {"stem": ["configuration_gate"], "join": "late"},
+        {"width": 7, "block": ["linear", "configuration_gate"]},
+    ],
+)
+def test_widths_that_do_not_fit_are_refused(changes: dict[str, Any], make_model: Callable[..., CostModel]) -> None:
+    with pytest.raises(ConfigError, match=r"model\.\w+.*configuration_gate"):
+        make_model(**{"width": 8, **changes})

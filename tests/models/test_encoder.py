@@ -141,7 +141,7 @@ def test_nodes_and_configurations_share_embeddings_of_layouts(make_model: MakeMo
 
 def test_tiles_that_keep_no_column(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model = make_model("tile")
-    encoder = Encoder(model.config, type(model.sizes)("tile", 4, 6, 0)).double()
+    encoder = Encoder(model.config, type(model.sizes)("tile", 4, 6, 0), model.config.width).double()
     (segment,) = make_inputs(kind="tile").segments
     states = first_states(encoder, segment, TileBatch(np.zeros((3, 0))))
     assert states.shape == (24, 3, 6)

@@ -33,7 +33,7 @@ def known(make_features: Callable[..., GraphFeatures]) -> GraphInputs:
 
 def received(segment: Segment) -> list[list[tuple[int, int, float]]]:
     """Return for each node the edge type, the source and the weight of what it receives, sorted."""
-    edges = segment.edges.neighbourhood(EdgeKind(Norm.MEAN, shared=False))
+    edges = segment.edges.neighbourhood(EdgeKind(Norm.MEAN, "separate"))
     parts = (edges.edge_type.tolist(), edges.source.tolist(), edges.weight.tolist())
     return [
         sorted(zip(*(part[start:stop] for part in parts), strict=True))
@@ -79,7 +79,7 @@ def test_a_neighbourhood_lists_what_each_node_receives(known: GraphInputs) -> No
         [(0, 1, 1.0), (2, 0, 0.5), (2, 2, 0.5)],
         [(0, 2, 1.0), (1, 0, 0.5), (1, 1, 0.5)],
     ]
-    hashes = second.edges.neighbourhood(EdgeKind(Norm.MEAN, shared=False)).hashes.toarray()
+    hashes = second.edges.neighbourhood(EdgeKind(Norm.MEAN, "separate")).hashes.toarray()
     np.testing.assert_array_equal(hashes > 0, np.ones((3, 3)))
     # Equal edge types and weights have equal hashes.
     assert hashes[0, 0] == hashes[1, 1] == hashes[2, 2]

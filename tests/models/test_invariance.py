@@ -79,7 +79,7 @@ def renumbered(features: GraphFeatures, order: np.ndarray) -> GraphFeatures:
 def test_the_order_of_nodes_does_not_matter(
     segments: int, layer: str, make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
-    model, graph = make_model(block=[layer, "residual"]), make_inputs(segments=segments)
+    model, graph = make_model(block=["linear", layer, "residual"]), make_inputs(segments=segments)
     order = np.random.default_rng(0).permutation(24)
     features = renumbered(graph.features, order)
     partition = Partition(graph.partition.segment_of[order], graph.partition.local_codes)

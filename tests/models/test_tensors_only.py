@@ -30,7 +30,7 @@ def test_shapes_alone_decide_what_is_computed(
 ) -> None:
     """Fake tensors have no values: a model that reads one fails."""
     model = make_model(
-        kind, block=[*block, "residual"], join=join, pooling=list(POOLINGS), override_layout=join == "early",
+        kind, block=["linear", *block, "residual"], join=join, pooling=list(POOLINGS), override_layout=join == "early",
         operators={"GATv2Conv": {"self_loops": True}},
     )  # fmt: skip
     plan: Any = tensors(make_inputs(kind=kind).plan(np.array([3, 0, 3, 7]), 0, model.recipe), CPU)

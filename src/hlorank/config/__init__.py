@@ -9,7 +9,7 @@ from hlorank.config.data import ADDRESS, DataConfig, Split
 from hlorank.config.evaluate import EvaluateConfig
 from hlorank.config.featurize import FeaturizeConfig, FeaturizeOptions
 from hlorank.config.loss import LossTerm
-from hlorank.config.model import ModelConfig
+from hlorank.config.model import Directions, ModelConfig
 from hlorank.config.partition import PartitionConfig
 from hlorank.config.pipeline import PipelineConfig
 from hlorank.config.root import Config, PathsConfig, load
@@ -24,6 +24,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "DataConfig",
+    "Directions",
     "EnsembleConfig",
     "EvaluateConfig",
     "FeaturizeConfig",

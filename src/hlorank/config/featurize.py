@@ -22,6 +22,8 @@ class FeaturizeOptions(Section):
     """Keep the nodes within this many edges of a configurable node; null and no prune_paths keep all."""
     prune_paths: bool
     """Also keep the nodes on short paths that connect the configurable nodes."""
+    prune_edges: bool
+    """Leave out the edges that touch no configurable node."""
     virtual_nodes: bool
     """Merge the nodes that are not kept into virtual nodes, instead of leaving them out."""
     dims_128: bool

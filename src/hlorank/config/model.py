@@ -11,6 +11,7 @@ from hlorank.config.section import Section, registered
 LayerName = Annotated[str, registered("layers", "residual")]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 MAX_LAYERS = 1000
+Directions = Literal["separate", "shared", "users"]
 Pooling = Literal["mean", "sum", "max", "l2_sum", "l2_configurable_sum"]
 
 
@@ -32,8 +33,8 @@ class ModelConfig(Section):
     that of the configurable nodes."""
     head: Literal["mlp", "linear"]
     """Map from the embedding of a graph to its score; linear with the pooling sum adds up one number for each node."""
-    directions: Literal["separate", "shared"]
-    """Weights for the edges from operands and for those from users."""
+    directions: Directions
+    """Weights for the edges from operands and for those from users; users: messages pass only from users."""
     join: Literal["early", "late", "every"]
     """early: the configuration joins its nodes before the stem; late: after the blocks; every: early, and before each
     block but the first."""
@@ -58,11 +59,6 @@ class ModelConfig(Section):
     with edge weights edge_weight: sum, mean or symmetric."""
     permutations: int = Field(ge=1)
     """Orders of the configurations over which a trained model averages, if it mixes configurations."""
-
-    @property
-    def shared_directions(self) -> bool:
-        """True where edges from operands and from users have the same weights."""
-        return self.directions == "shared"
 
     @model_validator(mode="after")
     def _check_layers(self) -> Self:

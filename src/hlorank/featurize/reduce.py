@@ -59,7 +59,8 @@ def reduction(measured: MeasuredGraph, options: FeaturizeOptions) -> Reduction:
     virtual node. No other node is between them in the topological order, so no path can lead out and back: no cycle
     can arise, and the order remains. A single such node is unchanged.
 
-    A virtual node has each edge of its merged nodes once, except for edges between them.
+    A virtual node has each edge of its merged nodes once, except for edges between them. With `prune_edges` both have
+    only the edges that touch a configurable node.
     """
     graph = measured.graph
     keep = _kept(measured, options)
@@ -71,7 +72,10 @@ def reduction(measured: MeasuredGraph, options: FeaturizeOptions) -> Reduction:
     node_of = np.where(alive, before[1:] - 1, -1)
     first, merged = np.flatnonzero(starts), np.bincount(node_of[alive])
     virtual = merged > 1
-    edges = node_of[graph.edge_index[alive[graph.edge_index].all(axis=1)]]
+    kept_edges = alive[graph.edge_index].all(axis=1)
+    if options.prune_edges and isinstance(measured.configurations, LayoutConfigurations):
+        kept_edges &= np.isin(graph.edge_index, measured.configurations.node_ids).any(axis=1)
+    edges = node_of[graph.edge_index[kept_edges]]
     if virtual.any():
         edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)
     return Reduction(

@@ -7,11 +7,11 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from hlorank.config import ModelConfig
+from hlorank.config import ConfigError, ModelConfig
 from hlorank.models.compression.plan import Sparse, StepIndex
 from hlorank.models.compression.recipe import Residual, Start, Step
 from hlorank.models.layers.layer import Layer, run
-from hlorank.models.layers.registry import RESIDUAL, make_layer
+from hlorank.models.layers.registry import RESIDUAL, make_layer, widths
 from hlorank.models.propagation import propagate
 
 
@@ -22,18 +22,28 @@ class Block(nn.Module):
         names: the names of the layers.
         config: the settings of the model.
         key: the key of the configuration with the names.
+        width: of the states before; by default those after, `model.width`.
 
     Attributes:
         names: the names of the layers.
 
     Raises:
-        ConfigError: `names` holds a name that is no layer.
+        ConfigError: `names` holds a name that is no layer, or the widths of the states do not fit.
     """
 
-    def __init__(self, names: Sequence[str], config: ModelConfig, key: str) -> None:
+    def __init__(self, names: Sequence[str], config: ModelConfig, key: str, width: int | None = None) -> None:
         super().__init__()
         self.names = tuple(names)
-        self.layers = nn.ModuleList(make_layer(name, config, key) for name in names if name != RESIDUAL)
+        before, *after = widths(names, config)
+        added = {size for name, size in zip(names, after, strict=True) if name == RESIDUAL}
+        if {before, *added} - {width or config.width}:
+            raise ConfigError(
+                f"{key}: configuration_gate has states of half the width before it; a map, such as linear or sage, "
+                "must come before it, with no residual between them"
+            )
+        self.layers = nn.ModuleList(
+            make_layer(name, config, key, size) for name, size in zip(names, after, strict=True) if name != RESIDUAL
+        )
 
     def named_layers(self) -> Iterator[tuple[str, Layer]]:
         """Yield the layers with their names, without `residual`."""

@@ -16,6 +16,7 @@ from hlorank.models.compression.plan import JoinIndex, Plan, PoolIndex
 from hlorank.models.compression.recipe import Join, Mixing, Recipe, Step
 from hlorank.models.encoder import Encoder
 from hlorank.models.inputs import InputSizes
+from hlorank.models.layers.registry import widths
 from hlorank.models.pooling import max_nodes, sum_configurable_nodes, sum_nodes
 
 POOLINGS: Mapping[str, Callable[[Tensor, PoolIndex[Tensor]], Tensor]] = MappingProxyType(
@@ -58,8 +59,10 @@ class CostModel(nn.Module):
         self.config = config
         self.sizes = sizes
         self.aggregation = aggregation
-        self.encoder = Encoder(config, sizes)
-        self.stem = Block(config.stem, config, "model.stem")
+        # The layers before a first configuration_gate of the stem have half the width.
+        first = widths(config.stem, config)[0] if config.join == "early" else config.width
+        self.encoder = Encoder(config, sizes, first)
+        self.stem = Block(config.stem, config, "model.stem", first)
         self.blocks = nn.ModuleList(Block(config.block, config, "model.block") for _ in range(config.blocks))
         self.post_layers = Block(config.post_layers, config, "model.post_layers")
         self.recipe = Recipe(

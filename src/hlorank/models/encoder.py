@@ -28,11 +28,15 @@ class Encoder(nn.Module):
     layouts and the configurations share one embedding of layout values. With `model.layout_sizes` the function of a
     layout configuration also reads the sizes of the dimensions in the order of its layouts. With
     `model.override_layout` the output layout of a configuration, if it has one, replaces the node's own.
+
+    Args:
+        config: the settings of the model.
+        sizes: the sizes of the inputs.
+        width: of the states.
     """
 
-    def __init__(self, config: ModelConfig, sizes: InputSizes) -> None:
+    def __init__(self, config: ModelConfig, sizes: InputSizes, width: int) -> None:
         super().__init__()
-        width = config.width
         self.numeric = nn.Linear(sizes.node_columns, width)
         self.opcode = nn.Embedding(sizes.opcodes, config.opcode_width)
         self.opcode_map = nn.Linear(config.opcode_width, width, bias=False)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import doctest
 from collections import Counter
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hlorank.config import Directions
 from hlorank.models import compression
 from hlorank.models.compression.colouring import Colouring
 from hlorank.models.compression.edges import EdgeKind, Neighbourhood, Norm
@@ -67,7 +69,7 @@ def histories(colouring: Colouring, neighbourhood: Neighbourhood) -> dict[tuple[
     halo=st.integers(0, 2),
     share=st.booleans(),
     norm=st.sampled_from(Norm),
-    shared=st.booleans(),
+    directions=st.sampled_from(get_args(Directions)),
     seed=st.integers(0, 10**6),
 )
 def test_states_share_a_colour_exactly_if_they_receive_the_same(
@@ -76,13 +78,13 @@ def test_states_share_a_colour_exactly_if_they_receive_the_same(
     halo: int,
     share: bool,
     norm: Norm,
-    shared: bool,
+    directions: Directions,
     seed: int,
     make_inputs: MakeInputs,
 ) -> None:
     for segment in make_inputs(nodes=nodes, segments=segments, halo=halo, distinct=4, seed=seed).segments:
         colouring = colouring_of(segment, 4, share)
-        kind = EdgeKind(norm, shared)
+        kind = EdgeKind(norm, directions)
         neighbourhood = segment.edges.neighbourhood(kind)
         for hops in range(1, 4):
             history, before = histories(colouring, neighbourhood), colouring
@@ -112,5 +114,5 @@ def test_states_share_a_colour_exactly_if_they_receive_the_same(
 def test_roots_are_the_colours_before(make_inputs: MakeInputs) -> None:
     (segment,) = make_inputs(nodes=30).segments
     before = colouring_of(segment, 3, share=True)
-    after = before.refine(segment.edges.neighbourhood(EdgeKind(Norm.SUM, shared=True)), segment.k_hop_prefix(1))
+    after = before.refine(segment.edges.neighbourhood(EdgeKind(Norm.SUM, "shared")), segment.k_hop_prefix(1))
     assert (after.roots(before)[after.colour_of] == before.colour_of).all()

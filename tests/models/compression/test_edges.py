@@ -10,10 +10,12 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
+from hlorank.config import Directions
 from hlorank.models.compression.edges import EdgeKind, Edges, Norm
 
 ENDS = np.array([[1, 0], [2, 0], [2, 1], [2, 1]])  # node 2 reads node 1 twice; nothing reads node 3
 OPERANDS = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [1, 2, 0, 0], [0, 0, 0, 0]])
+BOTH: tuple[Directions, ...] = "separate", "shared"
 
 
 @pytest.fixture
@@ -21,30 +23,30 @@ def edges() -> Edges:
     return Edges(ENDS, 4, 2, None)
 
 
-def matrices(edges: Edges, norm: Norm, shared: bool) -> list[np.ndarray]:
+def matrices(edges: Edges, norm: Norm, directions: Directions) -> list[np.ndarray]:
     """The weights as matrices, one for each edge type."""
-    starts, source, edge_type, weight, _ = edges.neighbourhood(EdgeKind(norm, shared))
-    result = np.zeros((2 if shared else 3, 4, 4))
+    starts, source, edge_type, weight, _ = edges.neighbourhood(EdgeKind(norm, directions))
+    result = np.zeros((3 if directions == "separate" else 2, 4, 4))
     np.add.at(result, (edge_type, np.repeat(np.arange(4), np.diff(starts)), source), weight)
     return list(result)
 
 
 def test_sums_have_ones(edges: Edges) -> None:
-    own, operands, users = matrices(edges, Norm.SUM, shared=False)
+    own, operands, users = matrices(edges, Norm.SUM, "separate")
     assert_array_equal(own, np.eye(4))
     assert_array_equal(operands, OPERANDS)
     assert_array_equal(users, OPERANDS.T)
-    own, both = matrices(edges, Norm.SUM, shared=True)
+    own, both = matrices(edges, Norm.SUM, "shared")
     assert_array_equal(own, np.eye(4))
     assert_array_equal(both, OPERANDS + OPERANDS.T)
 
 
 def test_means_divide_by_the_neighbours_of_an_edge_type(edges: Edges) -> None:
-    own, operands, users = matrices(edges, Norm.MEAN, shared=False)
+    own, operands, users = matrices(edges, Norm.MEAN, "separate")
     assert_array_equal(own, np.eye(4))
     assert_allclose(operands, OPERANDS / np.array([[1], [1], [3], [1]]))
     assert_allclose(users, OPERANDS.T / np.array([[2], [2], [1], [1]]))
-    own, both = matrices(edges, Norm.MEAN, shared=True)
+    own, both = matrices(edges, Norm.MEAN, "shared")
     assert_array_equal(own, np.eye(4))
     assert_allclose(both, (OPERANDS + OPERANDS.T) / np.array([[2], [3], [3], [1]]))
 
@@ -53,28 +55,41 @@ def test_symmetric_weights_equal_pytorch_geometric(edges: Edges) -> None:
     both = torch.from_numpy(np.concatenate([ENDS.T, ENDS.T[::-1]], axis=1))
     index, weight = gcn_norm(both, num_nodes=4, dtype=torch.float64)
     expected = torch.zeros(4, 4, dtype=torch.float64).index_put_((index[1], index[0]), weight, accumulate=True)
-    for shared in (False, True):
-        assert_allclose(sum(matrices(edges, Norm.SYMMETRIC, shared)), expected)
-        assert_allclose(np.diag(matrices(edges, Norm.SYMMETRIC, shared)[0]), 1 / np.array([3, 4, 4, 1]))
+    for directions in BOTH:
+        assert_allclose(sum(matrices(edges, Norm.SYMMETRIC, directions)), expected)
+        assert_allclose(np.diag(matrices(edges, Norm.SYMMETRIC, directions)[0]), 1 / np.array([3, 4, 4, 1]))
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_given_degrees_replace_those_of_the_edges(shared: bool) -> None:
+def test_from_users_only(edges: Edges) -> None:
+    own, users = matrices(edges, Norm.SUM, "users")
+    assert_array_equal(own, np.eye(4))
+    assert_array_equal(users, OPERANDS.T)
+    assert_allclose(matrices(edges, Norm.MEAN, "users")[1], OPERANDS.T / np.array([[2], [2], [1], [1]]))
+    index, weight = gcn_norm(torch.from_numpy(ENDS.T.copy()), num_nodes=4, dtype=torch.float64)
+    expected = torch.zeros(4, 4, dtype=torch.float64).index_put_((index[1], index[0]), weight, accumulate=True)
+    assert_allclose(np.sum(matrices(edges, Norm.SYMMETRIC, "users"), axis=0), expected)
+
+
+@pytest.mark.parametrize("directions", BOTH)
+def test_given_degrees_replace_those_of_the_edges(directions: Directions) -> None:
+    shared = directions == "shared"
     operands, users = np.array([5, 1, 4, 0]), np.array([2, 3, 0, 1])
     edges = Edges(ENDS, 4, 2, (operands, users))
-    _, first, *_ = matrices(edges, Norm.MEAN, shared)
+    _, first, *_ = matrices(edges, Norm.MEAN, directions)
     assert first[2, 1] == pytest.approx(2 / (4 + 0 if shared else 4))
     assert first[1, 0] == pytest.approx(1 / (1 + 3 if shared else 1))
-    own, first, *_ = matrices(edges, Norm.SYMMETRIC, shared)
+    own, first, *_ = matrices(edges, Norm.SYMMETRIC, directions)
     assert_allclose(np.diag(own), 1 / (1 + operands + users))
     assert first[2, 1] == pytest.approx(2 / np.sqrt((1 + 4) * (1 + 4)))
     assert first[1, 0] == pytest.approx(1 / np.sqrt((1 + 4) * (1 + 7)))
 
 
 @pytest.mark.parametrize("norm", Norm)
-@pytest.mark.parametrize("shared", [False, True])
-def test_each_node_receives_from_itself_first_and_then_by_type(norm: Norm, shared: bool, edges: Edges) -> None:
-    starts, source, edge_type, weight, hashes = edges.neighbourhood(EdgeKind(norm, shared))
+@pytest.mark.parametrize("directions", BOTH)
+def test_each_node_receives_from_itself_first_and_then_by_type(
+    norm: Norm, directions: Directions, edges: Edges
+) -> None:
+    starts, source, edge_type, weight, hashes = edges.neighbourhood(EdgeKind(norm, directions))
     assert_array_equal(np.diff(starts), [3, 4, 4, 1])  # the node itself, and its neighbours
     assert_array_equal(source[starts[:-1]], np.arange(4))
     for start, stop in pairwise(starts):
@@ -88,7 +103,7 @@ def test_each_node_receives_from_itself_first_and_then_by_type(norm: Norm, share
 
 
 def test_edges_to_configurable_nodes(edges: Edges) -> None:
-    starts, source, edge_type, *_ = edges.neighbourhood(EdgeKind(Norm.SUM, shared=False, to_configurable=True))
+    starts, source, edge_type, *_ = edges.neighbourhood(EdgeKind(Norm.SUM, "separate", to_configurable=True))
     assert_array_equal(np.diff(starts), [3, 4, 1, 1])  # the first two are configurable
     assert_array_equal(source, [0, 1, 2, 1, 0, 2, 2, 2, 3])
     assert_array_equal(edge_type, [0, 2, 2, 0, 1, 2, 2, 0, 0])
@@ -99,13 +114,13 @@ def test_degrees_of_some_edges_count_these_only(edges: Edges) -> None:
     fewer = edges.only(np.array([True, False, True, False]))
     assert len(fewer) == 2
     assert_array_equal(fewer.ends, [[1, 0], [2, 1]])
-    assert_array_equal(matrices(fewer, Norm.MEAN, shared=False)[1], [[0] * 4, [1, 0, 0, 0], [0, 1, 0, 0], [0] * 4])
+    assert_array_equal(matrices(fewer, Norm.MEAN, "separate")[1], [[0] * 4, [1, 0, 0, 0], [0, 1, 0, 0], [0] * 4])
     none = edges.only(np.zeros(4, dtype=bool))
-    assert_array_equal(matrices(none, Norm.MEAN, shared=True)[1], np.zeros((4, 4)))
-    assert_array_equal(none.neighbourhood(EdgeKind(Norm.SYMMETRIC, shared=True)).weight, np.ones(4))
+    assert_array_equal(matrices(none, Norm.MEAN, "shared")[1], np.zeros((4, 4)))
+    assert_array_equal(none.neighbourhood(EdgeKind(Norm.SYMMETRIC, "shared")).weight, np.ones(4))
 
 
 def test_weights_are_computed_once(edges: Edges) -> None:
-    kind = EdgeKind(Norm.SUM, shared=True)
-    assert edges.neighbourhood(kind) is edges.neighbourhood(EdgeKind(Norm.SUM, shared=True))
-    assert edges.neighbourhood(kind) is not edges.neighbourhood(EdgeKind(Norm.SUM, shared=False))
+    kind = EdgeKind(Norm.SUM, "shared")
+    assert edges.neighbourhood(kind) is edges.neighbourhood(EdgeKind(Norm.SUM, "shared"))
+    assert edges.neighbourhood(kind) is not edges.neighbourhood(EdgeKind(Norm.SUM, "separate"))

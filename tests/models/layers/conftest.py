@@ -37,6 +37,7 @@ def make_layer(make_model: Callable[..., CostModel]) -> Callable[..., Layer]:
 
     def make(name: str, **changes: Any) -> Layer:
         torch.manual_seed(0)
-        return names.make_layer(name, config.model_copy(update=changes), "model.block").double()
+        changed = config.model_copy(update=changes)
+        return names.make_layer(name, changed, "model.block", changed.width).double()
 
     return make

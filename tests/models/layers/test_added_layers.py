@@ -47,7 +47,7 @@ class OwnConvolution(Layer):
     """A convolution of PyTorch Geometric."""
 
     mixing = Mixing.NEIGHBOURS
-    edges = EdgeKind(Norm.SUM, shared=True, itself=False, form=EdgeForm.DIRECTIONS)
+    edges = EdgeKind(Norm.SUM, "shared", itself=False, form=EdgeForm.DIRECTIONS)
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ every_layer = pytest.mark.parametrize("name", OWN)
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    added = {name: lambda config, layer=layer: layer(config.width) for name, layer in OWN.items()}
+    added = {name: lambda _, width, layer=layer: layer(width) for name, layer in OWN.items()}
     monkeypatch.setattr(registry, "LAYERS", {**registry.LAYERS, **added})
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hlorank.models.compression.segment import Segment
-from hlorank.models.layers.configuration_attention import ConfigurationAttention
+from hlorank.models.layers.configuration_attention import ConfigurationAttention, ConfigurationGate
 from tests.models.run_layer import run_dense
 
 WIDTH = 6
@@ -49,3 +49,10 @@ def test_the_temperature_is_learned(layer: ConfigurationAttention, segment: Segm
     torch.autograd.backward(run_dense(layer, states(4), segment).square().sum())
     assert layer.log_temperature.grad is not None
     assert layer.log_temperature.grad.abs() > 0
+
+
+def test_the_gate_equals_its_equation(make_layer: Callable[..., ConfigurationGate], segment: Segment) -> None:
+    x, layer = states(4), make_layer("configuration_gate")
+    weight = torch.exp(x / 0.5)
+    expected = torch.cat([x, 4 * weight / weight.sum(1, keepdim=True) * x], dim=-1)
+    torch.testing.assert_close(run_dense(layer, x, segment), expected, rtol=1e-6, atol=1e-7)

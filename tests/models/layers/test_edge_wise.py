@@ -18,7 +18,7 @@ class Recorded(EdgeWise):
     """A layer that sums over neighbours, and records the number of edges that are in memory at once."""
 
     def __init__(self) -> None:
-        super().__init__(4, EdgeKind(Norm.SUM, shared=False, form=EdgeForm.PIECES))
+        super().__init__(4, EdgeKind(Norm.SUM, "separate", form=EdgeForm.PIECES))
         self.pieces: list[tuple[int, int]] = []
 
     def combine(self, target: Tensor, source: Tensor, row: Tensor, rows: int) -> Tensor:

@@ -20,7 +20,7 @@ An example of four nodes. An `add`, node 1, consumes a `dot`, node 0, and two eq
 >>> from hlorank.models.compression.edges import EdgeKind, Edges, Norm
 >>> from hlorank.models.compression.plan import quotient_graph
 >>> consumer_and_operand = np.array([[1, 0], [1, 2], [1, 3]])
->>> kind = EdgeKind(Norm.SUM, shared=False)
+>>> kind = EdgeKind(Norm.SUM, "separate")
 >>> edges = Edges(consumer_and_operand, nodes=4, configurable=1, degrees=None).neighbourhood(kind)
 >>> initial = Colouring.of_keys(np.array([["dot, A", "dot, B"]]), np.array(["add", "parameter", "parameter"]))
 >>> initial.colour_of  # a row for each node, a column for each configuration

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from hlorank.config import Directions
+
 
 class Norm(Enum):
     """The weight of what a node v receives from a neighbour u.
@@ -45,14 +47,15 @@ class EdgeKind:
 
     Attributes:
         norm: the normalization of their weights.
-        shared: edges of both directions are of one type, and count together.
+        directions: as the setting `model.directions`: edges from operands and from users are of a type each, or of one
+            type and count together, or those from users alone are used.
         itself: every node receives from itself along an edge, type 0; else the layer adds a node's own state itself.
         to_configurable: only the edges to configurable nodes, beside those of nodes from themselves.
         form: how the layer reads them.
     """
 
     norm: Norm
-    shared: bool
+    directions: Directions
     itself: bool = True
     to_configurable: bool = False
     form: EdgeForm = EdgeForm.MATRIX
@@ -60,7 +63,12 @@ class EdgeKind:
     @property
     def types(self) -> int:
         """The number of edge types."""
-        return self.itself + (1 if self.shared else 2)
+        return self.itself + self.neighbour_types
+
+    @property
+    def neighbour_types(self) -> int:
+        """The number of edge types but that of nodes from themselves."""
+        return 2 if self.directions == "separate" else 1
 
 
 class Neighbourhood(NamedTuple):
@@ -122,12 +130,15 @@ class Edges:
         user, operand = self.ends.T
         counts = tuple(np.bincount(end, minlength=self.nodes) for end in (user, operand))
         operands, users = counts if self._whole is None else self._whole
-        every, nodes = operands + users, np.arange(self.nodes)
-        target = np.concatenate([nodes, user, operand])
-        source = np.concatenate([nodes, operand, user])
-        edge_type = np.repeat([0, 1, 1 if kind.shared else 2], [self.nodes, len(user), len(user)])
+        nodes, received, degrees = np.arange(self.nodes), [(user, operand), (operand, user)], [operands, users]
+        if kind.directions == "users":
+            received, degrees = received[1:], degrees[1:]
+        every = np.sum(degrees, axis=0)
+        target, source = (np.concatenate([nodes, *ends]) for ends in zip(*received, strict=True))
+        types = [1, kind.neighbour_types][: len(received)]
+        edge_type = np.repeat([0, *types], [self.nodes, *[len(user)] * len(received)])
         if kind.norm is Norm.MEAN:
-            of_type = [np.ones(self.nodes), *([every] if kind.shared else [operands, users])]
+            of_type = [np.ones(self.nodes), *(degrees if kind.neighbour_types > 1 else [every])]
             weight = 1 / np.maximum(1, np.stack(of_type)[edge_type, target])
         elif kind.norm is Norm.SYMMETRIC:
             weight = 1 / np.sqrt((1 + every[target]) * (1.0 + every[source]))

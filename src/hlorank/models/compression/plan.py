@@ -129,25 +129,25 @@ class NodeIndex(NamedTuple, Generic[A]):
     """Colours by node, for a layer that mixes configurations.
 
     Attributes:
-        varied: (prefix nodes, configurations) int64, their colours.
-        fixed: (other nodes, 1) int64, their colours.
-        colour: (colours,) int64, the place of each in the states of `varied`, then of `fixed`.
+        nodes: number of nodes.
+        parts: (prefix nodes, configurations) and (other nodes, 1) int64, their colours; () if no two states are equal.
+        colour: (colours,) int64, the place of each in the states of the parts; None if no two states are equal.
     """
 
-    varied: A
-    fixed: A
-    colour: A
+    nodes: int
+    parts: tuple[A, ...]
+    colour: A | None
 
 
 class MaskIndex(NamedTuple, Generic[A]):
     """The nodes of colours.
 
     Attributes:
-        node: (colours,) int64.
+        node: (colours,) int64; None if no two states are equal.
         nodes: number of nodes.
     """
 
-    node: A
+    node: A | None
     nodes: int
 
 
@@ -276,7 +276,8 @@ class _Builder:
         if isinstance(step, Join):
             return self._join()
         if step.mixing is Mixing.ROW:
-            return MaskIndex(self._now.node, self._segment.nodes) if step.by_node else None
+            node = None if self._now.is_identity else self._now.node
+            return MaskIndex(node, self._segment.nodes) if step.by_node else None
         index: StepIndex[Array]
         if step.mixing is Mixing.NEIGHBOURS and step.edges is not None:
             index = self._messages(step.edges)
@@ -334,10 +335,12 @@ class _Builder:
 
     def _by_node(self) -> NodeIndex[Array]:
         colouring = self._now
+        if colouring.is_identity:
+            return NodeIndex(self._segment.nodes, (), None)
         colour_of, prefix = colouring.colour_of, colouring.prefix
         count, first = colour_of.shape[1], colouring.node
         place = np.where(first < prefix, first * count + colouring.configuration, prefix * (count - 1) + first)
-        return NodeIndex(colour_of[:prefix], colour_of[prefix:, :1], place)
+        return NodeIndex(len(colour_of), (colour_of[:prefix], colour_of[prefix:, :1]), place)
 
     def _dense(self, edges: EdgeKind | None) -> DenseIndex[Array]:
         nodes, configurations = self._now.colour_of.shape
@@ -437,7 +440,7 @@ def quotient_graph(
     roots = _roots(before, after, gradients)
     if kind.form is EdgeForm.PIECES:
         bounds = _pieces(starts, max(1, len(target) // max(1, len(before))))
-        return QuotientPieces(roots, target, source if kind.shared else columns, bounds)
+        return QuotientPieces(roots, target, columns if kind.neighbour_types > 1 else source, bounds)
     every = [(edge_type == direction) | (edge_type < kind.itself) for direction in range(kind.itself, kind.types)]
     directions = tuple(np.stack([source[kept], target[kept]]) for kept in every)
     return QuotientEdges(roots, directions, tuple(neighbourhood.weight[entry[kept]] for kept in every))

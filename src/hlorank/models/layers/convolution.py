@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from hlorank.config import Directions
 from hlorank.models.compression.edges import EdgeKind, Norm
 from hlorank.models.compression.plan import QuotientGraph
 from hlorank.models.compression.recipe import Mixing
@@ -23,8 +24,9 @@ class Convolution(Layer):
     are summed along the edges: there are fewer states before than edges.
 
     Args:
-        width: length of a state.
-        shared: edges of both directions have the same weights.
+        inputs: width of the states before.
+        width: of the states after.
+        directions: of the edges; see `EdgeKind`.
 
     Attributes:
         norm: of the edges.
@@ -35,17 +37,19 @@ class Convolution(Layer):
     norm: ClassVar[Norm]
     own_weights: ClassVar[bool]
 
-    def __init__(self, width: int, shared: bool) -> None:
+    def __init__(self, inputs: int, width: int, directions: Directions) -> None:
         super().__init__()
-        self.edges = EdgeKind(self.norm, shared)
-        count = self.edges.types if self.own_weights or not shared else 1
+        self.edges = EdgeKind(self.norm, directions)
+        count = self.edges.types if self.own_weights or self.edges.neighbour_types > 1 else 1
         # The first has the bias.
-        self.maps = nn.ModuleList(nn.Linear(width, width, bias=place == 0) for place in range(count))
+        self.maps = nn.ModuleList(nn.Linear(inputs, width, bias=place == 0) for place in range(count))
 
     def forward(self, x: Tensor, graph: QuotientGraph[Tensor]) -> Tensor:
-        """Compute (colours before, width) to (colours after, width)."""
-        count, width = len(self.maps), x.shape[1]
-        products = linear(x, torch.cat([one.get_parameter("weight") for one in self.maps]))
+        """Compute (colours before, inputs) to (colours after, width)."""
+        weights: list[Tensor] = [one.get_parameter("weight") for one in self.maps]
+        bias = self.maps[0].get_parameter("bias")
+        count, width = len(weights), len(bias)
+        products = linear(x, torch.cat(weights))
         if count > 1 and graph.copies > 1:
             products = products.view(-1, graph.copies, count, width).transpose(1, 2)
         matrix = graph.matrix
@@ -53,4 +57,4 @@ class Convolution(Layer):
             starts = None if matrix.column_starts is None else matrix.column_starts[:: graph.types]
             matrix = matrix._replace(column=graph.source, column_starts=starts)
         summed = propagate(products.reshape(-1, graph.copies * width), matrix)
-        return summed.view(-1, width) + self.maps[0].get_parameter("bias")
+        return summed.view(-1, width) + bias

@@ -31,4 +31,6 @@ class Dropout(Layer):
         if not (self.training and self.dropout.p):
             return x
         mask: Tensor = self.dropout(x.new_ones(index.nodes, x.shape[-1]))
+        if index.node is None:
+            return (x.view(index.nodes, -1, x.shape[-1]) * mask[:, None]).view_as(x)
         return x * embedding(index.node, mask)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from hlorank.config import Directions
 from hlorank.models.compression.edges import EdgeForm, EdgeKind, Norm
 from hlorank.models.layers.edge_wise import EdgeWise
 
@@ -18,11 +19,13 @@ class EdgeMlp(EdgeWise):
 
     Args:
         width: length of a state.
-        shared: edges of both directions have the same weights.
+        directions: of the edges; see `EdgeKind`.
     """
 
-    def __init__(self, width: int, shared: bool) -> None:
-        super().__init__(width, EdgeKind(Norm.SUM, shared, itself=False, to_configurable=True, form=EdgeForm.PIECES))
+    def __init__(self, width: int, directions: Directions) -> None:
+        super().__init__(
+            width, EdgeKind(Norm.SUM, directions, itself=False, to_configurable=True, form=EdgeForm.PIECES)
+        )
         self.output = nn.Linear(width, width, bias=False)
 
     def combine(self, target: Tensor, source: Tensor, index: Tensor, states: int) -> Tensor:

@@ -29,7 +29,7 @@ class EdgeWise(Layer):
     def __init__(self, width: int, edges: EdgeKind) -> None:
         super().__init__()
         self.edges = edges
-        self._maps = 1 if edges.shared else edges.types
+        self._maps = edges.types if edges.neighbour_types > 1 else 1
         self.target = nn.Linear(width, width)
         self.sources = nn.Linear(width, self._maps * width, bias=False)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
+from hlorank.config import Directions
 from hlorank.models.compression.edges import EdgeForm, EdgeKind, Norm
 from hlorank.models.layers.edge_wise import EdgeWise
 from hlorank.models.layers.parts import head_width
@@ -23,14 +24,14 @@ class Gatv2(EdgeWise):
     Args:
         width: length of a state.
         heads: number of attention heads, a divisor of `width`.
-        shared: edges of both directions have the same weights.
+        directions: of the edges; see `EdgeKind`.
 
     Raises:
         ConfigError: `heads` does not divide `width`.
     """
 
-    def __init__(self, width: int, heads: int, shared: bool) -> None:
-        super().__init__(width, EdgeKind(Norm.SUM, shared, form=EdgeForm.PIECES))
+    def __init__(self, width: int, heads: int, directions: Directions) -> None:
+        super().__init__(width, EdgeKind(Norm.SUM, directions, form=EdgeForm.PIECES))
         self.attention = nn.Parameter(torch.empty(heads, head_width(width, heads)))
         nn.init.xavier_uniform_(self.attention)
         self.bias = nn.Parameter(torch.zeros(width))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from hlorank.config import Directions
 from hlorank.models.compression.plan import QuotientGraph
 from hlorank.models.compression.recipe import Mixing
 from hlorank.models.layers.layer import Layer
@@ -22,7 +23,7 @@ class Gps(Layer):
     Args:
         width: length of a state.
         heads: number of attention heads, a divisor of `width`.
-        shared: edges of both directions have the same weights.
+        directions: of the edges; see `EdgeKind`.
 
     Raises:
         ConfigError: `heads` does not divide `width`.
@@ -30,9 +31,9 @@ class Gps(Layer):
 
     mixing = Mixing.SEGMENT
 
-    def __init__(self, width: int, heads: int, shared: bool) -> None:
+    def __init__(self, width: int, heads: int, directions: Directions) -> None:
         super().__init__()
-        self.near = Sage(width, shared)
+        self.near = Sage(width, width, directions)
         self.edges = self.near.edges
         self.far = LinearAttention(width, heads)
         self.mlp = mlp(width, 2 * width, width)

@@ -27,6 +27,9 @@ class InstanceNorm(Layer):
 
     def forward(self, x: Tensor, _: None) -> Tensor:
         """Compute the dense form: (nodes, configurations, width) to the same shape."""
-        # PyTorch's instance normalization needs the nodes on the last axis, which takes a copy, and at least two nodes.
-        variance, mean = torch.var_mean(x, dim=0, correction=0)
-        return torch.addcmul(self.offset, x - mean, self.scale * torch.rsqrt(variance + _EPSILON))
+        # A batch norm of the nodes, whose channels are pairs of a configuration and a channel, in the memory format
+        # channels last. PyTorch's instance norm needs the nodes on the last axis, which takes a copy.
+        pairs = x.flatten(1).t().unsqueeze(-1).unsqueeze(0)
+        scale, offset = (one.to(x.dtype).repeat(x.shape[1]) for one in (self.scale, self.offset))
+        normed = torch.batch_norm(pairs, scale, offset, None, None, True, 0.0, _EPSILON, False)
+        return normed.squeeze(0).squeeze(-1).t().view_as(x)

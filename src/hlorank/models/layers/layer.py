@@ -67,7 +67,9 @@ def map_nodes(function: Callable[[Tensor], Tensor], values: Tensor, index: NodeI
     Returns:
         (colours, width).
     """
-    parts = [function(embedding(part, values)).flatten(0, 1) for part in (index.varied, index.fixed)]
+    if index.colour is None:
+        return function(values.view(index.nodes, -1, values.shape[1])).flatten(0, 1)
+    parts = [function(embedding(part, values)).flatten(0, 1) for part in index.parts]
     return embedding(index.colour, torch.cat(parts))
 
 

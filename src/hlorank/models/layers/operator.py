@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hlorank.config import ConfigError
+from hlorank.config import ConfigError, Directions
 from hlorank.models.compression.edges import EdgeForm, EdgeKind, Norm
 from hlorank.models.compression.plan import QuotientEdges
 from hlorank.models.compression.recipe import Mixing
@@ -32,7 +32,7 @@ class Operator(Layer):
     Args:
         name: the class in `torch_geometric.nn`.
         width: length of a state.
-        shared: one convolution over the edges of both directions.
+        directions: of the edges; see `EdgeKind`.
         arguments: those of the class besides the widths; in addition `self_loops`, true if nodes receive from
             themselves, and `edge_weight`, one of the norms of edges, for a class with such an argument.
 
@@ -42,7 +42,7 @@ class Operator(Layer):
 
     mixing = Mixing.NEIGHBOURS
 
-    def __init__(self, name: str, width: int, shared: bool, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, width: int, directions: Directions, arguments: Mapping[str, Any]) -> None:
         super().__init__()
         own = {key: arguments[key] for key in (_SELF_LOOPS, _EDGE_WEIGHT) if key in arguments}
         others = {key: value for key, value in arguments.items() if key not in own}
@@ -51,9 +51,9 @@ class Operator(Layer):
         except ValueError as error:
             allowed = ", ".join(known.value for known in Norm)
             raise ConfigError(f"model.operators.{name}.{_EDGE_WEIGHT}: {error}; set one of {allowed}") from None
-        self.edges = EdgeKind(norm, shared, itself=bool(own.get(_SELF_LOOPS, False)), form=EdgeForm.DIRECTIONS)
+        self.edges = EdgeKind(norm, directions, itself=bool(own.get(_SELF_LOOPS, False)), form=EdgeForm.DIRECTIONS)
         self._weighted = _EDGE_WEIGHT in own
-        self.convolutions = nn.ModuleList(_make(name, width, others) for _ in range(1 if shared else 2))
+        self.convolutions = nn.ModuleList(_make(name, width, others) for _ in range(self.edges.neighbour_types))
         self._check(name, width)
 
     def _check(self, name: str, width: int) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
-from hlorank.config import ModelConfig, find
+from hlorank.config import ConfigError, ModelConfig, find
 from hlorank.models.layers.channel_attention import ChannelAttention
-from hlorank.models.layers.configuration_attention import ConfigurationAttention
+from hlorank.models.layers.configuration_attention import ConfigurationAttention, ConfigurationGate
 from hlorank.models.layers.configuration_heads import ConfigurationHeads
 from hlorank.models.layers.dropout import Dropout
 from hlorank.models.layers.edge_mlp import EdgeMlp
@@ -27,58 +27,83 @@ from hlorank.models.layers.squeeze_excite import SqueezeExcite
 _LEAK = 0.2  # of the official baselines
 
 
-class _Layers(dict[str, Callable[[ModelConfig], Layer]]):
+class _Layers(dict[str, Callable[[ModelConfig, int], Layer]]):
     """Layers by name; message passing operators of PyTorch Geometric are found, but not listed."""
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or is_operator(str(name))
 
-    def __missing__(self, name: str) -> Callable[[ModelConfig], Layer]:
+    def __missing__(self, name: str) -> Callable[[ModelConfig, int], Layer]:
         if not is_operator(name):
             raise KeyError(name)
-        return lambda config: Operator(name, config.width, config.shared_directions, config.operators.get(name, {}))
+        return lambda config, width: Operator(name, width, config.directions, config.operators.get(name, {}))
 
 
-LAYERS: Mapping[str, Callable[[ModelConfig], Layer]] = _Layers(
+LAYERS: Mapping[str, Callable[[ModelConfig, int], Layer]] = _Layers(
     {
-        "sage": lambda config: Sage(config.width, config.shared_directions),
-        "graph_conv": lambda config: GraphConv(config.width, config.shared_directions),
-        "gcn": lambda config: Gcn(config.width, config.shared_directions),
-        "channel_attention": lambda config: RowLayer(ChannelAttention(config.width)),
-        "gatv2": lambda config: Gatv2(config.width, config.heads, config.shared_directions),
-        "edge_mlp": lambda config: EdgeMlp(config.width, config.shared_directions),
-        "gps": lambda config: Gps(config.width, config.heads, config.shared_directions),
-        "linear_attention": lambda config: LinearAttention(config.width, config.heads),
-        "squeeze_excite": lambda config: SqueezeExcite(config.width),
-        "configuration_attention": lambda config: ConfigurationAttention(config.width),
-        "configuration_heads": lambda config: ConfigurationHeads(config.width, config.heads),
-        "instance_norm": lambda config: InstanceNorm(config.width),
-        "dropout": lambda config: Dropout(config.dropout),
-        "layer_norm": lambda config: RowLayer(nn.LayerNorm(config.width)),
-        "l2_norm": lambda _: RowLayer(L2Norm()),
-        "mlp": lambda config: RowLayer(mlp(config.width, config.width, config.width)),
-        "linear": lambda config: RowLayer(nn.Linear(config.width, config.width)),
-        "gelu": lambda _: RowLayer(nn.GELU()),
-        "relu": lambda _: RowLayer(nn.ReLU()),
-        "leaky_relu": lambda _: RowLayer(nn.LeakyReLU(_LEAK)),
+        "sage": lambda config, width: Sage(config.width, width, config.directions),
+        "graph_conv": lambda config, width: GraphConv(config.width, width, config.directions),
+        "gcn": lambda config, width: Gcn(config.width, width, config.directions),
+        "channel_attention": lambda _, width: RowLayer(ChannelAttention(width)),
+        "gatv2": lambda config, width: Gatv2(width, config.heads, config.directions),
+        "edge_mlp": lambda config, width: EdgeMlp(width, config.directions),
+        "gps": lambda config, width: Gps(width, config.heads, config.directions),
+        "linear_attention": lambda config, width: LinearAttention(width, config.heads),
+        "squeeze_excite": lambda _, width: SqueezeExcite(width),
+        "configuration_attention": lambda _, width: ConfigurationAttention(width),
+        "configuration_gate": lambda *_: ConfigurationGate(),
+        "configuration_heads": lambda config, width: ConfigurationHeads(width, config.heads),
+        "instance_norm": lambda _, width: InstanceNorm(width),
+        "dropout": lambda config, _: Dropout(config.dropout),
+        "layer_norm": lambda _, width: RowLayer(nn.LayerNorm(width)),
+        "l2_norm": lambda *_: RowLayer(L2Norm()),
+        "mlp": lambda config, width: RowLayer(mlp(config.width, config.width, width)),
+        "linear": lambda config, width: RowLayer(nn.Linear(config.width, width)),
+        "gelu": lambda *_: RowLayer(nn.GELU()),
+        "relu": lambda *_: RowLayer(nn.ReLU()),
+        "leaky_relu": lambda *_: RowLayer(nn.LeakyReLU(_LEAK)),
     }
 )
-"""Functions that make a layer, by its name in model.stem, model.block and model.post_layers."""
+"""Functions that make a layer, by its name in model.stem, model.block and model.post_layers, from the configuration and
+the width of the states after it."""
 
+_MAPS = frozenset({"sage", "graph_conv", "gcn", "mlp", "linear"})
+_GATE = "configuration_gate"
 RESIDUAL = "residual"
 """Adds the input of the block; allowed where the names of layers are."""
 
 
-def make_layer(name: str, config: ModelConfig, key: str) -> Layer:
+def widths(names: Sequence[str], config: ModelConfig) -> list[int]:
+    """Return the width of the states before each layer and after the last one, which is `model.width`.
+
+    `configuration_gate` doubles the width. The nearest map before it has the half as its result, and reads the whole.
+
+    Args:
+        names: layers in their order, and `residual`.
+        config: the settings of the model.
+
+    Raises:
+        ConfigError: the width has no half.
+    """
+    found = [config.width]
+    for name in reversed(names):
+        if name == _GATE and found[-1] % 2:
+            raise ConfigError(f"model.width={config.width}: configuration_gate needs states of half the width")
+        found.append(config.width if name in _MAPS else found[-1] // 2 if name == _GATE else found[-1])
+    return found[::-1]
+
+
+def make_layer(name: str, config: ModelConfig, key: str, width: int) -> Layer:
     """Make a layer.
 
     Args:
         name: the name of the layer.
-        config: its width and other settings.
+        config: its settings.
         key: the key of the configuration with the name.
+        width: of the states after it.
 
     Raises:
         ConfigError: neither LAYERS nor PyTorch Geometric has a layer of that name, or `config` does not fit it.
     """
-    layer: Layer = find(LAYERS, key, name)(config)
+    layer: Layer = find(LAYERS, key, name)(config, width)
     return layer
