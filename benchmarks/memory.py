@@ -25,13 +25,15 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler writes two lines 
 
 import torch
 from command_line import Parser, run  # type: ignore[import-not-found] # same folder
-from step_time import FORMS, Training, Workload, synthetic  # type: ignore[import-not-found] # same folder
+from step_time import Training, Workload, synthetic  # type: ignore[import-not-found] # same folder
 from torch.profiler import ProfilerActivity, profile
 
 from hlorank.files import write_json
 
 METHODS = ("gst_one", "gst", "gst_e", "gst_ed", "full")
 CONFIGURATIONS, REPEATS, QUICK_SEGMENTS = 8, 3, 5
+FORMS = {"dense form": (False, None), "compressed": (True, None), "compressed, at most 4,096 rows": (True, 4096)}
+"""Whether equal states are computed once, and `trainer.max_rows`."""
 
 
 def peak_bytes(function: Callable[[], object], device: str) -> int:
@@ -63,12 +65,12 @@ def main() -> None:
     peaks: dict[str, dict[str, dict[int, list[int]]]] = {form: {name: {} for name in METHODS} for form in FORMS}
     for nodes in (1_000, 5_000, 20_000, 50_000):
         workload = Workload.of(synthetic(nodes, CONFIGURATIONS), width, arguments.device)
-        for form, fast in FORMS.items():
+        for form, (fast, max_rows) in FORMS.items():
             workload.choose_form(fast)
             for method in METHODS:
                 if method == "full" and nodes > full_nodes:
                     continue
-                training = Training(workload, method, CONFIGURATIONS)
+                training = Training(workload, method, CONFIGURATIONS, max_rows)
                 segments = len(training.graph.segments)
                 count = max(REPEATS, min(segments, QUICK_SEGMENTS) if arguments.quick else segments)
                 measured = [i * segments // count for i in range(count)]

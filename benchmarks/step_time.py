@@ -107,16 +107,18 @@ class Training:
         workload: the graph and the model.
         method: its name.
         configurations: in each step.
+        max_rows: as `trainer.max_rows`.
     """
 
-    def __init__(self, workload: Workload, method: str, configurations: int) -> None:
+    def __init__(self, workload: Workload, method: str, configurations: int, max_rows: int | None = None) -> None:
         specification, self.model = METHODS[method], workload.model
         self.graph = workload.whole if specification.whole_graph else workload.graph
         self.table: EmbeddingTable | None = None
         if specification.others == "table":
             self.table = EmbeddingTable(self.model.embedding_width, TABLE_BYTES, "float32")
         self.combine = SegmentAggregator(self.model, specification, KEEP_PROBABILITY, self.table)
-        self._planner = StepPlanner.of(self.model, specification)
+        self._parameters = [*self.model.parameters()]  # as an optimizer has them
+        self._planner = StepPlanner.of(self.model, specification, max_rows)
         rows, labels = self.graph.targets
         self.rows, self.labels = rows[:configurations], labels[:configurations]
         if self.table is not None:
@@ -131,9 +133,14 @@ class Training:
         step = Step(self.graph, 0, self.rows, self.labels, np.array(with_gradient), draws)
         return self._planner(step, rng).to(self.model.device)
 
+    def clear_gradients(self) -> None:
+        """Free the gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
     def run(self, step: PlannedStep) -> None:
         """Forward and backward."""
-        self.model.zero_grad(set_to_none=True)
+        self.clear_gradients()
         scores = self.model.score(self.combine(step, 1), len(self.graph.segments))
         torch.autograd.backward(pairwise_hinge(scores, step.labels, MARGIN))
 

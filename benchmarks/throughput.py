@@ -43,6 +43,7 @@ from hlorank.files import shared_dir, write_json
 from hlorank.models.compression.segment import LayoutBatch, Segment
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
+from hlorank.models.layers.sage import Sage
 from hlorank.models.scoring import score_configurations
 from hlorank.terminal import min_int
 from hlorank.training.losses import pairwise_hinge
@@ -61,17 +62,17 @@ class PublicForm(nn.Module):
         super().__init__()
         self.model = model
         self.operands, self.users = nn.ModuleList(), nn.ModuleList()
-        for own, from_operands, from_users in self._maps():
-            width = model.config.width
+        for block in model.blocks:
+            sage, width = cast("Sage", block.get_submodule("layers.1")), model.config.width
+            own, from_operands, from_users = sage.weights
             operands, users = SAGEConv(width, width), SAGEConv(width, width, root_weight=False, bias=False)
-            operands.lin_r.weight, operands.lin_l.bias = own.weight, own.bias
-            operands.lin_l.weight, users.lin_l.weight = from_operands.weight, from_users.weight
+            with torch.no_grad():
+                operands.lin_r.weight.copy_(own)
+                operands.lin_l.bias.copy_(sage.bias)
+                operands.lin_l.weight.copy_(from_operands)
+                users.lin_l.weight.copy_(from_users)
             self.operands.append(operands)
             self.users.append(users)
-
-    def _maps(self) -> list[Sequence[nn.Linear]]:
-        """The weights of each GraphSAGE layer: of the node itself, its operands, its users."""
-        return [cast("Sequence[nn.Linear]", block.get_submodule("layers.1.maps")) for block in self.model.blocks]
 
     @staticmethod
     def data(graph: GraphInputs, segment: Segment, rows: NDArray[np.int64]) -> list[Data]:
@@ -115,7 +116,7 @@ class PublicForm(nn.Module):
     def step(self, training: Training, segment: int, fresh: bool) -> None:
         """The counterpart of a training step: the other segments from a forward pass, or from a table of zeros."""
         graph, rows = training.graph, training.rows
-        self.model.zero_grad(set_to_none=True)
+        training.clear_gradients()
         total = self.embed(graph, segment, rows)
         with torch.no_grad():
             for j in range(len(graph.segments)):

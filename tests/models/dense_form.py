@@ -67,9 +67,9 @@ def reference_embedding(model: CostModel, graph: GraphInputs, j: int, row: int) 
         x = x + joined
     for one in model.blocks:
         norm, sage, *gate, _ = cast("Iterable[Any]", one.layers)
-        maps = sage.maps
-        z = norm.module(x)
-        x_new = maps[0](z) + maps[1](operands / operand_count @ z) + maps[2](users / user_count @ z)
+        z, (own, from_operands, from_users) = norm.module(x), sage.weights
+        x_new = z @ own.T + operands / operand_count @ z @ from_operands.T + users / user_count @ z @ from_users.T
+        x_new = x_new + sage.bias
         for layer in gate:
             x_new = x_new * layer.gate(x_new.mean(0))
         x = x + gelu(x_new)

@@ -49,10 +49,16 @@ def over(matrix: Tensor, x: Tensor) -> Tensor:
 
 def convolved(layer: Any, x: Tensor, *matrices: Tensor) -> Tensor:
     """Compute W_0 x + sum over matrices A_k of W_k A_k x + b."""
-    own, *others = layer.maps
-    y: Tensor = own(x)
+    own, *others = layer.weights
+    y: Tensor = x @ own.T + layer.bias
     for matrix, one in zip(matrices, others, strict=True):
-        y = y + over(matrix, x) @ one.weight.T
+        y = y + over(matrix, x) @ one.T
+    return y
+
+
+def shared(layer: Any, x: Tensor) -> Tensor:
+    """Compute W x + b, with the same W for all neighbours."""
+    y: Tensor = x @ layer.weights[0].T + layer.bias
     return y
 
 
@@ -105,7 +111,7 @@ def gst(layers: Any, x: Tensor) -> Tensor:
 
 
 def res_model(layers: Any, x: Tensor) -> Tensor:
-    return x + leaky(layers[2].module(leaky(layers[0].maps[0](over(SYMMETRIC, x)))))
+    return x + leaky(layers[2].module(leaky(shared(layers[0], over(SYMMETRIC, x)))))
 
 
 def official_sage(layers: Any, x: Tensor) -> Tensor:
@@ -113,7 +119,7 @@ def official_sage(layers: Any, x: Tensor) -> Tensor:
 
 
 def official_res_gcn(layers: Any, x: Tensor) -> Tensor:
-    y: Tensor = layers[3].module(leaky(layers[1].maps[0](over(SYMMETRIC, leaky(x)))))
+    y: Tensor = layers[3].module(leaky(shared(layers[1], over(SYMMETRIC, leaky(x)))))
     return x + y
 
 

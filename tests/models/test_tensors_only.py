@@ -39,6 +39,8 @@ def test_shapes_alone_decide_what_is_computed(
         for module in model.modules():
             for name, value in module.named_parameters(recurse=False):
                 setattr(module, name, torch.nn.Parameter(mode.from_tensor(value)))
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, mode.from_tensor(buffer))
         embedding = model(tree_map_only(torch.Tensor, mode.from_tensor, plan))
         gradients = torch.autograd.grad(embedding.sum(), list(model.parameters()), allow_unused=True)
     assert embedding.shape == expected.shape

@@ -74,8 +74,9 @@ class TrainerConfig(Section):
     """Processes that plan training steps ahead; auto is one for every four cores, and none for one core; 0 plans them
     between the steps. The results are the same."""
     max_rows: int | None = Field(ge=1)
-    """Bound of the node states that the layers of a segment compute at once in a training step: with more, the segment
-    is computed in parts of its configurations, and again for their gradients; null sets none."""
+    """Bound of the node states that the layers of a segment compute at once in a training step, and with it of the
+    memory: with more, the segment is computed in parts of its configurations, and again for their gradients; null sets
+    none."""
     averaging: Literal["none", "ema", "swa"]
     """Average of the weights over the steps: ema is the exponential moving average, swa the unweighted average over the
     second half."""

@@ -66,7 +66,10 @@ class CostModel(nn.Module):
         self.blocks = nn.ModuleList(Block(config.block, config, "model.block") for _ in range(config.blocks))
         self.post_layers = Block(config.post_layers, config, "model.post_layers")
         self.recipe = Recipe(
-            tuple(self._steps()), config.join, override_layout=config.override_layout and sizes.kind == "layout"
+            tuple(self._steps()),
+            config.join,
+            override_layout=config.override_layout and sizes.kind == "layout",
+            pool_configurable="l2_configurable_sum" in config.pooling,
         )
         self.head = _HEADS[config.head](self.embedding_width, config.width)
 

@@ -35,12 +35,15 @@ class Encoder(nn.Module):
         width: of the states.
     """
 
+    _values: Tensor
+
     def __init__(self, config: ModelConfig, sizes: InputSizes, width: int) -> None:
         super().__init__()
         self.numeric = nn.Linear(sizes.node_columns, width)
         self.opcode = nn.Embedding(sizes.opcodes, config.opcode_width)
         self.opcode_map = nn.Linear(config.opcode_width, width, bias=False)
         self.layout_value = nn.Embedding(LAYOUT_MAX - LAYOUT_MIN + 1, config.layout_width)
+        self.register_buffer("_values", torch.arange(LAYOUT_MIN, LAYOUT_MAX + 1), persistent=False)
         self.node_layout_map = nn.Linear(LAYOUT_DIMS * config.layout_width, width, bias=False)
         self._reads_sizes = config.layout_sizes
         self.overrides = config.override_layout and sizes.kind == "layout"
@@ -71,8 +74,9 @@ class Encoder(nn.Module):
 
     def _layout(self, values: Tensor) -> Tensor:
         """Embed layout values: (..., dims) to (..., dims * layout width)."""
-        embedded: Tensor = self.layout_value(values - LAYOUT_MIN)
-        return embedded.flatten(-2)
+        # A gather would sum its gradients row by row, into a table of seven rows.
+        chosen = (values[..., None] == self._values).to(self.layout_value.weight.dtype)
+        return (chosen @ self.layout_value.weight).flatten(-2)
 
     def configured(self, layouts: Tensor, sizes: Tensor) -> Tensor:
         """Embed layout configurations: (rows, 18) layout values and sizes, as in `Plan`, to (rows, width)."""
@@ -93,7 +97,7 @@ class Encoder(nn.Module):
         layouts = self._own_layout(plan.layout)
         # Configurable nodes whose layout is overridden get one when the configuration joins.
         table = torch.cat([values, values + layouts]) if self.overrides else values + layouts
-        return embedding(plan.initial, table)
+        return table if plan.initial is None else embedding(plan.initial, table)
 
     def join(self, values: Tensor, index: JoinIndex[Tensor], plan: Plan[Tensor]) -> Tensor:
         """Add the configurations to the states of the nodes that they configure.

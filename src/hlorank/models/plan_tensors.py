@@ -1,4 +1,4 @@
-"""Plans as tensors: packed into one buffer where they are made, and unpacked on the device that runs them."""
+"""Plans as tensors: packed into few buffers where they are made, and unpacked on the device that runs them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from hlorank.models.compression.plan import Array, Plan
-
-_ALIGNMENT = 16  # bytes; a tensor begins at a multiple of the size of its numbers
 
 
 def _map_arrays(value: Any, function: Callable[[Any], Any], kind: type) -> Any:
@@ -25,70 +23,63 @@ def _map_arrays(value: Any, function: Callable[[Any], Any], kind: type) -> Any:
 
 
 class _Place(NamedTuple):
-    """The place of an array in a buffer, in bytes, with its type and shape."""
+    """The place of an array among those of its type, with its shape."""
 
-    start: int
-    stop: int
-    dtype: torch.dtype
+    dtype: np.dtype[Any]
+    number: int
     shape: tuple[int, ...]
 
 
 class PackedPlan:
-    """A plan whose arrays lie in one buffer, which moves to a device, or to another process, by one copy.
+    """A plan whose arrays lie in one buffer for each type, which moves to a device, or to another process, by one copy.
 
     Args:
         plan: the plan.
     """
 
     def __init__(self, plan: Plan[Array]) -> None:
-        stop, parts = 0, list[tuple[int, Array]]()
+        parts: dict[np.dtype[Any], list[Array]] = {}
 
         def place(array: Array) -> _Place:
-            nonlocal stop
-            start = -(-stop // _ALIGNMENT) * _ALIGNMENT
-            stop = start + array.nbytes
-            parts.append((start, array))
-            return _Place(start, stop, torch.from_numpy(array[:0]).dtype, array.shape)
+            same = parts.setdefault(array.dtype, [])
+            same.append(array.ravel())
+            return _Place(array.dtype, len(same) - 1, array.shape)
 
         self._places = _map_arrays(plan, place, np.ndarray)
-        packed = np.empty(stop, dtype=np.uint8)
-        for start, array in parts:
-            packed[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        self._buffer = torch.from_numpy(packed)
+        self._sizes = {dtype: [len(part) for part in same] for dtype, same in parts.items()}
+        self._buffers = {dtype: torch.from_numpy(np.concatenate(same)) for dtype, same in parts.items()}
 
     @property
     def bytes(self) -> int:
-        """Size of the buffer."""
-        return len(self._buffer)
+        """Size of the buffers."""
+        return sum(buffer.nbytes for buffer in self._buffers.values())
 
     @property
     def rows(self) -> int:
         """The work; see `Plan`."""
         return int(self._places.rows)
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the buffer."""
-        return self._buffer.device
-
     def pin_memory(self) -> PackedPlan:
         """Return the plan in pinned memory, from which a copy to a device does not wait; called by DataLoader."""
-        return self._with(self._buffer.pin_memory())
+        return self._map(Tensor.pin_memory)
 
     def to(self, device: torch.device) -> PackedPlan:
         """Return the plan on a device."""
-        return self if self.device == device else self._with(self._buffer.to(device, non_blocking=True))
+        return self._map(lambda buffer: buffer.to(device, non_blocking=True))
 
-    def _with(self, buffer: Tensor) -> PackedPlan:
+    def _map(self, function: Callable[[Tensor], Tensor]) -> PackedPlan:
         other = object.__new__(PackedPlan)
-        other._places, other._buffer = self._places, buffer
+        other._places, other._sizes = self._places, self._sizes
+        other._buffers = {dtype: function(buffer) for dtype, buffer in self._buffers.items()}
         return other
 
     def unpack(self) -> Plan[Tensor]:
-        """Return the plan with tensors, which are views of the buffer."""
+        """Return the plan with tensors, which are views of the buffers."""
+        parts = {dtype: buffer.split_with_sizes(self._sizes[dtype]) for dtype, buffer in self._buffers.items()}
 
         def tensor(place: _Place) -> Tensor:
-            return self._buffer[place.start : place.stop].view(place.dtype).view(place.shape)
+            part = parts[place.dtype][place.number]
+            return part if len(place.shape) == 1 else part.view(place.shape)
 
         plan: Plan[Tensor] = _map_arrays(self._places, tensor, _Place)
         return plan

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
 
-from hlorank.models.compression.plan import PoolIndex
+from hlorank.models.compression.plan import PoolIndex, Sparse
 from hlorank.models.propagation import propagate
 
 
@@ -24,16 +25,31 @@ def sum_nodes(values: Tensor, index: PoolIndex[Tensor]) -> Tensor:
 
 def sum_configurable_nodes(values: Tensor, index: PoolIndex[Tensor]) -> Tensor:
     """Return the sum over the configurable nodes among them, (configurations, width)."""
-    if index.configurable is None:
+    if index.states is None:
         return _dense(values, index)[: index.configurable_nodes].sum(dim=0)
-    return propagate(values, index.configurable)
+    return propagate(values, cast("Sparse[Tensor]", index.configurable))
+
+
+class _Max(torch.autograd.Function):
+    """The maximum over each row by `embedding_bag`, whose own gradient takes a call for each channel."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, matrix: Sparse[Tensor]) -> Tensor:
+        best, _, _, place = torch._embedding_bag(values.detach(), matrix.column, matrix.row_starts, mode=2)
+        ctx.place, ctx.states = place.long().clamp(min=0), len(values)  # -1 in empty rows
+        return best
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = gradients
+        return gradient.new_zeros(ctx.states, gradient.shape[1]).scatter_add_(0, ctx.place, gradient), None
 
 
 def max_nodes(values: Tensor, index: PoolIndex[Tensor]) -> Tensor:
     """Return the maximum over the pooled nodes, (configurations, width)."""
     if index.states is None:
         return _dense(values, index).amax(dim=0)
-    best: Tensor = embedding_bag(index.states.column, values, index.states.row_starts, mode="max")
+    best: Tensor = _Max.apply(values, index.states)  # type: ignore[no-untyped-call] # untyped in PyTorch
     if index.varied == 0:
         return best[-1].expand(index.configurations, -1)
     if index.varied == index.nodes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +18,9 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.plan_tensors import PackedPlan
 from hlorank.training.gst.methods import Method
+
+# Parts repeat the states that do not depend on the configuration; beyond this share they save little.
+_MAX_SHARE = 0.8
 
 
 class Step(NamedTuple):
@@ -76,8 +81,8 @@ class StepPlanner:
         recipe: the steps of the model in training.
         method: determines which segments are computed.
         drop_edge: share of the edges that a step leaves out.
-        max_rows: bound of the rows of a plan; a segment with more is divided into parts of its configurations, unless a
-            layer mixes these. None for no bound.
+        max_rows: bound of the rows of a plan; a segment with more is divided into parts of its configurations, as long
+            as these have clearly fewer, unless a layer mixes configurations. None for no bound.
     """
 
     recipe: Recipe
@@ -105,19 +110,21 @@ class StepPlanner:
             segment = graph.segments[j]
             kept = rng.random(len(segment.edges)) >= self.drop_edge if self.drop_edge > 0 else None
             recipe = replace(self.recipe, gradients=j in sampled)
-            plans[j] = [PackedPlan(part) for part in self._parts(graph, step.rows, j, recipe, kept)]
+            make = partial(graph.plan, j=j, recipe=recipe, kept_edges=kept)
+            plans[j] = [PackedPlan(part) for part in self._parts(make, step.rows, make(step.rows))]
             dense_rows += self.recipe.dense_rows(segment, len(step.rows))
         local = np.asarray(graph.partition.local_codes[step.rows]).T
         labels = torch.from_numpy(step.labels)
         return PlannedStep(step.number, labels, step.with_gradient, step.draws, local, plans, dense_rows)
 
     def _parts(
-        self, graph: GraphInputs, rows: NDArray[np.int64], j: int, recipe: Recipe, kept: NDArray[np.bool_] | None
+        self, make: Callable[[NDArray[np.int64]], Plan[Array]], rows: NDArray[np.int64], plan: Plan[Array]
     ) -> list[Plan[Array]]:
-        """Return the plans of the parts of a segment's configurations, in their order."""
-        plan = graph.plan(rows, j, recipe, kept)
-        divisible = len(rows) > 1 and Mixing.CONFIGURATIONS not in recipe.mixing
+        """Return the plans of the parts of a segment's configurations, in their order; `plan` is that of all rows."""
+        divisible = len(rows) > 1 and Mixing.CONFIGURATIONS not in self.recipe.mixing
         if self.max_rows is None or plan.rows <= self.max_rows or not divisible:
             return [plan]
-        # States that do not depend on the configuration are in each part, so that halves may be too large again.
-        return [part for half in np.array_split(rows, 2) for part in self._parts(graph, half, j, recipe, kept)]
+        halves = [(half, make(half)) for half in np.array_split(rows, 2)]
+        if max(part.rows for _, part in halves) > _MAX_SHARE * plan.rows:
+            return [plan]
+        return [part for half, planned in halves for part in self._parts(make, half, planned)]

@@ -50,8 +50,8 @@ def test_with_shared_directions_it_is_a_convolution_of_the_symmetric_graph(
     name: str, theirs: Theirs, make_layer: MakeLayer, segment: Segment, edge_indices: EdgeIndices
 ) -> None:
     layer = make_layer(name, directions="shared")
-    own, others = (layer.get_parameter(f"maps.{kind}.weight") for kind in range(2))
-    convolution = theirs(own, others, layer.get_parameter("maps.0.bias"))
+    own, others = (layer.get_parameter("weights")[kind] for kind in range(2))
+    convolution = theirs(own, others, layer.get_parameter("bias"))
     result, both = run_dense(layer, X, segment), torch.cat(edge_indices, dim=1)
     for c in range(3):
         torch.testing.assert_close(result[:, c], convolution(X[:, c], both), rtol=1e-10, atol=1e-12)
@@ -62,8 +62,8 @@ def test_with_separate_directions_it_is_two_convolutions(
     name: str, theirs: Theirs, make_layer: MakeLayer, segment: Segment, edge_indices: EdgeIndices
 ) -> None:
     layer = make_layer(name, directions="separate")
-    own, operands, users = (layer.get_parameter(f"maps.{kind}.weight") for kind in range(3))
-    bias = layer.get_parameter("maps.0.bias")
+    own, operands, users = (layer.get_parameter("weights")[kind] for kind in range(3))
+    bias = layer.get_parameter("bias")
     over_operands, over_users = theirs(own, operands, bias), theirs(None, users, bias)
     result = run_dense(layer, X, segment)
     for c in range(3):

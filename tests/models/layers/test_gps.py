@@ -38,9 +38,9 @@ def test_equals_pytorch_geometric(
         nn.init.normal_(parameter)
     convolution = SAGEConv(6, 6, aggr="mean").double()
     with torch.no_grad():
-        convolution.lin_r.weight.copy_(layer.near.get_parameter("maps.0.weight"))
-        convolution.lin_l.weight.copy_(layer.near.get_parameter("maps.1.weight"))
-        convolution.lin_l.bias.copy_(layer.near.get_parameter("maps.0.bias"))
+        convolution.lin_r.weight.copy_(layer.near.get_parameter("weights")[0])
+        convolution.lin_l.weight.copy_(layer.near.get_parameter("weights")[1])
+        convolution.lin_l.bias.copy_(layer.near.get_parameter("bias"))
     expected = GPSConv(6, convolution, act="gelu", norm=None, attn_type="performer").double().eval()
     expected.attn = Attention(layer.far, segment)
     expected.norm1, expected.norm2, expected.norm3 = layer.norms

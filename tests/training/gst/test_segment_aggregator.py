@@ -262,6 +262,7 @@ def test_parts_of_a_segment_have_the_same_gradients(
     method: str, make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
     model, graph, results = make_model(), make_inputs(segments=2), []
+    model.recipe = replace(model.recipe, compress=False, deduplicate=False)
     step = Step(graph, 0, ROWS, np.ones(len(ROWS)), np.array([1]), np.zeros(2))
     for max_rows, parts in ((None, 1), (1, len(ROWS))):
         planned_step = StepPlanner.of(model, METHODS[method], max_rows)(step, np.random.default_rng(0))
@@ -270,6 +271,14 @@ def test_parts_of_a_segment_have_the_same_gradients(
         total = SegmentAggregator(model, METHODS[method], 1.0, table)(planned_step, now=0)
         results.append((total, torch.autograd.grad(total.square().sum(), list(model.encoder.parameters()))))
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-12)
+
+
+def test_states_that_all_configurations_share_are_not_repeated_in_parts(
+    make_model: MakeModel, make_inputs: MakeInputs
+) -> None:
+    step = Step(make_inputs(segments=1), 0, np.full(4, 3), np.ones(4), np.array([0]), np.zeros(1))
+    planned_step = StepPlanner.of(make_model(), METHODS["full"], max_rows=1)(step, np.random.default_rng(0))
+    assert [len(plans) for plans in planned_step.plans.values()] == [1]
 
 
 @pytest.mark.parametrize("method", ["gst_one", "gst", "gst_e"])

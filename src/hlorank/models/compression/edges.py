@@ -51,19 +51,21 @@ class EdgeKind:
             type and count together, or those from users alone are used.
         itself: every node receives from itself along an edge, type 0; else the layer adds a node's own state itself.
         to_configurable: only the edges to configurable nodes, beside those of nodes from themselves.
+        own_type: these are of a type of their own; else, if directions are shared, all edges are of one type.
         form: how the layer reads them.
     """
 
     norm: Norm
     directions: Directions
     itself: bool = True
+    own_type: bool = True
     to_configurable: bool = False
     form: EdgeForm = EdgeForm.MATRIX
 
     @property
     def types(self) -> int:
         """The number of edge types."""
-        return self.itself + self.neighbour_types
+        return (self.itself and self.own_type) + self.neighbour_types
 
     @property
     def neighbour_types(self) -> int:

@@ -28,11 +28,11 @@ class Sparse(NamedTuple, Generic[A]):
     """A sparse matrix, by rows and, where gradients are needed, by columns.
 
     Attributes:
-        column: (entries,) int64, the column of each entry, row by row.
-        row_starts: (rows,) int64, index of the first entry of each row.
+        column: (entries,) int32, the column of each entry, row by row.
+        row_starts: (rows,) int32, index of the first entry of each row.
         weight: (entries,) float64; None for ones.
-        row: (entries,) int64, the row of each entry, column by column.
-        column_starts: (columns,) int64, index of the first entry of each column.
+        row: (entries,) int32, the row of each entry, column by column.
+        column_starts: (columns,) int32, index of the first entry of each column.
         column_weight: (entries,) float64, column by column.
     """
 
@@ -52,14 +52,10 @@ class QuotientGraph(NamedTuple, Generic[A]):
     Attributes:
         matrix: a row for each colour after, and a column for each pair of a colour before and an edge type; column
             `types * colour + type`.
-        source: (edges,) int64, the colour before.
-        types: number of edge types.
         copies: configurations that each edge stands for.
     """
 
     matrix: Sparse[A]
-    source: A
-    types: int
     copies: int
 
 
@@ -160,7 +156,8 @@ class PoolIndex(NamedTuple, Generic[A]):
         varied: number of pooled nodes that have a colour for each configuration.
         states: (configurations + 1, colours), the pooled states: of varied nodes for each configuration; in the last
             row those of all others. None if every node that has states is pooled and they are dense.
-        configurable: (configurations, colours), those of configurable nodes; None where `states` is None.
+        configurable: (configurations, colours), those of configurable nodes; None where `states` is None, or where no
+            pooling reads it.
         configurable_nodes: number of configurable nodes among the pooled ones.
     """
 
@@ -182,7 +179,8 @@ class Plan(NamedTuple, Generic[A]):
         numeric: (initial colours, columns) float32, features of one node of each initial colour.
         opcode: (initial colours,) int64.
         layout: (initial colours, 6) int64, minor_to_major, -1 padded.
-        initial: (colours,) int64, the rows of the encoder's table in which the first states are.
+        initial: (colours,) int64, the rows of the encoder's table in which the first states are; None if they are the
+            same.
         codebook: (U, 18) int64, the layout values of the configurations; None for tiles.
         sizes: (U, 18) float32, the sizes of these dimensions; None for tiles.
         tiles: (configurations, tile columns) float32; None for layouts.
@@ -195,7 +193,7 @@ class Plan(NamedTuple, Generic[A]):
     numeric: A
     opcode: A
     layout: A
-    initial: A
+    initial: A | None
     codebook: A | None
     sizes: A | None
     tiles: A | None
@@ -220,13 +218,16 @@ def make_plan(
         inverse: (rows,) the configuration of each row; see `Plan`.
     """
     builder = _Builder(segment, batch, recipe)
-    initial = builder.initial
+    count = len(segment.colour_opcode)
+    # As many states as initial colours are one of each.
+    ordered = len(builder.initial) == count and not recipe.override_layout
+    colours = builder.initial if ordered else np.arange(count)
     steps = tuple(builder.step(step) for step in recipe.steps)
     return Plan(
-        numeric=segment.colour_numeric,
-        opcode=segment.colour_opcode,
-        layout=segment.colour_layout,
-        initial=initial,
+        numeric=segment.colour_numeric[colours],
+        opcode=segment.colour_opcode[colours],
+        layout=segment.colour_layout[colours],
+        initial=None if ordered else builder.initial,
         codebook=batch.codebook if isinstance(batch, LayoutBatch) else None,
         sizes=batch.sizes if isinstance(batch, LayoutBatch) else None,
         tiles=None if isinstance(batch, LayoutBatch) else batch.feat,
@@ -241,7 +242,7 @@ class _Builder:
     """Walk along the steps of a recipe with the colouring of the states.
 
     Attributes:
-        initial: as in `Plan`.
+        initial: (colours,) int64, as in `Plan`.
         rows: as in `Plan`, so far.
     """
 
@@ -366,9 +367,11 @@ class _Builder:
         starts = np.append(np.arange(count + 1) * varied, first.size + len(others))
         gradients = self._recipe.gradients
         states = sparse(np.concatenate([first.ravel(), others]), starts, len(colouring), gradients=gradients)
-        only = colour_of[:configurable].T
-        starts = np.arange(count + 1) * configurable
-        of_configurable = sparse(only.ravel(), starts, len(colouring), gradients=gradients)
+        of_configurable = None
+        if self._recipe.pool_configurable:
+            only = colour_of[:configurable].T
+            starts = np.arange(count + 1) * configurable
+            of_configurable = sparse(only.ravel(), starts, len(colouring), gradients=gradients)
         return PoolIndex(count, len(colour_of), varied, states, of_configurable, configurable)
 
 
@@ -384,16 +387,18 @@ def sparse(
         weight: (entries,) float64; None for ones.
         gradients: by columns, too.
     """
+    # 32 bits suffice for every matrix that fits into memory.
+    column, starts = column.astype(np.int32, copy=False), starts.astype(np.int32, copy=False)
     if not gradients:
         return Sparse(column, starts[:-1], weight, None, None, None)
-    entry = np.arange(len(column))
+    entry = np.arange(len(column), dtype=np.int32)
     by_column = csr_array((entry, column, starts), shape=(len(starts) - 1, columns)).tocsc()
     return Sparse(
         column=column,
         row_starts=starts[:-1],
         weight=weight,
-        row=by_column.indices.astype(np.int64, copy=False),
-        column_starts=by_column.indptr[:-1].astype(np.int64, copy=False),
+        row=by_column.indices,
+        column_starts=by_column.indptr[:-1],
         column_weight=None if weight is None else weight[by_column.data],
     )
 
@@ -432,11 +437,11 @@ def quotient_graph(
         target, entry, edge_type = target[kept], entry[kept], edge_type[kept] - 1
         stops = stops - np.arange(1, len(after) + 1)
     source = before.colour_of[neighbourhood.source[entry], after.configuration[target]]
-    starts, columns = np.append(0, stops), kind.types * source + edge_type
+    starts, columns = np.append(0, stops), source if kind.types == 1 else kind.types * source + edge_type
     if linear:
         weight = neighbourhood.weight[entry]
         matrix = sparse(columns, starts, kind.types * len(before), weight, gradients=gradients)
-        return QuotientGraph(matrix, source, kind.types, copies)
+        return QuotientGraph(matrix, copies)
     roots = _roots(before, after, gradients)
     if kind.form is EdgeForm.PIECES:
         bounds = _pieces(starts, max(1, len(target) // max(1, len(before))))

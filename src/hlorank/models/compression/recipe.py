@@ -67,6 +67,7 @@ class Recipe:
         steps: in the order in which the model takes them; there is one join at least.
         join: as the setting `model.join`.
         override_layout: as the setting `model.override_layout`, for layouts.
+        pool_configurable: a pooling takes the configurable nodes alone.
         share: nodes with equal features may have equal states; no two do where each has a dropout mask of its own.
         compress: each colour is computed once; False is the dense form, every node under every configuration.
         deduplicate: each distinct local configuration of a segment is computed once, unless a layer mixes
@@ -77,6 +78,7 @@ class Recipe:
     steps: tuple[Step, ...]
     join: Literal["early", "late", "every"]
     override_layout: bool
+    pool_configurable: bool = False
     share: bool = True
     compress: bool = True
     deduplicate: bool = True

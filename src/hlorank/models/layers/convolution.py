@@ -31,6 +31,8 @@ class Convolution(Layer):
     Attributes:
         norm: of the edges.
         own_weights: W_k of the node itself differs from that of its neighbours, if these share one.
+        weights: (edge types, width, inputs), the W_k.
+        bias: (width,), b.
     """
 
     mixing = Mixing.NEIGHBOURS
@@ -39,22 +41,16 @@ class Convolution(Layer):
 
     def __init__(self, inputs: int, width: int, directions: Directions) -> None:
         super().__init__()
-        self.edges = EdgeKind(self.norm, directions)
-        count = self.edges.types if self.own_weights or self.edges.neighbour_types > 1 else 1
-        # The first has the bias.
-        self.maps = nn.ModuleList(nn.Linear(inputs, width, bias=place == 0) for place in range(count))
+        self.edges = EdgeKind(self.norm, directions, own_type=self.own_weights or directions == "separate")
+        maps = [nn.Linear(inputs, width, bias=place == 0) for place in range(self.edges.types)]
+        self.weights = nn.Parameter(torch.stack([one.weight for one in maps]).detach())
+        self.bias = nn.Parameter(maps[0].bias.detach())
 
     def forward(self, x: Tensor, graph: QuotientGraph[Tensor]) -> Tensor:
         """Compute (colours before, inputs) to (colours after, width)."""
-        weights: list[Tensor] = [one.get_parameter("weight") for one in self.maps]
-        bias = self.maps[0].get_parameter("bias")
-        count, width = len(weights), len(bias)
-        products = linear(x, torch.cat(weights))
+        count, width = self.weights.shape[:2]
+        products = linear(x, self.weights.flatten(0, 1))
         if count > 1 and graph.copies > 1:
             products = products.view(-1, graph.copies, count, width).transpose(1, 2)
-        matrix = graph.matrix
-        if count == 1:
-            starts = None if matrix.column_starts is None else matrix.column_starts[:: graph.types]
-            matrix = matrix._replace(column=graph.source, column_starts=starts)
-        summed = propagate(products.reshape(-1, graph.copies * width), matrix)
-        return summed.view(-1, width) + bias
+        summed = propagate(products.reshape(-1, graph.copies * width), graph.matrix)
+        return summed.view(-1, width) + self.bias

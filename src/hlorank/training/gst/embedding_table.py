@@ -96,8 +96,9 @@ class EmbeddingTable:
         """
         for key in keys:
             self._slots.move_to_end(key)
-        slots = [self._slots[key] for key in keys]
-        return self._embeddings[slots].float(), self._written[slots]
+        slots = np.fromiter(map(self._slots.__getitem__, keys), dtype=np.int64, count=len(keys))
+        chosen = torch.from_numpy(slots).to(self._embeddings.device)
+        return self._embeddings.index_select(0, chosen).float(), self._written[slots]
 
     def write(self, keys: Sequence[int], embeddings: Tensor, step: int) -> None:
         """Write entries, which counts as a use; evict the least recently used ones if the table is full.

@@ -97,7 +97,8 @@ class SegmentAggregator:
             (configurations, width * poolings).
         """
         count = len(step.local)
-        sampled = np.isin(np.arange(count), step.with_gradient)
+        sampled = np.zeros(count, dtype=np.bool_)
+        sampled[step.with_gradient] = True
         distinct, entry = np.unique(entry_keys(step.number, np.arange(count)[:, None], step.local), return_inverse=True)
         keys = distinct.tolist()
         if self.table is None:
@@ -154,5 +155,5 @@ class SegmentAggregator:
         self.cost.used += len(places)
         self.cost.staleness += int((now - written).sum())
         starts = np.searchsorted(configuration, np.arange(entry.shape[1] + 1))
-        matrix = sparse(index, starts, len(places), weights[segment, configuration])
+        matrix = sparse(index, starts, len(places), weights[segment, configuration], gradients=False)
         return propagate(embeddings, tensors(matrix, embeddings.device))
