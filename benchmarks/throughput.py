@@ -4,23 +4,21 @@ That form makes one torch_geometric Data object of each (segment, configuration)
 Batch.from_data_list, and computes every node of every object: encoder, three SAGEConv with mean aggregation over both
 edge directions, pooling. It holds the weights of the cost model here, and its scores are checked to be equal.
 
-Training: one segment with gradient, the others from a table (gst_e, warm) or from a forward pass (gst). The experiment
-kaggle_1 is compared in training with the form of its source, which computes every node under every configuration, as
-arrays of (configurations, nodes, width), from columns that are repeated for each configuration. Last, all
-50,000 configurations of a graph of 20,000 nodes are scored, in a process of its own, for its peak resident memory.
+Training: one segment with gradient, the others from a table (gst_e, warm) or from a forward pass (gst). Last, all
+50,000 configurations of a graph of 20,000 nodes are scored. Each graph has a process of its own.
 
 The run takes about five minutes, the quick form 15 seconds.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import resource
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,14 +43,13 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.layers.sage import Sage
 from hlorank.models.scoring import score_configurations
-from hlorank.terminal import min_int
 from hlorank.training.losses import pairwise_hinge
 from hlorank.training.step_data import ordered
 
 TRAINED_UNET = Path("data/tpugraphs/npz/layout/xla/default/train/unet3d.npz")
 UNET = Path("data/tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz")
 MEMORY_BYTES = 2**28
-WALL_STEPS = 25
+REPEATS, WALL_STEPS = 3, 25
 
 
 class PublicForm(nn.Module):
@@ -145,15 +142,22 @@ class SourceForm(nn.Module):
         self.graph: GraphInputs = training.graph
         (self.segment,) = self.graph.segments
         self.edge_index = torch.from_numpy(self.segment.edges.ends.T.copy())  # from users to operands
+        sages = [layer for layer in self.model.modules() if isinstance(layer, Sage)]
+        self.convolutions = nn.ModuleDict({str(id(layer)): self._convolution(layer) for layer in sages})
+
+    @staticmethod
+    def _convolution(layer: Sage) -> nn.Module:
+        own, users = layer.weights
+        convolution = SAGEConv(own.shape[1], own.shape[0])
+        with torch.no_grad():
+            convolution.lin_l.weight.copy_(users)
+            convolution.lin_l.bias.copy_(layer.bias)
+            convolution.lin_r.weight.copy_(own)
+        return cast("nn.Module", convolution)
 
     def _layer(self, name: str, layer: Any, x: Tensor) -> Tensor:
         if name == "sage":
-            own, users = layer.maps
-            convolution = SAGEConv(own.in_features, own.out_features)
-            convolution.lin_l.weight, convolution.lin_l.bias, convolution.lin_r.weight = (
-                users.weight, own.bias, own.weight,
-            )  # fmt: skip
-            return cast("Tensor", convolution(x, self.edge_index))
+            return cast("Tensor", self.convolutions[str(id(layer))](x, self.edge_index))
         if name == "instance_norm":
             return instance_norm(x.transpose(1, 2), weight=layer.scale, bias=layer.offset).transpose(1, 2)
         if name == "configuration_gate":
@@ -183,12 +187,16 @@ class SourceForm(nn.Module):
 
     def step(self, training: Training) -> None:
         """The counterpart of a training step."""
-        self.model.zero_grad(set_to_none=True)
+        training.clear_gradients()
         torch.autograd.backward(pairwise_hinge(self(training.rows), torch.from_numpy(training.labels), MARGIN))
 
 
-def kaggle_ratio(path: Path, width: int, configurations: int, repeats: int) -> dict[str, Any]:
-    """Configurations a second in training of kaggle_1, and of the form of its source."""
+def kaggle_1(quick: bool) -> dict[str, Any] | None:
+    """Configurations a second in training of kaggle_1, and of the form of its source; None where the graph is absent."""
+    if not (path := shared_dir() / TRAINED_UNET).is_file():
+        print(f"skipped kaggle_1: there is no {path}")
+        return None
+    width, configurations = (32, 16) if quick else (256, 64)
     config = composed("layout/xla/default", ("experiment=kaggle_1",), 0, Path())
     settings = config.model.model_copy(update={"width": width})
     workload = Workload.made(read_graph(path, "layout"), config.featurize.options, settings, "cpu")
@@ -202,7 +210,7 @@ def kaggle_ratio(path: Path, width: int, configurations: int, repeats: int) -> d
     taken = interleaved(
         {"plan": training.plan, "run": lambda _: training.run(plan), "public": lambda _: source.step(training)},
         [0],
-        repeats,
+        7,
     )
     taken["here"] = taken["plan"] + taken["run"]
     return report("unet3d, training, kaggle_1", configurations, taken)
@@ -275,52 +283,59 @@ def report(name: str, configurations: int, taken: dict[str, float]) -> dict[str,
     return {"configurations_per_second": here, "public_form": public, "ratio": here / public}
 
 
-def score_large(configurations: int) -> dict[str, float]:
-    """Score all configurations of a graph of 20,000 nodes; for a process of its own."""
-    torch.set_num_threads(1)
-    workload = Workload.of(synthetic(20_000, configurations, 800), width=64)
+def unet_3d(quick: bool) -> dict[str, Any] | None:
+    """The figures of a real graph; None where it is absent."""
+    if not (path := shared_dir() / UNET).is_file():
+        print(f"skipped unet_3d: there is no {path}")
+        return None
+    width, configurations, share = (32, 8, 16) if quick else (256, 32, 32)
+    workload = Workload.of(read_graph(path, "layout"), width)
+    figures = training_ratios("unet_3d", workload, configurations, REPEATS)
+    return {**figures, "scoring": scoring_ratio("unet_3d", workload, share, REPEATS)}
+
+
+def synthetic_graph(quick: bool) -> dict[str, Any]:
+    """The figures of a synthetic graph."""
+    width, nodes, configurations = (16, 4_000, 8) if quick else (64, 20_000, 32)
+    workload = Workload.of(synthetic(nodes, configurations), width)
+    return training_ratios(f"synthetic, {nodes:,} nodes", workload, configurations, REPEATS)
+
+
+def large(quick: bool) -> dict[str, float] | None:
+    """The time and memory of scoring all configurations of a graph of 20,000 nodes; None if quick."""
+    if quick:
+        return None
+    workload = Workload.of(synthetic(20_000, 50_000, 800), width=64)
     rows = workload.graph.targets[0]
     start, start_cpu = time.perf_counter(), time.process_time()
     score_configurations(workload.model, workload.graph, rows, MEMORY_BYTES)
     taken, taken_cpu = time.perf_counter() - start, time.process_time() - start_cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(f"{len(rows):,} configurations in {taken:.0f} s, peak {peak:,} bytes")
     return {"configurations": len(rows), "seconds": taken, "cpu_seconds": taken_cpu, "peak_bytes": peak}
+
+
+PARTS: dict[str, Callable[[bool], dict[str, Any] | None]] = {
+    "unet_3d": unet_3d,
+    "kaggle_1": kaggle_1,
+    "synthetic": synthetic_graph,
+    "large": large,
+}
 
 
 def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="narrow models; no large scoring")
     parser.add_json()
-    parser.add_argument("--large", type=min_int(1), metavar="N", help="only score N configurations of the large graph")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    if arguments.large:
-        print(json.dumps(score_large(arguments.large)))
-        return
-    unet_width, width, nodes, configurations, share = (
-        (32, 16, 4_000, 8, 16) if arguments.quick else (256, 64, 20_000, 32, 32)
-    )
-    results: dict[str, Any] = {"repeats": 3}
-    if (path := shared_dir() / UNET).is_file():
-        unet = Workload.of(read_graph(path, "layout"), unet_width)
-        results["unet_3d"] = training_ratios("unet_3d", unet, configurations, 3)
-        results["unet_3d"]["scoring"] = scoring_ratio("unet_3d", unet, share, 3)
-    else:
-        print(f"skipped unet_3d: there is no {path}")
-    if (path := shared_dir() / TRAINED_UNET).is_file():
-        results["kaggle_1"] = kaggle_ratio(path, unet_width, 2 * configurations, 7)
-    else:
-        print(f"skipped kaggle_1: there is no {path}")
-    name = f"synthetic, {nodes:,} nodes"
-    results["synthetic"] = training_ratios(
-        name, Workload.of(synthetic(nodes, configurations), width), configurations, 3
-    )
-    if not arguments.quick:
-        command = [sys.executable, __file__, "--large", "50000"]
-        results["large"] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-        print(
-            "{configurations:,} configurations in {seconds:.0f} s, peak {peak_bytes:,} bytes".format(**results["large"])
-        )
+    results: dict[str, Any] = {"repeats": REPEATS}
+    # A process of its own for each, as memory that a larger model has freed makes the public form faster.
+    with ProcessPoolExecutor(
+        1, get_context("spawn"), initializer=partial(torch.set_num_threads, 1), max_tasks_per_child=1
+    ) as executor:
+        for name, part in PARTS.items():
+            if (figures := executor.submit(part, arguments.quick).result()) is not None:
+                results[name] = figures
     if arguments.json:
         write_json(arguments.json, results)
 

@@ -67,9 +67,9 @@ def reference_embedding(model: CostModel, graph: GraphInputs, j: int, row: int) 
         x = x + joined
     for one in model.blocks:
         norm, sage, *gate, _ = cast("Iterable[Any]", one.layers)
-        z, (own, from_operands, from_users) = norm.module(x), sage.weights
-        x_new = z @ own.T + operands / operand_count @ z @ from_operands.T + users / user_count @ z @ from_users.T
-        x_new = x_new + sage.bias
+        z, (from_itself, from_operands, from_users) = norm.module(x), sage.weights
+        x_new = z @ from_itself.T + operands / operand_count @ z @ from_operands.T + sage.bias
+        x_new = x_new + users / user_count @ z @ from_users.T
         for layer in gate:
             x_new = x_new * layer.gate(x_new.mean(0))
         x = x + gelu(x_new)

@@ -35,14 +35,14 @@ def test_packing_keeps_every_array(
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
     assert packed.rows == plan.rows
     size = sum(part.nbytes for part in expected if isinstance(part, torch.Tensor))
-    assert packed.bytes == size
+    assert size <= packed.bytes <= size + 16 * len({part.dtype for part in expected if isinstance(part, torch.Tensor)})
 
 
-def test_a_plan_moves_in_one_piece_for_each_type(
+def test_a_plan_moves_in_one_piece(
     make_model: Callable[..., CostModel], make_inputs: Callable[..., GraphInputs]
 ) -> None:
     packed = PackedPlan(make_inputs().plan(np.arange(4), 0, make_model().recipe))
     moved: Any = packed.to(torch.device("meta")).unpack()
     parts = [part for part in tree_flatten(moved)[0] if isinstance(part, torch.Tensor)]
     assert {part.device.type for part in parts} == {"meta"}
-    assert len({part.untyped_storage()._cdata for part in parts}) == len({part.dtype for part in parts})
+    assert len({part.untyped_storage()._cdata for part in parts}) == 1

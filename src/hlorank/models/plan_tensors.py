@@ -1,4 +1,4 @@
-"""Plans as tensors: packed into few buffers where they are made, and unpacked on the device that runs them."""
+"""Plans as tensors: packed into one buffer where they are made, and unpacked on the device that runs them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from hlorank.models.compression.plan import Array, Plan
+
+_ALIGNMENT = 16  # bytes; numbers begin at a multiple of their size
 
 
 def _map_arrays(value: Any, function: Callable[[Any], Any], kind: type) -> Any:
@@ -30,8 +32,17 @@ class _Place(NamedTuple):
     shape: tuple[int, ...]
 
 
+class _Section(NamedTuple):
+    """The arrays of one type in a buffer: its first and last byte, and the number of elements of each array."""
+
+    start: int
+    stop: int
+    dtype: torch.dtype
+    sizes: list[int]
+
+
 class PackedPlan:
-    """A plan whose arrays lie in one buffer for each type, which moves to a device, or to another process, by one copy.
+    """A plan whose arrays lie in one buffer, which moves to a device, or to another process, by one copy.
 
     Args:
         plan: the plan.
@@ -46,13 +57,22 @@ class PackedPlan:
             return _Place(array.dtype, len(same) - 1, array.shape)
 
         self._places = _map_arrays(plan, place, np.ndarray)
-        self._sizes = {dtype: [len(part) for part in same] for dtype, same in parts.items()}
-        self._buffers = {dtype: torch.from_numpy(np.concatenate(same)) for dtype, same in parts.items()}
+        self._sections: dict[np.dtype[Any], _Section] = {}
+        stop = 0
+        for dtype, same in parts.items():
+            start = -(-stop // _ALIGNMENT) * _ALIGNMENT
+            stop = start + sum(part.nbytes for part in same)
+            sizes = [len(part) for part in same]
+            self._sections[dtype] = _Section(start, stop, torch.from_numpy(same[0]).dtype, sizes)
+        packed = np.empty(stop, dtype=np.uint8)
+        for dtype, section in self._sections.items():
+            np.concatenate(parts[dtype], out=packed[section.start : section.stop].view(dtype))
+        self._buffer = torch.from_numpy(packed)
 
     @property
     def bytes(self) -> int:
-        """Size of the buffers."""
-        return sum(buffer.nbytes for buffer in self._buffers.values())
+        """Size of the buffer."""
+        return len(self._buffer)
 
     @property
     def rows(self) -> int:
@@ -61,21 +81,23 @@ class PackedPlan:
 
     def pin_memory(self) -> PackedPlan:
         """Return the plan in pinned memory, from which a copy to a device does not wait; called by DataLoader."""
-        return self._map(Tensor.pin_memory)
+        return self._with(self._buffer.pin_memory())
 
     def to(self, device: torch.device) -> PackedPlan:
         """Return the plan on a device."""
-        return self._map(lambda buffer: buffer.to(device, non_blocking=True))
+        return self._with(self._buffer.to(device, non_blocking=True))
 
-    def _map(self, function: Callable[[Tensor], Tensor]) -> PackedPlan:
+    def _with(self, buffer: Tensor) -> PackedPlan:
         other = object.__new__(PackedPlan)
-        other._places, other._sizes = self._places, self._sizes
-        other._buffers = {dtype: function(buffer) for dtype, buffer in self._buffers.items()}
+        other._places, other._sections, other._buffer = self._places, self._sections, buffer
         return other
 
     def unpack(self) -> Plan[Tensor]:
-        """Return the plan with tensors, which are views of the buffers."""
-        parts = {dtype: buffer.split_with_sizes(self._sizes[dtype]) for dtype, buffer in self._buffers.items()}
+        """Return the plan with tensors, which are views of the buffer."""
+        parts = {
+            dtype: self._buffer[start:stop].view(kind).split_with_sizes(sizes)
+            for dtype, (start, stop, kind, sizes) in self._sections.items()
+        }
 
         def tensor(place: _Place) -> Tensor:
             part = parts[place.dtype][place.number]

@@ -45,8 +45,8 @@ before), from the `dot` under A (colour 0) and twice from the colour of the para
 
 >>> quotient = quotient_graph(initial, first, edges, kind)
 >>> start, stop = quotient.matrix.row_starts[2:4]
->>> quotient.matrix.column[start:stop] // kind.types
-array([2, 0, 3, 3])
+>>> (quotient.matrix.column[start:stop] // kind.types).tolist()
+[2, 0, 3, 3]
 
 The second layer reaches all nodes. The parameters still equal each other, which leaves six states of eight:
 
