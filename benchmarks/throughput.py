@@ -192,7 +192,7 @@ class SourceForm(nn.Module):
 
 
 def kaggle_1(quick: bool) -> dict[str, Any] | None:
-    """Configurations a second in training of kaggle_1, and of the form of its source; None where the graph is absent."""
+    """Configurations a second in training of kaggle_1, and of the form of its source; None without the graph."""
     if not (path := shared_dir() / TRAINED_UNET).is_file():
         print(f"skipped kaggle_1: there is no {path}")
         return None
