@@ -292,7 +292,7 @@ def test_a_mistake_is_one_line_whatever_its_value() -> None:
 
 @pytest.mark.parametrize(
     ("cores", "limit", "counts"),
-    [(1, "", (0, 1)), (2, "", (1, 1)), (8, "", (2, 6)), (8, "1", (0, 1)), (8, "4", (1, 3)), (2, "16", (1, 1))],
+    [(1, "", (0, 1)), (2, "", (0, 2)), (8, "", (2, 6)), (8, "1", (0, 1)), (8, "4", (1, 3)), (2, "16", (0, 2))],
 )
 def test_threads_and_workers_share_the_cores(
     cores: int, limit: str, counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch

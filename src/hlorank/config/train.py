@@ -71,8 +71,8 @@ class TrainerConfig(Section):
     """Threads of PyTorch, in evaluate too; auto is one for each core that no worker uses; OMP_NUM_THREADS bounds the
     cores."""
     workers: Literal["auto"] | Annotated[int, Field(ge=0)]
-    """Processes that plan training steps ahead; auto is one for every four cores, and none for one core; 0 plans them
-    between the steps. The results are the same."""
+    """Processes that plan training steps ahead; auto is one for every four cores, none for fewer; 0 plans them between
+    the steps. The results are the same."""
     max_rows: int | None = Field(ge=1)
     """Bound of the node states that the layers of a segment compute at once in a training step, and with it of the
     memory: with more, the segment is computed in parts of its configurations, and again for their gradients; null sets
@@ -91,7 +91,7 @@ class TrainerConfig(Section):
         """The number of worker processes on this machine."""
         if self.workers != "auto":
             return self.workers
-        return 0 if _cores() == 1 else -(-_cores() // 4)
+        return _cores() // 4
 
     @property
     def thread_count(self) -> int:

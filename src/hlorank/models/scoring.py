@@ -91,7 +91,7 @@ def embed_rows(model: CostModel, graph: GraphInputs, j: int, rows: NDArray[np.in
     return result
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """Some configurations of a segment that are computed at once.
 
     Attributes:
@@ -107,9 +107,9 @@ class _Part(NamedTuple):
     into: slice
 
 
-def _plan_parts(
+def plan_parts(
     model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], memory_bytes: int, cache: PlanCache
-) -> Iterator[_Part]:
+) -> Iterator[Part]:
     """Yield the parts of all segments; arguments as for `sum_segments`."""
     # Equal local configurations are found here, before rows are divided into chunks.
     recipe = replace(model.recipe, deduplicate=False, gradients=False)
@@ -118,7 +118,7 @@ def _plan_parts(
         for group, j in product(range(groups), range(len(graph.segments))):
             some = rows[group::groups]
             plan = cache.get(graph, j, some, recipe)
-            yield _Part(plan, slice(0, len(some)), np.arange(len(some)), slice(group, None, groups))
+            yield Part(plan, slice(0, len(some)), np.arange(len(some)), slice(group, None, groups))
         return
     item = model.config.width * model.dtype.itemsize * _LIVE_STATES
     for j, segment in enumerate(graph.segments):
@@ -127,10 +127,10 @@ def _plan_parts(
         for start in range(0, len(distinct), chunk):
             stop = min(start + chunk, len(distinct))
             plan = cache.get(graph, j, distinct[start:stop], recipe)
-            yield _Part(plan, slice(start, stop), inverse if stop == len(distinct) else None, slice(None))
+            yield Part(plan, slice(start, stop), inverse if stop == len(distinct) else None, slice(None))
 
 
-def _run_ahead(parts: Iterator[_Part]) -> Iterator[_Part]:
+def _run_ahead(parts: Iterator[Part]) -> Iterator[Part]:
     """Yield the parts; a thread makes the next one meanwhile."""
     with ThreadPoolExecutor(1) as executor:
         future = executor.submit(next, parts, None)
@@ -173,7 +173,7 @@ def sum_segments(
     model.eval()
     total = torch.zeros(len(rows), model.embedding_width, dtype=model.dtype, device=model.device)
     embedded = total[:0]
-    parts = _plan_parts(model, graph, rows, memory_bytes, cache or PlanCache(0))
+    parts = plan_parts(model, graph, rows, memory_bytes, cache or PlanCache(0))
     for number, part in enumerate(_run_ahead(parts), start=1):
         _check_time()
         if part.places.start == 0:
