@@ -26,13 +26,14 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from hlorank.data.collection import read_graph
 from hlorank.files import shared_dir, write_json
 
-STEP = "step"
+PLAN, RUN = "make the plan", "run the step"
 # Parts of the names of operations; the first group with a part that an operation's name has counts it.
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "Python and NumPy": (STEP,),
+        "plan": (PLAN,),
+        "Python": (RUN,),
         "matrix products": ("aten::mm", "aten::addmm", "aten::bmm"),
-        "sums over neighbours": ("embedding_bag", "OverNeighbours", "Propagate"),
+        "sums over neighbours": ("embedding_bag", "Propagate", "_Max"),
         "gelu": ("gelu",),
         "layer normalization": ("layer_norm",),
         "gathers and their gradients": ("index", "embedding", "gather", "scatter"),
@@ -54,11 +55,13 @@ def profiled(name: str, workload: Workload, configurations: int, repeats: int) -
     """Print and return the CPU time of a step, and the share of each group of operations in it."""
     training = Training(workload, "gst_e", configurations)
     segments = spread(len(workload.graph.segments), 4)
-    seconds = interleaved({STEP: training}, segments, repeats)[STEP]
+    seconds = interleaved({RUN: training}, segments, repeats)[RUN]
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         for segment in segments * repeats:
-            with record_function(STEP):
-                training(segment)
+            with record_function(PLAN):
+                step = training.plan(segment)
+            with record_function(RUN):
+                training.run(step)
     times: defaultdict[str, float] = defaultdict(float)
     for event in profiler.key_averages():
         times[group_of(event.key)] += event.self_cpu_time_total
