@@ -50,8 +50,8 @@ class EdgeKind:
         directions: as the setting `model.directions`: edges from operands and from users are of a type each, or of one
             type and count together, or those from users alone are used.
         itself: every node receives from itself along an edge, type 0; else the layer adds a node's own state itself.
+        own_type: these edges are of a type of their own; else, unless directions are separate, all are of one type.
         to_configurable: only the edges to configurable nodes, beside those of nodes from themselves.
-        own_type: these are of a type of their own; else, if directions are shared, all edges are of one type.
         form: how the layer reads them.
     """
 

@@ -49,7 +49,8 @@ class ConfigurationGate(Layer):
         self.log_temperature = nn.Parameter(torch.tensor(math.log(_FIRST_TEMPERATURE)))
 
     def _compare(self, x: Tensor) -> Tensor:
-        compared: Tensor = _Compare.apply(x, (-self.log_temperature).exp())  # type: ignore[no-untyped-call]
+        k = (-self.log_temperature).exp()
+        compared: Tensor = _Compare.apply(x, k)  # type: ignore[no-untyped-call] # untyped in PyTorch
         return compared
 
     def forward(self, x: Tensor, index: NodeIndex[Tensor]) -> Tensor:
