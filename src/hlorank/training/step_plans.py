@@ -20,7 +20,7 @@ from hlorank.models.plan_tensors import PackedPlan
 from hlorank.training.gst.methods import Method
 
 # Parts repeat the states that do not depend on the configuration; beyond this share they save little.
-_MAX_SHARE = 0.8
+_MAX_SHARE = 0.95
 
 
 class Step(NamedTuple):
@@ -82,7 +82,7 @@ class StepPlanner:
         method: determines which segments are computed.
         drop_edge: share of the edges that a step leaves out.
         max_rows: bound of the rows of a plan; a segment with more is divided into parts of its configurations, as long
-            as these have clearly fewer, unless a layer mixes configurations. None for no bound.
+            as these have fewer, unless a layer mixes configurations. None for no bound.
     """
 
     recipe: Recipe
