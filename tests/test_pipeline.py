@@ -81,6 +81,12 @@ def test_the_pipeline_has_all_methods_of_the_kind_of_each_collection() -> None:
     assert pipeline.trainings[names[1]] == Training(collection="layout/a/random", method="gst")
 
 
+def test_bytecode_of_a_package_is_no_dependency_of_its_stages() -> None:
+    """Python writes it, and it differs from one machine to the next."""
+    with chdir(ROOT):
+        assert Repo().dvcignore.is_ignored_dir(str(ROOT / "src" / "hlorank" / "__pycache__"))
+
+
 def test_params_yaml_is_the_composition_of_conf(tmp_path: Path) -> None:
     write_params(tmp_path / "params.yaml", ROOT / "conf")
     assert (tmp_path / "params.yaml").read_text() == (ROOT / "params.yaml").read_text(), "run `make params`"
