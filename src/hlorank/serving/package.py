@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -86,6 +89,16 @@ def example(spec: Spec) -> dict[str, Any]:
         return make_request([path])
 
 
+@contextmanager
+def _without_bytecode() -> Iterator[None]:
+    """Keep Python from writing bytecode into the package, as MLflow runs its code there to check the example."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
+
+
 def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any:
     """Make a package of a model folder and log it as a model of a run, without changing the state or end of the run.
 
@@ -116,7 +129,7 @@ def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any
     # Without it, MLflow would put the package into its default experiment.
     mlflow.set_experiment(experiment_id=mlflow.get_run(run_id).info.experiment_id)
     body = example(spec)
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, _without_bytecode():
         staged = Path(temporary) / "model"  # the package takes this name
         staged.mkdir()
         for name in (SPEC, WEIGHTS):
