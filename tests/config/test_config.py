@@ -111,7 +111,11 @@ def test_values_are_converted_to_the_types_of_their_fields() -> None:
         ("loss.listmle", -1, "loss.listmle.weight=-1: expected a number of at least 0"),
         ("paths", None, "paths=null: expected a group of keys"),
         ("paths", "data", "paths=data: expected a group of keys"),
-        ("collection", "layout:xla", "collection=layout:xla: expected layout/<source>/<default or random>, or tile/<"),
+        (
+            "collection",
+            "layout:xla",
+            "collection=layout:xla: expected layout/<source>/<default, random or models>, or tile/<",
+        ),
         ("seed", "???", "seed: no value"),
         ("output", "${nowhere}", "output: Interpolation key 'nowhere' not found"),
         # Rules about several keys of a section:

@@ -45,7 +45,7 @@ def test_addresses_are_read_in_all_their_forms(separator: str) -> None:
     ["", "layout", "layout:xla", "layout:xla:best", "tile:xla:random", "tile:", "tile:..", "pixel:xla", "tile:a b"],
 )
 def test_other_addresses_are_refused(address: str) -> None:
-    with pytest.raises(ValueError, match=r"layout:<source>:<default\|random>.*tile:<source>"):
+    with pytest.raises(ValueError, match=r"layout:<source>:<default\|random\|models>.*tile:<source>"):
         Collection.parse(address)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hlorank.hlo.layout_search import GENERATION, SEARCHES, Float64, default, random
+from hlorank.hlo.layout_search import GENERATION, SEARCHES, Float64, default, models, random
 from hlorank.hlo.layout_space import Layouts, LayoutSpace
 
 
@@ -22,7 +22,7 @@ def unmeasured(batch: Layouts) -> Float64:
     raise AssertionError("the search random measures nothing")
 
 
-@pytest.mark.parametrize("name", ["random", "default"])
+@pytest.mark.parametrize("name", ["random", "default", "models"])
 def test_configurations_are_valid_distinct_and_begin_with_the_default(space: LayoutSpace, name: str) -> None:
     rows = SEARCHES[name](space, 60, np.random.default_rng(0), configured)
     assert rows.shape == (60, 20, 18)
@@ -50,7 +50,7 @@ def test_random_draws_each_permutation_and_the_compilers_choice_equally(space: L
     np.testing.assert_allclose([np.mean(first == value) for value in (-1, 0, 1)], [8 / 26, 9 / 26, 9 / 26], atol=0.02)
 
 
-@pytest.mark.parametrize("name", ["random", "default"])
+@pytest.mark.parametrize("name", ["random", "default", "models"])
 def test_a_small_space_is_exhausted(name: str) -> None:
     tiny = LayoutSpace(np.array([3]), np.array([[2, 0, 0]]))
     rows = SEARCHES[name](tiny, 40, np.random.default_rng(0), configured)
@@ -83,3 +83,16 @@ def test_default_never_breeds_what_fails(space: LayoutSpace) -> None:
 
     rows = default(space, 80, np.random.default_rng(0), fails_with_node_0)
     assert np.mean((rows[-30:, 0] >= 0).any(axis=1)) < 0.2
+
+
+def test_models_measures_a_random_half_and_breeds_from_it(space: LayoutSpace) -> None:
+    batches: list[Layouts] = []
+
+    def slower_where_configured(batch: Layouts) -> Float64:
+        batches.append(batch)
+        return configured(batch)
+
+    rows = models(space, 50, np.random.default_rng(0), slower_where_configured)
+    np.testing.assert_array_equal(rows[:25], random(space, 25, np.random.default_rng(0), unmeasured))
+    assert [len(batch) for batch in batches] == [25, *[GENERATION] * 3]
+    assert configured(rows[25:]).mean() + 2 < configured(rows[:25]).mean()

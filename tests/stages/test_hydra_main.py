@@ -102,7 +102,7 @@ def test_bad_input_is_a_line_and_status_2(
             "collection=layout:cpu:random: ",
         ),
         (["experiment=best_layout", "collection=tile/cpu"], "collection=tile/cpu: "),
-        (["collection=layout:xla"], "collection=layout:xla: expected layout/<source>/<default or random>"),
+        (["collection=layout:xla"], "collection=layout:xla: expected layout/<source>/<default, random or models>"),
     ],
 )
 def test_bad_settings_are_named(

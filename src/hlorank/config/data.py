@@ -12,14 +12,14 @@ from hlorank.config.section import Section, refused, registered
 Split = Literal["train", "valid", "test"]
 
 ADDRESS = re.compile(
-    r"layout[:/.](?P<layout>[\w-]+)[:/.](?P<search>default|random)|tile[:/.](?P<tile>[\w-]+)", re.ASCII
+    r"layout[:/.](?P<layout>[\w-]+)[:/.](?P<search>default|random|models)|tile[:/.](?P<tile>[\w-]+)", re.ASCII
 )
 """Address of a collection; paths have `/` where addresses have `:`, and names of models `.`."""
 
 
 def _check_address(address: str) -> str:
     if not ADDRESS.fullmatch(address):
-        raise refused("layout/<source>/<default or random>, or tile/<source>")
+        raise refused("layout/<source>/<default, random or models>, or tile/<source>")
     return address
 
 

@@ -47,7 +47,7 @@ class Config(Section):
     """The whole configuration, as passed to the stages."""
 
     collection: Address
-    """Address of the collection: layout/<source>/<default or random>, or tile/<source>."""
+    """Address of the collection: layout/<source>/<default, random or models>, or tile/<source>."""
     kind: Literal["layout", "tile"] | None
     """Kind of collection that the file of `experiment` is for; null is any."""
     method: Annotated[str, registered("methods")]

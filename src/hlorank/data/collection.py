@@ -49,7 +49,7 @@ class Collection:
     Attributes:
         kind: layout or tile, the kind of the configurations.
         source: source of the graphs: xla, nlp, cpu, synthetic, ...
-        search: search that found the layout configurations, default or random; None for tiles.
+        search: search that found the layout configurations, default, random or models; None for tiles.
     """
 
     kind: Kind
@@ -64,7 +64,8 @@ class Collection:
             ConfigError: `address` is not `layout:<source>:<search>` or `tile:<source>`, or a name has other characters.
         """
         if (match := ADDRESS.fullmatch(address)) is None:
-            raise ConfigError(f"collection {address!r}: expected layout:<source>:<default|random> or tile:<source>")
+            expected = "layout:<source>:<default|random|models> or tile:<source>"
+            raise ConfigError(f"collection {address!r}: expected {expected}")
         return cls("tile", match["tile"]) if match["tile"] else cls("layout", match["layout"], match["search"])
 
     @property

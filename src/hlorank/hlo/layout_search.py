@@ -1,4 +1,4 @@
-"""Searches for layout configurations to measure, named as in TpuGraphs: random and default."""
+"""Searches for layout configurations to measure: random and default as in TpuGraphs, and both for models."""
 
 from __future__ import annotations
 
@@ -72,7 +72,19 @@ def random(space: LayoutSpace, count: int, rng: np.random.Generator, quick: Quic
 
 def default(space: LayoutSpace, count: int, rng: np.random.Generator, quick: Quick) -> Layouts:
     """Mutate and select, starting from the default: each child changes few nodes of one of the fastest so far."""
-    known = {space.default.tobytes(): space.default}
+    return _evolve(space, {space.default.tobytes(): space.default}, count, rng, quick)
+
+
+def models(space: LayoutSpace, count: int, rng: np.random.Generator, quick: Quick) -> Layouts:
+    """Find one half as `random`, the other half by mutation and selection starting from the first."""
+    known = {one.tobytes(): one for one in random(space, max(count // 2, 1), rng, quick)}
+    return _evolve(space, known, count, rng, quick)
+
+
+def _evolve(
+    space: LayoutSpace, known: dict[bytes, Layouts], count: int, rng: np.random.Generator, quick: Quick
+) -> Layouts:
+    """Mutate and select until `count` configurations are known."""
     runtimes: Float64 = np.zeros(0)
     while len(runtimes) < len(known) < count:
         members = np.stack([*known.values()])
@@ -91,5 +103,5 @@ def default(space: LayoutSpace, count: int, rng: np.random.Generator, quick: Qui
     return np.stack([*known.values()])
 
 
-SEARCHES: dict[str, Search] = {"random": random, "default": default}
+SEARCHES: dict[str, Search] = {"random": random, "default": default, "models": models}
 """Last part of a collection's address -> search."""

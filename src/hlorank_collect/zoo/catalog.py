@@ -13,8 +13,8 @@ TRAIN: tuple[Mode, ...] = ("train",)
 MODULES = {
     "mlp": "dense", "mixer": "dense", "resnet": "convolutional", "efficientnet": "convolutional",
     "densenet": "convolutional", "unet": "convolutional", "autoencoder": "convolutional", "textcnn": "convolutional",
-    "vit": "transformers", "encoder": "transformers", "causal": "transformers", "lstm": "recurrent",
-    "gru": "recurrent", "dlrm": "sparse", "gnn": "sparse",
+    "vit": "transformers", "encoder": "transformers", "causal": "transformers", "gpt": "transformers",
+    "lstm": "recurrent", "gru": "recurrent", "dlrm": "sparse", "gnn": "sparse",
 }  # fmt: skip
 """Family -> module with the function of that name, which builds a model from a row's configuration."""
 
@@ -38,6 +38,24 @@ def _row(name: str, modes: tuple[Mode, ...] = FORWARD + TRAIN, /, **config: Any)
     return Row(name, modes, config)
 
 
+_B0 = tuple(
+    (expansion, width, window, stride if not position else 1)
+    for expansion, width, window, stride, repeats in (
+        (1, 16, 3, 1, 1),
+        (6, 24, 3, 2, 2),
+        (6, 40, 5, 2, 2),
+        (6, 80, 3, 2, 3),
+        (6, 112, 5, 1, 3),
+        (6, 192, 5, 2, 4),
+        (6, 320, 3, 1, 1),
+    )
+    for position in range(repeats)
+)
+"""Blocks of EfficientNet-B0, Tan and Le, 2019, table 1."""
+
+_RESNET50: dict[str, Any] = {"widths": (256, 512, 1024, 2048), "blocks": (3, 4, 6, 3), "bottleneck": True, "stem": 64}
+_DENSENET121: dict[str, Any] = {"growth": 32, "blocks": (6, 12, 24, 16), "bottleneck": True}
+
 CATALOG = (
     _row("mlp.b64", batch=64, side=28, widths=(512, 512, 256, 100)),
     _row("mlp.grouped.b256", batch=256, side=32, widths=(512, 512, 256), groups=8),
@@ -51,10 +69,18 @@ CATALOG = (
     _row("resnet.bottleneck.nhwc.b4", layout="NHWC", batch=4, side=32, widths=(96,), bottleneck=True),
     _row("resnet.bottleneck.nchw.b8", layout="NCHW", batch=8, side=24, widths=(64,), bottleneck=True),
     _row("resnet.twice.nchw.b4", FORWARD, layout="NCHW", batch=4, side=32, widths=(96, 128), bottleneck=True),
-    _row("efficientnet.nhwc.b2", layout="NHWC", batch=2, side=32, widths=(24, 24)),
-    _row("efficientnet.nchw.b2", layout="NCHW", batch=2, side=32, widths=(24, 24)),
-    _row("efficientnet.twice.nchw.b2", FORWARD, layout="NCHW", batch=2, side=48, widths=(16, 16, 24)),
-    _row("efficientnet.wide.nchw.b2", FORWARD, layout="NCHW", batch=2, side=32, widths=(32, 48), expansion=3),
+    _row("efficientnet.nhwc.b2", layout="NHWC", batch=2, side=32, stem=24, blocks=((4, 24, 3, 1),)),
+    _row("efficientnet.nchw.b2", layout="NCHW", batch=2, side=32, stem=24, blocks=((4, 24, 3, 1),)),
+    _row(
+        "efficientnet.twice.nchw.b2",
+        FORWARD,
+        layout="NCHW",
+        batch=2,
+        side=48,
+        stem=16,
+        blocks=((4, 16, 3, 1), (4, 24, 3, 2)),
+    ),
+    _row("efficientnet.wide.nchw.b2", FORWARD, layout="NCHW", batch=2, side=32, stem=32, blocks=((3, 48, 3, 2),)),
     _row("densenet.nhwc.b4", layout="NHWC", batch=4, side=24, growth=24, blocks=(2, 1)),
     _row("densenet.nchw.b4", layout="NCHW", batch=4, side=24, growth=24, blocks=(2, 1)),
     _row("densenet.twice.nchw.b2", FORWARD, layout="NCHW", batch=2, side=32, growth=24, blocks=(2, 2)),
@@ -97,4 +123,29 @@ CATALOG = (
     _row("vit.deep", TRAIN, batch=2, side=48, patch=8, width=96, heads=4, layers=4, transposed=True),
     _row("lstm.deep", FORWARD, axes="bt", batch=32, time=14, width=96, layers=3),
     _row("gru.deep", TRAIN, axes="tb", batch=32, time=9, width=128, layers=2),
+    _row("resnet.50.nhwc", layout="NHWC", batch=1, side=64, **_RESNET50),
+    _row("resnet.50.nchw", FORWARD, layout="NCHW", batch=1, side=64, **_RESNET50),
+    _row("resnet.34.nchw", layout="NCHW", batch=1, side=64, widths=(64, 128, 256, 512), blocks=(3, 4, 6, 3), stem=64),
+    _row("efficientnet.b0.nhwc", layout="NHWC", batch=1, side=64, stem=32, blocks=_B0),
+    _row("efficientnet.b0.nchw", FORWARD, layout="NCHW", batch=1, side=64, stem=32, blocks=_B0),
+    _row("densenet.121.nhwc", layout="NHWC", batch=1, side=32, **_DENSENET121),
+    _row("densenet.121.nchw", FORWARD, layout="NCHW", batch=1, side=32, **_DENSENET121),
+    _row(
+        "unet.full.nhwc", layout="NHWC", batch=1, side=64, widths=(16, 32, 64, 128, 256), learned=True, convolutions=2
+    ),
+    _row(
+        "unet.full.nchw", layout="NCHW", batch=1, side=64, widths=(16, 32, 64, 128, 256), learned=False, convolutions=2
+    ),
+    _row("vit.full", batch=1, side=64, patch=8, width=192, heads=3, layers=12, transposed=True),
+    _row("mixer.full.swap", batch=1, side=64, patch=8, width=192, layers=12, swap=True),
+    _row("mixer.full.einsum", FORWARD, batch=1, side=64, patch=8, width=192, layers=12, swap=False),
+    _row("gpt.full", batch=1, time=64, width=192, heads=6, layers=12, transposed=True),
+    _row("gpt.full.einsum", FORWARD, batch=2, time=48, width=192, heads=6, layers=12, transposed=False),
+    _row("encoder.full", axes="bt", batch=1, time=64, width=192, heads=6, layers=12, transposed=True),
+    _row("causal.full", axes="bt", batch=1, time=64, width=192, heads=6, layers=12, transposed=True),
+    _row("lstm.full", axes="bt", batch=16, time=24, width=128, layers=4),
+    _row("gru.full", axes="tb", batch=16, time=24, width=128, layers=4),
+    _row("dlrm.full", axes="bf", batch=128, tables=26, width=32, hidden=256),
+    _row("gnn.full.dense", nodes=96, width=64, layers=16, graphs=2),
+    _row("gnn.full.edges", nodes=512, width=64, layers=16, edges=2048),
 )

@@ -18,6 +18,7 @@ from hlorank_collect.zoo.layers import (
     dense,
     embed,
     image_shape,
+    max_pool,
     per_channel,
     spatial_axes,
     upsample,
@@ -38,15 +39,27 @@ def _images(layout: str, batch: int, side: int) -> NDArray[np.float32]:
     return floats(*image_shape(layout, batch, side, 3))
 
 
-def resnet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], bottleneck: bool = False) -> Model:
+def resnet(
+    *,
+    layout: str,
+    batch: int,
+    side: int,
+    widths: tuple[int, ...],
+    blocks: tuple[int, ...] | None = None,
+    bottleneck: bool = False,
+    stem: int | None = None,
+) -> Model:
     """Build a classifier of images (He et al., "Deep residual learning for image recognition", 2015).
 
     Args:
         layout: NHWC or NCHW.
         batch: number of images.
         side: height and width of an image.
-        widths: channels of the blocks; each after the first halves height and width.
+        widths: channels of the stages; each after the first halves height and width.
+        blocks: blocks of each stage; None is one.
         bottleneck: blocks of three convolutions around a quarter of the channels, not of two.
+        stem: channels of a first convolution with a window of 7 and of a maximum, which each halve height and width;
+            None is a convolution with a window of 3 and the first stage's channels.
     """
 
     def block(p: Parameters, x: Array, width: int, stride: int) -> Array:
@@ -60,46 +73,55 @@ def resnet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], bottl
         return jax.nn.relu(y + (conv(p, x, width, layout, window=1, stride=stride) if x.shape != y.shape else x))
 
     def forward(p: Parameters, x: Array) -> Array:
-        x = jax.nn.relu(_norm_conv(p, x, widths[0], layout))
-        for position, width in enumerate(widths):
-            x = block(p, x, width, stride=2 if position else 1)
+        if stem is None:
+            x = jax.nn.relu(_norm_conv(p, x, widths[0], layout))
+        else:
+            x = max_pool(jax.nn.relu(_norm_conv(p, x, stem, layout, window=7, stride=2)), layout)
+        for stage, width in enumerate(widths):
+            for position in range(blocks[stage] if blocks else 1):
+                x = block(p, x, width, stride=2 if stage and not position else 1)
         return dense(p, x.mean(spatial_axes(layout)), _CLASSES)
 
     return Model(forward, (_images(layout, batch, side),))
 
 
-def efficientnet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], expansion: int = 4) -> Model:
+def efficientnet(
+    *, layout: str, batch: int, side: int, stem: int, blocks: tuple[tuple[int, int, int, int], ...]
+) -> Model:
     """Build a classifier of images by inverted bottlenecks with gates (Tan and Le, "EfficientNet", 2019).
 
     Args:
         layout: NHWC or NCHW.
         batch: number of images.
         side: height and width of an image.
-        widths: channels of the stem, then of the blocks; a block that changes the channels halves height and width.
-        expansion: channels inside a block, as a multiple of the block's input channels.
+        stem: channels of the first convolution.
+        blocks: expansion (channels inside the block, as a multiple of its input channels), channels, window and stride
+            of each.
     """
 
-    def block(p: Parameters, x: Array, width: int) -> Array:
+    def block(p: Parameters, x: Array, expansion: int, width: int, window: int, stride: int) -> Array:
         before = x.shape[layout.index("C")]
         inner = expansion * before
-        y = jax.nn.silu(_norm_conv(p, x, inner, layout, window=1))
-        y = jax.nn.silu(_norm_conv(p, y, inner, layout, stride=1 if width == before else 2, groups=inner))
+        y = jax.nn.silu(_norm_conv(p, x, inner, layout, window=1)) if expansion > 1 else x
+        y = jax.nn.silu(_norm_conv(p, y, inner, layout, window=window, stride=stride, groups=inner))
         squeezed = jax.nn.silu(dense(p, y.mean(spatial_axes(layout)), before // 2))
         gates = jax.nn.sigmoid(dense(p, squeezed, inner))
         y = y * jnp.expand_dims(gates, spatial_axes(layout))
         y = _norm_conv(p, y, width, layout, window=1)
-        return x + y if width == before else y
+        return x + y if x.shape == y.shape else y
 
     def forward(p: Parameters, x: Array) -> Array:
-        x = jax.nn.silu(_norm_conv(p, x, widths[0], layout, stride=2))
-        for width in widths[1:]:
-            x = block(p, x, width)
+        x = jax.nn.silu(_norm_conv(p, x, stem, layout, stride=2))
+        for one in blocks:
+            x = block(p, x, *one)
         return dense(p, x.mean(spatial_axes(layout)), _CLASSES)
 
     return Model(forward, (_images(layout, batch, side),))
 
 
-def densenet(*, layout: str, batch: int, side: int, growth: int, blocks: tuple[int, ...]) -> Model:
+def densenet(
+    *, layout: str, batch: int, side: int, growth: int, blocks: tuple[int, ...], bottleneck: bool = False
+) -> Model:
     """Build a classifier of images by blocks that keep all earlier features (Huang et al., "Densely connected", 2016).
 
     Args:
@@ -108,6 +130,7 @@ def densenet(*, layout: str, batch: int, side: int, growth: int, blocks: tuple[i
         side: height and width of an image.
         growth: channels that a layer adds.
         blocks: layers of each block; transitions between blocks halve channels, height and width.
+        bottleneck: begin each layer with a convolution to four times `growth` channels, with a window of 1.
     """
     channel = layout.index("C")
 
@@ -117,14 +140,17 @@ def densenet(*, layout: str, batch: int, side: int, growth: int, blocks: tuple[i
             if block:
                 x = average_pool(conv(p, x, x.shape[channel] // 2, layout, window=1), layout)
             for _ in range(layers):
-                new = conv(p, jax.nn.relu(batch_norm(p, x, layout)), growth, layout)
+                new = jax.nn.relu(batch_norm(p, x, layout))
+                if bottleneck:
+                    new = jax.nn.relu(_norm_conv(p, new, 4 * growth, layout, window=1))
+                new = conv(p, new, growth, layout)
                 x = jnp.concatenate([x, new], axis=channel)
         return dense(p, x.mean(spatial_axes(layout)), _CLASSES)
 
     return Model(forward, (_images(layout, batch, side),))
 
 
-def unet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], learned: bool) -> Model:
+def unet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], learned: bool, convolutions: int = 1) -> Model:
     """Build a regressor of every pixel of images (Ronneberger et al., "U-Net", 2015).
 
     Args:
@@ -133,20 +159,25 @@ def unet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], learned
         side: height and width of an image.
         widths: channels of the levels; each after the first halves height and width.
         learned: upsample by transposed convolutions; else by repeated pixels.
+        convolutions: number of them at each level, down and up.
     """
     channel = layout.index("C")
+
+    def level(p: Parameters, x: Array, width: int) -> Array:
+        for _ in range(convolutions):
+            x = jax.nn.relu(conv(p, x, width, layout))
+        return x
 
     def forward(p: Parameters, x: Array) -> Array:
         skipped = []
         for width in widths[:-1]:
-            x = jax.nn.relu(conv(p, x, width, layout))
+            x = level(p, x, width)
             skipped.append(x)
             x = average_pool(x, layout)
-        x = jax.nn.relu(conv(p, x, widths[-1], layout))
+        x = level(p, x, widths[-1])
         for width in reversed(widths[:-1]):
             x = conv_transpose(p, x, width, layout) if learned else upsample(x, layout)
-            x = jnp.concatenate([x, skipped.pop()], axis=channel)
-            x = jax.nn.relu(conv(p, x, width, layout))
+            x = level(p, jnp.concatenate([x, skipped.pop()], axis=channel), width)
         return conv(p, x, 3, layout, window=1)
 
     return Model(forward, (_images(layout, batch, side),), classifies=False)

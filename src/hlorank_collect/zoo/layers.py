@@ -102,6 +102,13 @@ def average_pool(x: Array, layout: str) -> Array:
     return x.reshape(shape).mean((first + 1, second + 2))
 
 
+def max_pool(x: Array, layout: str) -> Array:
+    """Take the maximum over windows of 3 x 3, at every second row and column."""
+    sizes = [(3, 2) if letter in "HW" else (1, 1) for letter in layout]
+    windows, strides = zip(*sizes, strict=True)
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, windows, strides, "SAME")
+
+
 def _halved(size: int, letter: str) -> tuple[int, ...]:
     return (size // 2, 2) if letter in "HW" else (size,)
 

@@ -96,3 +96,27 @@ def causal(*, axes: str, batch: int, time: int, width: int, heads: int, layers: 
         return layer_norm(p, x) @ table.T
 
     return Model(forward, (indices(vocabulary, *shape),))
+
+
+def gpt(*, batch: int, time: int, width: int, heads: int, layers: int, transposed: bool) -> Model:
+    """Build a predictor of every next word of texts, with learned positions (Radford et al., "GPT-2", 2019).
+
+    Args:
+        batch: number of texts.
+        time: words of a text.
+        width: features of a word.
+        heads: attention heads.
+        layers: pairs of attention and perceptron.
+        transposed: see `layers.attention`.
+    """
+    vocabulary = 512
+
+    def forward(p: Parameters, words: Array) -> Array:
+        table = p(vocabulary, width, fan_in=width)
+        x = jnp.take(table, words, axis=0, mode="clip") + p(time, width, fan_in=100)
+        for _ in range(layers):
+            x = x + attention(p, layer_norm(p, x), heads, axes="bt", transposed=transposed, causal=True)
+            x = x + perceptron(p, layer_norm(p, x), 4 * width, jax.nn.gelu)
+        return layer_norm(p, x) @ table.T
+
+    return Model(forward, (indices(vocabulary, batch, time),))

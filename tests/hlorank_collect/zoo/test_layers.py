@@ -35,9 +35,10 @@ def run(forward: Callable[..., Any], *inputs: Any, arrays: Any = None) -> tuple[
         lambda p, x, layout: layers.conv_transpose(p, x, 8, layout),
         lambda p, x, layout: layers.batch_norm(p, x, layout),
         lambda p, x, layout: layers.average_pool(x, layout),
+        lambda p, x, layout: layers.max_pool(x, layout),
         lambda p, x, layout: layers.upsample(x, layout),
     ],
-    ids=["conv", "grouped", "transposed", "batch_norm", "average_pool", "upsample"],
+    ids=["conv", "grouped", "transposed", "batch_norm", "average_pool", "max_pool", "upsample"],
 )
 def test_data_layouts_agree(layer: Callable[..., Any]) -> None:
     expected, arrays = run(lambda p, x: layer(p, x, "NHWC"), IMAGES)
@@ -49,6 +50,7 @@ def test_data_layouts_agree(layer: Callable[..., Any]) -> None:
 def test_pool_and_upsample_exactly() -> None:
     image = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1)
     np.testing.assert_array_equal(layers.average_pool(image, "NHWC")[0, :, :, 0], [[2.5, 4.5], [10.5, 12.5]])
+    np.testing.assert_array_equal(layers.max_pool(image, "NHWC")[0, :, :, 0], [[10, 11], [14, 15]])
     expected = image[0, :, :, 0].repeat(2, axis=0).repeat(2, axis=1)
     np.testing.assert_array_equal(layers.upsample(image, "NHWC")[0, :, :, 0], expected)
 

@@ -19,7 +19,7 @@ SMALL = (
 
 
 def test_enough_programs_of_enough_families() -> None:
-    assert len(programs()) >= 66
+    assert len(programs()) >= 137
     assert {program.family for program in programs().values()} == set(MODULES)
     assert len(MODULES) >= 14
     assert sum(".deep." in name for name in programs()) >= 6
@@ -74,6 +74,19 @@ class TestPrograms:
             values = np.asarray(leaf)
             assert np.isfinite(values).all()
             assert values.size == 1 or values.std() > 0
+
+    @pytest.mark.parametrize(
+        ("name", "parameters"),
+        [
+            ("resnet.50.nhwc.forward", 25_557_032 - 900 * 2049),
+            ("efficientnet.b0.nhwc.forward", 5_288_548 - 900 * 1281),
+            ("densenet.121.nhwc.forward", 7_978_856 - 900 * 1025),
+        ],
+    )
+    def test_full_depth_models_have_the_size_of_the_published_ones(self, name: str, parameters: int) -> None:
+        """100 classes take the place of 1,000; stems and gates are simpler."""
+        _, (arrays, _) = programs()[name].build()
+        assert sum(array.size for array in arrays) == pytest.approx(parameters, rel=0.03)
 
     @pytest.mark.parametrize("name", ["encoder.deep.forward", "gru.deep.train"])  # the smallest of either mode
     def test_deep_programs_have_more_than_1000_nodes(self, name: str) -> None:

@@ -1,0 +1,25 @@
+#!/bin/sh
+# Measures the collection of models: about 12 hours on a machine on which nothing else runs. Interrupt it as you like:
+# the same call goes on, and measures nothing twice. From the project's folder: sh data/models/collect.sh
+set -u
+out=data/models
+
+models="
+efficientnet.b0.nhwc encoder.full gru.full mixer.full.swap vit.full densenet.121.nhwc gnn.full.dense unet.full.nhwc
+gpt.full lstm.full resnet.50.nhwc dlrm.full causal.full
+efficientnet.b0.nchw mixer.full.einsum unet.full.nchw gnn.full.edges resnet.34.nchw densenet.121.nchw gpt.full.einsum
+resnet.50.nchw
+"
+train="
+dlrm.full gnn.full.dense unet.full.nhwc gru.full lstm.full gnn.full.edges unet.full.nchw vit.full mixer.full.swap
+encoder.full gpt.full causal.full
+"
+large="resnet.34.nchw efficientnet.b0.nhwc resnet.50.nhwc densenet.121.nhwc"
+
+# Each name of a list with an ending.
+programs() { for name in $1; do printf '%s.%s ' "$name" "$2"; done; }
+
+collect() { hlorank collect --collection layout:cpu:models --out $out "$@"; }
+collect $(programs "$models" forward) --configurations 64 "$@"
+collect $(programs "$train" train) --configurations 64 --time-limit 2400 "$@"
+collect $(programs "$large" train) --configurations 24 --time-limit 2400 "$@"
