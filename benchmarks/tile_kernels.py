@@ -123,7 +123,9 @@ def main() -> None:
         (root / "pb").mkdir()
         (root / "pb" / "alexnet_train_batch_32.pb").symlink_to(record.resolve())
         hlo.fetch(
-            COLLECTION, hlo.HloConfig(root=str(root / "pb"), split="train", extra=False), root / "all" / COLLECTION.path
+            COLLECTION,
+            hlo.HloConfig(root=str(root / "pb"), split="train", dump="before_optimizations", extra=False),
+            root / "all" / COLLECTION.path,
         )
         files = graph_files(root / "all", COLLECTION, "train")
         seeds = (0,) if arguments.quick else (0, 1, 2)

@@ -84,6 +84,21 @@ def put(arguments: Sequence[Any], platform: Platform = "cpu") -> list[Any]:
     return [jax.device_put(leaf, _device(platform)) for leaf in leaves]
 
 
+def parse(program: bytes, *, stablehlo: bool) -> bytes:
+    """Return the serialized HloModuleProto of HLO text or, with `stablehlo`, of MLIR text, bytecode or an artifact.
+
+    Raises:
+        Exception: XLA's parsers refuse the program; some damaged texts end the process.
+    """
+    from jaxlib import _hlo, _jax
+
+    parsed: Any = (
+        _jax.mlir.mlir_module_to_xla_computation(program) if stablehlo else _hlo.hlo_module_from_text(program.decode())
+    )
+    data: bytes = parsed.as_serialized_hlo_module_proto()
+    return data
+
+
 def unoptimized_module(function: Function, arguments: Sequence[Any], platform: Platform = "cpu") -> bytes:
     """Trace a function, and return its module before any pass as a serialized HloModuleProto.
 

@@ -27,7 +27,7 @@ def test_a_dump_as_a_kernel(dump: Path, tmp_path: Path) -> None:
 def test_files_that_fail_are_named_and_the_others_converted(
     dump: Path, record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dump.write_text("HloModule jit_f")
+    dump.write_text("Module jit_f")
     assert main(["convert", str(dump), str(record), "--out", str(tmp_path / "out")]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith(f"error: {dump}: file: expected")

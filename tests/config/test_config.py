@@ -184,14 +184,19 @@ def test_settings_of_the_origin_are_checked(values: dict[str, Any], message: str
 
 
 def test_an_origin_needs_no_file_in_conf() -> None:
-    settings = {"root": "x", "split": "test", "extra": True}
+    settings = {"root": "x", "split": "test", "dump": "before_optimizations", "extra": True}
     data = load(changed({"data.origin": "hlo", "data.hlo": settings}), registries("origins")).data
     assert (data.origin, data.settings) == ("hlo", settings)  # the settings of the default origin are ignored
 
 
 def test_an_origin_needs_its_settings() -> None:
     lines = mistakes({"data.origin": "hlo"}, "origins")
-    assert [line.partition(":")[0] for line in lines] == ["data.hlo.root", "data.hlo.split", "data.hlo.extra"]
+    assert [line.partition(":")[0] for line in lines] == [
+        "data.hlo.root",
+        "data.hlo.split",
+        "data.hlo.dump",
+        "data.hlo.extra",
+    ]
 
 
 @pytest.mark.parametrize("option", [option for group, option in OPTIONS if group == "data"])

@@ -14,7 +14,7 @@ from hlorank.hlo.configurations import (
     layouts,
     tiles,
 )
-from hlorank.hlo.hlo_pb2 import ConfigProfile, HloModuleProto, ModuleTuningData
+from hlorank.hlo.hlo_pb2 import ConfigProfile, HloInstructionProto, HloModuleProto, ModuleTuningData
 from hlorank.hlo.program import flatten
 
 
@@ -118,13 +118,22 @@ def test_a_kernel_without_runs_has_one_empty_tile() -> None:
     assert measurements.withheld
 
 
-def test_a_configurable_node_of_seven_dimensions_is_refused(layout_record: ModuleTuningData) -> None:
+def test_a_records_node_of_seven_dimensions_is_refused(layout_record: ModuleTuningData) -> None:
     layout_record.module.computations[1].instructions[1].shape.dimensions.extend([1] * 5)
-    message = r"shape.dimensions of node 2: .*7"
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=r"shape.dimensions of node 2: .*7"):
         read_layouts(layout_record)
-    with pytest.raises(DataError, match=message):
-        default_layout(flatten(layout_record.module))
+
+
+def test_a_dumps_node_of_seven_dimensions_is_not_configurable(module: HloModuleProto) -> None:
+    instructions = module.computations[1].instructions
+    instructions.insert(2, HloInstructionProto(opcode="reshape", id=10, operand_ids=[5]))
+    instructions[2].shape.dimensions[:] = [1] * 6
+    assert default_layout(flatten(module))[0].node_ids.tolist() == [2, 3]
+    instructions[2].shape.dimensions.append(1)
+    assert default_layout(flatten(module))[0].node_ids.tolist() == [2]
+    instructions[1].opcode = "add"
+    with pytest.raises(NothingToConfigureError):
+        default_layout(flatten(module))
 
 
 @pytest.mark.parametrize(

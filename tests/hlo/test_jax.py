@@ -13,7 +13,7 @@ from hlorank.data.graph import Graph, LayoutConfigurations
 from hlorank.hlo.convert import convert
 from hlorank.hlo.extra import extra_features
 from hlorank.hlo.opcodes import OPCODES
-from hlorank.hlo.reader import featurize, proto_files, read_records
+from hlorank.hlo.reader import featurize, program_files, read_records
 
 jax = pytest.importorskip("jax", reason="needs jax (extra collect)")
 
@@ -72,8 +72,8 @@ def test_dots_and_gathers_have_their_dimension_numbers(lowered: Any, tmp_path: P
 
 def test_a_folder_of_dumps_converts(lowered: Any, tmp_path: Path) -> None:
     lowered.compile(compiler_options={"xla_dump_to": str(tmp_path), "xla_dump_hlo_as_proto": True})
-    files = proto_files(tmp_path)
-    assert len(files) >= 2
+    files = program_files(tmp_path) + program_files(tmp_path, "after_optimizations")
+    assert len(files) == 2
     for file in files:
         (path,) = convert(file, tmp_path / "npz")
         graph = read_graph(path, "layout")

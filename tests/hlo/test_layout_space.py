@@ -54,8 +54,7 @@ def test_scalars_and_too_many_dimensions_leave_nothing_to_choose(module: HloModu
     instructions[3].shape.dimensions[:] = []  # the operand of the reshape
     assert layout_space(module).ranks.tolist() == [[2, 0, 2], [3, 0, 0]]
     instructions[4].shape.dimensions[:] = [1] * 7
-    with pytest.raises(DataError, match=r"\b6\b"):
-        layout_space(module)
+    assert layout_space(module).ranks.tolist() == [[2, 0, 2]]
 
 
 def test_a_module_without_configurable_nodes_is_refused(module: HloModuleProto) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
+import lzma
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -20,7 +22,7 @@ from hlorank.data.npz import NpzFile
 from hlorank.files import DataError
 from hlorank.hlo import reader
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
-from hlorank.hlo.reader import featurize, field_places, graph_name, proto_files, read_records
+from hlorank.hlo.reader import featurize, field_places, graph_name, program_files, read_records
 
 LAYOUT_PB = "official/module_tuning_data_layout.pb"
 LAYOUT_NPZ = "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz"
@@ -163,8 +165,6 @@ def test_a_record_of_the_other_kind_is_refused(tmp_path: Path, tile_record: Modu
 BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda data: b"", "found an empty file"),
     "truncated": (lambda data: data[:-3], "found a truncated file or another message"),
-    "text": (lambda data: b"HloModule jit_f\n\nENTRY main {\n}\n", "found text.*--xla_dump_hlo_as_proto"),
-    "text with other letters": (lambda data: "HloModule é\n".encode(), "found text.*--xla_dump_hlo_as_proto"),
     "another message": (lambda data: HloModuleProto.DESCRIPTOR.file.serialized_pb, "found a truncated file or another"),
     "zeros": (lambda data: bytes(100), "found a truncated file or another message"),
     "a zip file": (lambda data: b"PK\x03\x04" + bytes(range(256)), "found a truncated file or another message"),
@@ -175,7 +175,7 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 def test_files_without_hlo_are_refused(what: str, tmp_path: Path, module: HloModuleProto) -> None:
     change, found = BAD[what]
     (tmp_path / "bad.pb").write_bytes(change(module.SerializeToString()))
-    expected = "bad.pb: file: expected a serialized HloModuleProto, HloProto, ModuleTuningData or TuningData.*"
+    expected = "bad.pb: file: expected .* HloModuleProto, HloProto, ModuleTuningData or TuningData.*"
     with pytest.raises(DataError, match=expected + found):
         list(read_records(tmp_path / "bad.pb"))
 
@@ -206,10 +206,30 @@ def test_names_and_files_of_a_folder(tmp_path: Path) -> None:
     )
     assert graph_name(Path("unet_3d.4x4.bf16.pb")) == "unet_3d.4x4.bf16"
     (tmp_path / "memory-usage-report.pb").touch()
-    assert [path.name for path in proto_files(tmp_path)] == ["memory-usage-report.pb"]
+    assert [path.name for path in program_files(tmp_path)] == ["memory-usage-report.pb"]
     (tmp_path / "b.hlo.pb").touch()
     (tmp_path / "a.hlo.pb").touch()
-    assert [path.name for path in proto_files(tmp_path)] == ["a.hlo.pb", "b.hlo.pb"]
+    assert [path.name for path in program_files(tmp_path)] == ["a.hlo.pb", "b.hlo.pb"]
+
+
+def test_hlo_texts_of_a_folder(tmp_path: Path) -> None:
+    for suffix in (".txt", ".hlo", ".hlo.txt", ".hlo.txt.xz", ".hlo.gz", ".hlo.pb.xz", ".pb.gz", ""):
+        assert graph_name(Path(f"module_0001.jit_f{suffix}")) == "module_0001.jit_f"
+    text = b"// a comment\nHloModule m\n"
+    for name in ("a.txt", "b.hlo", "c.hlo.txt"):
+        (tmp_path / name).write_bytes(text)
+    (tmp_path / "d.txt.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "e.hlo.xz").write_bytes(lzma.compress(text))
+    others = {
+        "a.hlo.pb": b"",
+        "notes.txt": b"HloModules",
+        "cut.txt.gz": b"\x1f\x8bx",
+        "buffer-assignment.txt": b"Buffers:",
+    }
+    for name, data in others.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "folder.hlo").mkdir()
+    assert [path.name for path in program_files(tmp_path)] == ["a.hlo.pb", "b.hlo", "c.hlo.txt", "d.txt.gz", "e.hlo.xz"]
 
 
 @settings(deadline=None, max_examples=50)

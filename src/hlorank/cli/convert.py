@@ -1,4 +1,4 @@
-"""`hlorank convert`: convert HLO protobufs to npz files."""
+"""`hlorank convert`: convert HLO modules to npz files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hlorank.cli.programs import HELP, add_program_options, program_paths
 from hlorank.files import DataError, counted, escape
 from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.hlo.convert import check_names, convert
-from hlorank.hlo.reader import proto_files
 from hlorank.tracking import error_lines
 
 _log = logging.getLogger(__name__)
@@ -21,12 +21,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "convert",
-        help="convert HLO protobufs to npz files with the official features",
-        description="Converts HLO protobufs, such as XLA dumps and tuning records of TpuGraphs, to npz files. Dumps "
-        "with nothing to configure are left out with a notice. Files that cannot be converted are named, the others "
-        "are converted, and the exit status is 2.",
+        help="convert HLO modules to npz files with the official features",
+        description="Converts programs, such as XLA dumps and tuning records of TpuGraphs, to npz files. Dumps with "
+        "nothing to configure are left out with a notice. Files that cannot be converted are named, the others are "
+        "converted, and the exit status is 2.",
     )
-    parser.add_argument("input", nargs="+", type=Path, metavar="INPUT", help="a protobuf, or a folder of them")
+    parser.add_argument("input", nargs="+", type=Path, metavar="INPUT", help=HELP)
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder for the npz files")
     parser.add_argument(
         "--kind",
@@ -36,15 +36,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--extra", action="store_true", help="also write <graph>.extra.npz, with features beyond the official 140"
     )
+    add_program_options(parser)
     parser.set_defaults(run=run)
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    if files := proto_files(path):
-        return files
-    raise DataError("folder", "*.pb files", "none", file=path)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,15 +46,11 @@ def run(arguments: argparse.Namespace) -> int:
     Dumps with nothing to configure are left out with a notice.
 
     Raises:
+        ConfigError: a JAX function lacks its arguments, or does not trace.
         DataError: two inputs give graphs of the same name, or no input has anything to configure.
     """
-    sources: list[Path] = []
-    errors: list[DataError | OSError] = []
-    for path in arguments.input:
-        try:
-            sources += _files(path)
-        except DataError as error:
-            errors.append(error)
+    sources, unusable = program_paths(arguments.input, arguments.dump, arguments.arguments)
+    errors: list[DataError | OSError] = [*unusable]
     check_names(sources)
     left_out = 0
     for source in sources:
@@ -77,6 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stderr.writelines(f"{line}\n" for error in errors for line in error_lines(error) or ())
     if errors:
         return 1 if any(isinstance(error, OSError) for error in errors) else 2
-    if left_out == len(sources):
-        raise DataError("INPUT", "a program to configure", f"none in {counted(left_out, 'protobuf')}")
+    if left_out and left_out == len(sources):
+        raise DataError("INPUT", "a program to configure", f"none in {counted(left_out, 'file')}")
     return 0

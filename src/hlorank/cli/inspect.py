@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from hlorank.cli.programs import HELP, add_program_options, program_paths
 from hlorank.data.collection import Kind, read_graph
 from hlorank.data.graph import LayoutConfigurations, MeasuredGraph
 from hlorank.data.npz import NpzFile
 from hlorank.files import DataError
-from hlorank.hlo.opcodes import CONFIGURABLE
+from hlorank.hlo.configurations import is_configurable
 from hlorank.hlo.reader import Record, featurize, read_records
 from hlorank.terminal import Column, add_table_options, print_table
 
@@ -37,13 +38,14 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
         "inspect",
-        help="show the contents of npz files and HLO protobufs",
-        description="Shows nodes, edges, configurations and runtimes of each graph of npz files and HLO protobufs. "
+        help="show the contents of npz files and HLO modules",
+        description="Shows nodes, edges, configurations and runtimes of each graph of npz files and programs. "
         "Files that cannot be read are named, the others are shown, and the exit status is 2.",
     )
     parser.add_argument(
-        "file", nargs="+", type=Path, metavar="FILE", help="an npz file of the official schema, or a protobuf"
+        "file", nargs="+", type=Path, metavar="FILE", help=f"an npz file of the official schema; {HELP}"
     )
+    add_program_options(parser)
     add_table_options(parser, "graph")
     parser.set_defaults(run=run)
 
@@ -63,8 +65,8 @@ def _graphs(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _dump_kind(record: Record) -> Kind:
-    opcodes = {node.opcode for computation in record.module.computations for node in computation.instructions}
-    return "tile" if opcodes.isdisjoint(CONFIGURABLE) else "layout"
+    nodes = (node for computation in record.module.computations for node in computation.instructions)
+    return "layout" if any(map(is_configurable, nodes)) else "tile"
 
 
 def summary(kind: Kind, measured: MeasuredGraph) -> dict[str, Any]:
@@ -105,8 +107,10 @@ def _cells(graph: dict[str, Any]) -> Iterator[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a table with one row for each graph, or JSON; name files that cannot be read, and then return 2."""
-    summaries, failed = [], False
-    for path in arguments.file:
+    paths, errors = program_paths(arguments.file, arguments.dump, arguments.arguments)
+    sys.stderr.writelines(f"error: {error}\n" for error in errors)
+    summaries, failed = [], bool(errors)
+    for path in paths:
         try:
             summaries += [graph | {"file": str(path)} for graph in _graphs(path)]
         except DataError as error:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.cli.programs import HELP, add_program_options, program_paths
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
 from hlorank.files import DataError, counted, escape
@@ -41,7 +42,14 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
             "others are ranked, and the exit status is 2."
         ),
     )
-    parser.add_argument("input", nargs="+", type=Path, metavar="INPUT", help="an npz file, tuning records, or a dump")
+    parser.add_argument(
+        "input",
+        nargs="+",
+        type=Path,
+        metavar="INPUT",
+        help=f"an npz file or tuning records; {HELP}",
+    )
+    add_program_options(parser)
     add_model_arguments(parser)
     parser.add_argument(
         "--max-configurations",
@@ -81,7 +89,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
     Raises:
         ConfigError: both --json and --csv - are given, --csv is a folder, or --save is a file.
-        DataError: with --save, two protobufs give graphs of the same name, which would be saved to the same file.
+        DataError: with --save, two files give graphs of the same name, which would be saved to the same file.
     """
     if arguments.csv == "-" and arguments.json:
         raise ConfigError("give --json or --csv -, not both: each needs the standard output for itself")
@@ -251,14 +259,14 @@ def run(arguments: argparse.Namespace) -> int:
     Dumps with nothing to configure are left out with a notice.
 
     Raises:
-        ConfigError: options exclude each other, or a path is of the wrong kind.
+        ConfigError: options exclude each other, a path is of the wrong kind, or a JAX function does not trace.
         DataError: the model does not exist or is damaged, the submission cannot be continued, or no input has anything
             to configure; the graphs ranked before are printed.
         OSError: the submission or the candidates cannot be written; the graphs ranked before are printed.
     """
+    arguments.input, errors = program_paths(arguments.input, arguments.dump, arguments.arguments)
     _check(arguments)
     graphs: list[dict[str, Any]] = []
-    errors: list[DataError] = []
     left_out: list[DataError] = []
     complete = False
     try:
@@ -277,5 +285,5 @@ def run(arguments: argparse.Namespace) -> int:
         if graphs or complete:
             _print(graphs, arguments)
     if left_out and not graphs and not errors:
-        raise DataError("INPUT", "a program to configure", f"none in {counted(len(left_out), 'protobuf')}")
+        raise DataError("INPUT", "a program to configure", f"none in {counted(len(left_out), 'dump')}")
     return 2 if errors else 0

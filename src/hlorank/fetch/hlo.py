@@ -1,4 +1,4 @@
-"""Origin `hlo`: HLO protobufs, the dataset's own or a compiler's dumps, converted to npz files."""
+"""Origin `hlo`: HLO protobufs and HLO text, the dataset's own or a compiler's dumps, converted to npz files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hlorank.fetch.tree import remove_stale
 from hlorank.files import DataError, counted, resolve_path
 from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.hlo.convert import check_names, convert
-from hlorank.hlo.reader import proto_files
+from hlorank.hlo.reader import program_files
 
 _log = logging.getLogger(__name__)
 
@@ -28,23 +28,25 @@ class HloConfig(Section):
     """The folder that holds layout/ or tile/, or the files themselves; a leading $HLORANK_SHARED is the folder of
     shared data."""
     split: Split
-    """The split that the protobufs of a flat folder go to."""
+    """The split that the programs of a flat folder go to."""
+    dump: str
+    """The stage that is taken of XLA's dumps: the end of its name, such as before_optimizations."""
     extra: bool
     """Also write the features beyond the 140, to <graph>.extra.npz."""
 
 
 def fetch(collection: Collection, config: HloConfig, output: Path) -> None:
-    """Convert protobufs to `<output>/<split>/<graph>.npz`.
+    """Convert protobufs and HLO text to `<output>/<split>/<graph>.npz`.
 
     `config.root` is either the dataset's tree, `layout/<source>/<search>/<split>/*.pb` or `tile/<source>/<split>/*.pb`,
-    or a flat folder, whose files all go to `config.split`. A re-run converts again and removes files without a
-    protobuf. Dumps with nothing to configure are left out with a notice.
+    or a flat folder, whose files all go to `config.split`. HLO text may take the place of any protobuf. A re-run
+    converts again and removes files without a protobuf. Dumps with nothing to configure are left out with a notice.
 
     Raises:
         DataError: `config.root` has no protobufs, two protobufs of a split have the same name, a protobuf breaks its
             contract, or no protobuf has anything to configure.
     """
-    sources = _find(resolve_path(config.root), collection, config.split)
+    sources = _find(resolve_path(config.root), collection, config)
     for files in sources.values():
         check_names(files)
     jobs = [(source, split) for split, files in sources.items() for source in files]
@@ -63,13 +65,13 @@ def fetch(collection: Collection, config: HloConfig, output: Path) -> None:
     _log.info("%s: %s converted from %s", collection, *sizes)
 
 
-def _find(root: Path, collection: Collection, split: Split) -> Mapping[Split, list[Path]]:
+def _find(root: Path, collection: Collection, config: HloConfig) -> Mapping[Split, list[Path]]:
     """Return the protobufs of each split, in the dataset's tree in `root` or `root`/pb, else directly in `root`."""
     for tree in (root, root / "pb"):
-        folders = {name: proto_files(tree / collection.path / name) for name in SPLITS}
+        folders = {name: program_files(tree / collection.path / name, config.dump) for name in SPLITS}
         if any(folders.values()):
             return folders
-    if flat := proto_files(root):
-        return {split: flat}
-    expected = f"*.pb files, there or in {collection.path}/<{'|'.join(SPLITS)}>, also in pb/"
+    if flat := program_files(root, config.dump):
+        return {config.split: flat}
+    expected = f"*.pb files or HLO text, there or in {collection.path}/<{'|'.join(SPLITS)}>, also in pb/"
     raise DataError("data.hlo.root", expected, "none" if root.is_dir() else "no such folder", file=root)

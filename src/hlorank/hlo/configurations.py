@@ -19,7 +19,7 @@ from hlorank.data.graph import (
     TileConfigurations,
 )
 from hlorank.files import DataError
-from hlorank.hlo.hlo_pb2 import ConfigProfile, ModuleTuningData, NodeLayoutConfig, TileSizeConfig
+from hlorank.hlo.hlo_pb2 import ConfigProfile, HloInstructionProto, ModuleTuningData, NodeLayoutConfig, TileSizeConfig
 from hlorank.hlo.opcodes import CONFIGURABLE
 from hlorank.hlo.program import Program
 
@@ -79,21 +79,25 @@ def _check_ranks(program: Program, node_ids: Int64) -> None:
             raise DataError(f"shape.dimensions of node {node}", expected, rank)
 
 
+def is_configurable(instruction: HloInstructionProto) -> bool:
+    """Return whether the layout of an instruction of a dump can be configured: its dimensions fit in six values."""
+    return instruction.opcode in CONFIGURABLE and len(instruction.shape.dimensions) <= LAYOUT_DIMS
+
+
 def default_layout(program: Program) -> tuple[LayoutConfigurations, Measurements]:
     """Return the compiler's own layouts of a program without runs.
 
     Returns:
-        One configuration, all -1, of the nodes that are a convolution, dot or reshape; its runtime is withheld (0).
+        One configuration, all -1, of the nodes that are a convolution, dot or reshape with at most six dimensions; its
+        runtime is withheld (0).
 
     Raises:
         NothingToConfigureError: `program` has no such node.
-        DataError: a configurable node has more than six dimensions.
     """
-    found = [node for node, instruction in enumerate(program.instructions) if instruction.opcode in CONFIGURABLE]
+    found = [node for node, instruction in enumerate(program.instructions) if is_configurable(instruction)]
     if not found:
         raise NothingToConfigureError("computations", f"a node to configure ({', '.join(CONFIGURABLE)})", "none")
     node_ids = np.array(found, dtype=np.int64)
-    _check_ranks(program, node_ids)
     default = np.full((1, len(found), LAYOUT_VALUES), -1)
     return LayoutConfigurations.from_chunks(node_ids, [default]), Measurements(np.zeros(1, dtype=np.int64))
 

@@ -1,4 +1,4 @@
-"""Conversion of HLO protobuf files to npz files of the official tree."""
+"""Conversion of HLO modules to npz files of the official tree."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_names(sources: Iterable[Path]) -> None:
 
 
 def convert(source: Path, folder: Path, kind: Kind | None = None, *, extra: bool = False) -> list[Path]:
-    """Write each graph of a protobuf file to `<folder>/<graph>.npz`, one at a time.
+    """Write each graph of a file to `<folder>/<graph>.npz`, one at a time.
 
     Args:
         source: a file that `read_records` reads.

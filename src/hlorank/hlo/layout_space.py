@@ -27,7 +27,7 @@ class LayoutSpace:
     """Configurable layouts of a module.
 
     Attributes:
-        node_ids: (configurable nodes,) int64, increasing: convolutions, dots and reshapes.
+        node_ids: (configurable nodes,) int64, increasing: convolutions, dots and reshapes of at most six dimensions.
         ranks: (configurable nodes, 3) int64: number of dimensions of the output and of the first two operands; 0 where
             there is no such tensor, and where its layout would not fit in six values.
     """
@@ -78,7 +78,7 @@ def layout_space(module: HloModuleProto) -> LayoutSpace:
 
     Raises:
         hlorank.hlo.configurations.NothingToConfigureError: the module has no convolution, dot or reshape.
-        DataError: the module is broken, or the layout of a configurable node has more than six dimensions.
+        DataError: the module is broken.
     """
     program = flatten(module)
     node_ids = default_layout(program)[0].node_ids

@@ -1,9 +1,10 @@
-"""Reader of HLO protobuf files."""
+"""Reader of HLO modules: protobufs, HLO text and StableHLO."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from hlorank.data.graph import (
 )
 from hlorank.files import DataError, counted, open_file
 from hlorank.hlo import configurations
+from hlorank.hlo.forms import COMPRESSED, as_protobuf, is_program_text
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.node_features import node_features
 from hlorank.hlo.opcodes import OPCODES, opcode_ids
@@ -35,9 +37,9 @@ from hlorank.hlo.program import Program, flatten
 
 _log = logging.getLogger(__name__)
 
-_EXPECTED = "a serialized HloModuleProto, HloProto, ModuleTuningData or TuningData"
-_TEXT = bytes({*range(32, 127), *b"\t\n\r\f"})
-_HLO_TEXT = b"HloModule "  # names in it may have any character
+_EXPECTED = "HLO text, StableHLO, or a serialized HloModuleProto, HloProto, ModuleTuningData or TuningData"
+_SUFFIX = re.compile(r"(?:\.hlo)?(?:\.pb|\.txt|\.mlir|\.mlirbc)?(?:\.xz|\.gz)?\Z")
+_STAGE = re.compile(r"\.((?:\w+_)?(?:before|after)_\w*optimizations|\d{4}\..*\.after_.*)\Z")
 # Wire format: https://protobuf.dev/programming-guides/encoding
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _GROUPS = (3, 4)
@@ -87,14 +89,48 @@ class Record:
         return "tile" if any(run.HasField("op_config") for run in self.tuning.runs) else "layout"
 
 
-def proto_files(folder: Path) -> list[Path]:
-    """Return the protobufs of a folder: *.hlo.pb if there are any, as compilers dump other *.pb too, else *.pb."""
-    return sorted(folder.glob("*.hlo.pb")) or sorted(folder.glob("*.pb"))
+DUMP = "before_optimizations"
+"""Stage of XLA's dumps that holds the program as it was written."""
+
+
+def program_files(folder: Path, dump: str = DUMP) -> list[Path]:
+    """Return the programs of a folder, sorted; other files of compilers are left out, with a notice of their number.
+
+    These are *.hlo.pb if there are any, as compilers dump other *.pb too, else *.pb; and files of HLO text and
+    StableHLO, without those that are also there as a protobuf. Any of them may be compressed. Of the dumps of one
+    module at several stages, such as module_0001.jit_f.before_optimizations.txt, one stage is taken.
+
+    Args:
+        folder: the folder.
+        dump: end of the name of the stage, such as before_optimizations or after_optimizations.
+    """
+
+    def found(*patterns: str) -> list[Path]:
+        return [path for pattern in patterns for suffix in COMPRESSED for path in folder.glob(pattern + suffix)]
+
+    protobufs = found("*.hlo.pb") or found("*.pb")
+    names = {graph_name(path) for path in protobufs}
+    others = [path for path in found("*.txt", "*.hlo", "*.mlir", "*.mlirbc") if graph_name(path) not in names]
+    programs = sorted(protobufs + [path for path in others if is_program_text(path)])
+    stages = {path: _STAGE.search(graph_name(path)) for path in programs}
+    chosen = [path for path, stage in stages.items() if stage is None or stage[1].endswith(dump)]
+    if chosen:
+        left_out = Counter("other stages" for path in programs if path not in chosen)
+        left_out.update(_kind(path.name) for path in folder.iterdir() if path.is_file() and path not in programs)
+        kinds = ", ".join(f"{count} {kind}" for kind, count in left_out.most_common(8))
+        _log.info("%s: %s taken; left out: %s", folder, counted(len(chosen), "program"), kinds or "nothing")
+    return chosen
+
+
+def _kind(name: str) -> str:
+    """Return the kind of a file that is not a program, such as buffer-assignment.txt, thunk_sequence.txt or ll."""
+    found = name.rpartition("optimizations-")[2].split(".")
+    return ".".join(found[-2:] if found[-1] == "txt" else found[-1:])
 
 
 def graph_name(path: Path) -> str:
-    """Return the name of the graph in a file: the file's name without .pb or .hlo.pb."""
-    return path.name.removesuffix(".pb").removesuffix(".hlo")
+    """Return the name of the graph in a file: the file's name without suffixes such as .pb, .hlo.pb or .hlo.txt.xz."""
+    return _SUFFIX.sub("", path.name)
 
 
 def _count(file: BinaryIO, numbers: Sequence[int], place: tuple[int, int], steps: Iterator[int]) -> Iterator[None]:
@@ -228,7 +264,7 @@ def _single_record(data: bytes, path: Path) -> Record:
     """Parse a file that is one record.
 
     Raises:
-        DataError: `data` is empty, text, truncated, another message, or too large.
+        DataError: `data` is empty, truncated, another message, or too large.
     """
     name = graph_name(path)
     refusal = DataError("file", _EXPECTED, "a truncated file or another message")
@@ -249,9 +285,6 @@ def _single_record(data: bytes, path: Path) -> Record:
                 return Record(name, path, "", message.hlo_module, None)
     if not data:
         raise DataError("file", _EXPECTED, "an empty file")
-    if data.startswith(_HLO_TEXT) or not data.translate(None, _TEXT):
-        found = "text, which is not read yet; XLA writes a protobuf with --xla_dump_hlo_as_proto"
-        raise DataError("file", _EXPECTED, found)
     raise refusal
 
 
@@ -263,9 +296,11 @@ def parse_records(file: BinaryIO, path: Path) -> Iterator[Record]:
         path: file name for graphs and errors.
 
     Raises:
-        DataError: `file` is empty, text, truncated, another message, or has too many modules, instructions or runs.
+        DataError: `file` is empty, truncated, another message or another text, has too many modules, instructions or
+            runs, or is refused by `as_protobuf`.
     """
     try:
+        file = as_protobuf(file)
         # A TuningData first: it may have many modules, and parsing it as another message would load all of them.
         places = field_places(file, TuningData.MODULES_FIELD_NUMBER)
         if any(_is_module(_parse(ModuleTuningData, _part(file, place)).module) for place in places):
@@ -280,13 +315,15 @@ def parse_records(file: BinaryIO, path: Path) -> Iterator[Record]:
 def read_records(path: Path) -> Iterator[Record]:
     """Read the modules of a file, one at a time: memory is that of the largest module.
 
-    HloModuleProto and HloProto (a compiler's dump), ModuleTuningData and TuningData (TpuGraphs' records) are
-    distinguished by their content; fields of other versions of the schema are ignored. A graph is named after its
-    file, a graph of a TuningData after its file and fingerprint, as in the dataset.
+    HLO text, StableHLO, HloModuleProto and HloProto (a compiler's dump), ModuleTuningData and TuningData (TpuGraphs'
+    records) are distinguished by their content, also in files compressed by xz or gzip; fields of other versions of the
+    schema are ignored. A graph is named after its file, a graph of a TuningData after its file and fingerprint, as in
+    the dataset.
 
     Raises:
-        DataError: the file is missing, a folder or a pipe, empty, text, truncated, another message, or has more than
-            MAX_MODULES modules, or a module more instructions or runs than the limits.
+        DataError: the file is missing, a folder or a pipe, empty, truncated, another message or another text, or has
+            more than MAX_MODULES modules, or a module more instructions or runs than the limits; it is text that
+            XLA's parser refuses, at a line and a column, or jaxlib is not installed to parse it.
     """
     with open_file(path, _EXPECTED) as file:
         yield from parse_records(file, path)

@@ -42,8 +42,8 @@ class InputGraph:
 
 
 def _parts(path: Path) -> Iterator[Path | Record]:
-    """Return an npz file itself, or the records of a protobuf; each holds one graph."""
-    expected = "an npz file or a protobuf"
+    """Return an npz file itself, or the records of a protobuf or HLO text; each holds one graph."""
+    expected = "an npz file, a protobuf or HLO text"
     try:
         if stat.S_ISDIR(path.stat().st_mode):
             raise DataError("file", expected, "a folder; name the files in it", file=path)

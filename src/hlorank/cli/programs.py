@@ -1,0 +1,114 @@
+"""Programs named on a command line: files, folders, globs, JAX functions, and the standard input."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from hlorank.config import ConfigError
+from hlorank.files import DataError
+from hlorank.hlo.forms import INSTALL
+from hlorank.hlo.reader import DUMP, program_files
+
+HELP = (
+    "an HLO protobuf, HLO text or StableHLO, also as .xz or .gz; a folder or a glob of them; module:function, a JAX "
+    "function; or - for the standard input"
+)
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def add_program_options(parser: argparse.ArgumentParser) -> None:
+    """Add --dump and --arguments."""
+    group = parser.add_argument_group("programs")
+    group.add_argument(
+        "--dump",
+        default=DUMP,
+        metavar="STAGE",
+        help="stage that is taken of the dumps in a folder: the end of its name, such as after_optimizations "
+        "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--arguments",
+        metavar="SHAPES",
+        help="example arguments of module:function: their shapes, such as 'f32[8,128] s32[8]', or the module:function "
+        "that returns them as a tuple",
+    )
+
+
+def program_paths(inputs: list[Path], dump: str, arguments: str | None) -> tuple[list[Path], list[DataError]]:
+    """Return the file of each program, and the inputs that name none.
+
+    The standard input and the modules of JAX functions are files in a temporary folder.
+
+    Args:
+        inputs: paths, globs, JAX functions, or `-`.
+        dump: as for `program_files`.
+        arguments: example arguments of the JAX functions.
+
+    Raises:
+        ConfigError: a JAX function has no arguments, or arguments have no function; the function does not trace.
+    """
+    functions = {path for path in inputs if _FUNCTION.fullmatch(str(path)) and not path.exists()}
+    if arguments is not None and not functions:
+        raise ConfigError("--arguments: only for module:function, such as mymodel:step")
+    paths: list[Path] = []
+    errors: list[DataError] = []
+    for path in inputs:
+        try:
+            if path in functions:
+                paths.append(_traced(str(path), arguments))
+            elif str(path) == "-":
+                paths.append(_standard_input())
+            else:
+                paths += _expanded(path, dump)
+        except DataError as error:
+            errors.append(error)
+    return paths, errors
+
+
+def _expanded(path: Path, dump: str) -> list[Path]:
+    if path.is_dir():
+        if files := program_files(path, dump):
+            return files
+        raise DataError("folder", f"programs of the stage {dump}: *.pb, HLO text or StableHLO", "none", file=path)
+    if not path.exists() and any(letter in str(path) for letter in "*?["):
+        anchor = Path(path.anchor)
+        if files := sorted(anchor.glob(str(path.relative_to(anchor)))):
+            return files
+        raise DataError("glob", "at least one file", "none", file=path)
+    return [path]
+
+
+def _temporary() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="hlorank-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _standard_input() -> Path:
+    path = _temporary() / "stdin"
+    with path.open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return path
+
+
+def _traced(function: str, arguments: str | None) -> Path:
+    if arguments is None:
+        raise ConfigError(f"program {function!r}: needs --arguments, such as 'f32[8,128] s32[8]'")
+    if find_spec("jax") is None:
+        raise ConfigError(f"program {function!r}: needs jax: {INSTALL}")
+    path = _temporary() / f"{re.sub(r'[^A-Za-z0-9._]+', '-', function)}.pb"
+    # In a process of its own: jax must not be imported into a process that starts others.
+    command = [sys.executable, "-m", "hlorank_collect.trace", function, arguments, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own interpreter)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no reason given"]
+        raise ConfigError(lines[-1].removeprefix("error: "))
+    return path

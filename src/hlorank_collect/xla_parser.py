@@ -1,0 +1,32 @@
+"""Parser of HLO text and StableHLO, a script for a process of its own.
+
+XLA's parser ends the process on some damaged texts, such as those with deep brackets or a huge parameter number, and it
+allocates every constant that a text declares.
+
+Reads HLO text, or with the argument `stablehlo` MLIR text, bytecode or a portable artifact, from the standard input.
+Writes a serialized HloModuleProto, or the message of the error and status 1.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+MAX_MEMORY = 8 * 2**30
+
+
+def _main() -> int:
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        from hlorank_collect import xla
+
+        sys.stdout.buffer.write(xla.parse(sys.stdin.buffer.read(), stablehlo=sys.argv[1:] == ["stablehlo"]))
+    except Exception as error:
+        sys.stdout.buffer.write(f"{type(error).__name__}: {error}".encode())
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

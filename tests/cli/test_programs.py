@@ -1,0 +1,109 @@
+"""Programs named on a command line, with the small texts of the tests of forms."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from hlorank.cli.main import main
+from hlorank.cli.programs import program_paths
+from hlorank.config import ConfigError
+from hlorank.hlo.reader import DUMP, program_files
+
+TEXT = "HloModule m\nENTRY e {\n x = f32[2,2] parameter(0)\n ROOT y = f32[4] reshape(x)\n}\n"
+DUMPS = (
+    "module_0001.jit_f.before_optimizations.txt",
+    "module_0001.jit_f.cpu_after_optimizations.txt",
+    "module_0001.jit_f.0003.pipeline.after_fusion.before_dce.txt",
+    "module_0002.jit_g.before_optimizations.txt",
+)
+OTHERS = {
+    "module_0001.jit_f.cpu_after_optimizations-buffer-assignment.txt": "BufferAssignment:",
+    "module_0001.jit_f.thunk_sequence.txt": "000: kCopy",
+    "module_0001.jit_f.ir-no-opt.ll": "; ModuleID",
+    "module_0001.jit_f.debug_options": "xla_dump_to: 1",
+}
+
+
+@pytest.fixture
+def dumps(tmp_path: Path) -> Path:
+    folder = tmp_path / "dump"
+    folder.mkdir()
+    for name in DUMPS:
+        (folder / name).write_text(TEXT)
+    for name, content in OTHERS.items():
+        (folder / name).write_text(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("stage", "chosen"),
+    [(DUMP, (0, 3)), ("after_optimizations", (1,)), ("after_fusion.before_dce", (2,)), ("none", ())],
+)
+def test_one_stage_of_a_folder_is_taken(
+    dumps: Path, stage: str, chosen: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert program_files(dumps, stage) == sorted(dumps / DUMPS[place] for place in chosen)
+    if stage == DUMP:
+        assert "2 programs" in caplog.text
+        for kind in ("2 other stages", "1 buffer-assignment.txt", "1 ll", "1 debug_options"):
+            assert kind in caplog.text
+
+
+def test_files_without_a_stage_are_always_taken(dumps: Path) -> None:
+    (dumps / "own.hlo").write_text(TEXT)
+    (dumps / "batch_8.4.bf16.txt").write_text(TEXT)
+    names = {path.name for path in program_files(dumps, "after_optimizations")}
+    assert names == {DUMPS[1], "own.hlo", "batch_8.4.bf16.txt"}
+
+
+def test_folders_globs_and_files(dumps: Path) -> None:
+    inputs = [dumps, dumps / "*_g.*", dumps / "missing.txt", dumps / "none*"]
+    paths, errors = program_paths(inputs, DUMP, None)
+    assert [path.name for path in paths] == [DUMPS[0], DUMPS[3], DUMPS[3], "missing.txt"]
+    assert [error.key for error in errors] == ["glob"]
+
+
+def test_the_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jaxlib", reason="needs jaxlib (extra collect)")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    assert main(["inspect", "-", "--json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert (shown["graph"], shown["nodes"], shown["configurable_nodes"]) == ("stdin", 2, 1)
+
+
+class TestFunctions:
+    @pytest.fixture(autouse=True)
+    def _module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("jax", reason="needs jax (extra collect)")
+        (tmp_path / "own_model.py").write_text(
+            "def step(x, y):\n    return x @ y\n\ndef fails(x):\n    return x + 'a'\n"
+        )
+        monkeypatch.chdir(tmp_path)
+
+    def test_a_function_is_traced_in_another_process(self, capsys: pytest.CaptureFixture[str]) -> None:
+        before = {name for name in sys.modules if name.startswith("jax")}
+        assert main(["inspect", "own_model:step", "--arguments", "f32[4,8] f32[8,2]", "--json"]) == 0
+        (shown,) = json.loads(capsys.readouterr().out)
+        assert (shown["graph"], shown["nodes"], shown["configurable_nodes"]) == ("own_model-step", 3, 1)
+        assert {name for name in sys.modules if name.startswith("jax")} <= before
+
+    @pytest.mark.parametrize(
+        ("function", "arguments", "named"),
+        [
+            ("own_model:fails", "f32[2]", "TypeError"),
+            ("own_model:stop", "f32[2]", "own_model:stop"),
+            ("own_model:step", None, "--arguments"),
+            ("file.txt", "f32[2]", "--arguments"),
+        ],
+    )
+    def test_what_cannot_be_traced_is_named(self, function: str, arguments: str | None, named: str) -> None:
+        with pytest.raises(ConfigError, match=named) as error:
+            program_paths([Path(function)], DUMP, arguments)
+        assert "\n" not in str(error.value)
