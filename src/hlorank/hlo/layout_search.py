@@ -72,19 +72,27 @@ def random(space: LayoutSpace, count: int, rng: np.random.Generator, quick: Quic
 
 def default(space: LayoutSpace, count: int, rng: np.random.Generator, quick: Quick) -> Layouts:
     """Mutate and select, starting from the default: each child changes few nodes of one of the fastest so far."""
-    return _evolve(space, {space.default.tobytes(): space.default}, count, rng, quick)
+    return _evolve(space, {space.default.tobytes(): space.default}, count, rng, quick, lambda: int(rng.geometric(0.5)))
 
 
 def models(space: LayoutSpace, count: int, rng: np.random.Generator, quick: Quick) -> Layouts:
-    """Find one half as `random`, the other half by mutation and selection starting from the first."""
+    """Find one half as `random`, the other half by mutation and selection starting from the first.
+
+    The number of nodes that a child changes is log-uniform: of a thousand nodes, few would change no runtime visibly.
+    """
     known = {one.tobytes(): one for one in random(space, max(count // 2, 1), rng, quick)}
-    return _evolve(space, known, count, rng, quick)
+    return _evolve(space, known, count, rng, quick, lambda: int(space.nodes ** rng.random()))
 
 
 def _evolve(
-    space: LayoutSpace, known: dict[bytes, Layouts], count: int, rng: np.random.Generator, quick: Quick
+    space: LayoutSpace,
+    known: dict[bytes, Layouts],
+    count: int,
+    rng: np.random.Generator,
+    quick: Quick,
+    mutations: Callable[[], int],
 ) -> Layouts:
-    """Mutate and select until `count` configurations are known."""
+    """Mutate and select until `count` configurations are known; `mutations` draws the nodes that a child changes."""
     runtimes: Float64 = np.zeros(0)
     while len(runtimes) < len(known) < count:
         members = np.stack([*known.values()])
@@ -94,9 +102,8 @@ def _evolve(
         def draw(parents: Layouts = parents) -> Layouts:
             # Faster parents have more children: the index is the smaller of two draws.
             parent = parents[rng.integers(len(parents), size=2).min()]
-            changes = min(int(rng.geometric(0.5)), space.nodes)
             chosen = np.zeros(space.nodes, dtype=np.bool_)
-            chosen[rng.choice(space.nodes, size=changes, replace=False)] = True
+            chosen[rng.choice(space.nodes, size=min(mutations(), space.nodes), replace=False)] = True
             return _changed(space, parent, chosen, rng)
 
         _fill(known, min(count, len(known) + GENERATION), draw)
