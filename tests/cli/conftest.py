@@ -73,7 +73,9 @@ def kernel(tiny_collections: Path) -> Path:
 def program(dump: Path) -> Path:
     """Dump of a dot of two matrices, whose layouts are configurable."""
     module = HloModuleProto.FromString(dump.read_bytes())
-    for instruction in module.computations[0].instructions:
+    for number, instruction in enumerate(module.computations[0].instructions):
+        instruction.name = f"{instruction.opcode}.{number}"
+        instruction.shape.element_type = 11
         instruction.shape.dimensions[:] = [8, 8]
     dump.write_bytes(module.SerializeToString())
     return dump

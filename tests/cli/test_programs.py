@@ -13,10 +13,11 @@ import pytest
 from hlorank.cli.main import main
 from hlorank.cli.programs import program_paths
 from hlorank.config import ConfigError
-from hlorank.hlo.reader import DUMP, program_files
+from hlorank.hlo.reader import DUMPS, program_files, read_records
+from hlorank.hlo.stage import stage_of
 
 TEXT = "HloModule m\nENTRY e {\n x = f32[2,2] parameter(0)\n ROOT y = f32[4] reshape(x)\n}\n"
-DUMPS = (
+DUMPED = (
     "module_0001.jit_f.before_optimizations.txt",
     "module_0001.jit_f.cpu_after_optimizations.txt",
     "module_0001.jit_f.0003.pipeline.after_fusion.before_dce.txt",
@@ -34,7 +35,7 @@ OTHERS = {
 def dumps(tmp_path: Path) -> Path:
     folder = tmp_path / "dump"
     folder.mkdir()
-    for name in DUMPS:
+    for name in DUMPED:
         (folder / name).write_text(TEXT)
     for name, content in OTHERS.items():
         (folder / name).write_text(content)
@@ -43,30 +44,43 @@ def dumps(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("stage", "chosen"),
-    [(DUMP, (0, 3)), ("after_optimizations", (1,)), ("after_fusion.before_dce", (2,)), ("none", ())],
+    [
+        (None, (0, 3)),
+        ("before_optimizations", (0, 3)),
+        ("after_optimizations", (1,)),
+        ("after_fusion.before_dce", (2,)),
+        ("none", ()),
+    ],
 )
 def test_one_stage_of_a_folder_is_taken(
-    dumps: Path, stage: str, chosen: tuple[int, ...], caplog: pytest.LogCaptureFixture
+    dumps: Path, stage: str | None, chosen: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    assert program_files(dumps, stage) == sorted(dumps / DUMPS[place] for place in chosen)
-    if stage == DUMP:
+    assert program_files(dumps, stage) == sorted(dumps / DUMPED[place] for place in chosen)
+    if stage is None:
         assert "2 programs" in caplog.text
         for kind in ("2 other stages", "1 buffer-assignment.txt", "1 ll", "1 debug_options"):
             assert kind in caplog.text
+
+
+def test_the_module_right_before_layout_assignment_is_taken_first(dumps: Path) -> None:
+    right = dumps / "module_0001.jit_f.0002.pipeline.after_dce.before_layout-assignment.txt"
+    right.write_text(TEXT)
+    assert program_files(dumps) == [right]
+    assert len(program_files(dumps, DUMPS[1])) == 2
 
 
 def test_files_without_a_stage_are_always_taken(dumps: Path) -> None:
     (dumps / "own.hlo").write_text(TEXT)
     (dumps / "batch_8.4.bf16.txt").write_text(TEXT)
     names = {path.name for path in program_files(dumps, "after_optimizations")}
-    assert names == {DUMPS[1], "own.hlo", "batch_8.4.bf16.txt"}
+    assert names == {DUMPED[1], "own.hlo", "batch_8.4.bf16.txt"}
 
 
 def test_folders_globs_and_files(dumps: Path) -> None:
     inputs = [dumps, dumps / "*_g.*", dumps / "missing.txt", dumps / "none*"]
-    paths, errors = program_paths(inputs, DUMP, None)
-    assert [path.name for path in paths] == [DUMPS[0], DUMPS[3], DUMPS[3], "missing.txt"]
+    paths, errors = program_paths(inputs, None, None)
+    assert [path.name for path in paths] == [DUMPED[0], DUMPED[3], DUMPED[3], "missing.txt"]
     assert [error.key for error in errors] == ["glob"]
 
 
@@ -94,6 +108,23 @@ class TestFunctions:
         assert (shown["graph"], shown["nodes"], shown["configurable_nodes"]) == ("own_model-step", 3, 1)
         assert {name for name in sys.modules if name.startswith("jax")} <= before
 
+    def test_a_function_is_taken_right_before_layout_assignment(self) -> None:
+        Path("called.py").write_text(
+            "import jax\n\n@jax.jit\ndef inner(x):\n    return x @ x\n\ndef step(x):\n    return inner(x) + inner(x)\n"
+        )
+        found = {}
+        for dump in (None, *DUMPS):
+            ((path,), _) = program_paths([Path("called:step")], dump, "f32[4,4]")
+            (record,) = read_records(path)
+            found[dump] = stage_of(path, record.module)
+        assert found == {
+            None: "before_layout_assignment",
+            "before_layout-assignment": "before_layout_assignment",
+            "before_optimizations": "before_optimizations",
+        }
+        with pytest.raises(ConfigError, match="after_optimizations"):
+            program_paths([Path("called:step")], "after_optimizations", "f32[4,4]")
+
     @pytest.mark.parametrize(
         ("function", "arguments", "named"),
         [
@@ -105,5 +136,5 @@ class TestFunctions:
     )
     def test_what_cannot_be_traced_is_named(self, function: str, arguments: str | None, named: str) -> None:
         with pytest.raises(ConfigError, match=named) as error:
-            program_paths([Path(function)], DUMP, arguments)
+            program_paths([Path(function)], None, arguments)
         assert "\n" not in str(error.value)

@@ -124,21 +124,30 @@ def test_a_tuning_record_is_ranked_with_its_runs(model: Path, record: Path, caps
     (printed,) = ranked(["--model", model, record, "--compare"], capsys)
     assert (printed["graph"], printed["configurations"], printed["drawn"]) == ("record", 3, False)
     assert {row["configuration"]: row["runtime_ns"] for row in printed["top"]} == {0: 3_000, 1: 2_000, 2: 2_500}
-    assert printed["top"][0].keys() == {"rank", "configuration", "score", "runtime_ns", "slowdown", "measured_rank"}
+    keys = {"rank", "configuration", "score", "changes", "runtime_ns", "slowdown", "measured_rank"}
+    assert printed["top"][0].keys() == keys
+    changes = {row["configuration"]: [one["after"] for one in row["changes"]] for row in printed["top"]}
+    assert changes == {0: [], 1: [[1, 0]], 2: [[1, 0]]}
+    assert printed["stage"] is None
 
 
 def test_candidates_are_drawn_for_a_dump(model: Path, program: Path, tmp_path: Path, capsys: Capture) -> None:
     arguments = ["--model", model, program, "--candidates", "9", "--top", "9"]
     (printed,) = ranked([*arguments, "--save", tmp_path / "saved"], capsys)
     assert (printed["configurations"], printed["drawn"]) == (9, True)
-    layouts = {row["configuration"]: row["layouts"] for row in printed["top"]}
-    assert layouts.pop(0) == {}  # the compiler's default
-    assert all(layout.keys() == {"1"} and len(layout["1"]) == 18 for layout in layouts.values())
+    changes = {row["configuration"]: row["changes"] for row in printed["top"]}
+    assert changes.pop(0) == []  # the compiler's default
+    assert printed["stage"] == {"found": "before_layout_assignment", "trained": "before_layout_assignment"}
     saved = read_graph(tmp_path / "saved" / f"{printed['graph']}.npz", "layout")
     assert isinstance(saved.configurations, LayoutConfigurations)
     assert saved.measurements.withheld
-    for index, layout in layouts.items():
-        assert saved.configurations.values()[index, 0].tolist() == layout["1"]
+    for index, layouts in changes.items():
+        after = {one["tensor"]: one["after"] for one in layouts}
+        expected = [after.get(tensor, [-1, -1]) + [-1] * 4 for tensor in ("output", "operand 0", "operand 1")]
+        assert saved.configurations.values()[index].reshape(3, 6).tolist() == expected
+        assert {(one["node"], one["opcode"], one["shape"], one["before"]) for one in layouts} == {
+            (1, "dot", "f32[8,8]", None)
+        }
     # Saved candidates have the same ranking, and so have those drawn again; another seed draws others.
     (again,) = ranked(["--model", model, tmp_path / "saved" / f"{printed['graph']}.npz", "--top", "9"], capsys)
     assert [row["score"] for row in again["top"]] == [row["score"] for row in printed["top"]]
@@ -356,7 +365,10 @@ def test_an_untrained_model_is_warned_of(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--json", "--csv", "-"], "give --json or --csv -, not both"),
+        (["--json", "--csv", "-"], "--json"),
+        (["--changes", "-", "--csv", "-"], "--changes -"),
+        (["--changes", "."], "--changes .: a folder"),
+        (["--choose", "11"], "--choose 11"),
         (["--csv", "."], "--csv .: a folder"),
         (["--save", __file__], "not a folder"),
     ],

@@ -52,7 +52,7 @@ def test_candidates_of_a_dump(
     path.write_bytes(wrap(module("parameter", "dot", "dot")).SerializeToString())
     (given,) = reader(spec).read(path)
     assert (given.measured.name, given.file, given.extra) == ("f", path, None)
-    assert given.drawn is not None
+    assert (given.drawn, given.stage) == (True, "before_layout_assignment")
     assert given.measured.measurements.withheld
     values = layouts(given).values()
     assert values.shape == (9, 2, 18)
@@ -102,8 +102,8 @@ def test_records_are_read_one_at_a_time(spec: FeatureSpec, tmp_path: Path) -> No
     path.write_bytes(TuningData(modules=records).SerializeToString())
     given = list(reader(spec).read(path))
     assert [(graph.measured.name, len(layouts(graph)), graph.drawn) for graph in given] == [
-        ("all_1", 2, None),
-        ("all_2", 3, None),
+        ("all_1", 2, False),
+        ("all_2", 3, False),
     ]
     assert given[1].measured.measurements.runtime.tolist() == [1000, 1001, 1002]
     reading = reader(spec, limit=2).read(path)

@@ -26,7 +26,7 @@ def kernel(runtime: list[int], normalizer: list[int]) -> InputGraph:
     )
     tiles = TileConfigurations(np.repeat([[0.0], [1.0], [2.0], [2.0]], 24, axis=1).astype(np.float32))
     measurements = Measurements(np.array(runtime), np.array(normalizer))
-    return InputGraph(Path("kernel.npz"), MeasuredGraph("kernel", graph, tiles, measurements), None, None)
+    return InputGraph(Path("kernel.npz"), MeasuredGraph("kernel", graph, tiles, measurements), None, None, None)
 
 
 def test_the_first_configurations_and_ties_by_index() -> None:
@@ -66,5 +66,6 @@ def test_without_a_comparison() -> None:
         "graph": "kernel",
         "configurations": 4,
         "drawn": False,
+        "stage": None,
         "top": [{"rank": 1, "configuration": 1, "score": -1.0}],
     }

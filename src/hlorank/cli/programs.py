@@ -15,7 +15,7 @@ from pathlib import Path
 from hlorank.config import ConfigError
 from hlorank.files import DataError
 from hlorank.hlo.forms import INSTALL
-from hlorank.hlo.reader import DUMP, program_files
+from hlorank.hlo.reader import DUMPS, program_files
 
 HELP = (
     "an HLO protobuf, HLO text or StableHLO, also as .xz or .gz; a folder or a glob of them; module:function, a JAX "
@@ -29,10 +29,9 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("programs")
     group.add_argument(
         "--dump",
-        default=DUMP,
         metavar="STAGE",
-        help="stage that is taken of the dumps in a folder: the end of its name, such as after_optimizations "
-        "(default: %(default)s)",
+        help="stage that is taken of the dumps in a folder, and of a JAX function: the end of the dump's name, such as "
+        f"before_optimizations (default: {DUMPS[0]}, or else {DUMPS[1]})",
     )
     group.add_argument(
         "--arguments",
@@ -42,7 +41,7 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def program_paths(inputs: list[Path], dump: str, arguments: str | None) -> tuple[list[Path], list[DataError]]:
+def program_paths(inputs: list[Path], dump: str | None, arguments: str | None) -> tuple[list[Path], list[DataError]]:
     """Return the file of each program, and the inputs that name none.
 
     The standard input and the modules of JAX functions are files in a temporary folder.
@@ -53,7 +52,8 @@ def program_paths(inputs: list[Path], dump: str, arguments: str | None) -> tuple
         arguments: example arguments of the JAX functions.
 
     Raises:
-        ConfigError: a JAX function has no arguments, or arguments have no function; the function does not trace.
+        ConfigError: a JAX function has no arguments, or arguments have no function; the function does not trace or
+            compile, or its module has no stage `dump`.
     """
     functions = {path for path in inputs if _FUNCTION.fullmatch(str(path)) and not path.exists()}
     if arguments is not None and not functions:
@@ -63,7 +63,7 @@ def program_paths(inputs: list[Path], dump: str, arguments: str | None) -> tuple
     for path in inputs:
         try:
             if path in functions:
-                paths.append(_traced(str(path), arguments))
+                paths.append(_traced(str(path), arguments, dump))
             elif str(path) == "-":
                 paths.append(_standard_input())
             else:
@@ -73,11 +73,12 @@ def program_paths(inputs: list[Path], dump: str, arguments: str | None) -> tuple
     return paths, errors
 
 
-def _expanded(path: Path, dump: str) -> list[Path]:
+def _expanded(path: Path, dump: str | None) -> list[Path]:
     if path.is_dir():
         if files := program_files(path, dump):
             return files
-        raise DataError("folder", f"programs of the stage {dump}: *.pb, HLO text or StableHLO", "none", file=path)
+        stages = " or ".join(DUMPS) if dump is None else dump
+        raise DataError("folder", f"programs of the stage {stages}: *.pb, HLO text or StableHLO", "none", file=path)
     if not path.exists() and any(letter in str(path) for letter in "*?["):
         anchor = Path(path.anchor)
         if files := sorted(anchor.glob(str(path.relative_to(anchor)))):
@@ -99,14 +100,16 @@ def _standard_input() -> Path:
     return path
 
 
-def _traced(function: str, arguments: str | None) -> Path:
+def _traced(function: str, arguments: str | None, dump: str | None) -> Path:
     if arguments is None:
         raise ConfigError(f"program {function!r}: needs --arguments, such as 'f32[8,128] s32[8]'")
     if find_spec("jax") is None:
         raise ConfigError(f"program {function!r}: needs jax: {INSTALL}")
+    if (stage := dump or DUMPS[0]) not in DUMPS:
+        raise ConfigError(f"program {function!r}: --dump {dump}: expected {' or '.join(DUMPS)}")
     path = _temporary() / f"{re.sub(r'[^A-Za-z0-9._]+', '-', function)}.pb"
     # In a process of its own: jax must not be imported into a process that starts others.
-    command = [sys.executable, "-m", "hlorank_collect.trace", function, arguments, str(path)]
+    command = [sys.executable, "-m", "hlorank_collect.trace", function, arguments, stage, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own interpreter)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no reason given"]

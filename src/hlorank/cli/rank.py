@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +18,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.cli.programs import HELP, add_program_options, program_paths
+from hlorank.cli.ranking_table import print_ranking, write_changes
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
-from hlorank.files import DataError, counted, escape
+from hlorank.files import DataError, counted, write_text
 from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.hlo.convert import check_names
-from hlorank.terminal import Column, add_table_options, min_int, print_table
+from hlorank.hlo.stage import TRAINED
+from hlorank.terminal import add_table_options, min_int
 
 if TYPE_CHECKING:
     from hlorank.serving.ranker import Ranker
 
 _log = logging.getLogger(__name__)
+
+_STATUS_OTHER_STAGE = 3
+_OTHER_STAGE = (
+    "%s: a module of the stage %s; the model was trained on modules of the stage %s, so that the ranking means nothing "
+    "for the program; XLA dumps the right module with --xla_dump_hlo_pass_re=layout-assignment"
+)
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -39,7 +48,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
             "Ranks the configurations in npz files and tuning records from fastest to slowest, by a trained model. For "
             "the dump of a program, which holds no configurations, candidates are drawn. Nothing is compiled or run. "
             "Dumps with nothing to configure are left out with a notice. Files that cannot be ranked are named, the "
-            "others are ranked, and the exit status is 2."
+            "others are ranked, and the exit status is 2. It is 3 if a dump is ranked that is not of the stage that "
+            "the model was trained on, which is named."
         ),
     )
     parser.add_argument(
@@ -71,6 +81,19 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     shown.add_argument(
         "--csv", metavar="FILE", help="write complete rankings as a Kaggle submission; - prints it instead of a table"
     )
+    shown.add_argument(
+        "--changes",
+        metavar="FILE",
+        help="write the layouts that the first configurations change, by instruction, as CSV; - prints it instead of a "
+        "table",
+    )
+    shown.add_argument(
+        "--choose",
+        type=min_int(1),
+        default=1,
+        metavar="RANK",
+        help="rank of the configuration whose layouts are shown below the table (default: 1)",
+    )
     drawn = parser.add_argument_group("candidates of a dump")
     drawn.add_argument(
         "--candidates",
@@ -88,13 +111,18 @@ def _check(arguments: argparse.Namespace) -> None:
     """Refuse options that exclude each other, and paths of the wrong kind.
 
     Raises:
-        ConfigError: both --json and --csv - are given, --csv is a folder, or --save is a file.
+        ConfigError: two options print to the standard output, --csv or --changes is a folder, --save is a file, or
+            --choose is beyond --top.
         DataError: with --save, two files give graphs of the same name, which would be saved to the same file.
     """
-    if arguments.csv == "-" and arguments.json:
-        raise ConfigError("give --json or --csv -, not both: each needs the standard output for itself")
-    if arguments.csv is not None and Path(arguments.csv).is_dir():
-        raise ConfigError(f"--csv {arguments.csv}: a folder; name a file")
+    if [arguments.csv == "-", arguments.changes == "-", arguments.json].count(True) > 1:
+        raise ConfigError("give one of --json, --csv - and --changes -: each needs the standard output for itself")
+    for option in ("csv", "changes"):
+        target = getattr(arguments, option)
+        if target is not None and Path(target).is_dir():
+            raise ConfigError(f"--{option} {target}: a folder; name a file")
+    if arguments.choose > arguments.top:
+        raise ConfigError(f"--choose {arguments.choose}: expected one of the first --top {arguments.top}")
     if arguments.save is not None and arguments.save.exists() and not arguments.save.is_dir():
         raise ConfigError(f"--save {arguments.save}: not a folder")
     if arguments.save is not None:
@@ -195,68 +223,33 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
                     order = ranking(scores)
                     submit(measured.name, order)  # first: a graph that the submission refuses gets no ranking
                     yield ranked_input(given, scores, order, arguments.top, compare=arguments.compare)
-                    if given.drawn is not None and arguments.save is not None:
+                    if given.drawn and arguments.save is not None:
                         write_graph(arguments.save / f"{measured.name}.npz", measured)
                 except DataError as error:
                     yield error if error.file is not None else error.in_file(path)
 
 
-_COLUMNS = (
-    Column("rank", number=True),
-    Column("configuration", number=True),
-    Column("score", 2, number=True),
-    Column("nodes\nchanged", 4, number=True),
-    Column("runtime (ns)", 3, number=True),
-    Column("slower than\nthe best", 1, number=True),
-    Column("measured\nrank", 1, number=True),
-)
-
-
-def _cells(row: dict[str, Any]) -> Iterator[str]:
-    """Return a cell for each of `_COLUMNS`."""
-    yield f"{row['rank']:,}"
-    yield str(row["configuration"])
-    yield f"{row['score']:.4f}"
-    yield f"{len(row['layouts']):,}" if "layouts" in row else ""
-    if "runtime_ns" in row:
-        yield from (f"{row['runtime_ns']:,}", f"{row['slowdown']:.2%}", f"{row['measured_rank']:,}")
-    else:
-        yield from [""] * 3
-
-
-def _notes(ranked: dict[str, Any]) -> Iterator[str]:
-    """Return the lines below a table."""
-    if ranked["drawn"]:
-        yield "configurations are drawn; 0 is the compiler's default"
-    if "comparison" not in ranked:
-        return
-    if (metrics := ranked["comparison"]) is None:
-        yield "nothing to compare with: the runtimes are withheld, or all equal"
-        return
-    ceiling = "unknown" if metrics["noise_ceiling"] is None else f"{metrics['noise_ceiling']:.3f}"
-    yield f"Kendall tau {metrics['kendall_tau']:.3f} (noise ceiling {ceiling}), OPA {metrics['opa']:.3f}"
-    yield f"slowdown of the first {metrics['slowdown_1']:.2%}, of the best of five {metrics['slowdown_5']:.2%}"
-
-
-def _print_table(ranked: dict[str, Any], wide: bool) -> None:
-    count, total = len(ranked["top"]), ranked["configurations"]
-    sys.stdout.write(f"{escape(ranked['graph'])}: the first {count} of {counted(total, 'configuration')}\n\n")
-    print_table(_COLUMNS, [[*_cells(row)] for row in ranked["top"]], wide)
-    sys.stdout.write("".join(f"{line}\n" for line in ["", *_notes(ranked)]))
-
-
 def _print(graphs: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> None:
     if arguments.json:
         sys.stdout.write(json.dumps(graphs, indent=2, allow_nan=False) + "\n")
-    elif arguments.csv != "-":
+    elif "-" not in (arguments.csv, arguments.changes):
         for ranked in graphs:
-            _print_table(ranked, arguments.wide)
+            print_ranking(ranked, arguments.choose, arguments.wide)
+    if arguments.changes == "-":
+        write_changes(sys.stdout, graphs)
+    elif arguments.changes is not None:
+        text = StringIO()
+        write_changes(text, graphs)
+        write_text(Path(arguments.changes), text.getvalue())
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Rank every input, and print tables, JSON or a submission; return 2 if a file cannot be ranked.
+    """Rank every input, and print tables, JSON, CSV or a submission.
 
     Dumps with nothing to configure are left out with a notice.
+
+    Returns:
+        2 if a file cannot be ranked; else 3 if a dump is of another stage than the model was trained on; else 0.
 
     Raises:
         ConfigError: options exclude each other, a path is of the wrong kind, or a JAX function does not trace.
@@ -281,9 +274,12 @@ def run(arguments: argparse.Namespace) -> int:
     finally:  # the bar has ended, which errors and tables would interrupt
         for notice in left_out:
             _log.warning("left out: %s", notice)
+        other_stage = [ranked for ranked in graphs if ranked["stage"] and ranked["stage"]["found"] != TRAINED]
+        for ranked in other_stage:
+            _log.warning(_OTHER_STAGE, ranked["file"], ranked["stage"]["found"], TRAINED)
         sys.stderr.writelines(f"error: {error}\n" for error in errors)
         if graphs or complete:
             _print(graphs, arguments)
     if left_out and not graphs and not errors:
         raise DataError("INPUT", "a program to configure", f"none in {counted(len(left_out), 'dump')}")
-    return 2 if errors else 0
+    return 2 if errors else _STATUS_OTHER_STAGE if other_stage else 0

@@ -89,11 +89,11 @@ class Record:
         return "tile" if any(run.HasField("op_config") for run in self.tuning.runs) else "layout"
 
 
-DUMP = "before_optimizations"
-"""Stage of XLA's dumps that holds the program as it was written."""
+DUMPS = ("before_layout-assignment", "before_optimizations")
+"""Stages of XLA's dumps that are taken of a folder: the first one that it has."""
 
 
-def program_files(folder: Path, dump: str = DUMP) -> list[Path]:
+def program_files(folder: Path, dump: str | None = None) -> list[Path]:
     """Return the programs of a folder, sorted; other files of compilers are left out, with a notice of their number.
 
     These are *.hlo.pb if there are any, as compilers dump other *.pb too, else *.pb; and files of HLO text and
@@ -102,7 +102,7 @@ def program_files(folder: Path, dump: str = DUMP) -> list[Path]:
 
     Args:
         folder: the folder.
-        dump: end of the name of the stage, such as before_optimizations or after_optimizations.
+        dump: end of the name of the stage, such as before_optimizations or after_optimizations; None = one of DUMPS.
     """
 
     def found(*patterns: str) -> list[Path]:
@@ -113,7 +113,9 @@ def program_files(folder: Path, dump: str = DUMP) -> list[Path]:
     others = [path for path in found("*.txt", "*.hlo", "*.mlir", "*.mlirbc") if graph_name(path) not in names]
     programs = sorted(protobufs + [path for path in others if is_program_text(path)])
     stages = {path: _STAGE.search(graph_name(path)) for path in programs}
-    chosen = [path for path, stage in stages.items() if stage is None or stage[1].endswith(dump)]
+    ends = DUMPS if dump is None else (dump,)
+    named = next((end for end in ends if any(stage and stage[1].endswith(end) for stage in stages.values())), ends[-1])
+    chosen = [path for path, stage in stages.items() if stage is None or stage[1].endswith(named)]
     if chosen:
         left_out = Counter("other stages" for path in programs if path not in chosen)
         left_out.update(_kind(path.name) for path in folder.iterdir() if path.is_file() and path not in programs)

@@ -17,8 +17,10 @@ from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import DataError
 from hlorank.hlo import layout_search
 from hlorank.hlo.extra import Extra, extra_features, read_extra
+from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import LayoutSpace, layout_space
 from hlorank.hlo.reader import Record, featurize, read_records
+from hlorank.hlo.stage import Stage, stage_of
 from hlorank.serving.limits import MAX_CHOICES
 
 _KEY: dict[Kind, str] = {"layout": "node_config_feat", "tile": "config_feat"}
@@ -32,13 +34,20 @@ class InputGraph:
         file: the file that holds the graph.
         measured: the graph, its configurations, and their runtimes, all 0 where they are unknown.
         extra: extra features of the protobuf, for models trained with them.
-        drawn: the layouts from which candidates were drawn; None if the file holds configurations.
+        module: the module of the program; None for an npz file.
+        stage: the stage of the module, for which candidates were drawn; None if the file holds configurations.
     """
 
     file: Path
     measured: MeasuredGraph
     extra: Extra | None
-    drawn: LayoutSpace | None
+    module: HloModuleProto | None
+    stage: Stage | None
+
+    @property
+    def drawn(self) -> bool:
+        """True if the configurations are drawn candidates."""
+        return self.stage is not None
 
 
 def _parts(path: Path) -> Iterator[Path | Record]:
@@ -116,10 +125,10 @@ class GraphReader:
                 self._check_size(key, shape[0], math.prod(shape[1:2]) if kind == "layout" else 0, path)
         measured = read_graph(path, self.spec.kind, max_layouts=self.max_layouts)
         extra = read_extra(path, measured.graph.nodes) if self.spec.options.protobuf else None
-        return InputGraph(path, measured, extra, None)
+        return InputGraph(path, measured, extra, None, None)
 
     def _record(self, record: Record) -> InputGraph:
-        path, drawn = record.path, None
+        path, stage = record.path, None
         if record.tuning is not None:
             if record.kind is not None:
                 self._check_kind(f"{record.place}runs", record.kind, path)
@@ -130,10 +139,12 @@ class GraphReader:
             raise DataError("file", expected, "a compiler dump, which holds none", file=path)
         measured, program = featurize(record, self.spec.kind)
         if record.tuning is None:
-            drawn = layout_space(record.module)
-            self._check_size("candidates", self.candidates, len(drawn.node_ids), path)
-            measured = self._with_candidates(measured, drawn)
-        return InputGraph(path, measured, extra_features(program) if self.spec.options.protobuf else None, drawn)
+            stage = stage_of(path, record.module)
+            space = layout_space(record.module)
+            self._check_size("candidates", self.candidates, space.nodes, path)
+            measured = self._with_candidates(measured, space)
+        extra = extra_features(program) if self.spec.options.protobuf else None
+        return InputGraph(path, measured, extra, record.module, stage)
 
     def _with_candidates(self, measured: MeasuredGraph, space: LayoutSpace) -> MeasuredGraph:
         rng = np.random.default_rng(self.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from hlorank.data.collection import split_half_tau
 from hlorank.data.graph import LayoutConfigurations
 from hlorank.evaluation.graph_report import rank_metrics
 from hlorank.featurize.distinct import distinct_rows
-from hlorank.hlo.layout_space import to_json
+from hlorank.hlo.named_layouts import NamedNodes
+from hlorank.hlo.stage import TRAINED
 from hlorank.metrics import noise_ceiling, ranking
 from hlorank.serving.graph_reader import InputGraph
 from hlorank.serving.limits import Limits
@@ -90,26 +92,31 @@ def ranked_input(
         compare: add the runtimes in the file.
 
     Returns:
-        `file`, `graph`, `configurations` (their number), `drawn` (true for drawn candidates) and `top`, see
-        `top_configurations`. Drawn candidates have `layouts` in addition, as in the files of `hlorank autotune`. With
-        `compare` there is `comparison`: the values of `rank_metrics`, and `noise_ceiling`, which is null where no
-        configuration was measured twice. `comparison` is null where all runtimes are equal or withheld. Unless the
-        runtimes are withheld, `compare` also adds `runtime_ns`, `slowdown` (compared with the best configuration) and
-        `measured_rank` to the objects of `top`.
+        `file`, `graph`, `configurations` (their number), `drawn` (true for drawn candidates), `stage` and `top`, see
+        `top_configurations`. `stage` is null or, for drawn candidates, has the stage of the module, `found`, and that
+        of the modules that the model was `trained` on. If the file holds a module, layout configurations have
+        `changes`: the `NamedLayout`s that they do not leave to the compiler. With `compare` there is `comparison`: the
+        values of `rank_metrics`, and `noise_ceiling`, which is null where no configuration was measured twice.
+        `comparison` is null where all runtimes are equal or withheld. Unless the runtimes are withheld, `compare` also
+        adds `runtime_ns`, `slowdown` (compared with the best configuration) and `measured_rank` to the objects of
+        `top`.
 
     Raises:
         DataError: the JSON file next to a measured graph is damaged.
     """
     measured = given.measured
     top = top_configurations(scores, order, count)
-    if given.drawn is not None and isinstance(measured.configurations, LayoutConfigurations):
+    if given.module is not None and isinstance(measured.configurations, LayoutConfigurations):
+        assigned = given.stage == "after_layout_assignment"
+        nodes = NamedNodes(given.module, measured.configurations.node_ids, assigned=assigned)
         for entry, row in zip(top, measured.configurations.values(order[:count]), strict=True):
-            entry["layouts"] = to_json(given.drawn, row)
+            entry["changes"] = [dataclasses.asdict(change) for change in nodes.changes(row)]
     ranked: dict[str, Any] = {
         "file": str(given.file),
         "graph": measured.name,
         "configurations": len(scores),
-        "drawn": given.drawn is not None,
+        "drawn": given.drawn,
+        "stage": {"found": given.stage, "trained": TRAINED} if given.drawn else None,
         "top": top,
     }
     if compare:
