@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 
 from hlorank.config import load
 from hlorank.config.pipeline import Training
+from hlorank.datasets.processed import PROCESSED
 from hlorank.stages.params import write_params
 
 ROOT = Path(__file__).parents[1]
@@ -41,13 +42,15 @@ TINY = {
 }
 
 
-WITHOUT_EFFECT = ("hlorank.sweeps", "hlorank.tracking", "hlorank.serving")
-"""Packages that cannot change the result of a stage: they record runs; serving is what hlorank.load needs."""
+WITHOUT_EFFECT = ("hlorank.sweeps", "hlorank.tracking")
+"""Packages that cannot change the result of a stage: they record runs."""
 
 
 def imported(stage: str) -> set[str]:
     """Return the packages that a stage imports, directly or not, and its own modules, as paths."""
     graph = grimp.build_graph("hlorank", cache_dir=None)
+    for module in graph.find_modules_directly_imported_by("hlorank"):  # for users, such as what hlorank.load needs
+        graph.remove_import(importer="hlorank", imported=module)
     for package in WITHOUT_EFFECT:
         for module in {package, *graph.find_descendants(package)}:
             graph.remove_module(module)
@@ -85,6 +88,11 @@ def test_bytecode_of_a_package_is_no_dependency_of_its_stages() -> None:
     """Python writes it, and it differs from one machine to the next."""
     with chdir(ROOT):
         assert Repo().dvcignore.is_ignored_dir(str(ROOT / "src" / "hlorank" / "__pycache__"))
+
+
+def test_the_cache_of_a_dataset_is_no_dependency_of_fetch() -> None:
+    with chdir(ROOT):
+        assert Repo().dvcignore.is_ignored_dir(str(ROOT / "data" / "sample" / PROCESSED))
 
 
 def test_params_yaml_is_the_composition_of_conf(tmp_path: Path) -> None:

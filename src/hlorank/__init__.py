@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hlorank import datasets as datasets
     from hlorank.serving.ranker import Ranker
 
 __version__ = "0.1.0"
@@ -24,3 +26,10 @@ def load(model: str | Path) -> Ranker:
     from hlorank.serving.ranker import Ranker
 
     return Ranker(model_folder(model))
+
+
+def __getattr__(name: str) -> Any:
+    """Import public parts on their first use, so that `import hlorank` is light."""
+    if name == "datasets":
+        return import_module("hlorank.datasets")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -192,7 +192,7 @@ def test_a_missing_collection_is_named_with_those_present(
             (root / folder).mkdir(parents=True)
     with pytest.raises(DataError) as caught:
         fetch(TILE, config(root), output)
-    assert (caught.value.file, caught.value.key, caught.value.found) == (root, "data.local.root", found)
+    assert (caught.value.file, caught.value.key, caught.value.found) == (root, "root", found)
     assert "npz files in tile/own/<train|valid|test>" in caught.value.expected
 
 

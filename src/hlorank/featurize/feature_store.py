@@ -2,9 +2,9 @@
 
 The layout of a store::
 
-    spec.json                       the `FeatureSpec`
+    spec.json                       the `FeatureSpec`; a store of official columns has none
     graphs.json                     the `Index` of graphs; written last, so a store without it is incomplete
-    metrics.json                    sizes, for DVC
+    metrics.json                    sizes, for DVC; a store of official columns has none
     graphs/<split>/<graph>/graph.json      sizes of the graph, and what the folder was made from
     graphs/<split>/<graph>/<array>.npy     one file for each array of `GraphFeatures`
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import numpy as np
@@ -148,27 +148,26 @@ def stored_entry(folder: Path, key: dict[str, str]) -> GraphEntry | None:
     return stored.entry if stored.made_from == key else None
 
 
-class FeatureStore:
-    """Reader of a store that the stage featurize wrote.
+class GraphStore:
+    """Reader of the graphs of a store.
 
     Attributes:
         root: the store's folder.
-        spec: the specification of the features.
-        fingerprint: identifier of the features: the specification and all raw files.
+        fingerprint: identifier of the content: all raw files, and how they were featurized.
 
     Raises:
         DataError: the store at `root` is missing, incomplete or damaged.
     """
 
+    remedy: ClassVar[str] = "delete the folder, which is made again"
+
     def __init__(self, root: Path) -> None:
         self.root = root
         if not (root / INDEX_FILE).is_file():
             raise DataError("features", "a complete feature store", "none; run the stage featurize", file=root)
-        remedy = "run the stage featurize again"
-        index = read_section(Index, root / INDEX_FILE, remedy)
+        index = read_section(Index, root / INDEX_FILE, self.remedy)
         self.fingerprint = index.fingerprint
         self._entries = {split: dict(sorted(index.splits[split].items())) for split in SPLITS}
-        self.spec = read_section(FeatureSpec, root / SPEC, remedy)
 
     def entries(self, split: Split) -> dict[str, GraphEntry]:
         """Return the entry of each graph of a split by name, sorted."""
@@ -199,7 +198,7 @@ class FeatureStore:
         def array(key: str) -> Any:
             return map_array(folder / f"{key}.npy")
 
-        layout = self.spec.kind == "layout"
+        layout = entry.configurable_nodes > 0
         return GraphFeatures(
             name=name,
             **{key: array(key) for key in _GRAPH_ARRAYS},
@@ -210,3 +209,20 @@ class FeatureStore:
             split_half_tau=entry.split_half_tau,
             virtual_nodes=entry.virtual_nodes,
         )
+
+
+class FeatureStore(GraphStore):
+    """Reader of a store that the stage featurize wrote.
+
+    Attributes:
+        spec: the specification of the features.
+
+    Raises:
+        DataError: as `GraphStore`; or the specification is missing or damaged.
+    """
+
+    remedy: ClassVar[str] = "run the stage featurize again"
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.spec = read_section(FeatureSpec, root / SPEC, self.remedy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from hlorank.featurize.feature_store import (
     stored_entry,
     write_graph_features,
 )
-from hlorank.featurize.featurize_graph import featurize_graph
+from hlorank.featurize.featurize_graph import featurize_graph, official_features
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import METRICS, SPEC, DataError, code_digest, counted, fingerprint, sha256_file, write_json
 from hlorank.hlo.extra import Extra, existing_extra, read_extra
@@ -58,12 +59,22 @@ def featurize_collection(raw: Path, collection: Collection, config: FeaturizeCon
     Raises:
         DataError: the train split is empty, or files are damaged, all of which are named.
     """
-    options = config.options
     files = {split: graph_files(raw, collection, split) for split in SPLITS}
     if not files["train"]:
         expected = "at least one npz file in the train split, to fit statistics on"
         raise DataError("train", expected, "none", file=raw / collection.path)
-    tasks = [(split, path) for split in SPLITS for path in files[split]]
+    featurize_files(files, collection, config, output)
+
+
+def featurize_files(
+    files: Mapping[Split, Sequence[Path]], collection: Collection, config: FeaturizeConfig, output: Path
+) -> None:
+    """Do the work of `featurize_collection` on the npz files of each split, wherever they are.
+
+    Raises:
+        DataError: the train split is empty, or files are damaged, all of which are named.
+    """
+    options = config.options
     (output / INDEX_FILE).unlink(missing_ok=True)
     with Workers(config.workers) as workers:
         sample = partial(_train_sample, kind=collection.kind, options=options)
@@ -71,63 +82,97 @@ def featurize_collection(raw: Path, collection: Collection, config: FeaturizeCon
             spec = fit_spec(collection, options, workers.map(sample, files["train"], "featurize: statistics"))
         except (DataError, ExceptionGroup):
             # All damaged files are named, not only those of the train split.
-            check = partial(_read, kind=collection.kind, options=options)
-            for _ in workers.map(check, [path for _, path in tasks], "featurize: check"):
+            check = partial(_read, kind=collection.kind, protobuf=options.protobuf)
+            for _ in workers.map(check, [path for split in SPLITS for path in files[split]], "featurize: check"):
                 pass
             raise
         write_json(output / SPEC, spec.model_dump(mode="json"))
-        made_by = {"spec": spec.fingerprint, "code": code_digest(*CODE)}
-        store = partial(_store_graph, spec=spec, made_by=made_by, output=output)
-        results = list(workers.map(store, tasks, "featurize: graphs"))
-    entries: dict[Split, dict[str, GraphEntry]] = {split: {} for split in SPLITS}
-    for (split, path), (_, entry) in zip(tasks, results, strict=True):
-        entries[split][path.stem] = entry
-    remove_other_graphs(output, entries)
-    for name, entry in entries["train"].items():
+        index = _store_graphs(workers, files, collection.kind, spec, output)
+    for name, entry in index.splits["train"].items():
         if entry.skipped is not None:
             _LOGGER.warning("%s: training skips the graph %s: %s", collection, name, entry.skipped)
-    sources = {f"{split}/{path.stem}": source for (split, path), (source, _) in zip(tasks, results, strict=True)}
-    write_json(output / METRICS, _metrics(collection.kind, entries))
-    index = Index(fingerprint=fingerprint({"spec": spec.fingerprint, "sources": sources}), splits=entries)
+    write_json(output / METRICS, _metrics(collection.kind, index.splits))
     write_json(output / INDEX_FILE, index.model_dump(mode="json"))
-    graphs = [entry for split in entries.values() for entry in split.values()]
+    graphs = [entry for split in index.splits.values() for entry in split.values()]
     nodes, distinct = sum(graph.nodes for graph in graphs), sum(graph.distinct for graph in graphs)
     sizes = counted(len(graphs), "graph"), counted(nodes, "node"), counted(distinct, "distinct configuration")
     _LOGGER.info("%s: %s", output, ", ".join(sizes))
 
 
-def _source(path: Path, options: FeaturizeOptions) -> str:
+def store_official(files: Mapping[Split, Sequence[Path]], kind: Kind, output: Path) -> None:
+    """Write the official columns of every graph into a store, as `featurize_collection` writes features.
+
+    Args:
+        files: the npz files of each split.
+        kind: kind of their configurations.
+        output: folder of the store, for `GraphStore`.
+
+    Raises:
+        DataError: files are damaged, all of which are named.
+    """
+    (output / INDEX_FILE).unlink(missing_ok=True)
+    with Workers(1) as workers:
+        index = _store_graphs(workers, files, kind, None, output)
+    write_json(output / INDEX_FILE, index.model_dump(mode="json"))
+
+
+def _store_graphs(
+    workers: Workers, files: Mapping[Split, Sequence[Path]], kind: Kind, spec: FeatureSpec | None, output: Path
+) -> Index:
+    """Store every graph that is out of date, remove other graphs, and return the index of the store.
+
+    Args:
+        workers: the pool that does it.
+        files: the npz files of each split.
+        kind: kind of their configurations.
+        spec: the specification; None for official columns.
+        output: folder of the store.
+    """
+    tasks = [(split, path) for split in SPLITS for path in files[split]]
+    columns = "official" if spec is None else spec.fingerprint
+    made_by = {"spec": columns, "code": code_digest(*CODE)}
+    store = partial(_store_graph, kind=kind, spec=spec, made_by=made_by, output=output)
+    results = list(workers.map(store, tasks, "featurize: graphs"))
+    entries: dict[Split, dict[str, GraphEntry]] = {split: {} for split in SPLITS}
+    for (split, path), (_, entry) in zip(tasks, results, strict=True):
+        entries[split][path.stem] = entry
+    remove_other_graphs(output, entries)
+    sources = {f"{split}/{path.stem}": source for (split, path), (source, _) in zip(tasks, results, strict=True)}
+    return Index(fingerprint=fingerprint({"spec": columns, "sources": sources}), splits=entries)
+
+
+def _source(path: Path, protobuf: bool) -> str:
     """Return the SHA-256 of the files that a graph is read from: its npz file and those next to it."""
-    files = [path, existing_extra(path)] if options.protobuf else [path]
+    files = [path, existing_extra(path)] if protobuf else [path]
     files += [sidecar for sidecar in [sidecar_path(path)] if sidecar.is_file()]
     return " ".join(sha256_file(file) for file in files)
 
 
-def _read(
-    path: Path, kind: Kind, options: FeaturizeOptions, first: int | None = None
-) -> tuple[MeasuredGraph, Extra | None]:
+def _read(path: Path, kind: Kind, protobuf: bool, first: int | None = None) -> tuple[MeasuredGraph, Extra | None]:
     measured = read_graph(path, kind, first)
-    return measured, read_extra(path, measured.graph.nodes) if options.protobuf else None
+    return measured, read_extra(path, measured.graph.nodes) if protobuf else None
 
 
 def _train_sample(path: Path, kind: Kind, options: FeaturizeOptions) -> TrainSample:
     # Layout configurations are most of a file and are not used here; one is enough to make the graph valid.
-    measured, extra = _read(path, kind, options, first=1 if kind == "layout" else None)
-    return TrainSample.of(_source(path, options), measured, options, extra)
+    measured, extra = _read(path, kind, options.protobuf, first=1 if kind == "layout" else None)
+    return TrainSample.of(_source(path, options.protobuf), measured, options, extra)
 
 
 def _store_graph(
-    task: tuple[Split, Path], spec: FeatureSpec, made_by: dict[str, str], output: Path
+    task: tuple[Split, Path], kind: Kind, spec: FeatureSpec | None, made_by: dict[str, str], output: Path
 ) -> tuple[str, GraphEntry]:
-    """Featurize one graph if its stored features are out of date; return its source and its entry."""
+    """Store one graph if what is stored is out of date; return its source and its entry."""
     split, path = task
-    source = _source(path, spec.options)
+    protobuf = spec is not None and spec.options.protobuf
+    source = _source(path, protobuf)
     folder = graph_folder(output, split, path.stem)
     key = {"source": source, **made_by}
     entry = stored_entry(folder, key)
     if entry is None:
-        measured, extra = _read(path, spec.kind, spec.options)
-        features = replace(featurize_graph(measured, spec, extra), split_half_tau=split_half_tau(path))
+        measured, extra = _read(path, kind, protobuf)
+        features = official_features(measured) if spec is None else featurize_graph(measured, spec, extra)
+        features = replace(features, split_half_tau=split_half_tau(path))
         entry = write_graph_features(folder, features, measured.graph, key)
     return source, entry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.data.graph import LAYOUT_DIMS, LayoutConfigurations, MeasuredGraph
+from hlorank.data.graph import LAYOUT_DIMS, MeasuredGraph, TileConfigurations
 from hlorank.featurize.columns import node_columns, node_ranks
 from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.feature_spec import FeatureSpec
@@ -50,19 +50,15 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | N
     Raises:
         DataError: the graph's configurations are not of the specification's kind, or extra features are missing.
     """
-    configurations = measured.configurations
-    parts: LayoutFeatures | TileFeatures
+    if isinstance(measured.configurations, TileConfigurations) != (spec.kind == "tile"):
+        raise DataError(
+            "configurations", f"configurations of {spec.collection}", type(measured.configurations).__name__
+        )
     reduced = reduction(measured, spec.options)
-    if isinstance(configurations, LayoutConfigurations) and spec.tile_columns is None:
-        first, row_of = distinct_rows(configurations.codes)
-        node_ids = configurations.node_ids
-        sized = sized_layouts(measured.graph, node_ids, configurations.codebook, configurations.codes[first])
-        parts = LayoutFeatures(reduced.node_of[node_ids], *sized)
-    elif not isinstance(configurations, LayoutConfigurations) and spec.tile_columns is not None:
-        first, row_of = distinct_rows(configurations.feat)
-        parts = TileFeatures(spec.tile_columns(configurations.feat[first]))
-    else:
-        raise DataError("configurations", f"configurations of {spec.collection}", type(configurations).__name__)
+    parts, row_of = _distinct_configurations(measured, reduced.node_of)
+    if isinstance(parts, TileFeatures):
+        assert spec.tile_columns is not None  # FeatureSpec checks it
+        parts = TileFeatures(spec.tile_columns(parts.feat))
     layout = node_layout(measured.graph.node_feat)[reduced.first]
     layout[reduced.virtual] = -1
     return GraphFeatures(
@@ -78,3 +74,47 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | N
         normalizer=measured.measurements.normalizer,
         virtual_nodes=int(reduced.virtual.sum()),
     )
+
+
+def official_features(measured: MeasuredGraph) -> GraphFeatures:
+    """Return one raw graph in the form of features, its official columns and opcodes unchanged, no node left out.
+
+    Configurations are merged as by `featurize_graph`.
+
+    Returns:
+        Features with `node_feat` (nodes, 140) float32, `opcode` (nodes,) uint8 0..120, and, for tiles, `feat`
+        (distinct configurations, 24) float32.
+    """
+    graph = measured.graph
+    parts, row_of = _distinct_configurations(measured, np.arange(graph.nodes))
+    return GraphFeatures(
+        name=measured.name,
+        node_feat=graph.node_feat,
+        opcode=graph.node_opcode,
+        node_layout=node_layout(graph.node_feat),
+        edge_index=graph.edge_index,
+        node_splits=graph.node_splits,
+        configurations=parts,
+        row_of=row_of,
+        runtime=measured.measurements.runtime,
+        normalizer=measured.measurements.normalizer,
+    )
+
+
+def _distinct_configurations(
+    measured: MeasuredGraph, node_of: NDArray[np.int64]
+) -> tuple[LayoutFeatures | TileFeatures, NDArray[np.int64]]:
+    """Return the distinct configurations, those of tiles with their raw columns, and the one that each raw row is.
+
+    Args:
+        measured: the graph.
+        node_of: (nodes,) int64, the node of the features that each node becomes.
+    """
+    configurations = measured.configurations
+    if isinstance(configurations, TileConfigurations):
+        first, row_of = distinct_rows(configurations.feat)
+        return TileFeatures(configurations.feat[first]), row_of
+    first, row_of = distinct_rows(configurations.codes)
+    node_ids = configurations.node_ids
+    sized = sized_layouts(measured.graph, node_ids, configurations.codebook, configurations.codes[first])
+    return LayoutFeatures(node_of[node_ids], *sized), row_of

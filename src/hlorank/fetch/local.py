@@ -7,7 +7,7 @@ import logging
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Self
 
@@ -65,17 +65,14 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
             splits of the tree, or the split file does not fit the graphs.
         ExceptionGroup: several files are invalid; it has a DataError for each.
     """
-    folder, sources = _find(resolve_path(config.root), collection, new_splits=config.split_file is not None)
+    folder, sources = find_files(resolve_path(config.root), collection, flat=config.split_file is not None)
     target = output.resolve()
     if target.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(target):
         raise ConfigError(f"data.local.root={config.root}: expected a folder other than {output}, which fetch writes")
     withheld = _validate(sources, collection, folder)
     if config.split_file is not None:
-        _check_unique(sources, folder)
-        labelled = {path.stem: measured_family(path) or family(path.stem) for path in sources if path not in withheld}
         split_file = resolve_path(config.split_file)
-        splits = split_graphs(collection, labelled, split_file, config.folds, config.fold)
-        sources = {path: splits.get(path.stem, "test") for path in sources}
+        sources = new_splits(sources, withheld, collection, split_file, config.folds, config.fold)
     copies = {output / split / path.name: path for path, split in sources.items()}
     for path_of in (extra_path, sidecar_path):
         copies |= {path_of(copy): file for copy, path in list(copies.items()) if (file := path_of(path)).is_file()}
@@ -93,21 +90,30 @@ def _progress(paths: Iterable[Path], description: str) -> Iterable[Path]:
     return track(paths, description, console=Console(stderr=True), disable=not sys.stderr.isatty())
 
 
-def _find(root: Path, collection: Collection, *, new_splits: bool) -> tuple[Path, dict[Path, Split]]:
-    """Return the collection's folder, in `root` or `root`/npz, and its files with their splits in the tree."""
+def find_files(root: Path, collection: Collection, *, flat: bool) -> tuple[Path, dict[Path, Split]]:
+    """Return the collection's folder, in `root` or `root`/npz, and its files with their splits in the tree.
+
+    Args:
+        root: the folder that holds layout/ or tile/, there or in npz/.
+        collection: the collection.
+        flat: accept files that are in no split, directly in the collection's folder; they count as test.
+
+    Raises:
+        DataError: there are no files.
+    """
     for tree in (root, root / "npz"):
         files = {path: split for split in SPLITS for path in graph_files(tree, collection, split)}
-        if not files and new_splits:
+        if not files and flat:
             files = dict.fromkeys(graph_files(tree, collection, None), "test")  # until they get splits
         if files:
             return tree / collection.path, files
     patterns = ("layout/*/*", "tile/*", "npz/layout/*/*", "npz/tile/*")
     present = [str(path.relative_to(root)) for pattern in patterns for path in sorted(root.glob(pattern))]
     expected = f"npz files in {collection.path}/<{'|'.join(SPLITS)}>, there or in npz/"
-    if new_splits:
+    if flat:
         expected += f", or directly in {collection.path}"
     found = ", ".join(present) or ("no collection" if root.is_dir() else "no such folder")
-    raise DataError("data.local.root", expected, found, file=root)
+    raise DataError("root", expected, found, file=root)
 
 
 def _validate(files: Iterable[Path], collection: Collection, folder: Path) -> set[Path]:
@@ -135,7 +141,27 @@ def _validate(files: Iterable[Path], collection: Collection, folder: Path) -> se
     return withheld
 
 
-def _check_unique(files: Iterable[Path], folder: Path) -> None:
-    repeated = [name for name, count in Counter(path.stem for path in files).items() if count > 1]
+def new_splits(
+    files: Iterable[Path], withheld: Set[Path], collection: Collection, split_file: Path, folds: int, fold: int
+) -> dict[Path, Split]:
+    """Return the new split of each file by the folds of a split file; files with withheld labels are all in test.
+
+    Args:
+        files: npz files.
+        withheld: those of them whose labels are withheld.
+        collection: their collection.
+        split_file: arguments of `split_graphs`, as are the next two.
+        folds: number of folds.
+        fold: the fold used as valid.
+
+    Raises:
+        ConfigError: there are fewer families than folds.
+        DataError: two files have the same name, or the split file does not fit them.
+    """
+    paths = list(files)
+    repeated = [name for name, count in Counter(path.stem for path in paths).items() if count > 1]
     if repeated:
-        raise DataError("graph names", "each in one split of the tree", ", ".join(repeated), file=folder)
+        raise DataError("graph names", "each in one split of the tree", ", ".join(repeated), file=paths[0].parents[1])
+    labelled = {path.stem: measured_family(path) or family(path.stem) for path in paths if path not in withheld}
+    splits = split_graphs(collection, labelled, split_file, folds, fold)
+    return {path: splits.get(path.stem, "test") for path in paths}

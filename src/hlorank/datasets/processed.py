@@ -1,0 +1,112 @@
+"""The processed form of a collection: a store of memory-mapped graphs, made from an npz tree where it is missing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from hlorank.config import ConfigError, FeaturizeConfig, Split, read_section
+from hlorank.data.collection import SPLITS, Collection
+from hlorank.data.npz import NpzFile
+from hlorank.data.splits import SplitFile
+from hlorank.featurize.feature_store import INDEX_FILE, FeatureStore, GraphStore
+from hlorank.featurize.featurize_collection import CODE, featurize_files, store_official
+from hlorank.fetch.local import find_files, new_splits
+from hlorank.files import DataError, code_digest, fingerprint, one_process, read_json, resolve_path, write_json
+
+Columns = Literal["official", "hlorank"]
+PROCESSED = "processed"
+"""Default folder of the cache, in the root of the npz tree."""
+SPLIT_FILE = "split.json"
+"""Split file next to npz files without splits; fold 0 is valid, 1 is test."""
+FEATURIZE = FeaturizeConfig(
+    scaling="standard",
+    log_range=100,
+    opcode_width=16,
+    prune_hops=1,
+    prune_paths=False,
+    prune_edges=False,
+    virtual_nodes=False,
+    dims_128=False,
+    walk_steps=0,
+    protobuf=False,
+    workers=1,
+)
+"""Values of conf/featurize/default.yaml, which an installed package does not have; in one process."""
+
+_STAMP = "stamp.json"
+_LOCK = "lock"
+
+
+def processed_store(
+    collection: Collection, root: str | Path, columns: Columns = "official", cache: str | Path | None = None
+) -> GraphStore:
+    """Open the processed store of a collection, which is brought up to date first.
+
+    Graphs are written one by one, each in one step, so that a call after a kill continues where the other one stopped.
+    One process writes; others wait for it. Nothing is read again while sizes and times of all files are as they were.
+
+    Args:
+        collection: the collection.
+        root: the npz tree, as of `hlorank.datasets.load`.
+        columns: official, or hlorank's features.
+        cache: folder of processed stores; None is `root`/processed.
+
+    Returns:
+        A `FeatureStore` for hlorank's features.
+
+    Raises:
+        ConfigError: there are no such columns.
+        DataError: `root` does not have the collection, has no splits, or a file is damaged.
+        ExceptionGroup: several files are damaged; it has a DataError for each.
+        OSError: the cache cannot be written.
+    """
+    if columns not in get_args(Columns):
+        raise ConfigError(f"columns={columns!r}: expected one of {', '.join(get_args(Columns))}")
+    tree = resolve_path(root)
+    folder, sources = find_files(tree, collection, flat=True)
+    place = resolve_path(tree / PROCESSED if cache is None else cache) / collection.path / columns
+    with one_process(place / _LOCK, f"the processing of {folder}"):
+        stamp = _stamp(folder, tree / SPLIT_FILE, columns)
+        if not (_is_stamped(place, stamp) and (place / INDEX_FILE).is_file()):
+            files = _by_split(sources, folder, collection, tree / SPLIT_FILE)
+            if columns == "official":
+                store_official(files, collection.kind, place)
+            else:
+                featurize_files(files, collection, FEATURIZE, place)
+            write_json(place / _STAMP, stamp)
+        return GraphStore(place) if columns == "official" else FeatureStore(place)
+
+
+def _stamp(folder: Path, split_file: Path, columns: Columns) -> dict[str, str]:
+    """Return what a store is made from, without reading a file of the tree: names, sizes and times, and the code."""
+    files = [path for path in [*sorted(folder.rglob("*")), split_file] if path.is_file()]
+    states = [[path.as_posix(), (state := path.stat()).st_size, state.st_mtime_ns] for path in files]
+    options: dict[str, Any] = {} if columns == "official" else FEATURIZE.options.model_dump(mode="json")
+    return {"files": fingerprint(states), "options": fingerprint(options), "code": code_digest(*CODE)}
+
+
+def _is_stamped(place: Path, stamp: dict[str, str]) -> bool:
+    with suppress(DataError):
+        return read_json(place / _STAMP) == stamp
+    return False
+
+
+def _by_split(
+    sources: dict[Path, Split], folder: Path, collection: Collection, split_file: Path
+) -> dict[Split, list[Path]]:
+    """Return the files of each split: that of the tree, or, for files directly in the folder, of the split file."""
+    if any(path.parent == folder for path in sources):
+        if not split_file.is_file():
+            expected = f"the folders {', '.join(SPLITS)}, or folds in {split_file}; `data=local data.local.split_file="
+            raise DataError("splits", f"{expected}{split_file}` of the stage fetch writes them", "none", file=folder)
+        folds = read_section(SplitFile, split_file, "edit the file").folds
+        withheld = {path for path in sources if _is_withheld(path)}
+        sources = new_splits(sources, withheld, collection, split_file, folds, fold=0)
+    return {split: sorted(path for path, found in sources.items() if found == split) for split in SPLITS}
+
+
+def _is_withheld(path: Path) -> bool:
+    with NpzFile(path) as file:
+        return not file.read("config_runtime").any()

@@ -1,0 +1,120 @@
+"""The cache of a dataset: made, reused, brought up to date."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+import hlorank.datasets
+from hlorank.config import ConfigError
+from hlorank.data.collection import Collection
+from hlorank.datasets import processed
+from hlorank.datasets.processed import FEATURIZE, processed_store
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.files import DataError
+from tests.data.npz_files import layout_arrays, save
+
+ROOT = Path(__file__).parents[2]
+LAYOUT, TILE = Collection.parse("layout/own/random"), Collection.parse("tile/own")
+
+
+def times(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*.npy")}
+
+
+def test_the_options_of_hlorank_s_columns_are_those_of_conf() -> None:
+    conf = OmegaConf.to_container(OmegaConf.load(ROOT / "conf/featurize/default.yaml"))
+    assert isinstance(conf, dict)
+    assert FEATURIZE.model_dump() == conf | {"workers": 1}
+
+
+def test_an_unchanged_tree_is_read_once(layout_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = processed_store(LAYOUT, layout_tree)
+    assert store.root == layout_tree / "processed" / LAYOUT.path / "official"
+    before = times(store.root)
+
+    def never(*_: object) -> None:
+        raise AssertionError("processed again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(processed, "store_official", never)
+        assert processed_store(LAYOUT, layout_tree).fingerprint == store.fingerprint
+    assert times(store.root) == before
+
+
+def test_only_changed_graphs_are_written_again(layout_tree: Path) -> None:
+    store = processed_store(LAYOUT, layout_tree)
+    before = times(store.root)
+    folder = layout_tree / LAYOUT.path
+    save(folder / "train/a.npz", layout_arrays() | {"config_runtime": np.array([1, 2, 3])})
+    (folder / "test/c.npz").unlink()
+    again = processed_store(LAYOUT, layout_tree)
+    assert again.fingerprint != store.fingerprint
+    assert again.graphs("test") == []
+    assert again.open("train", "a").runtime.tolist() == [1, 2, 3]
+    after = times(store.root)
+    assert {name for name in before if after.get(name) == before[name]} == {name for name in before if "/b/" in name}
+    assert {name.split("/")[2] for name in after} == {"a", "b"}
+
+
+@pytest.mark.parametrize("lost", ["graphs.json", "stamp.json"])
+def test_a_store_that_a_kill_left_incomplete_is_completed(layout_tree: Path, lost: str) -> None:
+    store = processed_store(LAYOUT, layout_tree)
+    (store.root / lost).unlink()
+    assert processed_store(LAYOUT, layout_tree).fingerprint == store.fingerprint
+
+
+def test_a_change_of_the_code_processes_again(layout_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = processed_store(LAYOUT, layout_tree)
+    (store.root / "graphs.json").write_text("{}")
+    with pytest.raises(DataError, match="official"):
+        processed_store(LAYOUT, layout_tree)
+    monkeypatch.setattr(processed, "code_digest", lambda *_: "other")
+    assert processed_store(LAYOUT, layout_tree).fingerprint == store.fingerprint
+
+
+def test_columns_have_stores_of_their_own(layout_tree: Path, tmp_path: Path) -> None:
+    official = processed_store(LAYOUT, layout_tree, cache=tmp_path / "cache")
+    features = processed_store(LAYOUT, layout_tree, "hlorank", tmp_path / "cache")
+    assert isinstance(features, FeatureStore)
+    assert official.root.parent == features.root.parent == tmp_path / "cache" / LAYOUT.path
+    assert not (layout_tree / "processed").exists()
+    assert official.open("train", "a").nodes == 4
+    assert features.open("train", "a").node_feat.shape[1] < 140
+
+
+def test_withheld_graphs_without_splits_are_test(tile_tree: Path) -> None:
+    folds = '{"folds": 3, "families": {"k0": 0, "k1": 1, "k2": 2}}'
+    (tile_tree / "split.json").write_text(folds)
+    with np.load(tile_tree / "npz/tile/own/k3.npz") as file:
+        arrays = {key: file[key] for key in file.files} | {"config_runtime": np.zeros(3, dtype=np.int64)}
+    save(tile_tree / "npz/tile/own/k3.npz", arrays)
+    store = processed_store(TILE, tile_tree)
+    assert store.graphs("test") == ["k1", "k3"]
+    (tile_tree / "split.json").write_text(folds.replace('"k2": 2', '"k2": 1').replace('"k1": 1', '"k1": 2'))
+    assert processed_store(TILE, tile_tree).graphs("test") == ["k2", "k3"]
+
+
+def test_files_without_splits_need_a_split_file(tile_tree: Path) -> None:
+    with pytest.raises(DataError, match=r"split\.json"):
+        processed_store(TILE, tile_tree)
+
+
+def test_wrong_names_are_refused(layout_tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="columns='raw'"):
+        hlorank.datasets.load("layout/own/random", layout_tree, "raw")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="layout/own"):
+        hlorank.datasets.load("layout/own", layout_tree)
+    with pytest.raises(DataError, match="no such folder"):
+        hlorank.datasets.load("tile/own", tmp_path / "absent")
+
+
+def test_damaged_files_are_named(layout_tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    (layout_tree / LAYOUT.path / "valid/b.npz").write_bytes(b"no zip")
+    with pytest.raises(DataError, match=r"b\.npz"):
+        hlorank.datasets.load("layout/own/random", layout_tree)
