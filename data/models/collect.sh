@@ -21,5 +21,5 @@ programs() { for name in $1; do printf '%s.%s ' "$name" "$2"; done; }
 
 collect() { hlorank collect --collection layout:cpu:models --out $out "$@"; }
 collect $(programs "$models" forward) --configurations 64 "$@"
-collect $(programs "$train" train) --configurations 64 --time-limit 2400 "$@"
-collect $(programs "$large" train) --configurations 24 --time-limit 2400 "$@"
+collect $(programs "$train" train) --configurations 64 --max-rounds 50 --time-limit 2400 "$@"
+collect $(programs "$large" train) --configurations 24 --max-rounds 50 --time-limit 2400 "$@"

@@ -202,7 +202,7 @@ def test_an_origin_needs_its_settings() -> None:
 @pytest.mark.parametrize("option", [option for group, option in OPTIONS if group == "data"])
 def test_data_holds_the_settings_of_its_origin(option: str) -> None:
     data = load(composed(f"data={option}")).data
-    assert data.origin == ("local" if option == "sample" else option)
+    assert data.origin == ("local" if option in ("models", "sample") else option)
     assert data.model_dump() == {"origin": data.origin, data.origin: data.settings}
 
 

@@ -28,7 +28,7 @@ FAMILIES = {name: family(name) for name in GRAPHS}
         ("resnet50", ["resnet50.2x2.fp32", "resnet50.4x4.fp16", "resnet50"]),
         ("retinanet", ["retinanet.2x2.fp32_-342c949e14733d96", "retinanet.4x4.bf16_1c949e14733d96", "retinanet.8x8"]),
         ("inceptionv3", ["inception_v3_batch_128_train", "inception_v3_batch_128_train_426e203f19335d17"]),
-        ("alexnet", ["alexnet_train_batch_32", "alexnet_eval_batch_1", "alexnet_bs64"]),
+        ("alexnet", ["alexnet_train_batch_32", "alexnet_eval_batch_1", "alexnet_bs64", "alexnet.training"]),
         ("mlperfbert", ["mlperf_bert_batch_24_2x2", "mlperf_bert_1_shard_batch_8", "mlperf_bert.inference"]),
         ("tf2bertpretrain", ["tf2_bert_pretrain_dynamic_batch_size", "tf2_bert_pretrain_batch_size_8_int8"]),
         ("resnetv150official", ["resnet_v1_50_official_batch_128_bf16"]),

@@ -51,6 +51,7 @@ PARSED = {
     "docs/how-to/use-tpugraphs.md": "a network",
     "docs/how-to/use-your-own-npz.md": "data in /data",
     "docs/reference/metrics.md": "rankings of all collections",
+    "docs/reference/models-collection.md": "hours of measuring, and minutes of training",
 }
 """Reasons why pages are not executed."""
 # Commands that never end, or take hours, do nothing. hlorank's server and the queue's worker are waited for.

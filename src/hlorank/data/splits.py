@@ -27,7 +27,7 @@ _VARIANT = re.compile(
         (?:dynamic_)?batch_size(?:_\d+)? | (?:batch|bs)_?\d+    # batch size
       | (?:bf|fp?|b?float|u?int|[su])(?:4|8|16|32|64)           # dtype
       | \d+x\d+(?:x\d+)? | \d+_shards?                          # topology, mesh
-      | train | test | eval | inference                         # phase
+      | train(?:ing)? | test | eval | inference                  # phase
     )(?![a-z0-9])""",
     re.VERBOSE,
 )
@@ -53,7 +53,7 @@ def family(name: str) -> str:
     - batch size (`batch_128`, `batch_size_32`, `dynamic_batch_size`, `bs64`);
     - dtype (`bf16`, `fp32`, `int8`);
     - topology or mesh (`4x4`, `2x2x4`, `1_shard`);
-    - phase (`train`, `test`, `eval`, `inference`);
+    - phase (`train`, `training`, `test`, `eval`, `inference`);
     - case and separators: `unet_3d.4x4.bf16` and `unet3d` are one family.
 
     Sizes of the model stay: `L-10_H-768_A-12` is another family than `L-12_H-768_A-12`. A name that is only a
