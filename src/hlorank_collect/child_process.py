@@ -23,7 +23,8 @@ from typing import IO, Any, TextIO, TypeVar
 from hlorank.config import ConfigError
 from hlorank.files import DataError
 from hlorank_collect.machine import limit_memory
-from hlorank_collect.task import Progress, Report, SkippedError, Task
+from hlorank_collect.program import SkippedError
+from hlorank_collect.task import Progress, Report, Task
 
 _ATTEMPTS = 4  # a program that hangs or crashes in more configurations than this is not worth the time
 _FLAGS = {

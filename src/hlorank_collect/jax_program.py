@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from hlorank.config import ConfigError
+from hlorank_collect import xla
+from hlorank_collect.program import Program, SkippedError, Traced, one_line
 
 INSTALL = "pip install 'hlorank[collect]'"
 """Installs jax, which measuring needs."""
@@ -32,15 +35,31 @@ _SCALE = 0.1  # small enough for deep programs to stay finite
 
 
 @dataclass(frozen=True)
-class Program:
-    """A function that XLA compiles, and its name."""
+class JaxProgram(Program):
+    """A JAX function and its example arguments."""
 
-    name: str
-    """Unique and safe in file names: letters, digits, dot, minus, underscore."""
-    family: str
-    """Group of the program in a split by model family."""
     build: Callable[[], tuple[Function, Arguments]]
     """Function that returns the program and its example arguments, pytrees of arrays, equal at every call."""
+
+    def trace(self, platform: xla.Platform) -> Traced:
+        """Trace the function."""
+        try:
+            function, arguments = self.build()
+            module = xla.unoptimized_module(function, arguments, platform)
+        except Exception as error:  # the user's code may raise any exception
+            raise SkippedError(f"it does not trace: {one_line(error)}") from error
+        return Traced(module, partial(self.put, arguments, platform))
+
+    def put(self, arguments: Sequence[Any], platform: xla.Platform) -> list[Any]:
+        """Return the leaves of the arguments, which are pytrees."""
+        return xla.put(arguments, platform)
+
+    def result(self) -> Callable[[Sequence[Any]], Any]:
+        """Return the function that makes the pytree that the function returns."""
+        import jax
+
+        function, arguments = self.build()
+        return partial(jax.tree.unflatten, jax.tree.structure(jax.eval_shape(function, *arguments)))
 
 
 def has_jax() -> bool:
@@ -83,7 +102,7 @@ def require_device(platform: str) -> None:
         )
 
 
-def user_program(reference: str, arguments: str) -> Program:
+def user_program(reference: str, arguments: str) -> JaxProgram:
     """Return a program of the user, from modules that can be imported from the current folder.
 
     Args:
@@ -100,7 +119,7 @@ def user_program(reference: str, arguments: str) -> Program:
     make = _shaped(arguments) if "[" in arguments else _made_by(arguments)
     unsafe = re.compile(r"[^A-Za-z0-9._]+")
     family = unsafe.sub("-", reference)
-    return Program(
+    return JaxProgram(
         name=f"{family}-{unsafe.sub('-', arguments).strip('-')}",
         family=family,
         build=lambda: (function, make()),

@@ -52,12 +52,16 @@ def require_quiet() -> None:
         )
 
 
+def memory_limit() -> int:
+    """Return three quarters of the memory, or the limit of this process if that is less, in bytes."""
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
+    return min([limit, *(one for one in resource.getrlimit(resource.RLIMIT_DATA) if one != resource.RLIM_INFINITY)])
+
+
 def limit_memory() -> None:
-    """Limit this process to three quarters of the memory, so that a large allocation fails instead of the machine."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Limit the memory of this process, so that a large allocation fails instead of the machine."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    soft = total * 3 // 4
-    resource.setrlimit(resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_limit(), hard))
 
 
 def description() -> dict[str, Any]:

@@ -10,29 +10,33 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from hlorank.data.collection import Collection
-from hlorank.files import fingerprint
-from hlorank_collect.jax_program import Program, user_program
+from hlorank.files import fingerprint, sha256_file
+from hlorank_collect.jax_program import user_program
+from hlorank_collect.modules.module_program import module_program
+from hlorank_collect.program import Program
 from hlorank_collect.xla import Platform
-from hlorank_collect.zoo import program_named
+from hlorank_collect.zoo import program_named, programs
 
 
-class SkippedError(Exception):
-    """A program that cannot be measured; the message is the reason."""
+def is_file(program: str) -> bool:
+    """Return True if the program is in a file: the zoo has none of its name."""
+    return program not in programs() and Path(program).is_file()
 
 
-def one_line(error: Exception) -> str:
-    """Return the type of an error and the first line of its message."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text}"[:300]
+def load_program(program: str, arguments: str | None, seed: int = 0) -> Program:
+    """Return a program of the zoo, one in a file or, with arguments, a function.
 
-
-def load_program(program: str, arguments: str | None) -> Program:
-    """Return a program of the zoo or, with arguments, one of the user.
+    Args:
+        program: name in the zoo, path or `module:function`.
+        arguments: as for `user_program`; None for the others.
+        seed: seed of the inputs of a program in a file.
 
     Raises:
-        ConfigError: `program` is neither in the zoo nor importable.
+        ConfigError: `program` is neither in the zoo, nor a file, nor importable.
     """
-    return program_named(program) if arguments is None else user_program(program, arguments)
+    if arguments is not None:
+        return user_program(program, arguments)
+    return module_program(Path(program), seed) if is_file(program) else program_named(program)
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,9 @@ class Task(ABC):
     """Module that the child process runs."""
 
     program: str
-    """Name in the zoo or, with `arguments`, `module:function`."""
+    """Name in the zoo, path of a file or, with `arguments`, `module:function`."""
     arguments: str | None
-    """As for `user_program`; None for a program of the zoo."""
+    """As for `user_program`; None for the others."""
     collection: str
     """Address of the collection; its source is the backend."""
     output: str
@@ -94,9 +98,9 @@ class Task(ABC):
         """Return the program.
 
         Raises:
-            ConfigError: the program is neither in the zoo nor importable.
+            ConfigError: the program is neither in the zoo, nor a file, nor importable.
         """
-        return load_program(self.program, self.arguments)
+        return load_program(self.program, self.arguments, self.seed)
 
     @property
     def platform(self) -> Platform:
@@ -117,4 +121,6 @@ class Task(ABC):
         """Fingerprint of the settings that decide the result; date, place and time limit are not among them."""
         names = ("program", "arguments", "collection", "configurations", "seed", "rounds", "fast_compile")
         settings = {name: getattr(self, name) for name in names}
+        if self.arguments is None and is_file(self.program):
+            settings["program"] = sha256_file(Path(self.program))
         return fingerprint({**settings, "jaxlib": version("jaxlib")})

@@ -9,15 +9,16 @@ from hlorank.config import ConfigError
 from hlorank.hlo.reader import DUMPS
 from hlorank_collect import xla
 from hlorank_collect.jax_program import user_program
-from hlorank_collect.task import one_line
+from hlorank_collect.program import one_line
 
 
 def main(reference: str, arguments: str, stage: str, path: str) -> int:
     """Write the module of a function at a stage of `DUMPS`; a failure is one line on standard error, and status 2."""
     try:
         function, example = user_program(reference, arguments).build()
-        get = xla.capture if stage == DUMPS[0] else xla.unoptimized_module
-        module = get(function, example)
+        module = xla.unoptimized_module(function, example)
+        if stage == DUMPS[0]:
+            module = xla.capture(module)
     except ConfigError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

@@ -9,6 +9,7 @@ import logging
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -72,8 +73,14 @@ def device_name(platform: Platform) -> str:
     return str(_device(platform).device_kind)
 
 
-def put(arguments: Sequence[Any], platform: Platform = "cpu") -> list[Any]:
-    """Return the leaves of example arguments as arrays on the device, in the order of the module's parameters."""
+def put(arguments: Sequence[Any], platform: Platform = "cpu", *, wide: bool = False) -> list[Any]:
+    """Return the leaves of example arguments as arrays on the device, in the order of the module's parameters.
+
+    Args:
+        arguments: pytrees.
+        platform: the backend.
+        wide: keep types of 64 bits, which jax replaces by those of 32 bits by default.
+    """
     import jax
 
     def as_array(leaf: Any) -> Any:
@@ -81,7 +88,8 @@ def put(arguments: Sequence[Any], platform: Platform = "cpu") -> list[Any]:
         return jax.random.key_data(leaf) if key else leaf
 
     leaves = [as_array(leaf) for leaf in jax.tree.leaves(tuple(arguments))]
-    return [jax.device_put(leaf, _device(platform)) for leaf in leaves]
+    with jax.enable_x64(True) if wide else nullcontext():
+        return [jax.device_put(leaf, _device(platform)) for leaf in leaves]
 
 
 def parse(program: bytes, *, stablehlo: bool) -> bytes:
@@ -155,32 +163,20 @@ def compile_module(
     return Executable(device.client.compile_and_load(stablehlo, _jax.DeviceList((device,)), options))
 
 
-def optimized_module(
-    function: Function, arguments: Sequence[Any], platform: Platform = "cpu", *, library_fusions: bool = True
-) -> bytes:
-    """Return the module of a function after all passes, as a serialized HloModuleProto.
+def capture(module: bytes, platform: Platform = "cpu") -> bytes:
+    """Return a module right before layout assignment, to which layout configurations refer.
 
-    Arguments as for `compile_module`; exceptions as for `unoptimized_module`.
-    """
-    module = unoptimized_module(function, arguments, platform)
-    return compile_module(module, platform, library_fusions=library_fusions).module()
-
-
-def capture(function: Function, arguments: Sequence[Any], platform: Platform = "cpu") -> bytes:
-    """Return the module of a function right before layout assignment, to which layout configurations refer.
+    Args:
+        module: the module before any pass.
+        platform: the backend.
 
     Returns:
         A serialized HloModuleProto, without metadata and number, so that equal programs give equal modules.
 
     Raises:
         NotCapturedError: the compiler dumped no such module.
-        Exception: the function cannot be traced, as in `unoptimized_module`.
+        RuntimeError: the compiler rejects the module.
     """
-    return capture_module(unoptimized_module(function, arguments, platform), platform)
-
-
-def capture_module(module: bytes, platform: Platform = "cpu") -> bytes:
-    """Return the module right before layout assignment, as `capture` does, of a module that is already traced."""
     with tempfile.TemporaryDirectory(prefix="hlorank-dump-") as folder:
         compile_module(module, platform, dump=Path(folder))
         dumps = sorted(Path(folder).glob("*.hlo.pb"))

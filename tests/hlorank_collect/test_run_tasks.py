@@ -32,10 +32,10 @@ ABOUT: dict[str, Any] = {
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], LayoutTask]:
     """Makes tasks of programs that need no jax; the program `nobody` does not exist."""
 
-    def named(name: str) -> jax_program.Program:
+    def named(name: str) -> jax_program.JaxProgram:
         if name == "nobody":
             raise ConfigError("program 'nobody': not in the zoo")
-        return jax_program.Program(name, "family", lambda: (abs, ()))
+        return jax_program.JaxProgram(name, "family", lambda: (abs, ()))
 
     monkeypatch.setattr(task, "program_named", named)
     monkeypatch.setattr(task, "version", lambda package: "1.0")

@@ -13,16 +13,18 @@ class LayoutProto(_message.Message):
     def __init__(self, minor_to_major: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ShapeProto(_message.Message):
-    __slots__ = ("element_type", "dimensions", "tuple_shapes", "layout")
+    __slots__ = ("element_type", "dimensions", "tuple_shapes", "layout", "is_dynamic_dimension")
     ELEMENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     TUPLE_SHAPES_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    IS_DYNAMIC_DIMENSION_FIELD_NUMBER: _ClassVar[int]
     element_type: int
     dimensions: _containers.RepeatedScalarFieldContainer[int]
     tuple_shapes: _containers.RepeatedCompositeFieldContainer[ShapeProto]
     layout: LayoutProto
-    def __init__(self, element_type: _Optional[int] = ..., dimensions: _Optional[_Iterable[int]] = ..., tuple_shapes: _Optional[_Iterable[_Union[ShapeProto, _Mapping]]] = ..., layout: _Optional[_Union[LayoutProto, _Mapping]] = ...) -> None: ...
+    is_dynamic_dimension: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, element_type: _Optional[int] = ..., dimensions: _Optional[_Iterable[int]] = ..., tuple_shapes: _Optional[_Iterable[_Union[ShapeProto, _Mapping]]] = ..., layout: _Optional[_Union[LayoutProto, _Mapping]] = ..., is_dynamic_dimension: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class ProgramShapeProto(_message.Message):
     __slots__ = ("parameters", "result", "parameter_names")
@@ -35,18 +37,32 @@ class ProgramShapeProto(_message.Message):
     def __init__(self, parameters: _Optional[_Iterable[_Union[ShapeProto, _Mapping]]] = ..., result: _Optional[_Union[ShapeProto, _Mapping]] = ..., parameter_names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LiteralProto(_message.Message):
-    __slots__ = ("shape", "preds", "s32s", "u32s", "f32s")
+    __slots__ = ("shape", "preds", "u8s", "s32s", "s64s", "u32s", "u64s", "f32s", "f64s", "f16s", "bf16s", "s8s")
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     PREDS_FIELD_NUMBER: _ClassVar[int]
+    U8S_FIELD_NUMBER: _ClassVar[int]
     S32S_FIELD_NUMBER: _ClassVar[int]
+    S64S_FIELD_NUMBER: _ClassVar[int]
     U32S_FIELD_NUMBER: _ClassVar[int]
+    U64S_FIELD_NUMBER: _ClassVar[int]
     F32S_FIELD_NUMBER: _ClassVar[int]
+    F64S_FIELD_NUMBER: _ClassVar[int]
+    F16S_FIELD_NUMBER: _ClassVar[int]
+    BF16S_FIELD_NUMBER: _ClassVar[int]
+    S8S_FIELD_NUMBER: _ClassVar[int]
     shape: ShapeProto
     preds: _containers.RepeatedScalarFieldContainer[bool]
+    u8s: bytes
     s32s: _containers.RepeatedScalarFieldContainer[int]
+    s64s: _containers.RepeatedScalarFieldContainer[int]
     u32s: _containers.RepeatedScalarFieldContainer[int]
+    u64s: _containers.RepeatedScalarFieldContainer[int]
     f32s: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, shape: _Optional[_Union[ShapeProto, _Mapping]] = ..., preds: _Optional[_Iterable[bool]] = ..., s32s: _Optional[_Iterable[int]] = ..., u32s: _Optional[_Iterable[int]] = ..., f32s: _Optional[_Iterable[float]] = ...) -> None: ...
+    f64s: _containers.RepeatedScalarFieldContainer[float]
+    f16s: bytes
+    bf16s: bytes
+    s8s: bytes
+    def __init__(self, shape: _Optional[_Union[ShapeProto, _Mapping]] = ..., preds: _Optional[_Iterable[bool]] = ..., u8s: _Optional[bytes] = ..., s32s: _Optional[_Iterable[int]] = ..., s64s: _Optional[_Iterable[int]] = ..., u32s: _Optional[_Iterable[int]] = ..., u64s: _Optional[_Iterable[int]] = ..., f32s: _Optional[_Iterable[float]] = ..., f64s: _Optional[_Iterable[float]] = ..., f16s: _Optional[bytes] = ..., bf16s: _Optional[bytes] = ..., s8s: _Optional[bytes] = ...) -> None: ...
 
 class WindowDimension(_message.Message):
     __slots__ = ("size", "stride", "padding_low", "padding_high", "window_dilation", "base_dilation", "window_reversal")
@@ -133,41 +149,50 @@ class DotDimensionNumbers(_message.Message):
     def __init__(self, lhs_contracting_dimensions: _Optional[_Iterable[int]] = ..., rhs_contracting_dimensions: _Optional[_Iterable[int]] = ..., lhs_batch_dimensions: _Optional[_Iterable[int]] = ..., rhs_batch_dimensions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GatherDimensionNumbers(_message.Message):
-    __slots__ = ("offset_dims", "collapsed_slice_dims", "start_index_map", "index_vector_dim")
+    __slots__ = ("offset_dims", "collapsed_slice_dims", "start_index_map", "index_vector_dim", "operand_batching_dims", "start_indices_batching_dims")
     OFFSET_DIMS_FIELD_NUMBER: _ClassVar[int]
     COLLAPSED_SLICE_DIMS_FIELD_NUMBER: _ClassVar[int]
     START_INDEX_MAP_FIELD_NUMBER: _ClassVar[int]
     INDEX_VECTOR_DIM_FIELD_NUMBER: _ClassVar[int]
+    OPERAND_BATCHING_DIMS_FIELD_NUMBER: _ClassVar[int]
+    START_INDICES_BATCHING_DIMS_FIELD_NUMBER: _ClassVar[int]
     offset_dims: _containers.RepeatedScalarFieldContainer[int]
     collapsed_slice_dims: _containers.RepeatedScalarFieldContainer[int]
     start_index_map: _containers.RepeatedScalarFieldContainer[int]
     index_vector_dim: int
-    def __init__(self, offset_dims: _Optional[_Iterable[int]] = ..., collapsed_slice_dims: _Optional[_Iterable[int]] = ..., start_index_map: _Optional[_Iterable[int]] = ..., index_vector_dim: _Optional[int] = ...) -> None: ...
+    operand_batching_dims: _containers.RepeatedScalarFieldContainer[int]
+    start_indices_batching_dims: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, offset_dims: _Optional[_Iterable[int]] = ..., collapsed_slice_dims: _Optional[_Iterable[int]] = ..., start_index_map: _Optional[_Iterable[int]] = ..., index_vector_dim: _Optional[int] = ..., operand_batching_dims: _Optional[_Iterable[int]] = ..., start_indices_batching_dims: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ScatterDimensionNumbers(_message.Message):
-    __slots__ = ("update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims", "index_vector_dim")
+    __slots__ = ("update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims", "index_vector_dim", "input_batching_dims", "scatter_indices_batching_dims")
     UPDATE_WINDOW_DIMS_FIELD_NUMBER: _ClassVar[int]
     INSERTED_WINDOW_DIMS_FIELD_NUMBER: _ClassVar[int]
     SCATTER_DIMS_TO_OPERAND_DIMS_FIELD_NUMBER: _ClassVar[int]
     INDEX_VECTOR_DIM_FIELD_NUMBER: _ClassVar[int]
+    INPUT_BATCHING_DIMS_FIELD_NUMBER: _ClassVar[int]
+    SCATTER_INDICES_BATCHING_DIMS_FIELD_NUMBER: _ClassVar[int]
     update_window_dims: _containers.RepeatedScalarFieldContainer[int]
     inserted_window_dims: _containers.RepeatedScalarFieldContainer[int]
     scatter_dims_to_operand_dims: _containers.RepeatedScalarFieldContainer[int]
     index_vector_dim: int
-    def __init__(self, update_window_dims: _Optional[_Iterable[int]] = ..., inserted_window_dims: _Optional[_Iterable[int]] = ..., scatter_dims_to_operand_dims: _Optional[_Iterable[int]] = ..., index_vector_dim: _Optional[int] = ...) -> None: ...
+    input_batching_dims: _containers.RepeatedScalarFieldContainer[int]
+    scatter_indices_batching_dims: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, update_window_dims: _Optional[_Iterable[int]] = ..., inserted_window_dims: _Optional[_Iterable[int]] = ..., scatter_dims_to_operand_dims: _Optional[_Iterable[int]] = ..., index_vector_dim: _Optional[int] = ..., input_batching_dims: _Optional[_Iterable[int]] = ..., scatter_indices_batching_dims: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class OpMetadata(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class HloInstructionProto(_message.Message):
-    __slots__ = ("name", "opcode", "shape", "metadata", "literal", "parameter_number", "dimensions", "window", "convolution_dimension_numbers", "slice_dimensions", "dynamic_slice_sizes", "padding_config", "custom_call_target", "dot_dimension_numbers", "gather_dimension_numbers", "gather_slice_sizes", "id", "operand_ids", "called_computation_ids", "scatter_dimension_numbers", "feature_group_count", "constrain_layout", "operand_shapes_with_layout", "batch_group_count", "is_stable", "comparison_direction", "custom_call_has_side_effect", "custom_call_api_version")
+    __slots__ = ("name", "opcode", "shape", "metadata", "literal", "parameter_number", "tuple_index", "dimensions", "window", "convolution_dimension_numbers", "slice_dimensions", "dynamic_slice_sizes", "padding_config", "custom_call_target", "dot_dimension_numbers", "gather_dimension_numbers", "gather_slice_sizes", "id", "operand_ids", "called_computation_ids", "scatter_dimension_numbers", "feature_group_count", "constrain_layout", "operand_shapes_with_layout", "batch_group_count", "is_stable", "comparison_direction", "custom_call_has_side_effect", "custom_call_api_version")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OPCODE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     LITERAL_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TUPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     CONVOLUTION_DIMENSION_NUMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +221,7 @@ class HloInstructionProto(_message.Message):
     metadata: OpMetadata
     literal: LiteralProto
     parameter_number: int
+    tuple_index: int
     dimensions: _containers.RepeatedScalarFieldContainer[int]
     window: Window
     convolution_dimension_numbers: ConvolutionDimensionNumbers
@@ -218,19 +244,21 @@ class HloInstructionProto(_message.Message):
     comparison_direction: str
     custom_call_has_side_effect: bool
     custom_call_api_version: int
-    def __init__(self, name: _Optional[str] = ..., opcode: _Optional[str] = ..., shape: _Optional[_Union[ShapeProto, _Mapping]] = ..., metadata: _Optional[_Union[OpMetadata, _Mapping]] = ..., literal: _Optional[_Union[LiteralProto, _Mapping]] = ..., parameter_number: _Optional[int] = ..., dimensions: _Optional[_Iterable[int]] = ..., window: _Optional[_Union[Window, _Mapping]] = ..., convolution_dimension_numbers: _Optional[_Union[ConvolutionDimensionNumbers, _Mapping]] = ..., slice_dimensions: _Optional[_Iterable[_Union[SliceDimensions, _Mapping]]] = ..., dynamic_slice_sizes: _Optional[_Iterable[int]] = ..., padding_config: _Optional[_Union[PaddingConfig, _Mapping]] = ..., custom_call_target: _Optional[str] = ..., dot_dimension_numbers: _Optional[_Union[DotDimensionNumbers, _Mapping]] = ..., gather_dimension_numbers: _Optional[_Union[GatherDimensionNumbers, _Mapping]] = ..., gather_slice_sizes: _Optional[_Iterable[int]] = ..., id: _Optional[int] = ..., operand_ids: _Optional[_Iterable[int]] = ..., called_computation_ids: _Optional[_Iterable[int]] = ..., scatter_dimension_numbers: _Optional[_Union[ScatterDimensionNumbers, _Mapping]] = ..., feature_group_count: _Optional[int] = ..., constrain_layout: _Optional[bool] = ..., operand_shapes_with_layout: _Optional[_Iterable[_Union[ShapeProto, _Mapping]]] = ..., batch_group_count: _Optional[int] = ..., is_stable: _Optional[bool] = ..., comparison_direction: _Optional[str] = ..., custom_call_has_side_effect: _Optional[bool] = ..., custom_call_api_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., opcode: _Optional[str] = ..., shape: _Optional[_Union[ShapeProto, _Mapping]] = ..., metadata: _Optional[_Union[OpMetadata, _Mapping]] = ..., literal: _Optional[_Union[LiteralProto, _Mapping]] = ..., parameter_number: _Optional[int] = ..., tuple_index: _Optional[int] = ..., dimensions: _Optional[_Iterable[int]] = ..., window: _Optional[_Union[Window, _Mapping]] = ..., convolution_dimension_numbers: _Optional[_Union[ConvolutionDimensionNumbers, _Mapping]] = ..., slice_dimensions: _Optional[_Iterable[_Union[SliceDimensions, _Mapping]]] = ..., dynamic_slice_sizes: _Optional[_Iterable[int]] = ..., padding_config: _Optional[_Union[PaddingConfig, _Mapping]] = ..., custom_call_target: _Optional[str] = ..., dot_dimension_numbers: _Optional[_Union[DotDimensionNumbers, _Mapping]] = ..., gather_dimension_numbers: _Optional[_Union[GatherDimensionNumbers, _Mapping]] = ..., gather_slice_sizes: _Optional[_Iterable[int]] = ..., id: _Optional[int] = ..., operand_ids: _Optional[_Iterable[int]] = ..., called_computation_ids: _Optional[_Iterable[int]] = ..., scatter_dimension_numbers: _Optional[_Union[ScatterDimensionNumbers, _Mapping]] = ..., feature_group_count: _Optional[int] = ..., constrain_layout: _Optional[bool] = ..., operand_shapes_with_layout: _Optional[_Iterable[_Union[ShapeProto, _Mapping]]] = ..., batch_group_count: _Optional[int] = ..., is_stable: _Optional[bool] = ..., comparison_direction: _Optional[str] = ..., custom_call_has_side_effect: _Optional[bool] = ..., custom_call_api_version: _Optional[int] = ...) -> None: ...
 
 class HloComputationProto(_message.Message):
-    __slots__ = ("name", "instructions", "id", "root_id")
+    __slots__ = ("name", "instructions", "program_shape", "id", "root_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INSTRUCTIONS_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_SHAPE_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     ROOT_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     instructions: _containers.RepeatedCompositeFieldContainer[HloInstructionProto]
+    program_shape: ProgramShapeProto
     id: int
     root_id: int
-    def __init__(self, name: _Optional[str] = ..., instructions: _Optional[_Iterable[_Union[HloInstructionProto, _Mapping]]] = ..., id: _Optional[int] = ..., root_id: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., instructions: _Optional[_Iterable[_Union[HloInstructionProto, _Mapping]]] = ..., program_shape: _Optional[_Union[ProgramShapeProto, _Mapping]] = ..., id: _Optional[int] = ..., root_id: _Optional[int] = ...) -> None: ...
 
 class HloScheduleProto(_message.Message):
     __slots__ = ()
@@ -240,8 +268,16 @@ class StackFrameIndexProto(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class HloInputOutputAliasProto(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class HloBufferDonorProto(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class HloModuleProto(_message.Message):
-    __slots__ = ("name", "entry_computation_name", "computations", "host_program_shape", "id", "entry_computation_id", "schedule", "stack_frame_index")
+    __slots__ = ("name", "entry_computation_name", "computations", "host_program_shape", "id", "entry_computation_id", "schedule", "input_output_alias", "stack_frame_index", "buffer_donor")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ENTRY_COMPUTATION_NAME_FIELD_NUMBER: _ClassVar[int]
     COMPUTATIONS_FIELD_NUMBER: _ClassVar[int]
@@ -249,7 +285,9 @@ class HloModuleProto(_message.Message):
     ID_FIELD_NUMBER: _ClassVar[int]
     ENTRY_COMPUTATION_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    INPUT_OUTPUT_ALIAS_FIELD_NUMBER: _ClassVar[int]
     STACK_FRAME_INDEX_FIELD_NUMBER: _ClassVar[int]
+    BUFFER_DONOR_FIELD_NUMBER: _ClassVar[int]
     name: str
     entry_computation_name: str
     computations: _containers.RepeatedCompositeFieldContainer[HloComputationProto]
@@ -257,8 +295,10 @@ class HloModuleProto(_message.Message):
     id: int
     entry_computation_id: int
     schedule: HloScheduleProto
+    input_output_alias: HloInputOutputAliasProto
     stack_frame_index: StackFrameIndexProto
-    def __init__(self, name: _Optional[str] = ..., entry_computation_name: _Optional[str] = ..., computations: _Optional[_Iterable[_Union[HloComputationProto, _Mapping]]] = ..., host_program_shape: _Optional[_Union[ProgramShapeProto, _Mapping]] = ..., id: _Optional[int] = ..., entry_computation_id: _Optional[int] = ..., schedule: _Optional[_Union[HloScheduleProto, _Mapping]] = ..., stack_frame_index: _Optional[_Union[StackFrameIndexProto, _Mapping]] = ...) -> None: ...
+    buffer_donor: HloBufferDonorProto
+    def __init__(self, name: _Optional[str] = ..., entry_computation_name: _Optional[str] = ..., computations: _Optional[_Iterable[_Union[HloComputationProto, _Mapping]]] = ..., host_program_shape: _Optional[_Union[ProgramShapeProto, _Mapping]] = ..., id: _Optional[int] = ..., entry_computation_id: _Optional[int] = ..., schedule: _Optional[_Union[HloScheduleProto, _Mapping]] = ..., input_output_alias: _Optional[_Union[HloInputOutputAliasProto, _Mapping]] = ..., stack_frame_index: _Optional[_Union[StackFrameIndexProto, _Mapping]] = ..., buffer_donor: _Optional[_Union[HloBufferDonorProto, _Mapping]] = ...) -> None: ...
 
 class HloProto(_message.Message):
     __slots__ = ("hlo_module",)

@@ -27,7 +27,8 @@ from hlorank_collect.autotune.significance import winner
 from hlorank_collect.autotune.tuned import digest
 from hlorank_collect.child_process import run_child
 from hlorank_collect.layouts.compiled_layouts import CompiledLayouts, captured, configurable
-from hlorank_collect.task import Progress, Report, SkippedError
+from hlorank_collect.program import SkippedError
+from hlorank_collect.task import Progress, Report
 from hlorank_collect.timing import Float64, Rounds, measure
 
 _FINALISTS = 5
@@ -56,7 +57,7 @@ class Pool:
     """
 
     def __init__(self, module: HloModuleProto, space: LayoutSpace, task: TuneTask, rng: np.random.Generator) -> None:
-        unmeasured, _ = featurize(Record(task.program, Path(task.program), "", module, None), "layout")
+        unmeasured, _ = featurize(Record("program", Path(task.program), "", module, None), "layout")
         self._graph, self._space = unmeasured.graph, space
         self._ranker = None if task.model is None else Ranker(Path(task.model))
         search = SEARCHES[Collection.parse(task.collection).search or ""]

@@ -13,12 +13,14 @@ from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import configuration_name, from_json
 from hlorank_collect import xla
 from hlorank_collect.layouts.compiled_layouts import CompiledLayouts, captured, configurable
-from hlorank_collect.task import SkippedError, load_program
+from hlorank_collect.program import SkippedError
+from hlorank_collect.task import load_program
 
 _KEYS = {
     "program": (str,),
     "arguments": (str, type(None)),
     "platform": (str,),
+    "seed": (int,),
     "module": (str,),
     "configuration": (dict,),
 }
@@ -65,11 +67,9 @@ class Tuned:
     """
 
     def __init__(self, path: Path) -> None:
-        import jax
-
         saved = read_saved(path)
         self._platform = cast("xla.Platform", saved["platform"])
-        program = load_program(saved["program"], saved["arguments"])
+        self._program = program = load_program(saved["program"], saved["arguments"], saved["seed"])
         module, inputs = captured(program, self._platform)
         if digest(module) != saved["module"]:
             found = "another module: the program, its arguments or jax have changed; tune it again"
@@ -86,8 +86,7 @@ class Tuned:
             raise SkippedError(f"the configuration of {path} no longer works: {why}")
         self._executable = executable
         self._expected = [(array.shape, array.dtype) for array in inputs]
-        function, arguments = program.build()
-        self._outputs = jax.tree.structure(jax.eval_shape(function, *arguments))
+        self._result = program.result()
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the program.
@@ -96,7 +95,7 @@ class Tuned:
             arguments: pytrees with leaves of the shapes and types that the program was tuned for.
 
         Returns:
-            The result of the function, arrays on the device.
+            The result of the function, or a tuple of the outputs of a module: arrays on the device.
 
         Raises:
             ValueError: `arguments` have other shapes or types, or jax traces the call.
@@ -105,11 +104,11 @@ class Tuned:
 
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)):
             raise ValueError("arguments: a tuned program is compiled already; call it outside jit, grad and vmap")
-        inputs = xla.put(arguments, self._platform)
+        inputs = self._program.put(arguments, self._platform)
         found = [(array.shape, array.dtype) for array in inputs]
         if found != self._expected:
             raise ValueError(f"arguments: expected {_shown(self._expected)}, as tuned, found {_shown(found)}")
-        return jax.tree.unflatten(self._outputs, self._executable.run(inputs))
+        return self._result(self._executable.run(inputs))
 
 
 def _shown(leaves: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> str:

@@ -1,4 +1,4 @@
-"""`hlorank autotune`: search for a faster layout configuration of a JAX program, guided by a trained model."""
+"""`hlorank autotune`: search for a faster layout configuration of a program, guided by a trained model."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hlorank_collect.commands.common_arguments import (
     check_output,
     measuring_core,
     program_fields,
+    program_names,
     status,
     supervision,
 )
@@ -29,7 +30,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         commands,
         "autotune",
         run,
-        help="find a faster layout configuration of a JAX program with a trained model",
+        help="find a faster layout configuration of a program with a trained model",
         description=(
             "Draws layout configurations of a program, ranks them with a trained model, compiles and measures the most "
             "promising ones next to the compiler's default, and saves the fastest one. A configuration whose outputs "
@@ -65,7 +66,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="random: changes of the compiler's default; default: mutation and selection by the model's scores "
         "(default: %(default)s)",
     )
-    how.add_argument("--seed", type=int, default=0, metavar="N", help="seed of candidates and rounds (default: 0)")
+    how.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of candidates, of rounds, and of the inputs of files (default: 0)",
+    )
     budget = parser.add_argument_group("budget")
     budget.add_argument("--top", type=int, default=5, metavar="K", help="candidates measured at a time (default: 5)")
     budget.add_argument(
@@ -162,8 +169,6 @@ def run(arguments: argparse.Namespace) -> int:
             "batch": arguments.top,
             "budget": arguments.measurements,
         }
-        tasks = [
-            TuneTask(**one, **settings) for one in program_fields(arguments, list(dict.fromkeys(arguments.program)))
-        ]
+        tasks = [TuneTask(**one, **settings) for one in program_fields(arguments, program_names(arguments))]
     left_out = run_tasks(tasks, **supervision(arguments)).left_out if tasks else {}
     return status(broken | left_out)

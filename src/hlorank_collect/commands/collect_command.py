@@ -1,4 +1,4 @@
-"""`hlorank collect`: measurement of configurations of JAX programs on the XLA backend of this machine."""
+"""`hlorank collect`: measurement of configurations of programs on the XLA backend of this machine."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hlorank_collect.commands.common_arguments import (
     check_output,
     measuring_core,
     program_fields,
+    program_names,
     status,
     supervision,
 )
@@ -30,9 +31,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         commands,
         "collect",
         run,
-        help="measure layouts or tiles of JAX programs on the XLA backend of this machine",
+        help="measure layouts or tiles of programs on the XLA backend of this machine",
         description=(
-            "Measures configurations of JAX programs, of the built-in zoo or your own, and writes them as npz files of "
+            "Measures configurations of programs, of the built-in zoo or your own, and writes them as npz files of "
             "the official schema, each next to a JSON file that describes its measurement. A program that was "
             "measured with the same settings is not measured again: to continue, give the same command."
         ),
@@ -54,7 +55,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--configurations", type=int, default=64, metavar="N", help="number per program or kernel (default: 64)"
     )
     what.add_argument("--kernels", type=int, default=3, metavar="N", help="number per program, for tiles (default: 3)")
-    what.add_argument("--seed", type=int, default=0, metavar="N", help="seed of configurations and rounds (default: 0)")
+    what.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of configurations, of rounds, and of the inputs of files (default: 0)",
+    )
     how = parser.add_argument_group("measurement")
     how.add_argument(
         "--max-rounds",
@@ -98,7 +105,7 @@ def _chosen(arguments: argparse.Namespace) -> list[str]:
     if unknown := set(arguments.family) - families:
         raise ConfigError(f"--family {', '.join(sorted(unknown))}: expected one of {', '.join(sorted(families))}")
     wanted = families if arguments.all else set(arguments.family)
-    names = [*arguments.program, *(program.name for program in programs().values() if program.family in wanted)]
+    names = [*program_names(arguments), *(program.name for program in programs().values() if program.family in wanted)]
     if not names:
         raise ConfigError("no program: name some, or give --family or --all; --list shows the zoo")
     return list(dict.fromkeys(names))

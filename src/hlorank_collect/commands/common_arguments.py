@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hlorank.cli.programs import HELP, program_paths
 from hlorank.config import ConfigError
+from hlorank.hlo.reader import DUMPS
 from hlorank_collect.jax_program import INSTALL, has_jax
+from hlorank_collect.zoo import programs
 
 _log = logging.getLogger(__name__)
 
@@ -36,13 +39,19 @@ def add_command(
 
 
 def add_program_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add PROGRAM... and --arguments."""
-    group.add_argument("program", nargs="*", metavar="PROGRAM", help="a name of the zoo, or module:function")
+    """Add PROGRAM..., --arguments and --dump."""
+    group.add_argument("program", nargs="*", metavar="PROGRAM", help=f"a name of the zoo; {HELP}")
     group.add_argument(
         "--arguments",
         metavar="SHAPES",
         help="example arguments of module:function: their shapes, such as 'f32[8,128] s32[8]', or the module:function "
         "that returns them as a tuple",
+    )
+    group.add_argument(
+        "--dump",
+        default=DUMPS[1],
+        metavar="STAGE",
+        help="stage that is taken of the dumps in a folder: the end of its name (default: %(default)s)",
     )
 
 
@@ -77,11 +86,35 @@ def check_arguments(arguments: argparse.Namespace, min_values: Mapping[str, floa
     if arguments.core is not None and arguments.core not in cores:
         raise ConfigError(f"--core {arguments.core}: expected one of {sorted(cores)}")
     for program in arguments.program:
-        if (":" in program) != (arguments.arguments is not None):
+        if is_function(program) != (arguments.arguments is not None):
             remedy = "takes no --arguments" if arguments.arguments is not None else "needs --arguments"
             raise ConfigError(
-                f"program {program!r}: {remedy}; module:function needs them, a program of the zoo has its own"
+                f"program {program!r}: {remedy}; module:function needs them, a program of the zoo has its own, and "
+                "those of a file are drawn"
             )
+
+
+def is_function(program: str) -> bool:
+    """Return True if PROGRAM is `module:function`."""
+    return ":" in program and not Path(program).exists()
+
+
+def program_names(arguments: argparse.Namespace) -> list[str]:
+    """Return PROGRAM..., each once; of folders and globs, and of the standard input, the paths of their files.
+
+    Raises:
+        DataError: a folder or a glob has no program.
+    """
+    names: list[str] = []
+    for program in arguments.program:
+        if is_function(program) or program in programs():
+            names.append(program)
+            continue
+        paths, errors = program_paths([Path(program)], arguments.dump, None)
+        for error in errors:
+            raise error
+        names += map(str, paths)
+    return list(dict.fromkeys(names))
 
 
 def check_output(folder: Path) -> None:
@@ -103,7 +136,7 @@ def check_output(folder: Path) -> None:
 
 def program_fields(arguments: argparse.Namespace, names: list[str]) -> list[dict[str, Any]]:
     """Return the fields of a task that identify the program, for each name."""
-    return [{"program": name, "arguments": arguments.arguments if ":" in name else None} for name in names]
+    return [{"program": name, "arguments": arguments.arguments if is_function(name) else None} for name in names]
 
 
 def measuring_core(arguments: argparse.Namespace) -> int:

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from hlorank.files import DataError
-from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, constrained, layout_space
 from hlorank_collect import xla
-from hlorank_collect.jax_program import Program
-from hlorank_collect.task import SkippedError, one_line
+from hlorank_collect.program import Program, SkippedError, one_line
 from hlorank_collect.timing import Float64, Rounds, Timer, measure, runtimes, timer_of
 from hlorank_collect.verify import WrongOutputError, difference, has_nan
 
@@ -27,7 +26,8 @@ def _check_pure(module: HloModuleProto) -> None:
         for one in computation.instructions:
             called = one.custom_call_has_side_effect or "callback" in one.custom_call_target
             if called or one.opcode in _IMPURE_OPCODES:
-                raise SkippedError(f"it has side effects ({one.custom_call_target or one.opcode})")
+                what = one.custom_call_target or one.opcode
+                raise SkippedError(f"instruction {one.name}: it has side effects ({what})")
 
 
 def captured(program: Program, platform: xla.Platform) -> tuple[HloModuleProto, list[Any]]:
@@ -35,18 +35,24 @@ def captured(program: Program, platform: xla.Platform) -> tuple[HloModuleProto, 
 
     Raises:
         SkippedError: the program does not trace or compile, or has side effects.
+        DataError: the program is in a file that cannot be read.
     """
+    traced = program.trace(platform)
+    unoptimized = HloModuleProto.FromString(traced.module)
+    _check_pure(unoptimized)
     try:
-        function, arguments = program.build()
-        unoptimized = xla.unoptimized_module(function, arguments, platform)
-    except Exception as error:  # the user's code may raise any exception
-        raise SkippedError(f"it does not trace: {one_line(error)}") from error
-    _check_pure(HloModuleProto.FromString(unoptimized))
-    try:
-        module = HloModuleProto.FromString(xla.capture_module(unoptimized, platform))
-        return module, xla.put(arguments, platform)
-    except Exception as error:
+        return HloModuleProto.FromString(xla.capture(traced.module, platform)), traced.inputs()
+    except Exception as error:  # the compiler and the backend raise many classes
+        if (call := _refused_call(unoptimized, str(error))) is not None:
+            target = f"the target {call.custom_call_target!r} has no form for the {platform}"
+            raise SkippedError(f"instruction {call.name}: {target}") from error
         raise SkippedError(f"it does not compile: {one_line(error)}") from error
+
+
+def _refused_call(module: HloModuleProto, message: str) -> HloInstructionProto | None:
+    """Return the custom call whose target a message of the compiler names."""
+    every = (one for computation in module.computations for one in computation.instructions)
+    return next((one for one in every if one.custom_call_target and one.custom_call_target in message), None)
 
 
 def configurable(module: HloModuleProto) -> LayoutSpace:

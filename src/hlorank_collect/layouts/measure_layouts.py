@@ -20,10 +20,10 @@ from hlorank.hlo.layout_space import Layouts, configuration_name
 from hlorank.hlo.reader import Record, featurize
 from hlorank_collect import machine, record, xla
 from hlorank_collect.child_process import run_child
-from hlorank_collect.jax_program import Program
 from hlorank_collect.layouts.compiled_layouts import CompiledLayouts, captured, configurable
 from hlorank_collect.layouts.layout_task import LayoutTask
-from hlorank_collect.task import Progress, Report, SkippedError
+from hlorank_collect.program import Program, SkippedError
+from hlorank_collect.task import Progress, Report
 from hlorank_collect.timing import Float64, Rounds, measure
 
 _COMPILE_SHARE = 0.7  # of the time limit; the rest is for measuring

@@ -94,6 +94,11 @@ class Body:
             anonymous.CopyFrom(one)
             for name in ("name", "id", "operand_ids", "called_computation_ids", "parameter_number", "metadata"):
                 anonymous.ClearField(name)
+            # Kernels of static shapes have the fingerprints that they had before these fields were read.
+            anonymous.ClearField("tuple_index")
+            literal = [anonymous.literal.shape] if anonymous.HasField("literal") else []
+            for shape in (anonymous.shape, *literal, *anonymous.operand_shapes_with_layout):
+                shape.ClearField("is_dynamic_dimension")
             anonymous.DiscardUnknownFields()
             digest.update(anonymous.SerializeToString(deterministic=True))
             digest.update(repr([places[operand] for operand in one.operand_ids]).encode())

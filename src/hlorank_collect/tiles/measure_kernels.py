@@ -17,7 +17,8 @@ from hlorank.files import DataError, read_json, write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import xla
 from hlorank_collect.child_process import run_child
-from hlorank_collect.task import Progress, Report, SkippedError, one_line
+from hlorank_collect.program import SkippedError, one_line
+from hlorank_collect.task import Progress, Report
 from hlorank_collect.tiles.kernel import KINDS, Harvest, Kernel, Kind, UnsupportedKernelError, harvest
 from hlorank_collect.tiles.measure_tiles import MeasuredTiles, TooFastError, measure_tiles, write_kernel
 from hlorank_collect.tiles.nest import Nest
@@ -35,13 +36,13 @@ class _Platform:
     """Functions that find and measure the kernels of a backend.
 
     Attributes:
-        module: maps a function, its arguments and the backend to the module that holds the kernels.
+        module: maps the module before any pass to the one that holds the kernels.
         harvest: finds the kernels of such a module.
         prepare: returns the work of a kernel, in a unit that is comparable within a kind, and the function that
             measures it.
     """
 
-    module: Callable[..., bytes]
+    module: Callable[[bytes], bytes]
     harvest: Callable[[str, HloModuleProto], Harvest]
     prepare: Callable[[Kernel], tuple[int, _Measure]]
 
@@ -57,18 +58,23 @@ def _gemm(kernel: Kernel) -> tuple[int, _Measure]:
     return gemm.work, partial(measure_gemm, kernel, gemm)
 
 
+def _optimized(module: bytes) -> bytes:
+    return xla.compile_module(module, library_fusions=False).module()
+
+
 _PLATFORMS: dict[xla.Platform, _Platform] = {
-    "cpu": _Platform(partial(xla.optimized_module, library_fusions=False), harvest, _loop_nest),
-    "gpu": _Platform(xla.unoptimized_module, harvest_gemms, _gemm),
+    "cpu": _Platform(_optimized, harvest, _loop_nest),
+    "gpu": _Platform(lambda module: module, harvest_gemms, _gemm),
 }
 
 
 def _harvest(task: TileTask) -> tuple[str, str, Harvest]:
     """Return name and family of the program, and its kernels."""
     program, platform = task.load(), _PLATFORMS[task.platform]
+    traced = program.trace(task.platform)
     try:
-        module = platform.module(*program.build(), task.platform)
-    except Exception as error:  # the user's code may raise any exception
+        module = platform.module(traced.module)
+    except Exception as error:  # the compiler raises many classes
         raise SkippedError(f"it does not compile: {one_line(error)}") from error
     return program.name, program.family, platform.harvest(program.name, HloModuleProto.FromString(module))
 

@@ -9,18 +9,20 @@ from importlib import import_module
 from types import MappingProxyType
 
 from hlorank.config import ConfigError
-from hlorank_collect.jax_program import Arguments, Function, Program, require_jax
+from hlorank_collect.jax_program import Arguments, Function, JaxProgram, require_jax
 from hlorank_collect.zoo.catalog import CATALOG, MODULES, Row
 
 
 @cache
-def programs() -> Mapping[str, Program]:
+def programs() -> Mapping[str, JaxProgram]:
     """Return all programs by name, in the order of the catalog; none of them is built yet."""
     rows = [(f"{row.name}.{mode}", row, mode) for row in CATALOG for mode in row.modes]
-    return MappingProxyType({name: Program(name, row.family, partial(_build, row, mode)) for name, row, mode in rows})
+    return MappingProxyType(
+        {name: JaxProgram(name, row.family, partial(_build, row, mode)) for name, row, mode in rows}
+    )
 
 
-def program_named(name: str) -> Program:
+def program_named(name: str) -> JaxProgram:
     """Return the program of a name.
 
     Raises:
@@ -30,7 +32,7 @@ def program_named(name: str) -> Program:
         return programs()[name]
     near = get_close_matches(name, programs(), n=5, cutoff=0.4)
     hint = f"did you mean {', '.join(near)}?" if near else f"families: {', '.join(MODULES)}"
-    raise ConfigError(f"program {name!r}: not in the zoo; {hint}")
+    raise ConfigError(f"program {name!r}: neither in the zoo nor a file; {hint}")
 
 
 def _build(row: Row, mode: str) -> tuple[Function, Arguments]:

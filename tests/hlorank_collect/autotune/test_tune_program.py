@@ -20,7 +20,8 @@ from hlorank_collect.autotune.remeasure import remeasure
 from hlorank_collect.autotune.significance import Speedup
 from hlorank_collect.layouts import compiled_layouts
 from hlorank_collect.layouts.compiled_layouts import captured, configurable
-from hlorank_collect.task import Progress, SkippedError
+from hlorank_collect.program import SkippedError
+from hlorank_collect.task import Progress
 
 
 def silent(progress: Progress) -> None:

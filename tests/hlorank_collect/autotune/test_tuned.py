@@ -16,7 +16,8 @@ from hlorank_collect.autotune.autotune_tasks import TuneTask
 from hlorank_collect.autotune.significance import Speedup
 from hlorank_collect.autotune.tuned import Tuned, read_saved
 from hlorank_collect.layouts import compiled_layouts
-from hlorank_collect.task import Progress, SkippedError
+from hlorank_collect.program import SkippedError
+from hlorank_collect.task import Progress
 
 
 def silent(progress: Progress) -> None:
@@ -92,7 +93,14 @@ def test_the_default_runs_where_it_won(saved: Path) -> None:
     ],
 )
 def test_damaged_files_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    whole: dict[str, Any] = {"program": "m:f", "arguments": None, "platform": "cpu", "module": "0", "configuration": {}}
+    whole: dict[str, Any] = {
+        "program": "m:f",
+        "arguments": None,
+        "platform": "cpu",
+        "seed": 0,
+        "module": "0",
+        "configuration": {},
+    }
     path = tmp_path / "saved.json"
     write_json(path, whole)
     assert read_saved(path) == whole

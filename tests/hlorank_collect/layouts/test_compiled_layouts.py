@@ -11,7 +11,7 @@ from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, layout_space
 from hlorank_collect import xla
 from hlorank_collect.layouts.compiled_layouts import CompiledLayouts
-from hlorank_collect.task import SkippedError
+from hlorank_collect.program import SkippedError
 from hlorank_collect.timing import Timer
 
 Values = list[float]

@@ -51,7 +51,12 @@ def harvest_of() -> HarvestOf:
 
     def make(function: Callable[..., Any], *arguments: Any, name: str = "program") -> Harvest:
         arrays = [np.zeros(one, np.float32) if isinstance(one, tuple) else one for one in arguments]
-        return harvest(name, HloModuleProto.FromString(xla.optimized_module(function, arrays, library_fusions=False)))
+        return harvest(
+            name,
+            HloModuleProto.FromString(
+                xla.compile_module(xla.unoptimized_module(function, arrays), library_fusions=False).module()
+            ),
+        )
 
     return make
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import xla
-from hlorank_collect.task import one_line
+from hlorank_collect.program import one_line
 from hlorank_collect.tiles.kernel import Kernel, UnsupportedKernelError
 from hlorank_collect.tiles.measure_tiles import MeasuredTiles, TooFastError
 from hlorank_collect.tiles.tile_task import TileTask

@@ -1,0 +1,172 @@
+"""Modules in files, measured and tuned."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hlorank.config import ConfigError
+from hlorank.data.collection import read_graph
+from hlorank.files import DataError
+from hlorank_collect import child_process, machine
+from hlorank_collect.autotune.autotune_tasks import TuneTask
+from hlorank_collect.autotune.tune_program import tune
+from hlorank_collect.autotune.tuned import Tuned
+from hlorank_collect.layouts.compiled_layouts import captured
+from hlorank_collect.layouts.layout_task import LayoutTask
+from hlorank_collect.layouts.measure_layouts import measure_layouts
+from hlorank_collect.modules.module_program import module_program
+from hlorank_collect.program import SkippedError
+from hlorank_collect.task import Progress, load_program
+from tests.hlorank_collect.tasks import small_task
+
+pytest.importorskip("jax", reason="needs jax (extra collect)")
+
+MODULE = """HloModule net, input_output_alias={ {1}: (0, {}, may-alias) }
+
+ENTRY %main {
+  %state = f32[8,16] parameter(0)
+  %ids = s64[8] parameter(1)
+  %weights = f32[16,4] parameter(2)
+  %column = s64[8,1] reshape(%ids)
+  %rows = f32[8,16] gather(%state, %column),
+    offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,16}
+  %product = f32[8,4] dot(%rows, %weights), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %result = (f32[8,4], f32[8,16]) tuple(%product, %rows)
+}
+"""
+ENDLESS = """HloModule endless
+
+%body {
+  %x = f32[4,4] parameter(0)
+  ROOT %next = f32[4,4] sine(%x)
+}
+
+%always {
+  %x = f32[4,4] parameter(0)
+  %first = f32[1,1] slice(%x), slice={[0:1],[0:1]}
+  %value = f32[] reshape(%first)
+  %two = f32[] constant(2)
+  ROOT %less = pred[] compare(%value, %two), direction=LT
+}
+
+ENTRY %main {
+  %x = f32[4,4] parameter(0)
+  %loop = f32[4,4] while(%x), condition=%always, body=%body
+  ROOT %r = f32[4,4] dot(%loop, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
+def silent(progress: Progress) -> None:
+    pass
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with the file net.small.hlo.txt."""
+    (tmp_path / "net.small.hlo.txt").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def task(folder: Path) -> LayoutTask:
+    return small_task(LayoutTask, program="net.small.hlo.txt", collection="layout:cpu:random", output="out")
+
+
+def test_a_file_is_measured(task: LayoutTask) -> None:
+    about = measure_layouts(task, silent)
+    assert (about["name"], about["family"], about["program"]) == ("net.small", "net", "net.small.hlo.txt")
+    assert read_graph(task.npz("net.small"), "layout").graph.nodes == about["nodes"]
+    assert task.is_complete("net.small")
+
+
+def test_its_content_decides_whether_it_was_measured(task: LayoutTask, folder: Path) -> None:
+    (folder / "elsewhere").mkdir()
+    copy = folder / "elsewhere" / "net.small.hlo.txt"
+    copy.write_text(MODULE)
+    before = task.fingerprint
+    assert dataclasses.replace(task, program=str(copy)).fingerprint == before
+    copy.write_text(MODULE.replace("main", "other"))
+    assert dataclasses.replace(task, program=str(copy)).fingerprint != before
+
+
+def test_names_are_safe() -> None:
+    made = module_program(Path("/a/B c%d.v1.hlo.txt.xz"), 0)
+    assert (made.name, made.family) == ("B-c-d.v1", "B-c-d")
+    assert module_program(Path("<é>.txt"), 0).name == "module"
+
+
+def test_the_zoo_comes_before_files_and_neither_is_an_error(folder: Path) -> None:
+    (folder / "mlp.b64.forward").write_text(MODULE)
+    assert load_program("mlp.b64.forward", None).family == "mlp"
+    with pytest.raises(ConfigError, match=r"net\.large"):
+        load_program("net.large", None)
+
+
+def test_inputs_keep_64_bits_and_can_be_used_again(folder: Path) -> None:
+    program = module_program(folder / "net.small.hlo.txt", 3)
+    traced = program.trace("cpu")
+    inputs = traced.inputs()
+    assert [array.dtype.name for array in inputs] == ["float32", "int64", "float32"]
+    assert traced.module == program.trace("cpu").module
+    again, other = program.trace("cpu").inputs(), module_program(folder / "net.small.hlo.txt", 4).trace("cpu").inputs()
+    for first, second, third in zip(inputs, again, other, strict=True):
+        np.testing.assert_array_equal(np.asarray(first), np.asarray(second))
+        assert not np.array_equal(np.asarray(first), np.asarray(third))
+    from hlorank_collect import xla
+
+    executable = xla.compile_module(traced.module)
+    (first, _), (second, _) = executable.run(inputs), executable.run(inputs)
+    np.testing.assert_array_equal(np.asarray(first), np.asarray(second))
+
+
+def test_a_tuned_file_is_called_with_flat_arrays(folder: Path) -> None:
+    task = small_task(
+        TuneTask, program="net.small.hlo.txt", collection="layout:cpu:random", output="tuned", seed=2, batch=2, budget=2
+    )
+    about = tune(task, silent)
+    assert about["program"] == "net.small.hlo.txt"
+    tuned = Tuned(Path("tuned/net.small.json"))
+    state, ids, weights = np.eye(8, 16, dtype="f"), np.arange(8)[::-1].copy(), np.ones((16, 4), "f")
+    product, rows = tuned(state, ids, weights)
+    np.testing.assert_array_equal(np.asarray(rows), state[::-1])
+    np.testing.assert_array_equal(np.asarray(product), np.ones((8, 4)))
+    with pytest.raises(ValueError, match="int64"):
+        tuned(state, ids.astype("int32"), weights)
+    (folder / "net.small.hlo.txt").write_text(MODULE.replace("f32[16,4]", "f32[16,5]").replace("f32[8,4]", "f32[8,5]"))
+    with pytest.raises(DataError, match="tune it again"):
+        Tuned(Path("tuned/net.small.json"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("gather(", "collect(", "line 8"),
+        ("}\n", "", "line"),
+        ("dot(%rows, %weights), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+         'custom-call(%rows, %weights), custom_call_target="their_kernel"', "their_kernel"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_measured_names_the_reason(folder: Path, old: str, new: str, reason: str) -> None:
+    (folder / "net.small.hlo.txt").write_text(MODULE.replace(old, new))
+    with pytest.raises((SkippedError, DataError), match=reason):
+        captured(module_program(folder / "net.small.hlo.txt", 0), "cpu")
+
+
+def test_a_module_beyond_the_memory_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hlorank_collect.modules.module_program.memory_limit", lambda: 1000)
+    with pytest.raises(SkippedError, match="memory"):
+        module_program(folder / "net.small.hlo.txt", 0).trace("cpu")
+    assert machine.memory_limit() > 2**30
+
+
+def test_a_loop_without_an_end_is_ended(task: LayoutTask, folder: Path) -> None:
+    (folder / "endless.hlo").write_text(ENDLESS)
+    task = dataclasses.replace(task, program="endless.hlo")
+    outcome = child_process.supervise(task, hang_seconds=15)
+    assert outcome == child_process.Outcome(None, "no message for 15 s, in stage compile")
