@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hlorank import datasets as datasets
+    from hlorank.evaluation.evaluator import Evaluator as Evaluator
     from hlorank.serving.ranker import Ranker
 
 __version__ = "0.1.0"
@@ -32,4 +33,6 @@ def __getattr__(name: str) -> Any:
     """Import public parts on their first use, so that `import hlorank` is light."""
     if name == "datasets":
         return import_module("hlorank.datasets")
+    if name == "Evaluator":
+        return import_module("hlorank.evaluation.evaluator").Evaluator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

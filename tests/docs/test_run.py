@@ -25,6 +25,7 @@ EXECUTED = (
     "README.md",
     "docs/tutorials/first-ranking.md",
     "docs/how-to/rank-configurations.md",
+    "docs/how-to/use-your-own-model.md",
     "docs/how-to/register-a-model.md",
     "docs/how-to/serve.md",
     "docs/how-to/autotune.md",

@@ -22,7 +22,7 @@ from hlorank.featurize.features import GraphFeatures
 MakeGraph = Callable[..., GraphFeatures]
 
 # Rows 0 and 3 are one configuration. By score: 2 1 3 2. Of six pairs three agree, two do not, one ties.
-ROW_OF, RUNTIME, SCORES = [0, 1, 2, 0], [100, 200, 300, 110], np.array([2.0, 1.0, 3.0])
+ROW_OF, RUNTIME, SCORES = [0, 1, 2, 0], [100, 200, 300, 110], np.array([2.0, 1.0, 3.0, 2.0])
 
 
 def test_layout_metrics_of_a_graph_with_a_repeated_configuration(make_graph: MakeGraph) -> None:
@@ -83,13 +83,13 @@ def test_listed_configurations_are_measured_among_themselves(make_graph: MakeGra
 def test_a_graph_without_anything_to_rank_has_notes_and_no_metrics(
     make_graph: MakeGraph, row_of: list[int], runtime: list[int], notes: tuple[str, ...]
 ) -> None:
-    report = report_graph("layout", "test", make_graph(row_of, runtime), np.arange(max(row_of) + 1.0))
+    report = report_graph("layout", "test", make_graph(row_of, runtime), np.array(row_of, dtype=np.float64))
     assert (report.metrics, report.notes) == ({}, notes)
     assert report.row["note"] == "; ".join(notes)
 
 
 def test_one_distinct_configuration_with_several_runtimes_has_a_meaningless_ranking(make_graph: MakeGraph) -> None:
-    report = report_graph("tile", "valid", make_graph([0, 0, 0], [20, 30, 10], [10] * 3), np.zeros(1))
+    report = report_graph("tile", "valid", make_graph([0, 0, 0], [20, 30, 10], [10] * 3), np.zeros(3))
     assert (report.metrics["kendall_tau"], report.metrics["repeat_ceiling"], report.metrics["opa"]) == (0.0, 0.0, 0.0)
     assert report.metrics["slowdown_1"] == 1.0  # the tie goes to the first index
     assert report.notes == ("one distinct configuration",)

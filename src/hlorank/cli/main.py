@@ -12,13 +12,13 @@ from importlib.metadata import entry_points
 from typing import NoReturn
 
 from hlorank import __version__
-from hlorank.cli import best, convert, inspect, rank, register, report, serve
+from hlorank.cli import best, convert, evaluate, inspect, rank, register, report, serve
 from hlorank.config import ConfigError
 from hlorank.files import DataError, escape, one_line
 from hlorank.terminal import allow_any_encoding
 from hlorank.tracking import error_lines
 
-_COMMANDS = (convert, inspect, best, report, rank, register, serve)
+_COMMANDS = (convert, inspect, best, report, rank, evaluate, register, serve)
 _PLUGINS = "hlorank.commands"
 """Entry points of other packages: each is a function that adds a command to the subparsers."""
 

@@ -110,7 +110,7 @@ def report_graph(
         kind: kind of its configurations.
         split: the graph's split.
         graph: the graph.
-        scores: (distinct,) larger = slower.
+        scores: (configurations,) larger = slower; equal for repeated ones.
         listed: (listed,) the configurations of the index file, with repeats; None = all configurations.
     """
     rows = np.arange(len(graph.row_of)) if listed is None else listed
@@ -134,7 +134,7 @@ def report_graph(
         configurations=len(rows),
         distinct=distinct,
         withheld=graph.withheld,
-        metrics=rank_metrics(kind, row_of, scores[row_of], label) if rankable else {},
+        metrics=rank_metrics(kind, row_of, scores[rows], label) if rankable else {},
         split_half_tau=graph.split_half_tau,
         noise_ceiling=None if graph.split_half_tau is None else noise_ceiling(graph.split_half_tau),
         notes=tuple(notes),
@@ -150,7 +150,7 @@ def predictions(split: Split, graph: GraphFeatures, scores: NDArray[np.float64])
     Args:
         split: the graph's split.
         graph: a graph of at least two configurations.
-        scores: (distinct,) larger = slower.
+        scores: (configurations,) larger = slower.
 
     Returns:
         Rows of predictions.csv, values by column.
@@ -159,7 +159,7 @@ def predictions(split: Split, graph: GraphFeatures, scores: NDArray[np.float64])
 
     last = len(graph.label) - 1
     shown = ranking(graph.label)[np.linspace(0, last, min(last + 1, PREDICTIONS_PER_GRAPH)).astype(np.int64)]
-    predicted = (rankdata(scores[graph.row_of]) - 1) / last
+    predicted = (rankdata(scores) - 1) / last
     measured = (rankdata(graph.label) - 1) / last
     rows = zip(shown.tolist(), predicted[shown].round(5).tolist(), measured[shown].round(5).tolist(), strict=True)
     return [dict(zip(PREDICTION_COLUMNS, (split, graph.name, *row), strict=True)) for row in rows]

@@ -77,12 +77,23 @@ def read_indices(path: Path, configurations: Mapping[str, int]) -> dict[str, NDA
     return {name: np.array(indices, dtype=np.int64) for name, indices in listed.items()}
 
 
-def _checked(scores: NDArray[np.float64], key: str, distinct: int) -> NDArray[np.float64]:
-    if scores.shape != (distinct,):
-        raise DataError(key, f"shape ({distinct},), one for each distinct configuration", scores.shape)
+def check_scores(scores: NDArray[np.float64], key: str, count: int, noun: str) -> NDArray[np.float64]:
+    """Return scores that are one finite number for each configuration.
+
+    Args:
+        scores: the scores.
+        key: whose scores they are, for errors.
+        count: number of configurations.
+        noun: what each of them is for, for errors.
+
+    Raises:
+        DataError: the shape is not (count,), or a score is NaN or infinite.
+    """
+    if scores.shape != (count,):
+        raise DataError(key, f"shape ({count},), one for each {noun}", scores.shape)
     if not np.isfinite(scores).all():
         place = int(np.argmin(np.isfinite(scores)))
-        raise DataError(key, "finite numbers", f"{scores[place]} for distinct configuration {place}")
+        raise DataError(key, "finite numbers", f"{scores[place]} for {noun} {place}")
     return scores
 
 
@@ -92,7 +103,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known and len(known) == len(values) else None
 
 
-def _means(kind: Kind, reports: Sequence[GraphReport]) -> dict[str, Any]:
+def mean_metrics(kind: Kind, reports: Sequence[GraphReport]) -> dict[str, Any]:
     """Return one split of metrics.json: means over the ranked graphs (None without any), and counts of the others."""
 
     def mean(over: Sequence[GraphReport]) -> dict[str, Any]:
@@ -171,10 +182,12 @@ def evaluate_collection(
     ):
         for split, name in bar:
             graph = features.open(split, name)
-            scores = _checked(score(split, name, graph), f"scores of {split}/{name}", graph.distinct)
+            key = f"scores of {split}/{name}"
+            distinct = check_scores(score(split, name, graph), key, graph.distinct, "distinct configuration")
+            scores = distinct[graph.row_of]
             rows = [report_graph(kind, split, graph, scores)]
             if graph.withheld:
-                submit(name, ranking(scores[graph.row_of]))
+                submit(name, ranking(scores))
             elif rows[0].metrics:
                 points.writerows(predictions(split, graph, scores))
             if split == "valid" and name in indices:
@@ -185,7 +198,7 @@ def evaluate_collection(
             reports += rows
 
     metrics: dict[str, Any] = {
-        split: _means(kind, [report for report in reports if report.split == split]) for split in splits
+        split: mean_metrics(kind, [report for report in reports if report.split == split]) for split in splits
     }
     write_json(output / METRICS, metrics | {key: fact for key, fact in about.items() if fact})
     return _flatten(metrics)

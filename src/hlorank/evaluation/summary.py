@@ -18,7 +18,7 @@ from hlorank.terminal import Column, add_table_options, allow_any_encoding, prin
 _log = logging.getLogger(__name__)
 
 _COMMAND = "python -m hlorank.evaluation.summary"
-_METRICS = {
+METRIC_COLUMNS: Mapping[str, Column] = {
     "kendall_tau": Column("Kendall\ntau", number=True),
     "noise_ceiling": Column("noise\nceiling", 2, number=True),
     "slowdown_1": Column("slowdown\n@1", 1, number=True),
@@ -33,7 +33,7 @@ _COLUMNS = (
     Column("method"),
     Column("split"),
     Column("graphs", 4, number=True),
-    *_METRICS.values(),
+    *METRIC_COLUMNS.values(),
     Column("left out", 5),
     Column("experiment", 6),
 )
@@ -80,15 +80,25 @@ def summary(folder: Path) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["collection"], order[row["split"]], row["split"], row["method"]))
 
 
-def _cells(row: Mapping[str, Any]) -> Iterator[str]:
-    """Return a cell for each of `_COLUMNS`."""
-    yield from (row["method"], row["split"], str(row["graphs"]))
-    for name in _METRICS:
+def metric_cells(row: Mapping[str, Any], ranked: bool) -> Iterator[str]:
+    """Return a cell for each of `METRIC_COLUMNS`.
+
+    Args:
+        row: metrics by name.
+        ranked: whether anything was ranked, so that a missing noise ceiling is unknown.
+    """
+    for name in METRIC_COLUMNS:
         value = row.get(name)
         if value is not None:
             yield f"{value:.2%}" if name.startswith("slowdown") else f"{value:.3f}"
         else:
-            yield "unknown" if name == "noise_ceiling" and row["graphs"] else ""
+            yield "unknown" if name == "noise_ceiling" and ranked else ""
+
+
+def _cells(row: Mapping[str, Any]) -> Iterator[str]:
+    """Return a cell for each of `_COLUMNS`."""
+    yield from (row["method"], row["split"], str(row["graphs"]))
+    yield from metric_cells(row, row["graphs"] > 0)
     yield ", ".join(f"{row[key]} {key}" for key in ("skipped", "withheld") if row[key])
     yield row["experiment"] or ""
 

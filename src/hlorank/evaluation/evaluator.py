@@ -1,0 +1,114 @@
+"""The public Evaluator: metrics of any system's scores of a collection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hlorank.config import ConfigError
+from hlorank.data.collection import SPLITS, Collection, Split
+from hlorank.datasets.processed import processed_store
+from hlorank.evaluation.graph_report import per_graph_columns, report_graph
+from hlorank.evaluation.protocol import check_scores, mean_metrics
+from hlorank.files import DataError
+
+_NAMED = 5
+
+
+class Evaluator:
+    """Metrics of scores of one split of a collection, as the stage evaluate computes them for hlorank's own models.
+
+    Args:
+        collection: its address, such as `layout/cpu/random`.
+        root: the npz tree, as of `hlorank.datasets.load`.
+        split: train, valid or test.
+        cache: folder of processed stores, as of `hlorank.datasets.load`.
+
+    Attributes:
+        collection: the address.
+        split: the split.
+        configurations: the number of configurations of each graph, by name; `eval` expects scores of all of them.
+
+    Raises:
+        ConfigError: there is no such address or split.
+        DataError: `root` does not have the collection, the split has no graphs, or a file is damaged.
+    """
+
+    def __init__(
+        self, collection: str, root: str | Path, split: Split = "test", cache: str | Path | None = None
+    ) -> None:
+        if split not in SPLITS:
+            raise ConfigError(f"split={split!r}: expected one of {', '.join(get_args(Split))}")
+        self.collection, self.split = Collection.parse(collection), split
+        self._store = processed_store(self.collection, root, "official", cache)
+        entries = self._store.entries(split)
+        self.configurations: dict[str, int] = {name: entry.configurations for name, entry in entries.items()}
+        if not self.configurations:
+            found = ", ".join(f"{len(self._store.graphs(one))} in {one}" for one in SPLITS)
+            raise DataError(split, f"at least one graph of {self.collection}", found, file=Path(root))
+
+    @property
+    def expected_input_format(self) -> str:
+        """Description of the argument of `eval`."""
+        shown = [f'"{name}": {count:,} scores' for name, count in list(self.configurations.items())[:3]]
+        more = len(self.configurations) - len(shown)
+        return (
+            f"A dictionary with the scores of each of the {len(self.configurations)} graphs of the split {self.split} "
+            f"of {self.collection} by name, {{{', '.join(shown)}{f', and {more} more' if more else ''}}}.\n"
+            "Scores are an array, a list or a tensor of shape (configurations,), in the order of the npz file, of "
+            "finite numbers.\n"
+            "A lower score means faster, so predicted runtimes are scores; scores are only compared inside one graph."
+        )
+
+    def eval(self, scores: Mapping[str, ArrayLike]) -> dict[str, Any]:
+        """Compute the metrics of scores; docs/reference/metrics.md defines them.
+
+        Args:
+            scores: `expected_input_format` describes them.
+
+        Returns:
+            The values of one split of metrics.json: `graphs` (ranked), `skipped`, `withheld`, and means over the ranked
+            graphs, None without any: kendall_tau, repeat_ceiling, opa, slowdown_<K>, kaggle and noise_ceiling. In
+            addition collection, split, and `per_graph`, the rows of per_graph.csv as dictionaries; their metrics are
+            None where labels are withheld, as in the official test files, or all runtimes are equal.
+
+        Raises:
+            DataError: the scores of a graph are missing, of another number, NaN or infinite, or of an unknown graph.
+        """
+        self._check_graphs(scores)
+        kind, reports = self.collection.kind, []
+        for name, count in self.configurations.items():
+            key = f"scores of {name}"
+            checked = check_scores(_as_array(scores[name], key), key, count, "configuration")
+            reports.append(report_graph(kind, self.split, self._store.open(self.split, name), checked))
+        rows = [{column: report.row.get(column) for column in per_graph_columns(kind)} for report in reports]
+        about = {"collection": str(self.collection), "split": self.split}
+        return {**about, **mean_metrics(kind, reports), "per_graph": rows}
+
+    def _check_graphs(self, scores: Mapping[str, ArrayLike]) -> None:
+        place = f"{self.split} of {self.collection}"
+        if unknown := sorted(scores.keys() - self.configurations.keys()):
+            others = [split for split in SPLITS if unknown[0] in self._store.entries(split)]
+            remedy = f"evaluate {unknown[0]} with split={others[0]!r}" if others else "leave the others out"
+            raise DataError("graphs", f"only graphs of the split {place}; {remedy}", _named(unknown))
+        if missing := sorted(self.configurations.keys() - scores.keys()):
+            expected = f"scores of all {len(self.configurations)} graphs of the split {place}; add the missing ones"
+            raise DataError("graphs", expected, f"none of {_named(missing)}")
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def _as_array(values: Any, key: str) -> NDArray[np.float64]:
+    """Return numbers as float64; tensors may need gradients, and be on any device."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError(key, "an array of numbers", type(values).__name__) from None
