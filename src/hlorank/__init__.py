@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,41 @@ def load(model: str | Path) -> Ranker:
     from hlorank.serving.ranker import Ranker
 
     return Ranker(model_folder(model))
+
+
+def apply_configuration(program: str | Path | bytes, configuration: str | Path | Mapping[str, Any]) -> bytes:
+    """Return the module of a program with the layouts of a configuration as constraints, which XLA obeys.
+
+    Args:
+        program: the file of a program in any form that hlorank reads, or a serialized HloModuleProto or HloProto.
+        configuration: the JSON file that `hlorank rank --export` wrote, or its content.
+
+    Returns:
+        A serialized HloModuleProto.
+
+    Raises:
+        DataError: the configuration is that of another module, whose instruction or fingerprint the message names; or
+            a file cannot be read, or holds several modules.
+        ConfigError: `configuration` is a mapping with wrong keys.
+    """
+    from io import BytesIO
+
+    from hlorank.config.section import parse, read_section
+    from hlorank.files import DataError
+    from hlorank.hlo.configuration_file import EXPECTED, ModuleConfiguration, apply
+    from hlorank.hlo.reader import parse_records, read_records
+
+    if isinstance(configuration, Mapping):
+        chosen = parse(ModuleConfiguration, configuration)
+    else:
+        chosen = read_section(ModuleConfiguration, Path(configuration), EXPECTED)
+    if isinstance(program, bytes):
+        records = [*parse_records(BytesIO(program), Path("program"))]
+    else:
+        records = [*read_records(Path(program))]
+    if len(records) != 1:
+        raise DataError("program", "one module", f"{len(records):,}")
+    return apply(records[0].module, chosen).SerializeToString()
 
 
 def __getattr__(name: str) -> Any:

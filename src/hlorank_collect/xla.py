@@ -107,6 +107,20 @@ def parse(program: bytes, *, stablehlo: bool) -> bytes:
     return data
 
 
+def text(module: bytes) -> str:
+    """Return the HLO text of a serialized HloModuleProto, with all values of its constants.
+
+    Raises:
+        Exception: XLA refuses the module.
+    """
+    from jaxlib import _hlo
+
+    options = _hlo.HloPrintOptions()
+    options.print_large_constants = True
+    written: str = _hlo.HloModule.from_serialized_hlo_module_proto(module).to_string(options)
+    return written
+
+
 def unoptimized_module(function: Function, arguments: Sequence[Any], platform: Platform = "cpu") -> bytes:
     """Trace a function, and return its module before any pass as a serialized HloModuleProto.
 

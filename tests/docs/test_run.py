@@ -113,6 +113,11 @@ def step(x, w):
     return (x @ w).reshape(4, -1)
 END
 XLA_FLAGS="--xla_dump_to=pb --xla_dump_hlo_as_proto" python your_program.py
+XLA_FLAGS="--xla_dump_to=step --xla_dump_hlo_as_proto --xla_dump_hlo_pass_re=layout-assignment" python - <<'END'
+import jax, my_module, numpy
+jax.jit(my_module.step)(numpy.ones((64, 128), "float32"), numpy.ones((128, 128), "float32"))
+END
+cp step/*.jit_step.*.before_layout-assignment.hlo.pb program.hlo.pb
 for stage in fetch featurize partition; do python -m hlorank.stages.$stage collection=layout/cpu/default; done
 git commit -qam Results
 """

@@ -92,7 +92,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         type=min_int(1),
         default=1,
         metavar="RANK",
-        help="rank of the configuration whose layouts are shown below the table (default: 1)",
+        help="rank of the configuration whose layouts are shown below the table, and exported (default: 1)",
     )
     drawn = parser.add_argument_group("candidates of a dump")
     drawn.add_argument(
@@ -104,6 +104,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     drawn.add_argument("--seed", type=min_int(0), default=0, metavar="N", help="seed of the candidates (default: 0)")
     drawn.add_argument("--save", type=Path, metavar="DIR", help="write the candidates to DIR/<graph>.npz")
+    drawn.add_argument(
+        "--export",
+        type=Path,
+        metavar="DIR",
+        help="write the configuration of rank --choose to DIR: as JSON, <graph>.json, for hlorank.apply_configuration, "
+        "and as HLO with layout constraints, <graph>.hlo.pb and, with jaxlib, <graph>.hlo.txt",
+    )
     parser.set_defaults(run=run)
 
 
@@ -111,9 +118,9 @@ def _check(arguments: argparse.Namespace) -> None:
     """Refuse options that exclude each other, and paths of the wrong kind.
 
     Raises:
-        ConfigError: two options print to the standard output, --csv or --changes is a folder, --save is a file, or
-            --choose is beyond --top.
-        DataError: with --save, two files give graphs of the same name, which would be saved to the same file.
+        ConfigError: two options print to the standard output, --csv or --changes is a folder, --save or --export is
+            a file, or --choose is beyond --top.
+        DataError: with --save or --export, two files give graphs of the same name, which would be one file.
     """
     if [arguments.csv == "-", arguments.changes == "-", arguments.json].count(True) > 1:
         raise ConfigError("give one of --json, --csv - and --changes -: each needs the standard output for itself")
@@ -123,9 +130,11 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--{option} {target}: a folder; name a file")
     if arguments.choose > arguments.top:
         raise ConfigError(f"--choose {arguments.choose}: expected one of the first --top {arguments.top}")
-    if arguments.save is not None and arguments.save.exists() and not arguments.save.is_dir():
-        raise ConfigError(f"--save {arguments.save}: not a folder")
-    if arguments.save is not None:
+    folders = {"--save": arguments.save, "--export": arguments.export}
+    for option, folder in folders.items():
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise ConfigError(f"{option} {folder}: not a folder")
+    if any(folders.values()):
         check_names(path for path in arguments.input if path.suffix != ".npz")
 
 
@@ -198,11 +207,12 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
 
     Raises:
         DataError: the model does not exist or is damaged, or the submission cannot be continued.
-        OSError: the submission or the candidates cannot be written.
+        OSError: the submission, the candidates or an exported configuration cannot be written.
     """
     from rich.console import Console
     from rich.progress import Progress
 
+    from hlorank.cli.export import export
     from hlorank.data.collection import write_graph
     from hlorank.metrics import ranking
     from hlorank.serving.graph_reader import GraphReader
@@ -222,7 +232,16 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
                     scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
                     order = ranking(scores)
                     submit(measured.name, order)  # first: a graph that the submission refuses gets no ranking
-                    yield ranked_input(given, scores, order, arguments.top, compare=arguments.compare)
+                    ranked = ranked_input(given, scores, order, arguments.top, compare=arguments.compare)
+                    if arguments.export is not None:
+                        if (found := len(ranked["top"])) < arguments.choose:
+                            raise DataError(
+                                "--choose", f"at most {found}, the number of configurations", arguments.choose
+                            )
+                        chosen = ranked["top"][arguments.choose - 1]
+                        files = export(arguments.export, given, chosen, arguments.model, str(ranker.collection))
+                        ranked["exported"] = [*map(str, files)]
+                    yield ranked
                     if given.drawn and arguments.save is not None:
                         write_graph(arguments.save / f"{measured.name}.npz", measured)
                 except DataError as error:

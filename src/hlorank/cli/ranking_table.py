@@ -46,6 +46,7 @@ def print_ranking(ranked: dict[str, Any], chosen: int, wide: bool) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in ["", *_notes(ranked)]))
     if chosen <= count and "changes" in (row := ranked["top"][chosen - 1]):
         _print_changes(row, wide)
+    sys.stdout.writelines(f"exported: {escape(file)}\n" for file in ranked.get("exported", []))
 
 
 def _cells(row: dict[str, Any]) -> Iterator[str]:

@@ -114,20 +114,49 @@ def _parsed(text: bytes, language: str) -> bytes:
     """
     if not text.startswith(_BYTECODE):
         _check_utf8(text)
-    if find_spec("jaxlib") is None:
+    if not has_jaxlib():
         raise DataError("file", f"jaxlib, which parses HLO text and StableHLO: {INSTALL}", "no jaxlib")
-    # In a process of its own: damaged text ends it, and jaxlib must not be imported into a process that starts others.
-    command = [sys.executable, "-P", "-m", "hlorank_collect.xla_parser", language]
-    try:
-        done = subprocess.run(command, input=text, capture_output=True, timeout=MAX_SECONDS, check=False)  # noqa: S603
-    except subprocess.TimeoutExpired:
-        raise DataError("file", f"a program that is parsed within {MAX_SECONDS} seconds", "a slower one") from None
-    if done.returncode == 0:
-        return done.stdout
+    done = _run_parser(text, language, _PARSED)
     if done.returncode == 1:
         raise _refusal(done.stdout.decode(errors="replace"))
-    ended = signal.Signals(-done.returncode).name if done.returncode < 0 else f"status {done.returncode}"
-    raise DataError("file", _PARSED, f"text that ends its parser ({ended})")
+    return done.stdout
+
+
+def has_jaxlib() -> bool:
+    """Return True if jaxlib is installed, which reads and writes HLO text; imports nothing."""
+    return find_spec("jaxlib") is not None
+
+
+def _run_parser(data: bytes, form: str, expected: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the parser on data, in a process of its own; status 1 is a refusal, with its message.
+
+    Damaged text ends the process, and jaxlib must not be imported into a process that starts others.
+
+    Raises:
+        DataError: the process takes more than MAX_SECONDS, or crashes.
+    """
+    command = [sys.executable, "-P", "-m", "hlorank_collect.xla_parser", form]
+    try:
+        done = subprocess.run(command, input=data, capture_output=True, timeout=MAX_SECONDS, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        raise DataError("file", f"a program that is parsed within {MAX_SECONDS} seconds", "a slower one") from None
+    if done.returncode not in (0, 1):
+        ended = signal.Signals(-done.returncode).name if done.returncode < 0 else f"status {done.returncode}"
+        raise DataError("file", expected, f"text that ends its parser ({ended})")
+    return done
+
+
+def hlo_text(module: bytes) -> str:
+    """Return the HLO text of a serialized HloModuleProto; needs jaxlib.
+
+    Raises:
+        DataError: XLA refuses the module.
+    """
+    expected = "a module that the installed jaxlib writes as text"
+    done = _run_parser(module, "text", expected)
+    if done.returncode == 1:
+        raise DataError("file", expected, " ".join(done.stdout.decode(errors="replace").split()))
+    return done.stdout.decode()
 
 
 def as_protobuf(file: BinaryIO) -> BinaryIO:

@@ -1,0 +1,157 @@
+"""Layout configurations as JSON: exact, and refused for another module."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hlorank
+from hlorank.config import ConfigError
+from hlorank.files import DataError, write_json
+from hlorank.hlo.configuration_file import (
+    ModuleConfiguration,
+    apply,
+    module_fingerprint,
+    module_layouts,
+    to_configuration,
+)
+from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
+from hlorank.hlo.layout_search import random
+from hlorank.hlo.layout_space import Layouts, constrained, layout_space
+
+ABOUT = {"hlorank": "0.1.0", "model": "m", "collection": "layout:cpu:random", "rank": 1, "score": -0.5}
+
+
+@pytest.fixture
+def module(dot_and_reshape: HloModuleProto) -> HloModuleProto:
+    return dot_and_reshape
+
+
+@pytest.fixture
+def layouts(module: HloModuleProto) -> Layouts:
+    """First operand of the dot, and output of the reshape."""
+    chosen = layout_space(module).default
+    chosen[0, 6:8] = [0, 1]
+    chosen[1, :3] = [1, 2, 0]
+    return chosen
+
+
+def content(module: HloModuleProto, layouts: Layouts) -> dict[str, Any]:
+    return to_configuration(module, layouts, ABOUT).model_dump(mode="json")
+
+
+def test_the_file_names_instructions_shapes_and_layouts(module: HloModuleProto, layouts: Layouts) -> None:
+    assert content(module, layouts) == {
+        **ABOUT,
+        "version": 1,
+        "module": "m",
+        "fingerprint": module_fingerprint(module),
+        "instructions": [
+            {
+                "computation": "main",
+                "instruction": "dot.12",
+                "output": {"shape": "f32[4,4]", "minor_to_major": None},
+                "operands": [
+                    {"shape": "f32[4,6]", "minor_to_major": [0, 1]},
+                    {"shape": "f32[6,4]", "minor_to_major": None},
+                ],
+            },
+            {
+                "computation": "main",
+                "instruction": "reshape.14",
+                "output": {"shape": "f32[2,2,4]", "minor_to_major": [1, 2, 0]},
+                "operands": [{"shape": "f32[4,4]", "minor_to_major": None}],
+            },
+        ],
+    }
+
+
+def test_every_configuration_comes_back(module: HloModuleProto) -> None:
+    space = layout_space(module)
+    drawn = random(space, 60, np.random.default_rng(0), lambda rows: np.zeros(len(rows)))
+    for one in drawn:
+        saved = ModuleConfiguration.model_validate_json(json.dumps(content(module, one)))
+        np.testing.assert_array_equal(module_layouts(module, saved), one)
+        assert apply(module, saved) == constrained(module, space, one)
+
+
+def test_names_numbers_metadata_and_layouts_change_no_fingerprint(module: HloModuleProto) -> None:
+    before = module_fingerprint(module)
+    other = copy.deepcopy(module)
+    other.id = 7
+    (computation,) = other.computations
+    computation.id += 3
+    computation.root_id += 100
+    for one in computation.instructions:
+        one.id += 100
+        one.name = f"other.{one.id}"
+        one.operand_ids[:] = [operand + 100 for operand in one.operand_ids]
+        one.metadata.SetInParent()
+        one.shape.layout.minor_to_major[:] = range(len(one.shape.dimensions))
+    assert module_fingerprint(other) == before
+    for change in (HloInstructionProto(opcode="tanh"), HloInstructionProto(operand_ids=[110])):
+        changed = copy.deepcopy(other)
+        changed.computations[0].instructions[1].MergeFrom(change)
+        assert module_fingerprint(changed) != before
+    computation.instructions[2].operand_ids[0] = 1
+    with pytest.raises(DataError):
+        module_fingerprint(other)
+
+
+def renamed(module: HloModuleProto) -> None:
+    module.computations[0].instructions[2].name = "dot.99"
+
+
+def reshaped(module: HloModuleProto) -> None:
+    module.computations[0].instructions[2].shape.dimensions[:] = [4, 5]
+
+
+def changed_elsewhere(module: HloModuleProto) -> None:
+    module.computations[0].instructions[3].opcode = "exponential"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"), [(renamed, r"dot\.12"), (reshaped, r"dot\.12"), (changed_elsewhere, "fingerprint")]
+)
+def test_another_module_is_refused_by_name(
+    change: Callable[[HloModuleProto], None], named: str, module: HloModuleProto, layouts: Layouts, tmp_path: Path
+) -> None:
+    write_json(tmp_path / "own.json", content(module, layouts))
+    expected = apply(module, to_configuration(module, layouts, ABOUT)).SerializeToString()
+    assert hlorank.apply_configuration(module.SerializeToString(), tmp_path / "own.json") == expected
+    (tmp_path / "own.pb").write_bytes(module.SerializeToString())
+    assert hlorank.apply_configuration(tmp_path / "own.pb", content(module, layouts)) == expected
+    change(module)
+    with pytest.raises(DataError, match=named):
+        hlorank.apply_configuration(module.SerializeToString(), tmp_path / "own.json")
+
+
+@pytest.mark.parametrize("dims", [[0, 0], [0], [1, 2], [2, 1, 0]])
+def test_layouts_that_are_no_permutation_are_refused(dims: list[int], module: HloModuleProto, layouts: Layouts) -> None:
+    wrong = content(module, layouts)
+    wrong["instructions"][0]["output"]["minor_to_major"] = dims
+    with pytest.raises(DataError, match=r"dot\.12"):
+        hlorank.apply_configuration(module.SerializeToString(), wrong)
+
+
+def test_wrong_files_are_refused(module: HloModuleProto, layouts: Layouts, tmp_path: Path) -> None:
+    wrong = content(module, layouts) | {"version": 2}
+    with pytest.raises(ConfigError, match="version=2"):
+        hlorank.apply_configuration(module.SerializeToString(), wrong)
+    write_json(tmp_path / "wrong.json", wrong)
+    with pytest.raises(DataError, match="version=2"):
+        hlorank.apply_configuration(module.SerializeToString(), tmp_path / "wrong.json")
+    with pytest.raises(DataError):
+        hlorank.apply_configuration(module.SerializeToString(), tmp_path / "missing.json")
+
+
+def test_instructions_of_the_same_name_cannot_be_told_apart(module: HloModuleProto, layouts: Layouts) -> None:
+    module.computations[0].instructions[4].name = "dot.12"
+    with pytest.raises(DataError, match=r"dot\.12"):
+        to_configuration(module, layouts, ABOUT)

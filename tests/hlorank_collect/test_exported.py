@@ -1,0 +1,94 @@
+"""Exported HLO text compiles, computes what the default computes, and has the layouts of the configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hlorank.hlo.configuration_file import ModuleConfiguration, apply, module_fingerprint, to_configuration
+from hlorank.hlo.forms import hlo_text
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.layout_search import random
+from hlorank.hlo.layout_space import Layouts, layout_space
+from hlorank_collect import xla
+from hlorank_collect.verify import difference
+
+jax = pytest.importorskip("jax", reason="needs jax (extra collect)")
+
+ABOUT = {"hlorank": "0.1.0", "model": "m", "collection": "layout:cpu:random", "rank": 1, "score": 0.0}
+X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
+
+
+def program(x: Any) -> Any:
+    def body(carry: Any, row: Any) -> Any:
+        return carry @ carry.T, row.sum()
+
+    looped, sums = jax.lax.scan(body, x @ x.T, x)
+    return jax.numpy.tanh(looped).reshape(2, 2, 4).transpose(2, 0, 1), sums
+
+
+def through_text(module: HloModuleProto, layouts: Layouts) -> HloModuleProto:
+    """Return the module of the exported text of a configuration, which went through its JSON."""
+    saved = to_configuration(module, layouts, ABOUT).model_dump_json()
+    constrained = apply(module, ModuleConfiguration.model_validate_json(saved))
+    text = hlo_text(constrained.SerializeToString())
+    return HloModuleProto.FromString(xla.parse(text.encode(), stablehlo=False))
+
+
+def outputs(module: HloModuleProto, inputs: list[Any]) -> list[Any]:
+    executable = xla.compile_module(module.SerializeToString())
+    return [np.asarray(one) for one in executable.run(inputs)]
+
+
+def check(module: HloModuleProto, inputs: list[Any], configurations: int) -> None:
+    space = layout_space(module)
+    drawn = random(space, configurations, np.random.default_rng(0), lambda rows: np.zeros(len(rows)))
+    reference = outputs(module, inputs)
+    for one in drawn:
+        assert difference(reference, outputs(through_text(module, one), inputs)) is None
+
+
+@pytest.fixture(scope="module")
+def captured() -> HloModuleProto:
+    return HloModuleProto.FromString(xla.capture(xla.unoptimized_module(program, [X])))
+
+
+def test_exported_texts_compute_the_same(captured: HloModuleProto) -> None:
+    check(captured, xla.put([X]), 6)
+
+
+def test_the_compiled_text_has_the_layouts(captured: HloModuleProto) -> None:
+    space = layout_space(captured)
+    reshape, length = next((node, rank) for node, tensor, rank in space.slots() if tensor == 0 and rank == 3)
+    seen = set()
+    for order in ([2, 1, 0], [0, 1, 2]):
+        layouts = space.default
+        layouts[reshape, :length] = order
+        compiled = xla.compile_module(through_text(captured, layouts).SerializeToString()).module()
+        every = [one for part in HloModuleProto.FromString(compiled).computations for one in part.instructions]
+        seen.add(
+            tuple(map(tuple, [one.shape.layout.minor_to_major for one in every if len(one.shape.dimensions) == 3]))
+        )
+    assert len(seen) == 2
+
+
+def test_a_text_has_the_fingerprint_and_the_names_of_its_module(captured: HloModuleProto) -> None:
+    text = hlo_text(captured.SerializeToString())
+    parsed = HloModuleProto.FromString(xla.parse(text.encode(), stablehlo=False))
+    assert module_fingerprint(parsed) == module_fingerprint(captured)
+    layouts = layout_space(captured).default
+    layouts[:, :2] = [0, 1]
+    layouts[layout_space(captured).ranks[:, 0] != 2] = -1
+    configuration = to_configuration(captured, layouts, ABOUT)
+    assert configuration == to_configuration(parsed, layouts, ABOUT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet.nchw.b4.train", "causal.tb.b8.train"])
+def test_exported_texts_of_real_programs_compute_the_same(name: str) -> None:
+    from hlorank_collect.zoo import programs
+
+    traced = programs()[name].trace("cpu")
+    check(HloModuleProto.FromString(xla.capture(traced.module)), traced.inputs(), 4)
