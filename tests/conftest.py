@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import logging
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from hlorank.config import Config, ModelConfig, load
+from hlorank.config import Config, ModelConfig, load, plugins
 from hlorank.data.collection import Collection
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.files import SHARED_VARIABLE, shared_dir
@@ -327,3 +329,24 @@ def dot_and_reshape() -> HloModuleProto:
         one.shape.layout.minor_to_major.extend(reversed(range(len(dimensions))))
         computation.instructions.append(one)
     return module
+
+
+@pytest.fixture
+def make_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """Return a function that writes a package that can be imported; after the test nobody has imported it."""
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+    monkeypatch.setattr(plugins, "_imported", [])
+
+    def make(name: str, text: str) -> None:
+        path = folder.joinpath(*name.split("."))
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "__init__.py").write_text(text)
+        importlib.invalidate_caches()
+
+    yield make
+    for name, module in [*sys.modules.items()]:
+        if str(getattr(module, "__file__", None)).startswith(str(folder)):
+            del sys.modules[name]

@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from hlorank.compute.workers import Workers
+from hlorank.config import import_plugin
 from hlorank.files import DataError
 
 
@@ -30,6 +32,13 @@ def test_results_keep_their_order(tasks: ModuleType, count: int) -> None:
         assert list(workers.map(tasks.process_of, [], "test")) == []
     assert [item for item, _ in results] == list(range(20))
     assert all((process == os.getpid()) == (count == 1) for _, process in results)
+
+
+def test_workers_have_the_plugins_of_their_parent(tasks: ModuleType, make_plugin: Callable[[str, str], None]) -> None:
+    make_plugin("mine", "")
+    import_plugin("mine")
+    with Workers(2) as workers:
+        assert list(workers.map(tasks.plugins_of, range(2), "test")) == [("mine",)] * 2
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hlorank.config.plugins import imported_plugins
 from hlorank.files import DataError
 
 
 def process_of(item: int) -> tuple[int, int]:
     """Return the item and the id of this process."""
     return item, os.getpid()
+
+
+def plugins_of(_: int) -> tuple[str, ...]:
+    """Return the plugins of this process."""
+    return imported_plugins()
 
 
 def even(item: int, file: Path) -> int:

@@ -11,7 +11,17 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from hlorank.config import Config, ConfigError, DataConfig, ModelConfig, TrainerConfig, find, load, parse
+from hlorank.config import (
+    Config,
+    ConfigError,
+    DataConfig,
+    ExtensionPoint,
+    ModelConfig,
+    TrainerConfig,
+    find,
+    load,
+    parse,
+)
 from hlorank.stages.hydra_main import EXTENSION_POINTS, registries
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -97,13 +107,8 @@ def test_values_are_converted_to_the_types_of_their_fields() -> None:
         ("trainer.averaging_decay", 1, "trainer.averaging_decay=1: expected a number below 1"),
         ("trainer.precision", "16", "trainer.precision=16: expected one of 32-true, bf16-mixed, 16-mixed"),
         ("model.opcode_init", "perhaps", "model.opcode_init=perhaps: expected true or false"),
-        ("model.block", "sage", "model.block=sage: expected a list, such as model.block=[sage]"),
+        ("evaluate.splits", "valid", "evaluate.splits=valid: expected a list, such as evaluate.splits=[valid]"),
         ("model.pooling", [], "model.pooling=[]: expected at least one entry"),
-        (
-            "model.pooling",
-            ["avg", "max"],
-            "model.pooling.0=avg: expected one of mean, sum, max, l2_sum, l2_configurable_sum",
-        ),
         ("featurize.workers", [1], "featurize.workers=[1]: expected a whole number"),
         ("baseline.strengths", [1.0, 0.0], "baseline.strengths.1=0.0: expected a number above 0"),
         ("loss", {"mse": "much"}, "loss.mse=much: expected a number, which is the weight, or a group of keys"),
@@ -156,6 +161,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
     [
         ({"data.origin": "sever"}, ["local", "tpugraphs"], "data.origin=sever"),
         ({"partition.algorithm": "metiss"}, ["metis", "topological"], "partition.algorithm=metiss"),
+        ({"model.pooling": ["avg", "max"]}, ["mean", "sum", "max", "l2_sum"], "model.pooling.0=avg"),
         ({"model.post_layers": ["nrom"]}, ["sage", "layer_norm"], "model.post_layers.0=nrom"),
         ({"model.block": ["TransformerConv", "TransformrConv"]}, ["sage"], "model.block.1=TransformrConv"),
         ({"loss": {"listmel": 1.0}}, ["listmle", "hinge"], "loss.listmel=listmel"),
@@ -281,9 +287,10 @@ def test_a_section_alone_is_parsed_below_its_prefix() -> None:
 
 
 def test_an_unknown_name_is_refused_where_it_is_looked_up() -> None:
-    assert find({"a": 1, "b": 2}, "key", "b") == 2
+    point = ExtensionPoint({"a": 1, "b": 2}, "a number", lambda _, found: found)
+    assert find(point, "key", "b") == 2
     with pytest.raises(ConfigError, match=r"^group\.key=c: .*\ba, b$"):
-        find({"a": 1, "b": 2}, "group.key", "c")
+        find(point, "group.key", "c")
 
 
 @pytest.mark.parametrize("point", EXTENSION_POINTS)

@@ -16,13 +16,14 @@ from tests.docs.blocks import ROOT, blocks
 from tests.docs.test_run import TINY, shrink
 
 PAGE = "docs/how-to/extend.md"
+PLUGINS_PAGE = "docs/how-to/plugins.md"
 COPIED = ("src", "tests", "conf", "pyproject.toml")
 
 
-def apply(root: Path) -> tuple[list[str], list[str]]:
-    """Apply the code blocks of the page to a copy of the repository; return the files added, and those changed."""
+def apply(page: str, root: Path) -> tuple[list[str], list[str]]:
+    """Apply the code blocks of a page to a copy of the repository; return the files added, and those changed."""
     added, changed = [], []
-    for block in blocks(PAGE):
+    for block in blocks(page):
         first, _, text = block.text.partition("\n")
         if not first.strip().startswith("# "):
             continue
@@ -40,14 +41,15 @@ def apply(root: Path) -> tuple[list[str], list[str]]:
             changed.append(name)
         else:
             assert not path.exists(), path
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
             added.append(name)
     return added, changed
 
 
-def run(root: Path, *command: str) -> None:
-    """Run a command in the copy, with the code of the copy."""
-    environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+def run(root: Path, *command: str, code: Path | None = None) -> None:
+    """Run a command in the copy, with the code of the copy, or of another folder."""
+    environment = {**os.environ, "PYTHONPATH": str(code or root / "src")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         command, cwd=root, env={**environment, "PATH": path}, capture_output=True, text=True, check=False
@@ -64,7 +66,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str],
             shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, root / name)
-    return root, *apply(root)
+    return root, *apply(PAGE, root)
 
 
 @pytest.mark.slow
@@ -104,3 +106,36 @@ def test_the_commands_of_the_page_train_models(extended: tuple[Path, list[str], 
     for name, count in graphs.items():
         metrics = json.loads((root / f"reports/layout/{name}/metrics.json").read_text())
         assert metrics["valid"]["graphs"] == count
+
+
+@pytest.mark.slow
+def test_a_package_of_its_own_trains_and_ranks(tmp_path: Path) -> None:
+    """Everything on the page of plugins, with the package installed, in a folder that has no code of hlorank."""
+    for name in ("conf", "data/sample"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shrink(
+        tmp_path / "conf", {name: changes for name, changes in TINY.items() if name.startswith(("model", "trainer"))}
+    )
+    apply(PLUGINS_PAGE, tmp_path)
+    for stage in ("fetch", "featurize", "partition"):
+        run(tmp_path, sys.executable, "-m", f"hlorank.stages.{stage}", code=ROOT / "src")
+    installed = os.pathsep.join([str(tmp_path / "site"), str(ROOT / "src")])
+    prelude = (
+        f"export PYTHONPATH={installed}\n"
+        'pip() { command python -m pip install -q --no-build-isolation --no-deps --no-index -t site "${@: -1}"; }\n'
+    )
+    script = prelude + "\n".join(block.text for block in blocks(PLUGINS_PAGE) if block.language == "bash")
+    run(tmp_path, "bash", "-ec", script, code=ROOT / "src")
+    spec = json.loads((tmp_path / "models/layout/cpu/random/gst/spec.json").read_text())
+    assert list(spec["plugins"]) == ["my_package"]
+    assert spec["model"]["block"] == ["layer_norm", "my_conv", "gelu", "residual"]
+    assert (tmp_path / "reports/layout/cpu/random/gst/metrics.json").is_file()
+    refused = subprocess.run(
+        ["bash", "-c", f"{prelude} unset HLORANK_PLUGINS\n" + script.rstrip().splitlines()[-1]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert "HLORANK_PLUGINS=my_package" in refused.stderr

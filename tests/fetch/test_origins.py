@@ -8,7 +8,6 @@ import pytest
 
 from hlorank.config import ConfigError, DataConfig, Section
 from hlorank.data.collection import Collection
-from hlorank.fetch import origins
 from hlorank.fetch.origins import ORIGINS, Origin, fetch
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -27,7 +26,7 @@ def fetch_note(collection: Collection, config: NoteConfig, output: Path) -> None
 
 @pytest.fixture
 def note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(origins, "ORIGINS", {**ORIGINS, "note": Origin(NoteConfig, fetch_note)})
+    monkeypatch.setitem(ORIGINS, "note", Origin(NoteConfig, fetch_note))
 
 
 def test_every_file_of_conf_is_an_origin() -> None:

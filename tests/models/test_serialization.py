@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hlorank import __version__
-from hlorank.config import PartitionConfig
+from hlorank.config import PartitionConfig, import_plugin, plugins
+from hlorank.config.plugins import plugin_digests
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import SPEC, WEIGHTS, DataError, sha256_file
 from hlorank.models.cost_model import CostModel
@@ -320,3 +321,38 @@ def test_graphs_open_whole_or_cut(tiny_collections: Path, graphs: GraphLoader) -
     assert len({whole.fingerprint, graphs.fingerprint, whole.store.fingerprint}) == 3
     with pytest.raises(DataError, match="partition"):
         GraphLoader(tiny_collections / "features/tile/synthetic", graphs.store.root)
+
+
+def test_a_model_with_a_plugin_needs_its_name(
+    spec: ModelSpec, tmp_path: Path, make_plugin: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_plugin("mine", "from torch_geometric.nn import GraphConv\nclass Conv(GraphConv):\n    pass")
+    import_plugin("mine")
+    config = spec.model.model_copy(update={"block": ["mine:Conv", "gelu"]})
+    for folder, digests in {"honest": plugin_digests(["mine"]), "silent": {}}.items():
+        named = spec.model_copy(update={"model": config, "plugins": digests})
+        model = CostModel(config, input_sizes(spec.features), spec.aggregation)
+        save_model(tmp_path / folder, [model], named)
+        ((loaded,), found) = load_model(tmp_path / folder, CPU)
+        assert found.plugins == digests
+        for name, weight in loaded.state_dict().items():
+            assert torch.equal(weight, model.state_dict()[name])
+    monkeypatch.setattr(plugins, "_imported", [])  # as in another process
+    for folder in ("honest", "silent"):
+        with pytest.raises(DataError, match=plugins.VARIABLE) as caught:
+            load_model(tmp_path / folder, CPU)
+        assert caught.value.file == tmp_path / folder / SPEC
+    monkeypatch.setenv(plugins.VARIABLE, "mine")
+    load_model(tmp_path / "honest", CPU)
+
+
+def test_other_source_code_of_a_plugin_is_told(
+    spec: ModelSpec, tmp_path: Path, make_plugin: Callable[[str, str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    make_plugin("mine", "")
+    import_plugin("mine")
+    model = CostModel(spec.model, input_sizes(spec.features), spec.aggregation)
+    save_model(tmp_path, [model], spec.model_copy(update={"plugins": {"mine": "of other code"}}))
+    load_model(tmp_path, CPU)
+    (record,) = caplog.records
+    assert "mine" in record.getMessage()

@@ -218,8 +218,7 @@ def test_an_unknown_partitioner_is_named() -> None:
 
 def test_labels_of_a_partitioner_may_skip_numbers_and_exceed_max_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = np.array([7, 7, 7, 7, 2, 2, 2, 9, 9, 0], dtype=np.int64)
-    mapping = {**PARTITIONERS, "fixed": lambda features, max_nodes: labels}
-    monkeypatch.setattr("hlorank.partition.partitioners.PARTITIONERS", mapping)
+    monkeypatch.setitem(PARTITIONERS, "fixed", lambda features, max_nodes: labels)
     partition = partition_graph(features_of(10, [], [0, 10]), config("fixed", 3))
     assert partition.segment_of.tolist() == [0, 0, 1, 1, 2, 2, 2, 3, 3, 4]
 

@@ -149,11 +149,18 @@ def test_a_package_does_not_change_its_run(make_run: MakeRun) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("layer", ["gatv2", "mine:Conv"])
 def test_a_graph_network_in_a_package(
-    settings: Callable[..., Config], make_run: MakeRun, tiny_collections: Path, tmp_path: Path
+    layer: str,
+    settings: Callable[..., Config],
+    make_run: MakeRun,
+    make_plugin: Callable[[str, str], None],
+    tiny_collections: Path,
+    tmp_path: Path,
 ) -> None:
+    make_plugin("mine", "from torch_geometric.nn import GraphConv\nclass Conv(GraphConv):\n    pass")
     run_id = read_json(make_run({}) / "run.json")["run_id"]
-    train(settings(method="gst", model__block="[layer_norm,gatv2,gelu,residual]"), tmp_path / "gst")
+    train(settings(method="gst", model__block=f"[layer_norm,{layer},gelu,residual]"), tmp_path / "gst")
     log_package(tmp_path / "gst", Ranker(tmp_path / "gst").spec, run_id)
     graphs = graph_files(tiny_collections / "raw", Collection.parse("layout:synthetic:random"), "valid")
     (graph,) = isolated(package_of(tmp_path / "artifacts"), make_request(graphs[:1], 3), tmp_path)["predictions"]

@@ -18,6 +18,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import track
 
+from hlorank.config.plugins import import_plugin, imported_plugins
 from hlorank.files import DataError
 
 Item = TypeVar("Item")
@@ -39,7 +40,9 @@ class Workers:
         if self._count > 1:
             # Not fork: the parent may have threads and locks.
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._count, mp_context=context, initializer=_exit_with_parent)
+            self._pool = ProcessPoolExecutor(
+                self._count, mp_context=context, initializer=_begin, initargs=(imported_plugins(),)
+            )
         return self
 
     def __exit__(
@@ -88,6 +91,13 @@ class Workers:
 
     def _start(self, function: Callable[[Item], Result], item: Item) -> Callable[[], Result]:
         return partial(function, item) if self._pool is None else self._pool.submit(function, item).result
+
+
+def _begin(plugins: tuple[str, ...]) -> None:
+    """Begin a worker process, with the plugins of its parent."""
+    _exit_with_parent()
+    for name in plugins:
+        import_plugin(name)
 
 
 def _exit_with_parent() -> None:

@@ -7,13 +7,15 @@ validates what it gets with `load`; components receive their own section.
 from hlorank.config.baseline import BaselineConfig
 from hlorank.config.data import ADDRESS, DataConfig, Split
 from hlorank.config.evaluate import EvaluateConfig
+from hlorank.config.extension_point import ExtensionPoint, find, is_function
 from hlorank.config.featurize import FeaturizeConfig, FeaturizeOptions
 from hlorank.config.loss import LossTerm
 from hlorank.config.model import Directions, ModelConfig
 from hlorank.config.partition import PartitionConfig
 from hlorank.config.pipeline import PipelineConfig
+from hlorank.config.plugins import import_plugin
 from hlorank.config.root import Config, PathsConfig, load
-from hlorank.config.section import ConfigError, Registries, Section, find, parse, read_section
+from hlorank.config.section import ConfigError, Registries, Section, parse, read_section
 from hlorank.config.sweep import SweepConfig
 from hlorank.config.tracking import TrackingConfig
 from hlorank.config.train import EnsembleConfig, SegmentsConfig, TrainerConfig
@@ -27,6 +29,7 @@ __all__ = [
     "Directions",
     "EnsembleConfig",
     "EvaluateConfig",
+    "ExtensionPoint",
     "FeaturizeConfig",
     "FeaturizeOptions",
     "LossTerm",
@@ -42,6 +45,8 @@ __all__ = [
     "TrackingConfig",
     "TrainerConfig",
     "find",
+    "import_plugin",
+    "is_function",
     "load",
     "parse",
     "read_section",

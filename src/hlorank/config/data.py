@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict
 
-from hlorank.config.section import Section, refused, registered
+from hlorank.config.extension_point import registered
+from hlorank.config.section import Section, refused
 
 Split = Literal["train", "valid", "test"]
 

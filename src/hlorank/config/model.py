@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from hlorank.config.section import Section, registered
+from hlorank.config.extension_point import registered
+from hlorank.config.section import Section
 
 LayerName = Annotated[str, registered("layers", "residual")]
+LayerNames = Annotated[list[LayerName], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 MAX_LAYERS = 1000
 Directions = Literal["separate", "shared", "users"]
-Pooling = Literal["mean", "sum", "max", "l2_sum", "l2_configurable_sum"]
 
 
 class ModelConfig(Section):
@@ -20,17 +21,17 @@ class ModelConfig(Section):
 
     width: int = Field(ge=1)
     """Width of node states."""
-    stem: list[LayerName]
+    stem: LayerNames
     """Layers by name, between the encoder and the first block."""
     blocks: int = Field(ge=0)
     """Number of blocks, each with weights of its own."""
-    block: list[LayerName]
-    """Layers by name, in their order; `residual` adds the input of the block."""
-    post_layers: list[LayerName]
+    block: LayerNames
+    """Layers by name, in their order, or one name; `residual` adds the input of the block."""
+    post_layers: LayerNames
     """Layers by name, between the last block and the pooling."""
-    pooling: list[Pooling] = Field(min_length=1)
-    """Poolings over a segment's nodes, concatenated; l2_sum is the sum scaled to unit L2 norm, and l2_configurable_sum
-    that of the configurable nodes."""
+    pooling: list[Annotated[str, registered("poolings")]] = Field(min_length=1)
+    """Poolings over a segment's nodes, concatenated: mean, sum, max, l2_sum (the sum scaled to unit L2 norm),
+    l2_configurable_sum (that of the configurable nodes)."""
     head: Literal["mlp", "linear"]
     """Map from the embedding of a graph to its score; linear with the pooling sum adds up one number for each node."""
     directions: Directions
@@ -55,8 +56,8 @@ class ModelConfig(Section):
     drop_edge: Rate
     """Share of the edges that a training step leaves out (DropEdge, Rong et al., arXiv 1907.10903)."""
     operators: dict[str, dict[str, bool | int | float | str | None]]
-    """Arguments of operators of PyTorch Geometric, by their names, besides the widths; all take self_loops, and those
-    with edge weights edge_weight: sum, mean or symmetric."""
+    """Arguments of operators of PyTorch Geometric and of layers of plugins, by their names, besides the widths; all
+    operators take self_loops, and those with edge weights edge_weight: sum, mean or symmetric."""
     permutations: int = Field(ge=1)
     """Orders of the configurations over which a trained model averages, if it mixes configurations."""
 

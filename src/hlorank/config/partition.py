@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hlorank.config.section import Section, registered
+from hlorank.config.extension_point import registered
+from hlorank.config.section import Section
 
 
 class PartitionConfig(Section):

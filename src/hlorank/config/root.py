@@ -6,22 +6,34 @@ from typing import Annotated, Any, Literal, Self
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from hlorank.config.baseline import BaselineConfig
 from hlorank.config.data import Address, DataConfig
 from hlorank.config.evaluate import EvaluateConfig
+from hlorank.config.extension_point import registered
 from hlorank.config.featurize import FeaturizeConfig
 from hlorank.config.loss import Loss, arguments_section, as_term
 from hlorank.config.model import ModelConfig
 from hlorank.config.partition import PartitionConfig
 from hlorank.config.pipeline import PipelineConfig
-from hlorank.config.section import ConfigError, Registries, Section, mistakes, registered, unknown_key
+from hlorank.config.plugins import PluginError, import_plugin, module_of
+from hlorank.config.section import ConfigError, Registries, Section, mistakes, refused, unknown_key
 from hlorank.config.sweep import SweepConfig
 from hlorank.config.tracking import TrackingConfig
 from hlorank.config.train import EnsembleConfig, SegmentsConfig, TrainerConfig
 
 _MISSING = "???"  # OmegaConf's mark of a value that must be given
+
+
+def _import(name: str, info: ValidationInfo) -> str:
+    """Import a plugin that the user's own configuration names, which has a validation context."""
+    if info.context is not None:
+        try:
+            import_plugin(name)
+        except PluginError as error:
+            raise refused(str(error)) from None
+    return name
 
 
 class PathsConfig(Section):
@@ -46,6 +58,8 @@ class PathsConfig(Section):
 class Config(Section):
     """The whole configuration, as passed to the stages."""
 
+    plugins: list[Annotated[str, AfterValidator(_import)]]
+    """Modules of other packages that are imported before the other names are checked, as they may register some."""
     collection: Address
     """Address of the collection: layout/<source>/<default, random or models>, or tile/<source>."""
     kind: Literal["layout", "tile"] | None
@@ -72,6 +86,13 @@ class Config(Section):
     sweep: SweepConfig
     evaluate: EvaluateConfig
 
+    @property
+    def plugin_modules(self) -> set[str]:
+        """The plugins of a training: those listed, and the modules of names `module:attribute`."""
+        layers = {*self.model.stem, *self.model.block, *self.model.post_layers, *self.model.pooling}
+        names = {self.method, self.partition.algorithm, *self.loss, *layers}
+        return {*self.plugins, *filter(None, map(module_of, names))}
+
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         kind = self.collection.partition("/")[0].partition(":")[0]
@@ -85,7 +106,7 @@ def load(composed: DictConfig, registries: Registries | None = None) -> Config:
     Args:
         composed: the configuration as Hydra composed it, from conf/ or params.yaml.
         registries: the extension points whose names are checked, and of origins the settings too. Names of the others
-            are checked where they are used.
+            are checked where they are used. Plugins that the configuration names are imported in any case.
 
     Raises:
         ConfigError: keys are wrong, or an interpolation has no value; the message has a line for each wrong key, with
@@ -95,9 +116,10 @@ def load(composed: DictConfig, registries: Registries | None = None) -> Config:
         values = _given(OmegaConf.to_container(composed, resolve=True))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
+    registries = registries or {}
     wrong = mistakes(Config, values, registries=registries)
     for check in (_mistakes_in_settings, _mistakes_in_arguments):
-        wrong += check(values, registries or {})
+        wrong += check(values, registries)
     if wrong:
         raise ConfigError("\n".join(wrong))
     return Config.model_validate(values, context=registries)
@@ -115,7 +137,8 @@ def _mistakes_in_settings(values: Any, registries: Registries) -> list[str]:
     origins, data = registries.get("origins"), values.get("data")
     if origins is None or not isinstance(data, dict):
         return []
-    wrong = [unknown_key(f"data.{name}", [*origins, "origin"]) for name in sorted(data.keys() - {*origins, "origin"})]
+    others = sorted(name for name in data if name != "origin" and name not in origins)
+    wrong = [unknown_key(f"data.{name}", [*origins, "origin"]) for name in others]
     if isinstance(name := data.get("origin"), str) and name in origins:
         wrong += mistakes(origins[name].settings, data.get(name, {}), prefix=f"data.{name}")
     return wrong

@@ -7,13 +7,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from hlorank.files import DataError, one_line, read_json
 
 Registries = Mapping[str, Mapping[str, Any]]
-"""Extension points by name (origins, partitioners, layers, losses, methods): each maps names to its entries."""
+"""Extension points by name (origins, partitioners, layers, poolings, losses, methods)."""
 
 _MEANT = "; did you mean "
 _MAX_MISTAKES = 100
@@ -78,40 +78,6 @@ def refused(expected: str, **field: object) -> PydanticCustomError:
         field: `key` and `value` of the field to report, where the validator is that of a whole section.
     """
     return PydanticCustomError("refused", "expected {expected}", {"expected": expected, **field})
-
-
-def registered(extension_point: str, *further: str) -> AfterValidator:
-    """Return a validator for names that an extension point defines.
-
-    Args:
-        extension_point: name of the extension point in the registries, which are the validation context. Without them
-            every name passes, and the component that uses the name refuses it.
-        further: other names that are allowed.
-    """
-
-    def check(name: str, info: ValidationInfo) -> str:
-        names = (info.context or {}).get(extension_point)
-        if names is not None and name not in names and name not in further:
-            raise refused(f"one of {', '.join([*names, *further])}")
-        return name
-
-    return AfterValidator(check)
-
-
-def find(mapping: Mapping[str, Any], key: str, name: str) -> Any:
-    """Return an entry of an extension point.
-
-    Args:
-        mapping: the entries by name.
-        key: key of the configuration that holds the name.
-        name: name of the entry.
-
-    Raises:
-        ConfigError: `mapping` has no entry of that name.
-    """
-    if name not in mapping:
-        raise ConfigError(f"{key}={name}: expected one of {', '.join(mapping)}")
-    return mapping[name]
 
 
 def parse(

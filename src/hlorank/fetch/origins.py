@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from hlorank.config import DataConfig, Section, find, parse
+from hlorank.config import DataConfig, ExtensionPoint, Section, find, parse
 from hlorank.data.collection import Collection
 from hlorank.fetch import hlo, local, synthetic, tpugraphs
 
@@ -27,13 +26,15 @@ class Origin:
     fetch: Callable[[Collection, Any, Path], None]
 
 
-ORIGINS: Mapping[str, Origin] = MappingProxyType(
+ORIGINS: ExtensionPoint[Origin] = ExtensionPoint(
     {
         "tpugraphs": Origin(tpugraphs.TpuGraphsConfig, tpugraphs.fetch),
         "local": Origin(local.LocalConfig, local.fetch),
         "hlo": Origin(hlo.HloConfig, hlo.fetch),
         "synthetic": Origin(synthetic.SyntheticConfig, synthetic.fetch),
-    }
+    },
+    "a hlorank.fetch.origins.Origin",
+    lambda _, found: found if isinstance(found, Origin) else None,
 )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from hlorank.config import ConfigError, ModelConfig
+from hlorank.config import ConfigError, ExtensionPoint, ModelConfig, find, is_function
 from hlorank.models.block import Block
 from hlorank.models.compression.plan import JoinIndex, Plan, PoolIndex
 from hlorank.models.compression.recipe import Join, Mixing, Recipe, Step
@@ -19,22 +18,24 @@ from hlorank.models.inputs import InputSizes
 from hlorank.models.layers.registry import widths
 from hlorank.models.pooling import max_nodes, sum_configurable_nodes, sum_nodes
 
-POOLINGS: Mapping[str, Callable[[Tensor, PoolIndex[Tensor]], Tensor]] = MappingProxyType(
+Pooling = Callable[[Tensor, PoolIndex[Tensor]], Tensor]
+
+POOLINGS: ExtensionPoint[Pooling] = ExtensionPoint(
     {
         "mean": lambda values, index: sum_nodes(values, index) / index.nodes,
         "sum": lambda values, index: sum_nodes(values, index),
         "max": lambda values, index: max_nodes(values, index),
         "l2_sum": lambda values, index: normalize(sum_nodes(values, index), dim=-1),
         "l2_configurable_sum": lambda values, index: normalize(sum_configurable_nodes(values, index), dim=-1),
-    }
+    },
+    "a function of states and the index of a plan",
+    lambda _, found: found if is_function(found, 2) else None,
 )
 """Functions of (states, width) and the index of a plan to (configurations, width)."""
-_HEADS: Mapping[str, Callable[[int, int], nn.Module]] = MappingProxyType(
-    {
-        "mlp": lambda inputs, width: nn.Sequential(nn.Linear(inputs, width), nn.GELU(), nn.Linear(width, 1)),
-        "linear": lambda inputs, _: nn.Linear(inputs, 1),
-    }
-)
+_HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
+    "mlp": lambda inputs, width: nn.Sequential(nn.Linear(inputs, width), nn.GELU(), nn.Linear(width, 1)),
+    "linear": lambda inputs, _: nn.Linear(inputs, 1),
+}
 
 
 class CostModel(nn.Module):
@@ -51,7 +52,7 @@ class CostModel(nn.Module):
         recipe: the steps of the model, from which plans are made.
 
     Raises:
-        ConfigError: `config` names an unknown layer, or does not fit one of its layers.
+        ConfigError: `config` names an unknown layer or pooling, or does not fit one of its layers.
     """
 
     def __init__(self, config: ModelConfig, sizes: InputSizes, aggregation: str) -> None:
@@ -71,6 +72,8 @@ class CostModel(nn.Module):
             override_layout=config.override_layout and sizes.kind == "layout",
             pool_configurable="l2_configurable_sum" in config.pooling,
         )
+        for name in config.pooling:
+            find(POOLINGS, "model.pooling", name)
         self.head = _HEADS[config.head](self.embedding_width, config.width)
 
     def _steps(self) -> Iterator[Step]:

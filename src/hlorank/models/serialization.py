@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -17,10 +18,13 @@ from torch import Tensor, nn
 
 from hlorank import __version__
 from hlorank.config import ConfigError, ModelConfig, PartitionConfig, Section, parse
+from hlorank.config.plugins import import_plugins_of_model
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file, write_atomic, write_json
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import InputSizes
+
+log = logging.getLogger(__name__)
 
 _DIGESTS = _WEIGHTS_DIGEST, _SPEC_DIGEST = "weights_sha256", "spec_sha256"
 
@@ -40,6 +44,8 @@ class Spec(Section):
     """Fingerprint of the data that it was trained on."""
     steps: StrictInt
     """Optimizer steps, trees, or iterations of a solver; 1 for a rule; 0 where there was nothing to train on."""
+    plugins: dict[str, str] = Field(default_factory=dict)
+    """Modules of other packages that the training named, each with the digest of its source code."""
     features: FeatureSpec
     """Transformation of raw graphs into inputs."""
 
@@ -105,13 +111,14 @@ def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
         The specification, and the path of the weights.
 
     Raises:
-        DataError: a file is missing, damaged or changed, another version of hlorank wrote it, or the specification is
-            not a `kind`.
+        DataError: a file is missing, damaged or changed, another version of hlorank wrote it, the specification is
+            not a `kind`, or it names a plugin that the user has not named.
     """
     value, path = read_json(folder / SPEC), folder / WEIGHTS
     try:
         _check_origin(value)
         spec = parse(kind, {key: part for key, part in value.items() if key not in _DIGESTS})
+        changed = import_plugins_of_model(spec.plugins)
     except ConfigError as error:
         found = str(error).replace("\n", "; ")
         raise DataError("keys", f"those of a {kind.__name__}", found, file=folder / SPEC) from None
@@ -123,6 +130,8 @@ def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
         raise DataError("file", "the weights of a model", "no such file", file=path)
     if (found := sha256_file(path)) != (expected := value.get(_WEIGHTS_DIGEST)):
         raise DataError("sha256", f"{expected}, as in {SPEC}", found, file=path)
+    for name in changed:
+        log.warning("%s: trained with other source code of %s than that which is installed", folder, name)
     return spec, path
 
 

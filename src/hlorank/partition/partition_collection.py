@@ -48,7 +48,7 @@ def partition_collection(features: Path, config: PartitionConfig, output: Path) 
         ConfigError: PARTITIONERS has no `config.algorithm`.
         DataError: the features are missing or damaged.
     """
-    find(PARTITIONERS, "partition.algorithm", config.algorithm)
+    partitioner = find(PARTITIONERS, "partition.algorithm", config.algorithm)
     store = FeatureStore(features)
     (output / SPEC).unlink(missing_ok=True)  # written last: an incomplete store cannot be opened
     (output / "graphs").mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def partition_collection(features: Path, config: PartitionConfig, output: Path) 
         graphs = {split: store.graphs(split) for split in SPLITS}
         remove_other_graphs(output, graphs)
         tasks = [(split, name) for split, names in graphs.items() for name in names]
-        code = files.code_digest(*CODE)
+        code = files.code_digest(*CODE, partitioner.__module__)
         work = partial(_partition, features=features, config=config, code=code, output=output)
         with Workers(config.workers) as workers:
             rows = list(chain.from_iterable(workers.map(work, tasks, "partition")))

@@ -9,13 +9,12 @@ and add a line to `PARTITIONERS`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.config import PartitionConfig, find
+from hlorank.config import ExtensionPoint, PartitionConfig, find, is_function
 from hlorank.featurize.features import GraphFeatures, TileFeatures
 from hlorank.partition.segments import Partition, halo_rows, local_codes, neighbours, whole_graph
 
@@ -62,12 +61,14 @@ def computation(features: GraphFeatures, max_nodes: int) -> Labels:
     return np.repeat(part, sizes)
 
 
-PARTITIONERS: Mapping[str, Partitioner] = MappingProxyType(
+PARTITIONERS: ExtensionPoint[Partitioner] = ExtensionPoint(
     {
         "topological": topological,
         "metis": metis,
         "computation": computation,
-    }
+    },
+    "a function of a graph's features and max_nodes",
+    lambda _, found: found if is_function(found, 2) else None,
 )
 """Partitioners by the name that `partition.algorithm` gives."""
 
@@ -86,7 +87,7 @@ def partition_graph(features: GraphFeatures, config: PartitionConfig) -> Partiti
     Raises:
         ConfigError: `PARTITIONERS` has no `config.algorithm`.
     """
-    partitioner: Partitioner = find(PARTITIONERS, "partition.algorithm", config.algorithm)
+    partitioner = find(PARTITIONERS, "partition.algorithm", config.algorithm)
     if isinstance(features.configurations, TileFeatures) or features.nodes <= config.max_nodes:
         return whole_graph(features)
     part = _cut_oversize(partitioner(features, config.max_nodes), config.max_nodes)

@@ -9,7 +9,8 @@ from typing import Any
 import mlflow
 import pandas as pd
 
-from hlorank.files import DataError
+from hlorank.config import import_plugin
+from hlorank.files import SPEC, DataError, read_json
 from hlorank.serving.limits import Limits
 from hlorank.serving.ranker import Ranker
 from hlorank.serving.request import GraphRecord, parse_request
@@ -25,7 +26,10 @@ class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow sh
         Raises:
             DataError: a file of the model is damaged or changed, or another version of hlorank wrote it.
         """
-        self._ranker = Ranker(Path(context.artifacts["model"]))
+        folder = Path(context.artifacts["model"])
+        for name in read_json(folder / SPEC).get("plugins", {}):
+            import_plugin(name)  # its code is in the package, as this file is
+        self._ranker = Ranker(folder)
         # MLflow's server calls `predict` in several threads, which together would exceed the memory of one ranking.
         self._one_at_a_time = threading.Lock()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import hlorank
+from hlorank.config import import_plugin
 from hlorank.data.collection import Kind, write_graph
 from hlorank.data.graph import (
     LAYOUT_VALUES,
@@ -89,6 +90,12 @@ def example(spec: Spec) -> dict[str, Any]:
         return make_request([path])
 
 
+def _code_of(plugins: Iterable[str]) -> list[str]:
+    """Return the paths of the source code of plugins: of the packages that they are in, or of single modules."""
+    files = {Path(str(import_plugin(name.partition(".")[0]).__file__)) for name in plugins}
+    return sorted(str(file.parent if file.name == "__init__.py" else file) for file in files)
+
+
 @contextmanager
 def _without_bytecode() -> Iterator[None]:
     """Keep Python from writing bytecode into the package, as MLflow runs its code there to check the example."""
@@ -102,8 +109,9 @@ def _without_bytecode() -> Iterator[None]:
 def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any:
     """Make a package of a model folder and log it as a model of a run, without changing the state or end of the run.
 
-    The package contains the weights and specification as its artifact `model`, the package hlorank, a signature, an
-    example of a request and the pinned requirements; nothing in it is pickled.
+    The package contains the weights and specification as its artifact `model`, the package hlorank, the source code of
+    the plugins of the model, a signature, an example of a request and the pinned requirements of hlorank; nothing in it
+    is pickled.
 
     Args:
         folder: the model folder.
@@ -140,7 +148,7 @@ def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any
             flavor=mlflow.pyfunc,
             run_id=run_id,
             python_model=str(Path(__file__).with_name("model_code.py")),
-            code_paths=[str(Path(hlorank.__file__).parent)],
+            code_paths=[str(Path(hlorank.__file__).parent), *_code_of(spec.plugins)],
             artifacts={"model": str(staged)},
             signature=signature,
             input_example=(pd.DataFrame(body["dataframe_records"]), body["params"]),

@@ -34,6 +34,7 @@ EXTENSION_POINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "origins": ("hlorank.fetch.origins:ORIGINS",),
         "partitioners": ("hlorank.partition.partitioners:PARTITIONERS",),
+        "poolings": ("hlorank.models.cost_model:POOLINGS",),
         "layers": ("hlorank.models.layers.registry:LAYERS",),
         "losses": ("hlorank.training.losses:LOSSES",),
         "methods": ("hlorank.training.gst.methods:METHODS", "hlorank.models.baselines.baseline:BASELINES"),
@@ -42,7 +43,7 @@ EXTENSION_POINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """The mappings of names that the configuration may use. Imported on demand: some need PyTorch, which fetch does not."""
 
 
-ALWAYS_READ = ("collection", "kind", "output", "paths", "experiment", "hparams_search")
+ALWAYS_READ = ("plugins", "collection", "kind", "output", "paths", "experiment", "hparams_search")
 """Keys that every stage accepts; files of the last two groups set keys of several stages."""
 _STAGE_OF = {"data": "fetch", "featurize": "featurize", "partition": "partition", "evaluate": "evaluate"}
 """Stages that read a section; train reads the others."""

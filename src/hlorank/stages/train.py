@@ -5,7 +5,7 @@ from hlorank.stages.hydra_main import own_output, stage
 
 
 @stage(
-    *("layers", "losses", "methods"),
+    *("layers", "poolings", "losses", "methods"),
     reads=[
         *("method", "seed", "model", "segments", "loss", "trainer", "ensemble", "baseline"),
         *("evaluate.memory_bytes", "tracking", "sweep"),

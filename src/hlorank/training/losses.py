@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
+from typing import Any
 
 import torch
+from pydantic.errors import PydanticUserError
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from hlorank.config import ConfigError, LossTerm, find, parse
+from hlorank.config import ConfigError, ExtensionPoint, LossTerm, find, parse
 from hlorank.config.loss import arguments_section
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -136,7 +137,17 @@ def log_mape(scores: Tensor, labels: Tensor) -> Tensor:
     return (residual.clamp(max=1).expm1().abs() + math.e * (residual - 1).clamp(min=0)).mean()
 
 
-LOSSES: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+def _function(_: str, found: Any) -> Callable[..., Tensor] | None:
+    """Return a function of scores, labels and arguments with types, None for anything else."""
+    try:
+        arguments_section(found)
+    except (TypeError, ValueError, NameError, KeyError, PydanticUserError):
+        return None
+    function: Callable[..., Tensor] = found
+    return None if isinstance(found, type) else function
+
+
+LOSSES: ExtensionPoint[Callable[..., Tensor]] = ExtensionPoint(
     {
         "hinge": pairwise_hinge,
         "ranknet": ranknet,
@@ -144,7 +155,9 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
         "pairwise_l1": pairwise_l1,
         "mse": log_mse,
         "mape": log_mape,
-    }
+    },
+    "a function of scores, labels and arguments with types",
+    _function,
 )
 """Training losses by name: functions of scores, labels and the arguments of the loss that return a scalar."""
 

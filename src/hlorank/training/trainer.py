@@ -18,6 +18,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from hlorank import __version__
 from hlorank.config import Config, ConfigError, TrainerConfig, find
+from hlorank.config.plugins import plugin_digests
 from hlorank.data.collection import Collection
 from hlorank.files import LOCKS, RUN, fingerprint, one_process
 from hlorank.models.cost_model import CostModel
@@ -77,7 +78,7 @@ def train(config: Config, output: Path) -> float | None:
 
     # Open the data.
     torch.set_num_threads(config.trainer.thread_count)
-    method: Method = find(METHODS, "method", config.method)
+    method = find(METHODS, "method", config.method)
     graphs, spec = _open_collection(config, method)
     names = graphs.store.trainable("train")
 
@@ -90,8 +91,14 @@ def train(config: Config, output: Path) -> float | None:
 
     # Identify the training: what it has finished or saved before is found by this key.
     settings = config.model_dump(mode="json", include=_IDENTITY)
-    key = fingerprint([settings, spec.data, __version__])
-    identity = {"partition": spec.partition, **flatten(settings), "data": spec.data, "version": __version__}
+    key = fingerprint([settings, spec.data, __version__, spec.plugins])
+    identity = {
+        "partition": spec.partition,
+        **flatten(settings),
+        "data": spec.data,
+        "version": __version__,
+        **spec.plugins,
+    }
     state = Path(config.paths.state) / "training" / key
     locks = Path(config.paths.state) / LOCKS
     with one_process(locks / key, "this training") as waited:
@@ -159,6 +166,7 @@ def _open_collection(config: Config, method: Method) -> tuple[GraphLoader, Model
         steps=0,
         features=graphs.store.spec,
         members=config.ensemble.seeds * config.ensemble.folds,
+        plugins=plugin_digests(config.plugin_modules),
     )
     return graphs, spec
 

@@ -86,8 +86,8 @@ every_layer = pytest.mark.parametrize("name", OWN)
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    added = {name: lambda _, width, layer=layer: layer(width) for name, layer in OWN.items()}
-    monkeypatch.setattr(registry, "LAYERS", {**registry.LAYERS, **added})
+    for name, layer in OWN.items():
+        monkeypatch.setitem(registry.LAYERS, name, layer)
 
 
 @every_layer

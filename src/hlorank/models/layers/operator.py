@@ -1,11 +1,11 @@
-"""Any message passing operator of PyTorch Geometric, by its name."""
+"""Any message passing operator of PyTorch Geometric: its own by their names, and those of plugins."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -30,19 +30,22 @@ class Operator(Layer):
     operands and over users, whose results are added up.
 
     Args:
-        name: the class in `torch_geometric.nn`.
+        name: its name in the configuration.
+        kind: a class that derives from `torch_geometric.nn.MessagePassing`.
         width: length of a state.
         directions: of the edges; see `EdgeKind`.
         arguments: those of the class besides the widths; in addition `self_loops`, true if nodes receive from
             themselves, and `edge_weight`, one of the norms of edges, for a class with such an argument.
 
     Raises:
-        ConfigError: there is no such operator, or it does not take the arguments, bipartite graphs or the width.
+        ConfigError: the class does not take the arguments, bipartite graphs or the width.
     """
 
     mixing = Mixing.NEIGHBOURS
 
-    def __init__(self, name: str, width: int, directions: Directions, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, kind: type[nn.Module], width: int, directions: Directions, arguments: Mapping[str, Any]
+    ) -> None:
         super().__init__()
         own = {key: arguments[key] for key in (_SELF_LOOPS, _EDGE_WEIGHT) if key in arguments}
         others = {key: value for key, value in arguments.items() if key not in own}
@@ -53,7 +56,7 @@ class Operator(Layer):
             raise ConfigError(f"model.operators.{name}.{_EDGE_WEIGHT}: {error}; set one of {allowed}") from None
         self.edges = EdgeKind(norm, directions, itself=bool(own.get(_SELF_LOOPS, False)), form=EdgeForm.DIRECTIONS)
         self._weighted = _EDGE_WEIGHT in own
-        self.convolutions = nn.ModuleList(_make(name, width, others) for _ in range(self.edges.neighbour_types))
+        self.convolutions = nn.ModuleList(_make(name, kind, width, others) for _ in range(self.edges.neighbour_types))
         self._check(name, width)
 
     def _check(self, name: str, width: int) -> None:
@@ -95,15 +98,14 @@ class Operator(Layer):
         return reduce(Tensor.add, results)
 
 
-def _make(name: str, width: int, arguments: Mapping[str, Any]) -> nn.Module:
-    import torch_geometric.nn as operators  # takes as long to import as PyTorch
+def _make(name: str, kind: type[nn.Module], width: int, arguments: Mapping[str, Any]) -> nn.Module:
+    from torch_geometric.nn import EdgeConv
 
-    kind = getattr(operators, name)
     known = inspect.signature(kind).parameters
     given: dict[str, Any] = dict(arguments)
     heads = given.get("heads", 1) if given.get("concat", "concat" in known) else 1
     if "nn" in known and known["nn"].default is inspect.Parameter.empty:
-        given["nn"] = mlp(2 * width if name == "EdgeConv" else width, width, width)
+        given["nn"] = mlp(2 * width if issubclass(kind, EdgeConv) else width, width, width)
     elif "out_channels" in known:
         given |= {"in_channels": width, "out_channels": head_width(width, heads)}
     elif "channels" in known:
@@ -122,11 +124,18 @@ def first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def is_operator(name: str) -> bool:
-    """Return whether PyTorch Geometric has a message passing operator of that name."""
+def is_operator(kind: object) -> TypeGuard[type[nn.Module]]:
+    """Return whether an object is a class of message passing operators."""
+    from torch_geometric.nn import MessagePassing  # takes as long to import as PyTorch
+
+    return isinstance(kind, type) and issubclass(kind, MessagePassing)
+
+
+def own_operator(name: str) -> type[nn.Module] | None:
+    """Return PyTorch Geometric's message passing operator of a name, None if there is none."""
     if not name[:1].isupper():
-        return False
+        return None
     import torch_geometric.nn as operators
 
     kind = getattr(operators, name, None)
-    return isinstance(kind, type) and issubclass(kind, operators.MessagePassing)
+    return kind if is_operator(kind) else None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from torch import nn
 
-from hlorank.config import ConfigError, ModelConfig, find
+from hlorank.config import ConfigError, ExtensionPoint, ModelConfig, find
 from hlorank.models.layers.channel_attention import ChannelAttention
 from hlorank.models.layers.configuration_attention import ConfigurationAttention, ConfigurationGate
 from hlorank.models.layers.configuration_heads import ConfigurationHeads
@@ -19,7 +20,7 @@ from hlorank.models.layers.graph_conv import GraphConv
 from hlorank.models.layers.instance_norm import InstanceNorm
 from hlorank.models.layers.layer import Layer, RowLayer
 from hlorank.models.layers.linear_attention import LinearAttention
-from hlorank.models.layers.operator import Operator, is_operator
+from hlorank.models.layers.operator import Operator, is_operator, own_operator
 from hlorank.models.layers.parts import L2Norm, mlp
 from hlorank.models.layers.sage import Sage
 from hlorank.models.layers.squeeze_excite import SqueezeExcite
@@ -27,19 +28,35 @@ from hlorank.models.layers.squeeze_excite import SqueezeExcite
 _LEAK = 0.2  # of the official baselines
 
 
-class _Layers(dict[str, Callable[[ModelConfig, int], Layer]]):
+LayerFunction = Callable[[ModelConfig, int], Layer]
+
+
+def _from_class(name: str, kind: Any) -> LayerFunction | None:
+    """Return the function that makes a layer of a class of another package; None if the class is of the wrong kind."""
+    if isinstance(kind, type) and issubclass(kind, Layer) and hasattr(kind, "mixing"):
+        return lambda config, width: _made(name, kind, width, config.operators.get(name, {}))
+    if is_operator(kind):
+        return lambda config, width: Operator(name, kind, width, config.directions, config.operators.get(name, {}))
+    return None
+
+
+def _made(name: str, kind: type[Layer], width: int, arguments: Mapping[str, Any]) -> Layer:
+    try:
+        return kind(width, **arguments)
+    except (TypeError, ValueError, AssertionError) as error:
+        raise ConfigError(f"model.operators.{name}: {error}") from None
+
+
+class _Layers(ExtensionPoint[LayerFunction]):
     """Layers by name; message passing operators of PyTorch Geometric are found, but not listed."""
 
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or is_operator(str(name))
-
-    def __missing__(self, name: str) -> Callable[[ModelConfig, int], Layer]:
-        if not is_operator(name):
-            raise KeyError(name)
-        return lambda config, width: Operator(name, width, config.directions, config.operators.get(name, {}))
+    def __missing__(self, name: str) -> LayerFunction:
+        kind = own_operator(name)
+        operator = None if kind is None else _from_class(name, kind)
+        return super().__missing__(name) if operator is None else operator
 
 
-LAYERS: Mapping[str, Callable[[ModelConfig, int], Layer]] = _Layers(
+LAYERS: ExtensionPoint[LayerFunction] = _Layers(
     {
         "sage": lambda config, width: Sage(config.width, width, config.directions),
         "graph_conv": lambda config, width: GraphConv(config.width, width, config.directions),
@@ -62,7 +79,9 @@ LAYERS: Mapping[str, Callable[[ModelConfig, int], Layer]] = _Layers(
         "gelu": lambda *_: RowLayer(nn.GELU()),
         "relu": lambda *_: RowLayer(nn.ReLU()),
         "leaky_relu": lambda *_: RowLayer(nn.LeakyReLU(_LEAK)),
-    }
+    },
+    "a class that derives from torch_geometric.nn.MessagePassing or from hlorank.models.layers.layer.Layer",
+    _from_class,
 )
 """Functions that make a layer, by its name in model.stem, model.block and model.post_layers, from the configuration and
 the width of the states after it."""
@@ -105,5 +124,4 @@ def make_layer(name: str, config: ModelConfig, key: str, width: int) -> Layer:
     Raises:
         ConfigError: neither LAYERS nor PyTorch Geometric has a layer of that name, or `config` does not fit it.
     """
-    layer: Layer = find(LAYERS, key, name)(config, width)
-    return layer
+    return find(LAYERS, key, name)(config, width)

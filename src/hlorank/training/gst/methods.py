@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
+
+from hlorank.config import ExtensionPoint
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Method:
         return read | ({"finetune_epochs"} if self.finetune_head else set())
 
 
-METHODS: Mapping[str, Method] = MappingProxyType(
+METHODS: ExtensionPoint[Method] = ExtensionPoint(
     {
         "full": Method(whole_graph=True),
         "gst_one": Method(others="none"),
@@ -50,6 +50,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "gst_ef": Method(others="table", finetune_head=True),
         "gst_ed": Method(others="table", drop_stale=True),
         "gst_efd": Method(others="table", drop_stale=True, finetune_head=True),
-    }
+    },
+    "a hlorank.training.gst.methods.Method",
+    lambda _, found: found if isinstance(found, Method) else None,
 )
 """Training methods by name."""
