@@ -54,6 +54,16 @@ class TuneTask(Task):
 
 
 @dataclass(frozen=True)
+class ApplyTask(TuneTask):
+    """One program to measure with one configuration."""
+
+    child = "hlorank_collect.autotune.apply_configuration"
+
+    applied: str = ""
+    """JSON file of the configuration, which `hlorank rank --export` wrote."""
+
+
+@dataclass(frozen=True)
 class RemeasureTask(Task):
     """A tuned program to run and measure again next to the compiler's default."""
 

@@ -70,7 +70,7 @@ class Tuned:
         saved = read_saved(path)
         self._platform = cast("xla.Platform", saved["platform"])
         self._program = program = load_program(saved["program"], saved["arguments"], saved["seed"])
-        module, inputs = captured(program, self._platform)
+        module, inputs = captured(program, self._platform, wanted=lambda found: digest(found) == saved["module"])
         if digest(module) != saved["module"]:
             found = "another module: the program, its arguments or jax have changed; tune it again"
             raise DataError("module", f"the module of {saved['program']} that was tuned", found, file=path)

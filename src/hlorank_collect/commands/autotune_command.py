@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hlorank.config import ConfigError
+from hlorank.config.section import read_section
 from hlorank.files import SPEC, DataError, read_json
+from hlorank.hlo.configuration_file import EXPECTED, ModuleConfiguration
 from hlorank_collect.commands.common_arguments import (
     add_command,
     add_machine_arguments,
@@ -20,6 +23,9 @@ from hlorank_collect.commands.common_arguments import (
     status,
     supervision,
 )
+
+if TYPE_CHECKING:
+    from hlorank_collect.task import Task
 
 _MIN = {"candidates": 1, "top": 1, "measurements": 1, "rounds": 4, "seconds": 1, "hang_seconds": 1}
 
@@ -46,6 +52,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="FILE",
         default=[],
         help="do not tune: run the programs of these saved files and measure them again next to the default",
+    )
+    what.add_argument(
+        "--apply",
+        type=Path,
+        metavar="FILE",
+        help="do not search: measure PROGRAM with the configuration that hlorank rank --export wrote to FILE, next to "
+        "the default",
     )
     how = parser.add_argument_group("candidates")
     how.add_argument(
@@ -100,7 +113,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raise ConfigError for arguments that are out of range or do not fit together, OSError for --out."""
+    """Check arguments before anything is measured.
+
+    Raises:
+        ConfigError: arguments are out of range or do not fit together.
+        DataError: the file of --apply is damaged.
+        OSError: files cannot be written to --out.
+    """
     if arguments.measurements is None:
         arguments.measurements = arguments.top
     check_arguments(arguments, _MIN)
@@ -108,6 +127,12 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("give programs to tune, or --remeasure with saved files, not both")
     if not arguments.program and not arguments.remeasure:
         raise ConfigError("name the programs to tune, or give --remeasure with saved files")
+    if arguments.apply is not None:
+        if len(arguments.program) != 1:
+            raise ConfigError(f"--apply {arguments.apply}: name the one program that it is for")
+        if arguments.random or arguments.model is not None:
+            raise ConfigError("--apply measures one configuration: give no --model and no --random")
+        read_section(ModuleConfiguration, arguments.apply, EXPECTED)
     if arguments.program:
         check_output(arguments.out)
 
@@ -140,13 +165,14 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigError: jax is missing, an argument is wrong, or the machine is busy.
         OSError: files cannot be written to --out.
     """
-    from hlorank_collect.autotune.autotune_tasks import RemeasureTask, TuneTask, remeasure_tasks
+    from hlorank_collect.autotune.autotune_tasks import ApplyTask, TuneTask, remeasure_tasks
     from hlorank_collect.jax_program import require_device, require_jax
     from hlorank_collect.run_tasks import run_tasks
 
     require_jax()
     _check(arguments)
-    model = _model(arguments) if arguments.program else None  # before any program is compiled
+    search = bool(arguments.program) and arguments.apply is None
+    model = _model(arguments) if search else None  # before any program is compiled
     require_device(arguments.platform)
     settings: dict[str, Any] = {
         "collection": f"layout:{arguments.platform}:{arguments.search}",
@@ -158,10 +184,15 @@ def run(arguments: argparse.Namespace) -> int:
         "time_limit": arguments.seconds,
         "core": measuring_core(arguments),
     }
-    tasks: list[TuneTask] | list[RemeasureTask]
+    tasks: Sequence[Task]
     broken: dict[str, str] = {}
     if arguments.remeasure:
         tasks, broken = remeasure_tasks(arguments.remeasure, settings)
+    elif arguments.apply is not None:
+        programs = program_fields(arguments, program_names(arguments))
+        if len(programs) != 1:
+            raise ConfigError(f"--apply {arguments.apply}: expected one program, found {len(programs)}")
+        tasks = [ApplyTask(**one, **settings, applied=str(arguments.apply)) for one in programs]
     else:
         settings |= {
             "model": model,

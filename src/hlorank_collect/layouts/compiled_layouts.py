@@ -30,8 +30,16 @@ def _check_pure(module: HloModuleProto) -> None:
                 raise SkippedError(f"instruction {one.name}: it has side effects ({what})")
 
 
-def captured(program: Program, platform: xla.Platform) -> tuple[HloModuleProto, list[Any]]:
+def captured(
+    program: Program, platform: xla.Platform, wanted: Callable[[HloModuleProto], bool] = lambda _: True
+) -> tuple[HloModuleProto, list[Any]]:
     """Return the module of a program before layout assignment, and its example inputs on the device.
+
+    Args:
+        program: the program.
+        platform: the backend.
+        wanted: where it refuses the module before layout assignment, and accepts that before any pass, the latter is
+            returned: a file may hold a module right before layout assignment, which the passes may change again.
 
     Raises:
         SkippedError: the program does not trace or compile, or has side effects.
@@ -41,7 +49,10 @@ def captured(program: Program, platform: xla.Platform) -> tuple[HloModuleProto, 
     unoptimized = HloModuleProto.FromString(traced.module)
     _check_pure(unoptimized)
     try:
-        return HloModuleProto.FromString(xla.capture(traced.module, platform)), traced.inputs()
+        module = HloModuleProto.FromString(xla.capture(traced.module, platform))
+        if not wanted(module) and wanted(unoptimized):
+            module = unoptimized
+        return module, traced.inputs()
     except Exception as error:  # the compiler and the backend raise many classes
         if (call := _refused_call(unoptimized, str(error))) is not None:
             target = f"the target {call.custom_call_target!r} has no form for the {platform}"

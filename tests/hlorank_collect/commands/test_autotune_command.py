@@ -37,6 +37,10 @@ SHAPES = ["--arguments", "f32[16,8] f32[8,16]"]
         (["mlp.b64.forward", "--random", "--measurements", "0"], "--measurements 0"),
         (["mlp.b64.forward", "--random", "--rounds", "3"], "--rounds 3"),
         (["mlp.b64.forward", "--random", "--core", "12345"], "--core 12345"),
+        (["--apply", "own.json", "--remeasure", "x.json"], "--apply own.json"),
+        (["mlp.b64.forward", "mlp.b64.train", "--apply", "own.json"], "--apply own.json"),
+        (["mlp.b64.forward", "--apply", "own.json", "--random"], "--random"),
+        (["mlp.b64.forward", "--apply", "missing.json"], "missing.json"),
     ],
 )
 def test_wrong_usage_is_one_line(

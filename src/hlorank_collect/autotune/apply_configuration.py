@@ -1,0 +1,116 @@
+"""Child process that measures one given configuration of a program next to the compiler's default."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hlorank.config.section import read_section
+from hlorank.files import DataError, write_json
+from hlorank.hlo.configuration_file import EXPECTED, ModuleConfiguration, module_layouts
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.layout_space import configuration_name, to_json
+from hlorank_collect import machine, xla
+from hlorank_collect.autotune.autotune_tasks import ApplyTask
+from hlorank_collect.autotune.significance import speedup
+from hlorank_collect.autotune.tuned import digest
+from hlorank_collect.child_process import run_child
+from hlorank_collect.layouts.compiled_layouts import CompiledLayouts, captured, configurable
+from hlorank_collect.program import SkippedError
+from hlorank_collect.task import Progress, Report
+from hlorank_collect.timing import Rounds, measure
+
+_MIN_ROUNDS = 10  # measured even after the time limit
+
+
+def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
+    """Measure a configuration in this process, and write the JSON file of a tuned program.
+
+    Args:
+        task: the program, the configuration and the settings.
+        report: called before each step that may take long.
+
+    Returns:
+        The content of the JSON file.
+
+    Raises:
+        SkippedError: the program cannot be measured, the configuration leaves all layouts to the compiler, or it fails.
+        ConfigError: `task.program` is neither in the zoo, nor a file, nor importable.
+        DataError: the file of the configuration is damaged, or belongs to another module.
+    """
+    start = time.monotonic()
+    configuration = read_section(ModuleConfiguration, Path(task.applied), EXPECTED)
+    report(Progress("trace"))
+    program = task.load()
+
+    def fits(found: HloModuleProto) -> bool:
+        try:
+            module_layouts(found, configuration)
+        except DataError:
+            return False
+        return True
+
+    module, inputs = captured(program, task.platform, wanted=fits)
+    space, layouts = configurable(module), module_layouts(module, configuration)
+    if (layouts == space.default).all():
+        raise SkippedError(f"{task.applied} leaves every layout to the compiler")
+    rng = np.random.default_rng([task.seed, zlib.crc32(program.name.encode())])
+    name = configuration_name(layouts)
+    compiled = CompiledLayouts(
+        module,
+        space,
+        inputs,
+        task.platform,
+        forbidden=task.left_out,
+        before=lambda one: report(Progress("compile", one, 0.0 if one is None else 0.3)),
+    )
+    if compiled.executable(layouts) is None:
+        raise SkippedError(f"the configuration of {task.applied} fails: {compiled.left_out[name]}")
+
+    def heartbeat(done: int) -> None:
+        report(Progress("measure", share=0.6 + 0.4 * done / task.rounds))
+
+    times = measure(
+        compiled.timer(np.stack([space.default, layouts])),
+        2,
+        rng,
+        Rounds(min=task.rounds, max=task.rounds, certain=_MIN_ROUNDS),
+        deadline=start + task.time_limit,
+        heartbeat=heartbeat,
+    )
+    found = speedup(times, 1, rng)
+    about = {
+        "name": program.name,
+        "program": task.program,
+        "arguments": task.arguments,
+        "platform": task.platform,
+        "collection": task.collection,
+        "model": configuration.model,
+        "applied": task.applied,
+        "seed": task.seed,
+        "candidates": 1,
+        "budget": 1,
+        "measured": [
+            {"configuration": name, "score": configuration.score, "relative_runtime": 1 / found.estimate},
+        ],
+        "left_out": {},
+        "module": digest(module),
+        "winner": name if found.real else "default",
+        "configuration": to_json(space, layouts) if found.real else {},
+        "speedup": dataclasses.asdict(found),
+        "rounds": len(times),
+        "seconds": {"all": round(time.monotonic() - start, 2)},
+        "device": xla.device_name(task.platform),
+        **machine.description(),
+    }
+    write_json(task.saved(program.name), about)
+    return about
+
+
+if __name__ == "__main__":
+    run_child(ApplyTask, apply)
