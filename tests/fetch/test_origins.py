@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from hlorank.config import ConfigError, DataConfig, Section
 from hlorank.data.collection import Collection
@@ -30,7 +31,7 @@ def note(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_file_of_conf_is_an_origin() -> None:
-    assert {path.stem for path in (CONF / "data").glob("*.yaml")} <= {*ORIGINS, "sample"}
+    assert {OmegaConf.select(OmegaConf.load(path), "origin") for path in (CONF / "data").glob("*.yaml")} == {*ORIGINS}
 
 
 @pytest.mark.usefixtures("note")

@@ -151,13 +151,15 @@ def test_a_text_converts_as_its_protobuf_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "place", "found"),
     [
-        ("f32[] add", "f32[] frobnicate", "line 6, column 23", "frobnicate"),
-        ("%zero),", "%nothing),", "line 13, column 45", "nothing"),
-        ("f32[2,3]{1,0} par", "f33[2,3]{1,0} par", "line 10, column 8", "f33"),
-        ("lhs_contracting_dims", "left_dims", "line 12, column 39", "left_dims"),
+        ("f32[] add", "f32[] frobnicate", "line 6, column 23 (%add.1)", "frobnicate"),
+        ("%zero),", "%nothing),", "line 13, column 45 (%reduce.4)", "nothing"),
+        ("f32[2,3]{1,0} par", "f33[2,3]{1,0} par", "line 10, column 8 (%x)", "f33"),
+        ("lhs_contracting_dims", "left_dims", "line 12, column 39 (%dot.3)", "left_dims"),
     ],
 )
-def test_an_error_of_the_parser_has_line_and_column(tmp_path: Path, old: str, new: str, place: str, found: str) -> None:
+def test_an_error_of_the_parser_has_line_column_and_instruction(
+    tmp_path: Path, old: str, new: str, place: str, found: str
+) -> None:
     assert old in TEXT
     error = refused(write(tmp_path / "bad.txt", TEXT.replace(old, new)))
     assert error.key == place

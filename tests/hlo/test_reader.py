@@ -146,6 +146,25 @@ def test_opcodes_and_dimensions_that_are_dropped_are_logged(
     assert " 6 " in dimensions
 
 
+def test_element_types_and_dynamic_dimensions_that_are_dropped_are_logged(
+    tmp_path: Path, module: HloModuleProto, caplog: pytest.LogCaptureFixture
+) -> None:
+    shapes = [one.shape for computation in module.computations for one in computation.instructions]
+    shapes[0].element_type, shapes[1].element_type = 20, 21
+    (tmp_path / "plain.pb").write_bytes(module.SerializeToString())
+    shapes[1].is_dynamic_dimension.extend([True, False])
+    (tmp_path / "dynamic.pb").write_bytes(module.SerializeToString())
+    plain = only(tmp_path / "plain.pb")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        dynamic = only(tmp_path / "dynamic.pb")
+    np.testing.assert_array_equal(dynamic.graph.node_feat, plain.graph.node_feat)
+    assert dynamic.graph.node_feat[:, 2:21].sum() == len(shapes) - 2
+    types, dimensions = caplog.messages
+    assert types.endswith(": 'f8e4m3fn' (1), 's4' (1)")
+    assert " 1 node" in dimensions
+
+
 def test_a_dump_can_be_read_as_a_kernel(tmp_path: Path, module: HloModuleProto) -> None:
     (tmp_path / "a.pb").write_bytes(module.SerializeToString())
     (record,) = read_records(tmp_path / "a.pb")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from importlib.metadata import version
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -34,7 +35,7 @@ _BYTECODE = b"ML\xefR"
 _MLIR = re.compile(rb"(?:\s+|//[^\n]*\n)*(?:module\b|\"builtin\.module\"|func\.func\b|#\w+ =|!\w+ =)")
 _TEXT = bytes({*range(32, 127), *b"\t\n\r\f"})
 _PLACE = re.compile(r"(?:was parsing |-:)(\d+):(\d+): error: (.*)")
-_PARSED = "HLO text or StableHLO that the installed jaxlib parses"
+_INSTRUCTION = re.compile(r"\s*(?:ROOT\s+)?(%?[\w.\-]+)\s*=")
 INSTALL = "pip install 'hlorank[collect]'"
 """Installs jaxlib."""
 
@@ -87,14 +88,23 @@ def is_program_text(path: Path) -> bool:
     return _language(head) is not None
 
 
-def _refusal(message: str) -> DataError:
-    """Return the error of a text that XLA's parser refuses, at the first place that it names."""
+def _parsed_by_jaxlib() -> str:
+    return f"HLO text or StableHLO that jaxlib {version('jaxlib')} parses"
+
+
+def _refusal(message: str, text: bytes) -> DataError:
+    """Return the error of a text that XLA's parser refuses, at the first place and in the instruction that it names."""
     if places := _PLACE.findall(message):
         line, column, _ = places[0]
         # Later places come from other readings of the same text; their reasons are often clearer.
         reasons = dict.fromkeys(reason.rstrip(": ") for row, place, reason in places if (row, place) == (line, column))
-        return DataError(f"line {line}, column {column}", _PARSED, "; ".join(reasons))
-    return DataError("file", _PARSED, " ".join(message.split()) or "another text")
+        lines = text.decode(errors="replace").splitlines()[int(line) - 1 :]
+        if not "".join(lines)[int(column) - 1 :].strip():
+            reasons["the end of the text, which may be truncated"] = None
+        instruction = _INSTRUCTION.match(lines[0]) if lines else None
+        named = f" ({instruction[1][:100]})" if instruction else ""
+        return DataError(f"line {line}, column {column}{named}", _parsed_by_jaxlib(), "; ".join(reasons))
+    return DataError("file", _parsed_by_jaxlib(), " ".join(message.split()) or "another text")
 
 
 def _check_utf8(text: bytes) -> None:
@@ -116,9 +126,9 @@ def _parsed(text: bytes, language: str) -> bytes:
         _check_utf8(text)
     if not has_jaxlib():
         raise DataError("file", f"jaxlib, which parses HLO text and StableHLO: {INSTALL}", "no jaxlib")
-    done = _run_parser(text, language, _PARSED)
+    done = _run_parser(text, language, _parsed_by_jaxlib())
     if done.returncode == 1:
-        raise _refusal(done.stdout.decode(errors="replace"))
+        raise _refusal(done.stdout.decode(errors="replace"), text)
     return done.stdout
 
 

@@ -10,23 +10,15 @@ import numpy as np
 from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_TENSORS, Int64
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
 from hlorank.hlo.layout_space import Layouts
+from hlorank.hlo.node_features import element_type
 from hlorank.hlo.program import flatten
-
-# By the number of xla.PrimitiveType.
-_ELEMENTS = (
-    "invalid", "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f16", "f32", "f64", "tuple", "opaque",
-    "c64", "bf16", "token", "c128", "f8e5m2", "f8e4m3fn", "s4", "u4", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz",
-    "s2", "u2", "f8e4m3", "f8e3m4", "s1", "u1", "f4e2m1fn", "f8e8m0fnu",
-)  # fmt: skip
 
 
 def shape_text(shape: ShapeProto) -> str:
     """Return a shape as XLA writes it, without its layout, such as `f32[8,128]`."""
     if shape.tuple_shapes:
         return f"({', '.join(map(shape_text, shape.tuple_shapes))})"
-    known = 0 <= shape.element_type < len(_ELEMENTS)
-    element = _ELEMENTS[shape.element_type] if known else f"type{shape.element_type}"
-    return f"{element}[{','.join(map(str, shape.dimensions))}]"
+    return f"{element_type(shape)}[{','.join(map(str, shape.dimensions))}]"
 
 
 @dataclass(frozen=True)

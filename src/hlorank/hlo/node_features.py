@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.data.graph import NODE_FEATURES, Float32, Int64
-from hlorank.hlo.hlo_pb2 import HloInstructionProto
+from hlorank.hlo.hlo_pb2 import HloInstructionProto, ShapeProto
 
 
 class Columns(NamedTuple):
@@ -72,9 +72,27 @@ COLUMNS = (
 )  # fmt: skip
 """All 140 columns, in order."""
 
+# By the number of xla.PrimitiveType.
+_ELEMENTS = (
+    "invalid", "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f16", "f32", "f64", "tuple", "opaque",
+    "c64", "bf16", "token", "c128", "f8e5m2", "f8e4m3fn", "s4", "u4", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz",
+    "s2", "u2", "f8e4m3", "f8e3m4", "s1", "u1", "f4e2m1fn", "f8e8m0fnu",
+)  # fmt: skip
+
 # xla.PrimitiveType of each one-hot column: invalid, pred, s8 to s64, u8 to u64, f16 to f64, bf16, c64, c128, tuple,
 # opaque, token. Later types have no column.
 _TYPE_NUMBERS = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 15, 18, 13, 14, 17])
+
+
+def element_type(shape: ShapeProto) -> str:
+    """Return the name of the type of a shape's elements, such as `f32`."""
+    known = 0 <= shape.element_type < len(_ELEMENTS)
+    return _ELEMENTS[shape.element_type] if known else f"type{shape.element_type}"
+
+
+def has_column(shape: ShapeProto) -> bool:
+    """Return whether the features have a column for the type of a shape's elements."""
+    return shape.element_type in _TYPE_NUMBERS
 
 
 def put_lists(features: NDArray[np.number], columns: Columns, rows: Int64, lists: Sequence[Collection[int]]) -> None:

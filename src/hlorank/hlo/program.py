@@ -46,7 +46,7 @@ def _place(computation: int, instruction: int) -> str:
 
 
 def _check_size(computations: Sequence[HloComputationProto]) -> None:
-    """Refuse programs beyond the limits of graphs, and lists that no instruction has, before arrays are made."""
+    """Refuse programs beyond the limits of graphs, lists that no instruction has, and unbounded dimensions."""
     nodes = edges = 0
     for c, computation in enumerate(computations):
         nodes += len(computation.instructions)
@@ -55,6 +55,9 @@ def _check_size(computations: Sequence[HloComputationProto]) -> None:
             lists = one.shape.dimensions, one.window.dimensions, one.slice_dimensions, one.padding_config.dimensions
             if (longest := max(map(len, lists))) > MAX_DIMENSIONS:
                 raise DataError(_place(c, i), f"at most {MAX_DIMENSIONS} dimensions", longest)
+            if min(one.shape.dimensions, default=0) < 0:
+                place, expected = f"{_place(c, i)} ({one.name})", "a shape of known or bounded dimensions"
+                raise DataError(place, expected, f"{one.opcode} with an unbounded one")
     for key, found, limit in (("instructions", nodes, MAX_NODES), ("operand_ids", edges, MAX_EDGES)):
         if found > limit:
             raise DataError(key, f"at most {limit:,} in a module", f"{found:,}")
@@ -170,8 +173,8 @@ def flatten(module: HloModuleProto) -> Program:
     as possible.
 
     Raises:
-        DataError: there are too many instructions or operands, an id is repeated or unknown, a root is missing, or
-            operands or calls have a cycle.
+        DataError: there are too many instructions or operands, a dimension is unbounded, an id is repeated or unknown,
+            a root is missing, or operands or calls have a cycle.
     """
     computations = module.computations
     if not computations:

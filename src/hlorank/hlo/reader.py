@@ -31,7 +31,7 @@ from hlorank.files import DataError, counted, open_file
 from hlorank.hlo import configurations
 from hlorank.hlo.forms import COMPRESSED, as_protobuf, is_program_text
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloModuleProto, HloProto, ModuleTuningData, TuningData
-from hlorank.hlo.node_features import node_features
+from hlorank.hlo.node_features import element_type, has_column, node_features
 from hlorank.hlo.opcodes import OPCODES, opcode_ids
 from hlorank.hlo.program import Program, flatten
 
@@ -110,17 +110,19 @@ def program_files(folder: Path, dump: str | None = None) -> list[Path]:
 
     protobufs = found("*.hlo.pb") or found("*.pb")
     names = {graph_name(path) for path in protobufs}
-    others = [path for path in found("*.txt", "*.hlo", "*.mlir", "*.mlirbc") if graph_name(path) not in names]
-    programs = sorted(protobufs + [path for path in others if is_program_text(path)])
+    texts = found("*.txt", "*.hlo", "*.mlir", "*.mlirbc")
+    twice = [path for path in texts if graph_name(path) in names]
+    programs = sorted(protobufs + [path for path in texts if path not in twice and is_program_text(path)])
     stages = {path: _STAGE.search(graph_name(path)) for path in programs}
     ends = DUMPS if dump is None else (dump,)
     named = next((end for end in ends if any(stage and stage[1].endswith(end) for stage in stages.values())), ends[-1])
     chosen = [path for path, stage in stages.items() if stage is None or stage[1].endswith(named)]
     if chosen:
-        left_out = Counter("other stages" for path in programs if path not in chosen)
-        left_out.update(_kind(path.name) for path in folder.iterdir() if path.is_file() and path not in programs)
-        kinds = ", ".join(f"{count} {kind}" for kind, count in left_out.most_common(8))
-        _log.info("%s: %s taken; left out: %s", folder, counted(len(chosen), "program"), kinds or "nothing")
+        left_out = Counter({"other stages": len(programs) - len(chosen), "texts of protobufs": len(twice)})
+        others = {path for path in folder.iterdir() if path.is_file()}.difference(programs, twice)
+        left_out.update(_kind(path.name) for path in others)
+        if kinds := ", ".join(f"{count} {kind}" for kind, count in left_out.most_common() if count):
+            _log.warning("%s: %s taken; left out: %s", folder, counted(len(chosen), "program"), kinds)
     return chosen
 
 
@@ -333,11 +335,16 @@ def read_records(path: Path) -> Iterator[Record]:
 
 def _notice(record: Record, program: Program) -> None:
     """Log the parts of a program that its features cannot represent."""
-    unknown = Counter(one.opcode for one in program.instructions if one.opcode not in OPCODES)
-    if unknown:
-        names = ", ".join(f"{name[:40]!r} ({count})" for name, count in unknown.most_common(5))
-        nodes = counted(unknown.total(), "node")
-        _log.warning("%s: unknown opcodes become 0, in %s: %s", record.path, nodes, names)
+    opcodes = Counter(one.opcode for one in program.instructions if one.opcode not in OPCODES)
+    types = Counter(element_type(one.shape) for one in program.instructions if not has_column(one.shape))
+    for what, unknown in {"unknown opcodes become 0": opcodes, "element types without a feature": types}.items():
+        if unknown:
+            names = ", ".join(f"{name[:40]!r} ({count})" for name, count in unknown.most_common(5))
+            nodes = counted(unknown.total(), "node")
+            _log.warning("%s: %s, in %s: %s", record.path, what, nodes, names)
+    if dynamic := sum(any(one.shape.is_dynamic_dimension) for one in program.instructions):
+        nodes = counted(dynamic, "node")
+        _log.warning("%s: dynamic dimensions count as large as their bounds, in %s", record.path, nodes)
     if large := sum(len(one.shape.dimensions) > LAYOUT_DIMS for one in program.instructions):
         nodes = counted(large, "node")
         _log.warning("%s: only the first %d dimensions are kept, in %s", record.path, LAYOUT_DIMS, nodes)
@@ -356,7 +363,8 @@ def _configurations(
 def featurize(record: Record, kind: Kind | None = None) -> tuple[MeasuredGraph, Program]:
     """Make a graph with the official features of a record; return it with the program that its nodes come from.
 
-    Unknown opcodes become 0 and dimensions beyond the sixth are dropped, both with a warning.
+    Unknown opcodes and element types become 0, dimensions beyond the sixth are dropped, and a dynamic dimension is as
+    large as its bound, each with a warning.
 
     Args:
         record: a record of `read_records`.
