@@ -11,6 +11,8 @@ from hlorank.hlo.program import flatten
 
 CALLS = ("call", "fusion")
 _SAME = ("optimization-barrier", "copy", "domain")
+FLOWS = (*CALLS, *_SAME, "while", "conditional", "tuple", "get-tuple-element", "parameter")
+"""Opcodes whose outputs are copies of other values, or of their elements."""
 ANNOTATIONS = ("Sharding", "xla.sdy.FuncResultSharding", "annotate_device_placement", "LayoutConstraint")
 """Targets of custom calls that return their operand."""
 
