@@ -23,20 +23,21 @@ def is_file(program: str) -> bool:
     return program not in programs() and Path(program).is_file()
 
 
-def load_program(program: str, arguments: str | None, seed: int = 0) -> Program:
+def load_program(program: str, arguments: str | None, seed: int = 0, scale_batch: int | None = None) -> Program:
     """Return a program of the zoo, one in a file or, with arguments, a function.
 
     Args:
         program: name in the zoo, path or `module:function`.
         arguments: as for `user_program`; None for the others.
         seed: seed of the inputs of a program in a file.
+        scale_batch: new batch of a program in a file; None keeps its own.
 
     Raises:
         ConfigError: `program` is neither in the zoo, nor a file, nor importable.
     """
     if arguments is not None:
         return user_program(program, arguments)
-    return module_program(Path(program), seed) if is_file(program) else program_named(program)
+    return module_program(Path(program), seed, scale_batch) if is_file(program) else program_named(program)
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Task(ABC):
     """CPU core to measure on; None for any."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Names of configurations that crashed or hung an earlier process -> reason."""
+    scale_batch: int | None = None
+    """New batch of a program in a file; None keeps its own."""
 
     def is_complete(self, name: str) -> bool:  # noqa: ARG002 (subclasses use it)
         """Return True if the program of this name needs no further run; by default every program is run."""
@@ -100,7 +103,7 @@ class Task(ABC):
         Raises:
             ConfigError: the program is neither in the zoo, nor a file, nor importable.
         """
-        return load_program(self.program, self.arguments, self.seed)
+        return load_program(self.program, self.arguments, self.seed, self.scale_batch)
 
     @property
     def platform(self) -> Platform:
@@ -123,4 +126,6 @@ class Task(ABC):
         settings = {name: getattr(self, name) for name in names}
         if self.arguments is None and is_file(self.program):
             settings["program"] = sha256_file(Path(self.program))
+        if self.scale_batch is not None:
+            settings["scale_batch"] = self.scale_batch
         return fingerprint({**settings, "jaxlib": version("jaxlib")})

@@ -88,6 +88,7 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
         "name": program.name,
         "program": task.program,
         "arguments": task.arguments,
+        "scale_batch": task.scale_batch,
         "platform": task.platform,
         "collection": task.collection,
         "model": configuration.model,

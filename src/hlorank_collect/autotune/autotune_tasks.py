@@ -96,6 +96,6 @@ def remeasure_tasks(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple
         except DataError as error:
             broken[str(file)] = f"{error.key}: expected {error.expected}, found {error.found}"
             continue
-        own = {"program": saved["program"], "arguments": saved["arguments"], "saved": str(file)}
+        own = {name: saved.get(name) for name in ("program", "arguments", "scale_batch")} | {"saved": str(file)}
         tasks.append(RemeasureTask(**{**settings, **own, "collection": f"layout:{saved['platform']}:random"}))
     return tasks, broken

@@ -147,6 +147,7 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
         "name": program.name,
         "program": task.program,
         "arguments": task.arguments,
+        "scale_batch": task.scale_batch,
         "platform": task.platform,
         "collection": task.collection,
         "model": task.reference,

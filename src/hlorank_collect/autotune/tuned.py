@@ -69,7 +69,9 @@ class Tuned:
     def __init__(self, path: Path) -> None:
         saved = read_saved(path)
         self._platform = cast("xla.Platform", saved["platform"])
-        self._program = program = load_program(saved["program"], saved["arguments"], saved["seed"])
+        self._program = program = load_program(
+            saved["program"], saved["arguments"], saved["seed"], saved.get("scale_batch")
+        )
         module, inputs = captured(program, self._platform, wanted=lambda found: digest(found) == saved["module"])
         if digest(module) != saved["module"]:
             found = "another module: the program, its arguments or jax have changed; tune it again"

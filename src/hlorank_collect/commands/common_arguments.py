@@ -15,6 +15,7 @@ from hlorank.cli.programs import HELP, program_paths
 from hlorank.config import ConfigError
 from hlorank.hlo.reader import DUMPS
 from hlorank_collect.jax_program import INSTALL, has_jax
+from hlorank_collect.task import is_file
 from hlorank_collect.zoo import programs
 
 _log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ def add_command(
 
 
 def add_program_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add PROGRAM..., --arguments and --dump."""
+    """Add PROGRAM..., --arguments, --dump and --scale-batch."""
     group.add_argument("program", nargs="*", metavar="PROGRAM", help=f"a name of the zoo; {HELP}")
     group.add_argument(
         "--arguments",
@@ -52,6 +53,13 @@ def add_program_arguments(group: argparse._ArgumentGroup) -> None:
         default=DUMPS[1],
         metavar="STAGE",
         help="stage that is taken of the dumps in a folder: the end of its name (default: %(default)s)",
+    )
+    group.add_argument(
+        "--scale-batch",
+        type=int,
+        metavar="N",
+        help="batch of the programs in files, in place of their own; a program in which a shape does not follow is "
+        "left out",
     )
 
 
@@ -82,6 +90,8 @@ def check_arguments(arguments: argparse.Namespace, min_values: Mapping[str, floa
     for name, min_value in min_values.items():
         if (value := getattr(arguments, name)) < min_value:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: expected at least {min_value}")
+    if arguments.scale_batch is not None and arguments.scale_batch < 1:
+        raise ConfigError(f"--scale-batch {arguments.scale_batch}: expected at least 1")
     cores = os.sched_getaffinity(0)
     if arguments.core is not None and arguments.core not in cores:
         raise ConfigError(f"--core {arguments.core}: expected one of {sorted(cores)}")
@@ -135,8 +145,22 @@ def check_output(folder: Path) -> None:
 
 
 def program_fields(arguments: argparse.Namespace, names: list[str]) -> list[dict[str, Any]]:
-    """Return the fields of a task that identify the program, for each name."""
-    return [{"program": name, "arguments": arguments.arguments if is_function(name) else None} for name in names]
+    """Return the fields of a task that identify the program, for each name.
+
+    Raises:
+        ConfigError: there is --scale-batch, and no file.
+    """
+    scaled = {name for name in names if is_file(name)}
+    if arguments.scale_batch is not None and not scaled:
+        raise ConfigError("--scale-batch: only for programs in files; of the zoo and of functions, the code has it")
+    return [
+        {
+            "program": name,
+            "arguments": arguments.arguments if is_function(name) else None,
+            "scale_batch": arguments.scale_batch if name in scaled else None,
+        }
+        for name in names
+    ]
 
 
 def measuring_core(arguments: argparse.Namespace) -> int:

@@ -82,7 +82,9 @@ def check_memory(module: HloModuleProto, limit: int) -> None:
     largest, name = max(results, default=(0, "none"))
     if inputs + outputs + largest > limit:
         sizes = f"inputs {_gigabytes(inputs)}, outputs {_gigabytes(outputs)}, instruction {name} {_gigabytes(largest)}"
-        raise SkippedError(f"it is too large for {_gigabytes(limit)} of memory: {sizes}")
+        raise SkippedError(
+            f"it is too large for {_gigabytes(limit)} of memory: {sizes}; --scale-batch gives it a smaller batch"
+        )
 
 
 def _gigabytes(size: int) -> str:

@@ -17,6 +17,7 @@ from hlorank_collect import xla
 from hlorank_collect.machine import memory_limit
 from hlorank_collect.modules.draw_inputs import draw_inputs
 from hlorank_collect.modules.module_checks import check_measurable, check_memory
+from hlorank_collect.modules.scale_batch import scale_batch
 from hlorank_collect.program import Program, Traced
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
@@ -30,17 +31,21 @@ class ModuleProgram(Program):
     """File in any form that `hlorank.hlo.reader.read_records` reads, with one module."""
     seed: int
     """Seed of the inputs."""
+    scale_batch: int | None
+    """New batch; None keeps that of the module."""
 
     def trace(self, platform: xla.Platform) -> Traced:
         """Read the module.
 
         Raises:
-            SkippedError: the module needs several devices or too much memory, has dynamic dimensions, or has a
-                parameter of which no array can be made.
+            SkippedError: the module needs several devices or too much memory, has dynamic dimensions, has a parameter
+                of which no array can be made, or cannot have another batch.
             DataError: the file cannot be read, or does not have one module.
         """
         module = self._read()
         check_measurable(module)
+        if self.scale_batch is not None:
+            scale_batch(module, self.scale_batch)
         check_memory(module, memory_limit())
 
         def inputs() -> list[Any]:
@@ -74,7 +79,11 @@ class ModuleProgram(Program):
         return tuple
 
 
-def module_program(path: Path, seed: int) -> ModuleProgram:
-    """Return the program in a file, which is not read yet; its family is its name up to the first dot."""
+def module_program(path: Path, seed: int = 0, scale_batch: int | None = None) -> ModuleProgram:
+    """Return the program in a file, which is not read yet.
+
+    Its name is that of the file, with the new batch if there is one; its family is the name up to the first dot.
+    """
     name = _UNSAFE.sub("-", graph_name(path)).strip("-.") or "module"
-    return ModuleProgram(name, name.split(".")[0], path, seed)
+    scaled = name if scale_batch is None else f"{name}.b{scale_batch}"
+    return ModuleProgram(scaled, name.split(".")[0], path, seed, scale_batch)

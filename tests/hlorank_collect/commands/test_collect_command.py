@@ -49,6 +49,9 @@ def test_the_zoo_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--all", "--collection", "layout:xla:random"], "layout:xla:random"),
         (["--all", "--collection", "tile:xla"], "tile:xla"),
         (["--all", "--collection", "layout:cpu"], "layout:cpu"),
+        (["--all", "--scale-batch", "0"], "--scale-batch 0"),
+        (["--all", "--scale-batch", "2"], "--scale-batch"),
+        (["no-such.hlo"], "'no-such.hlo'"),
     ],
 )
 def test_wrong_usage_is_one_line(
@@ -168,3 +171,44 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
     assert error.startswith("error: ")
     assert out in error
     assert error.count("\n") == 1
+
+
+MODULE = """HloModule dots
+
+ENTRY %main {
+  %x = f32[8,16] parameter(0)
+  %w = f32[16,4] parameter(1)
+  ROOT %d = f32[8,4] dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
+def test_of_folders_and_globs_what_works_is_measured(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "dumps").mkdir()
+    for name, text in (("good", MODULE), ("bad", MODULE.replace("dot(", "dots("))):
+        (folder / "dumps" / f"module.{name}.before_optimizations.txt").write_text(text)
+    (folder / "dumps" / "module.good.after_optimizations.txt").write_text(MODULE)
+    (folder / "other.hlo").write_text(MODULE)
+    assert collect("dumps", "oth*.hlo", "--scale-batch", "2", "--allow-busy") == 1
+    captured = capsys.readouterr()
+    assert "module.bad.before_optimizations.b2: " in captured.err
+    assert "line 6" in captured.err
+    written = {path.stem for path in (folder / "out").rglob("*.npz")}
+    assert written == {"module.good.before_optimizations.b2", "other.b2"}
+    assert read_json(next((folder / "out").rglob("other.b2.json")))["scale_batch"] == 2
+    assert collect("other.hlo", "--scale-batch", "2") == 0
+    assert "measured already" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["collect", "autotune"])
+def test_a_real_model_is_measured_with_one_example(command: str, folder: Path, shared_data: Path) -> None:
+    settings = {
+        "collect": ["--collection", "layout:cpu:models", "--configurations", "4", "--max-rounds", "4"],
+        "autotune": ["--random", "--candidates", "4", "--top", "2", "--rounds", "4"],
+    }
+    file = shared_data / "hlo" / "imagenette.inference.hlo.txt.xz"
+    arguments = [str(file), "--scale-batch", "1", "--out", "out", "--allow-busy", *settings[command]]
+    assert main([command, *arguments]) == 0
+    about = read_json(next((folder / "out").rglob("imagenette.inference.b1.json")))
+    assert about["measured"] == 4 if command == "collect" else len(about["measured"]) == 2

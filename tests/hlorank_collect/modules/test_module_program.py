@@ -126,11 +126,12 @@ def test_inputs_keep_64_bits_and_can_be_used_again(folder: Path) -> None:
 
 
 def test_a_tuned_file_is_called_with_flat_arrays(folder: Path) -> None:
-    task = small_task(
-        TuneTask, program="net.small.hlo.txt", collection="layout:cpu:random", output="tuned", seed=2, batch=2, budget=2
-    )
-    about = tune(task, silent)
+    fields = {"program": "net.small.hlo.txt", "collection": "layout:cpu:random", "output": "tuned", "seed": 2}
+    about = tune(small_task(TuneTask, **fields, batch=2, budget=2), silent)
     assert about["program"] == "net.small.hlo.txt"
+    tune(small_task(TuneTask, **fields, batch=2, budget=2, scale_batch=4), silent)
+    scaled = Tuned(Path("tuned/net.small.b4.json"))
+    assert scaled(np.zeros((8, 16), "f"), np.zeros(4, "int64"), np.ones((16, 4), "f"))[0].shape == (4, 4)
     tuned = Tuned(Path("tuned/net.small.json"))
     state, ids, weights = np.eye(8, 16, dtype="f"), np.arange(8)[::-1].copy(), np.ones((16, 4), "f")
     product, rows = tuned(state, ids, weights)
@@ -156,6 +157,16 @@ def test_a_file_that_cannot_be_measured_names_the_reason(folder: Path, old: str,
     (folder / "net.small.hlo.txt").write_text(MODULE.replace(old, new))
     with pytest.raises((SkippedError, DataError), match=reason):
         captured(module_program(folder / "net.small.hlo.txt", 0), "cpu")
+
+
+def test_a_smaller_batch_has_a_name_and_a_fingerprint_of_its_own(task: LayoutTask) -> None:
+    smaller = dataclasses.replace(task, scale_batch=2)
+    assert smaller.load().name == "net.small.b2"
+    assert smaller.load().family == "net"
+    assert smaller.fingerprint != task.fingerprint
+    module, inputs = captured(smaller.load(), "cpu")
+    assert [array.shape for array in inputs] == [(8, 16), (2,), (16, 4)]
+    assert list(module.host_program_shape.result.tuple_shapes[0].dimensions) == [2, 4]
 
 
 def test_a_module_beyond_the_memory_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
