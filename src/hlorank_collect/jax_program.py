@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from hlorank.cli.mistyped import meant
 from hlorank.config import ConfigError
 from hlorank_collect import xla
 from hlorank_collect.program import Program, SkippedError, Traced, one_line
@@ -135,9 +136,8 @@ def _resolve(role: str, reference: str) -> Function:
             raise ValueError("no colon between the module and the function")
         found = resolve_name(reference)
     except (ValueError, ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"{role} {reference!r}: {error}; give module:function, importable from {Path.cwd()}"
-        ) from error
+        form = f"give module:function, such as {meant(reference) or 'mymod:step'}, importable from {Path.cwd()}"
+        raise ConfigError(f"{role} {reference!r}: {error}; {form}") from error
     if not callable(found):
         raise ConfigError(f"{role} {reference!r}: a {type(found).__name__} is not callable; name a function")
     return found  # type: ignore[no-any-return] # more than callable is not known

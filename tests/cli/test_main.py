@@ -60,7 +60,7 @@ def test_broken_data_is_one_line_and_status_two(tmp_path: Path, capsys: pytest.C
     assert main(["inspect", str(tmp_path / "none.npz")]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith(f"error: {tmp_path}/none.npz: file: expected")
+    assert captured.err.startswith(f"error: {tmp_path}/none.npz: program: expected")
     assert captured.err.count("\n") == 1
 
 

@@ -80,8 +80,11 @@ def test_files_without_a_stage_are_always_taken(dumps: Path) -> None:
 def test_folders_globs_and_files(dumps: Path) -> None:
     inputs = [dumps, dumps / "*_g.*", dumps / "missing.txt", dumps / "none*"]
     paths, errors = program_paths(inputs, None, None)
-    assert [path.name for path in paths] == [DUMPED[0], DUMPED[3], DUMPED[3], "missing.txt"]
-    assert [error.key for error in errors] == ["glob"]
+    assert [path.name for path in paths] == [DUMPED[0], DUMPED[3], DUMPED[3]]
+    assert [(error.key, str(error.file)) for error in errors] == [
+        ("program", str(dumps / "missing.txt")),
+        ("glob", str(dumps / "none*")),
+    ]
 
 
 def test_the_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

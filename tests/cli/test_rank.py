@@ -391,12 +391,13 @@ def test_errors_are_one_line_in_a_narrow_terminal(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "80"}.items():
         monkeypatch.setenv(name, value)
-    missing = tmp_path / ("a long name " * 9)
-    assert main(["rank", "--model", str(model), str(missing), str(graphs[0])]) == 2
-    bar, error, end = capsys.readouterr().err.partition(f"error: {missing}: file: expected an npz file, ")
+    empty = tmp_path / ("a long name " * 9)
+    empty.touch()
+    assert main(["rank", "--model", str(model), str(empty), str(graphs[0])]) == 2
+    bar, error, end = capsys.readouterr().err.partition(f"error: {empty}: file: expected ")
     assert "Ranking" in bar
     assert error
-    assert end.endswith(", found no such file\n")
+    assert end.endswith(", found an empty file\n")
     assert end.count("\n") == 1
 
 

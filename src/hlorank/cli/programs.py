@@ -12,6 +12,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from hlorank.cli.mistyped import FORMS, meant
 from hlorank.config import ConfigError
 from hlorank.files import DataError
 from hlorank.hlo.forms import INSTALL
@@ -41,6 +42,12 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def is_function(program: str) -> bool:
+    """Return True if a program is `module:function`."""
+    is_name = _FUNCTION.fullmatch(program) is not None and not program.partition(":")[0].endswith(".py")
+    return is_name and not Path(program).exists()
+
+
 def program_paths(inputs: list[Path], dump: str | None, arguments: str | None) -> tuple[list[Path], list[DataError]]:
     """Return the file of each program, and the inputs that name none.
 
@@ -55,9 +62,11 @@ def program_paths(inputs: list[Path], dump: str | None, arguments: str | None) -
         ConfigError: a JAX function has no arguments, or arguments have no function; the function does not trace or
             compile, or its module has no stage `dump`.
     """
-    functions = {path for path in inputs if _FUNCTION.fullmatch(str(path)) and not path.exists()}
+    functions = {path for path in inputs if is_function(str(path))}
     if arguments is not None and not functions:
-        raise ConfigError("--arguments: only for module:function, such as mymodel:step")
+        hints = [hint for path in inputs if not path.exists() and (hint := meant(str(path))) is not None]
+        remedy = f"did you mean {hints[0]}?" if hints else "such as mymod:step"
+        raise ConfigError(f"--arguments: only for module:function; {remedy}")
     paths: list[Path] = []
     errors: list[DataError] = []
     for path in inputs:
@@ -84,6 +93,10 @@ def _expanded(path: Path, dump: str | None) -> list[Path]:
         if files := sorted(anchor.glob(str(path.relative_to(anchor)))):
             return files
         raise DataError("glob", "at least one file", "none", file=path)
+    if path.suffix == ".py" or not path.exists():
+        hint = meant(str(path))
+        remedy = "" if hint is None else f"; did you mean {hint}?"
+        raise DataError("program", FORMS + remedy, "a Python file" if path.exists() else "no such file", file=path)
     return [path]
 
 

@@ -8,10 +8,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from hlorank.cli.programs import HELP, program_paths
+from hlorank.cli.mistyped import FORMS, meant
+from hlorank.cli.programs import HELP, is_function, program_paths
 from hlorank.config import ConfigError
 from hlorank.hlo.reader import DUMPS
 from hlorank_collect.jax_program import INSTALL, has_jax
@@ -96,6 +98,7 @@ def check_arguments(arguments: argparse.Namespace, min_values: Mapping[str, floa
     if arguments.core is not None and arguments.core not in cores:
         raise ConfigError(f"--core {arguments.core}: expected one of {sorted(cores)}")
     for program in arguments.program:
+        _check_known(program)
         if is_function(program) != (arguments.arguments is not None):
             remedy = "takes no --arguments" if arguments.arguments is not None else "needs --arguments"
             raise ConfigError(
@@ -104,9 +107,21 @@ def check_arguments(arguments: argparse.Namespace, min_values: Mapping[str, floa
             )
 
 
-def is_function(program: str) -> bool:
-    """Return True if PROGRAM is `module:function`."""
-    return ":" in program and not Path(program).exists()
+def _check_known(program: str) -> None:
+    """Check that a program is in the zoo, a file, a folder, a glob or `module:function`.
+
+    Raises:
+        ConfigError: it is none of these; the message has the name or the form that was probably meant.
+    """
+    path = Path(program)
+    known = is_function(program) or program == "-" or program in programs() or path.exists()
+    if (known and path.suffix != ".py") or any(letter in program for letter in "*?["):
+        return
+    if (near := get_close_matches(program, programs(), n=3, cutoff=0.7)) and not path.exists():
+        raise ConfigError(f"program {program!r}: not in the zoo; did you mean {', '.join(near)}?")
+    hint = meant(program)
+    remedy = f"did you mean {hint}?" if hint else "hlorank collect --list shows the zoo"
+    raise ConfigError(f"program {program!r}: expected a name of the zoo, {FORMS}; {remedy}")
 
 
 def program_names(arguments: argparse.Namespace) -> list[str]:

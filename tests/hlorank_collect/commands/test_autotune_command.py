@@ -55,6 +55,34 @@ def test_wrong_usage_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("command", [["autotune", "--random"], ["collect"]])
+@pytest.mark.parametrize(
+    ("program", "named"),
+    [
+        ("own_tuned.step", "own_tuned:step"),
+        ("own_tuned/step", "own_tuned:step"),
+        ("own_tuned.py:step", "own_tuned:step"),
+        ("own_tuned.py", "own_tuned:step"),
+        ("mlp.b64.forwrd", "mlp.b64.forward"),
+        ("nowhere/module.txt", "mymod:step"),
+    ],
+)
+def test_a_mistyped_program_gets_the_form_that_works(
+    command: list[str],
+    program: str,
+    named: str,
+    user_module: Callable[[str, str], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("jax", reason="needs jax (extra collect)")
+    user_module("own_tuned", "def step(x):\n    return x @ x\n")
+    for shapes in ([], ["--arguments", "f32[4,4]"]):
+        assert main([*command, program, "--out", "out", *shapes]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: program '{program}': ")
+        assert named in line
+
+
 @pytest.fixture
 def folder(user_module: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a module of small programs, on a machine that counts as quiet."""
