@@ -36,10 +36,10 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
         report: called before each step that may take long.
 
     Returns:
-        The content of the JSON file.
+        The content of the JSON file; a configuration that leaves all layouts to the compiler is not measured.
 
     Raises:
-        SkippedError: the program cannot be measured, the configuration leaves all layouts to the compiler, or it fails.
+        SkippedError: the program cannot be measured, or the configuration fails.
         ConfigError: `task.program` is neither in the zoo, nor a file, nor importable.
         DataError: the file of the configuration is damaged, or belongs to another module.
     """
@@ -57,33 +57,30 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
 
     module, inputs = captured(program, task.platform, wanted=fits)
     space, layouts = configurable(module), module_layouts(module, configuration)
-    if (layouts == space.default).all():
-        raise SkippedError(f"{task.applied} leaves every layout to the compiler")
-    rng = np.random.default_rng([task.seed, zlib.crc32(program.name.encode())])
     name = configuration_name(layouts)
-    compiled = CompiledLayouts(
-        module,
-        space,
-        inputs,
-        task.platform,
-        forbidden=task.left_out,
-        before=lambda one: report(Progress("compile", one, 0.0 if one is None else 0.3)),
-    )
-    if compiled.executable(layouts) is None:
-        raise SkippedError(f"the configuration of {task.applied} fails: {compiled.left_out[name]}")
-
-    def heartbeat(done: int) -> None:
-        report(Progress("measure", share=0.6 + 0.4 * done / task.rounds))
-
-    times = measure(
-        compiled.timer(np.stack([space.default, layouts])),
-        2,
-        rng,
-        Rounds(min=task.rounds, max=task.rounds, certain=_MIN_ROUNDS),
-        deadline=start + task.time_limit,
-        heartbeat=heartbeat,
-    )
-    found = speedup(times, 1, rng)
+    rng = np.random.default_rng([task.seed, zlib.crc32(program.name.encode())])
+    times, found = np.zeros((0, 2)), None
+    if (layouts != space.default).any():
+        compiled = CompiledLayouts(
+            module,
+            space,
+            inputs,
+            task.platform,
+            forbidden=task.left_out,
+            before=lambda one: report(Progress("compile", one, 0.0 if one is None else 0.3)),
+        )
+        if compiled.executable(layouts) is None:
+            raise SkippedError(f"the configuration of {task.applied} fails: {compiled.left_out[name]}")
+        times = measure(
+            compiled.timer(np.stack([space.default, layouts])),
+            2,
+            rng,
+            Rounds(min=task.rounds, max=task.rounds, certain=_MIN_ROUNDS),
+            deadline=start + task.time_limit,
+            heartbeat=lambda done: report(Progress("measure", share=0.6 + 0.4 * done / task.rounds)),
+        )
+        found = speedup(times, 1, rng)
+    wins = found is not None and found.real
     about = {
         "name": program.name,
         "program": task.program,
@@ -96,14 +93,14 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
         "seed": task.seed,
         "candidates": 1,
         "budget": 1,
-        "measured": [
-            {"configuration": name, "score": configuration.score, "relative_runtime": 1 / found.estimate},
-        ],
+        "measured": []
+        if found is None
+        else [{"configuration": name, "score": configuration.score, "relative_runtime": 1 / found.estimate}],
         "left_out": {},
         "module": digest(module),
-        "winner": name if found.real else "default",
-        "configuration": to_json(space, layouts) if found.real else {},
-        "speedup": dataclasses.asdict(found),
+        "winner": name if wins else "default",
+        "configuration": to_json(space, layouts) if wins else {},
+        "speedup": None if found is None else dataclasses.asdict(found),
         "rounds": len(times),
         "seconds": {"all": round(time.monotonic() - start, 2)},
         "device": xla.device_name(task.platform),

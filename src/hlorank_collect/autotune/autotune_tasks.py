@@ -62,6 +62,12 @@ class ApplyTask(TuneTask):
     applied: str = ""
     """JSON file of the configuration, which `hlorank rank --export` wrote."""
 
+    def summarize(self, about: Mapping[str, Any]) -> str:
+        """Return one line about the measured configuration."""
+        if about["speedup"] is None:
+            return f"{self.applied} leaves every layout to the compiler: there is nothing to measure"
+        return super().summarize(about)
+
 
 @dataclass(frozen=True)
 class RemeasureTask(Task):

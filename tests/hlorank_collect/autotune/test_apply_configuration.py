@@ -16,6 +16,7 @@ from hlorank_collect.autotune import apply_configuration
 from hlorank_collect.autotune.autotune_tasks import ApplyTask, TuneTask
 from hlorank_collect.autotune.significance import Speedup
 from hlorank_collect.autotune.tuned import Tuned
+from hlorank_collect.layouts import compiled_layouts
 from hlorank_collect.layouts.compiled_layouts import captured
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Progress
@@ -94,5 +95,16 @@ def test_another_program_is_refused(task: TuneTask) -> None:
 def test_the_default_is_nothing_to_measure(task: TuneTask) -> None:
     module, _ = captured(task.load(), "cpu")
     exported(module, Path("own.json"), default=True)
-    with pytest.raises(SkippedError, match=r"own\.json"):
+    one = apply_task(task)
+    about = apply_configuration.apply(one, silent)
+    assert (about["winner"], about["configuration"], about["speedup"], about["rounds"]) == ("default", {}, None, 0)
+    assert "own.json" in one.summarize(about)
+    assert (Tuned(one.saved(about["name"])).configuration == -1).all()
+
+
+def test_a_configuration_that_fails_is_named(task: TuneTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, _ = captured(task.load(), "cpu")
+    exported(module, Path("own.json"))
+    monkeypatch.setattr(compiled_layouts, "difference", lambda reference, outputs: "3 of 4 values differ")
+    with pytest.raises(SkippedError, match=r"own\.json.*3 of 4"):
         apply_configuration.apply(apply_task(task), silent)
