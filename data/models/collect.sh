@@ -19,6 +19,9 @@ large="resnet.34.nchw efficientnet.b0.nhwc resnet.50.nhwc densenet.121.nhwc"
 # Each name of a list with an ending.
 programs() { for name in $1; do printf '%s.%s ' "$name" "$2"; done; }
 
+# Linux allows a process 65,530 memory mappings; 64 programs of a thousand kernels need more.
+sysctl -q -w vm.max_map_count=1048576 || echo "as root, sysctl -w vm.max_map_count=1048576: else some configurations are left out" >&2
+
 collect() { hlorank collect --collection layout:cpu:models --out $out "$@"; }
 collect $(programs "$models" forward) --configurations 64 "$@"
 collect $(programs "$train" train) --configurations 64 --max-rounds 50 --time-limit 2400 "$@"

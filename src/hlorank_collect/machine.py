@@ -17,6 +17,8 @@ from hlorank.config import ConfigError
 MAX_BUSY_CORES = 0.2
 """Busy cores up to which a machine counts as quiet: one busy core makes runtimes vary twice as much."""
 _STAT = Path("/proc/stat")
+_MAPS = Path("/proc/self/maps")
+_MAX_MAPS = Path("/proc/sys/vm/max_map_count")
 
 
 def _cpu_seconds(text: str) -> tuple[float, float]:
@@ -62,6 +64,17 @@ def limit_memory() -> None:
     """Limit the memory of this process, so that a large allocation fails instead of the machine."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (memory_limit(), hard))
+
+
+def used_mappings() -> float:
+    """Return the share of Linux's limit of memory mappings that this process uses: 0..1, 0 on other systems.
+
+    XLA maps the code of each kernel for itself; where no mapping is left, the process crashes.
+    """
+    if not _MAX_MAPS.exists():
+        return 0.0
+    with _MAPS.open("rb") as lines:
+        return sum(1 for _ in lines) / int(_MAX_MAPS.read_text())
 
 
 def description() -> dict[str, Any]:

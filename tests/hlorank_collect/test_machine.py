@@ -66,3 +66,13 @@ def test_a_package_that_is_missing_has_no_version(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(machine, "version", missing)
     assert machine.description()["versions"]["jax"] is None
+
+
+def test_mappings_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    maps, limit = tmp_path / "maps", tmp_path / "max_map_count"
+    monkeypatch.setattr(machine, "_MAPS", maps)
+    monkeypatch.setattr(machine, "_MAX_MAPS", limit)
+    assert machine.used_mappings() == 0.0
+    maps.write_text("00400000-00452000 r-xp\n00651000-00652000 r--p\n")
+    limit.write_text("8\n")
+    assert machine.used_mappings() == 0.25

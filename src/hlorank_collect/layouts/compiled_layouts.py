@@ -12,12 +12,13 @@ import numpy as np
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, constrained, layout_space
-from hlorank_collect import xla
+from hlorank_collect import machine, xla
 from hlorank_collect.program import Program, SkippedError, one_line
 from hlorank_collect.timing import Float64, Rounds, Timer, measure, runtimes, timer_of
 from hlorank_collect.verify import WrongOutputError, difference, has_nan
 
 _QUICK = Rounds(min=3, max=3)
+_MAX_MAPPINGS = 0.95  # share of the limit; an executable of a thousand kernels takes a share of about 0.02
 _IMPURE_OPCODES = {"infeed", "outfeed", "send", "recv"}
 
 
@@ -143,6 +144,9 @@ class CompiledLayouts:
         if name not in self._executables and name not in self.left_out:
             if time.monotonic() > self._deadline:
                 self.left_out[name] = "the time limit"
+                return None
+            if machine.used_mappings() > _MAX_MAPPINGS:
+                self.left_out[name] = "the limit of memory mappings; raise it: sysctl -w vm.max_map_count=1048576"
                 return None
             self._before(name)
             try:

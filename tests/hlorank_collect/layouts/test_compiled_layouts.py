@@ -9,7 +9,7 @@ import pytest
 
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, layout_space
-from hlorank_collect import xla
+from hlorank_collect import machine, xla
 from hlorank_collect.layouts.compiled_layouts import CompiledLayouts
 from hlorank_collect.program import SkippedError
 from hlorank_collect.timing import Timer
@@ -116,6 +116,16 @@ def test_after_the_deadline_nothing_new_is_compiled(make: Callable[..., Compiled
     assert layouts.executable(space.default) is not None
     assert layouts.executable(constraining(space, 1)) is None
     assert [*layouts.left_out.values()] == ["the time limit"]
+
+
+def test_nothing_more_is_compiled_where_mappings_run_out(
+    make: Callable[..., CompiledLayouts], space: LayoutSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layouts = make(lambda *_: [1.0])
+    monkeypatch.setattr(machine, "used_mappings", lambda: 0.99)
+    assert layouts.executable(space.default) is not None
+    assert layouts.executable(constraining(space, 1)) is None
+    assert len(layouts.left_out) == 1
 
 
 def test_fast_compilation_falls_back_where_it_computes_something_else(
