@@ -19,7 +19,7 @@ NAMES = sorted(
     for path in BENCHMARKS.glob("*.py")
     if "__main__" in path.read_text(encoding="utf-8") and not path.stem.startswith("attack_")
 )
-WITH_JSON = sorted(set(NAMES) - {"adaptation", "autotune", "quality", "real"})
+WITH_JSON = sorted(set(NAMES) - {"autotune_gain", "autotune_replay", "quality", "real"})
 
 
 @pytest.fixture
@@ -62,14 +62,16 @@ def test_help_fits_a_terminal_and_describes_every_option(
         *(("real", option, "0") for option in ("--seeds", "--cpu-seconds", "--jobs", "--folds")),
         *(("cost", option, "-5") for option in ("--rounds", "--seconds")),
         *(("throughput", "--large", value) for value in ("-5", "0", "1.5")),
-        *(("autotune", option, "-1") for option in ("--candidates", "--rounds", "--seed")),
-        ("autotune", "--rounds", "3"),
+        *(("autotune_gain", option, "-1") for option in ("--candidates", "--rounds", "--seed", "--seconds")),
+        ("autotune_gain", "--rounds", "3"),
+        ("autotune_replay", "--seeds", "0"),
     ],
 )
 def test_wrong_numbers(name: str, option: str, value: str, run: Callable[..., Outcome], model: Path) -> None:
     needed: dict[str, list[object]] = {
         "quality": ["--collection", "tile/cpu", "--show"],
-        "autotune": ["--model", model],
+        "autotune_gain": ["--model", model],
+        "autotune_replay": ["--model", f"0={model}"],
     }
     assert_one_line(run(name, *needed.get(name, []), f"{option}={value}"), 2, option, value)
 
@@ -98,20 +100,17 @@ def test_json_that_cannot_be_written(name: str, run: Callable[..., Outcome], tmp
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("name", ["adaptation", "autotune"])
-def test_without_a_model_of_layouts(name: str, run: Callable[..., Outcome], model: Path) -> None:
-    needed = ["--families", "densenet"] if name == "adaptation" else []
+@pytest.mark.parametrize(("name", "fold"), [("autotune_replay", "0="), ("autotune_gain", "")])
+def test_without_a_model_of_layouts(name: str, fold: str, run: Callable[..., Outcome], model: Path) -> None:
     (model / "spec.json").write_text(json.dumps({"collection": "tile:cpu"}))
-    assert_one_line(run(name, "--model", model, *needed), 2, "tile:cpu", "make repro")
+    assert_one_line(run(name, "--model", f"{fold}{model}"), 2, "tile:cpu", "make repro")
     (model / "spec.json").unlink()
-    assert_one_line(run(name, "--model", model, *needed), 2, str(model), "make repro")
+    assert_one_line(run(name, "--model", f"{fold}{model}"), 2, str(model), "make repro")
 
 
 def test_names_are_checked_before_the_work(run: Callable[..., Outcome], model: Path) -> None:
-    assert_one_line(run("autotune", "nothing", "--model", model), 2, "nothing", "vit.einsum.b4.forward")
-    adaptation = "adaptation", "--model", model, "--families"
-    assert_one_line(run(*adaptation, "nothing"), 2, "nothing", "densenet")
-    assert_one_line(run(*adaptation, "densenet", "--collection", "tile/cpu"), 2, "tile/cpu", "layout/cpu/random")
+    assert_one_line(run("autotune_gain", "nothing", "--model", model), 2, "nothing", "vit.einsum.b4.forward")
+    assert_one_line(run("autotune_replay", "--model", model), 2, str(model), "0=models/a")
 
 
 def test_a_file_that_can_be_written(benchmarks: Path, tmp_path: Path) -> None:

@@ -21,19 +21,17 @@ def _times(speedup: Mapping[str, float]) -> str:
 class TuneTask(Task):
     """One program to tune.
 
-    Of the fields of all tasks, `collection` names the backend and the search that draws the candidates,
-    `configurations` is the number of candidates, and `rounds` is that of measuring the finalists.
+    Of the fields of all tasks, `collection` names the backend, `configurations` is the number of candidates, and
+    `rounds` is that of measuring the finalists.
     """
 
     child = "hlorank_collect.autotune.tune_program"
 
     model: str | None = None
-    """Folder of a trained model; None tries the candidates in the order drawn."""
+    """Folder of a trained model; None measures random candidates."""
     reference: str | None = None
     """The user's name of the model, which the saved file records: `model` may be a temporary download."""
-    batch: int = 5
-    """Candidates measured before the ranking adapts to them."""
-    budget: int = 5
+    budget: int = 10
     """Maximum number of candidates measured."""
 
     def summarize(self, about: Mapping[str, Any]) -> str:

@@ -11,23 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from hlorank.data.collection import Collection
 from hlorank.data.graph import LayoutConfigurations
 from hlorank.files import write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_search import SEARCHES
+from hlorank.hlo.layout_search import random
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, to_json
 from hlorank.hlo.reader import Record, featurize
 from hlorank.metrics import ranking
 from hlorank.serving.ranker import Ranker
 from hlorank_collect import machine, xla
+from hlorank_collect.autotune.acquisition import node_kinds
 from hlorank_collect.autotune.autotune_tasks import TuneTask
-from hlorank_collect.autotune.propose import Adapted, Priority, propose
+from hlorank_collect.autotune.evolution import Evolution
+from hlorank_collect.autotune.propose import BATCHES, Choose, in_order, propose
 from hlorank_collect.autotune.significance import winner
 from hlorank_collect.autotune.tuned import digest
 from hlorank_collect.child_process import run_child
 from hlorank_collect.layouts.compiled_layouts import CompiledLayouts, captured, configurable
-from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Progress, Report
 from hlorank_collect.timing import Float64, Rounds, measure
 
@@ -37,47 +37,48 @@ _PROPOSE_SHARE = 0.7  # of the time limit; the rest is for measuring the finalis
 _COMPILE_SHARE = 0.8  # of the work, in the shown progress
 
 
-class Pool:
-    """Candidates of one program, with the scores of a model.
+class Candidates:
+    """Configurations of one program, and the choice of those to measure.
 
     Args:
         module: captured before layout assignment.
         space: its configurable layouts.
-        task: number of candidates, search, and model.
-        rng: draws the candidates.
+        task: number of configurations, and model.
+        rng: draws the configurations.
 
     Attributes:
-        candidates: (candidates, configurable nodes, 18) int8, without the default.
-        scores: (candidates,), larger = slower; increasing in the order drawn where there is no model.
-        priority: decides which candidates are measured next.
+        choose: chooses configurations to measure, by their place in `layouts`.
 
     Raises:
-        SkippedError: the program has one configuration only.
         DataError: the folder of the model is damaged, or the model ranks tiles.
     """
 
+    choose: Choose
+
     def __init__(self, module: HloModuleProto, space: LayoutSpace, task: TuneTask, rng: np.random.Generator) -> None:
-        unmeasured, _ = featurize(Record("program", Path(task.program), "", module, None), "layout")
-        self._graph, self._space = unmeasured.graph, space
-        self._ranker = None if task.model is None else Ranker(Path(task.model))
-        search = SEARCHES[Collection.parse(task.collection).search or ""]
-        drawn = search(space, task.configurations + 1, rng, self._score)
-        if len(drawn) < 2:
-            raise SkippedError("it has one configuration only")
-        self.candidates = drawn[1:]
-        # With the default: a score may depend on the other configurations of the graph.
-        self.scores = self._score(drawn)[1:]
-        self.priority: Priority = lambda _: self.scores
-        if self._ranker is not None:
-            self.priority = Adapted(self.scores, self._ranker.embed(self._graph, self._configurations(drawn))[1:])
+        self._evolution: Evolution | None = None
+        if task.model is None:
+            self._drawn = random(space, task.configurations + 1, rng, lambda _: np.zeros(0))
+            self.choose = in_order(len(self._drawn) - 1)
+            return
+        graph = featurize(Record("program", Path(task.program), "", module, None), "layout")[0].graph
+        ranker = Ranker(Path(task.model))
 
-    def _configurations(self, layouts: Layouts) -> LayoutConfigurations:
-        return LayoutConfigurations.from_chunks(self._space.node_ids, [layouts])
+        def score(layouts: Layouts) -> Float64:
+            return ranker.score(graph, LayoutConfigurations.from_chunks(space.node_ids, [layouts]))
 
-    def _score(self, layouts: Layouts) -> Float64:
-        if self._ranker is None:
-            return np.arange(len(layouts), dtype=np.float64)
-        return self._ranker.score(self._graph, self._configurations(layouts))
+        kinds = node_kinds(graph, space.node_ids)
+        self._evolution = Evolution(space, kinds, score, size=task.configurations + 1, batches=BATCHES, rng=rng)
+        self.choose = self._evolution.choose
+
+    @property
+    def layouts(self) -> Layouts:
+        """(candidates + 1, configurable nodes, 18) int8, the default first; more may be added by `choose`."""
+        return self._drawn if self._evolution is None else self._evolution.layouts
+
+    def score(self, candidate: int) -> float | None:
+        """Return the model's score relative to the default, larger = slower; None without a model."""
+        return None if self._evolution is None else float(self._evolution.scores[candidate])
 
 
 def _measure_finalists(
@@ -122,7 +123,7 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     space = configurable(module)
     rng = np.random.default_rng([task.seed, zlib.crc32(program.name.encode())])
     report(Progress("rank"))
-    pool = Pool(module, space, task, rng)
+    candidates = Candidates(module, space, task, rng)
     ranked = time.monotonic()
     deadline = start + _PROPOSE_SHARE * task.time_limit
     share = itertools.count(step=_COMPILE_SHARE / (task.budget + 1))
@@ -136,9 +137,8 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
         deadline=deadline,
     )
     tried = propose(
-        pool.priority,
-        lambda chosen: compiled.quick(pool.candidates[chosen], rng),
-        batch=task.batch,
+        candidates.choose,
+        lambda chosen: compiled.quick(candidates.layouts[chosen], rng),
         budget=task.budget,
         in_time=lambda: time.monotonic() < deadline,
     )
@@ -152,13 +152,12 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
         "collection": task.collection,
         "model": task.reference,
         "seed": task.seed,
-        "candidates": len(pool.candidates),
-        "batch": task.batch,
+        "candidates": len(candidates.layouts) - 1,
         "budget": task.budget,
         "measured": [
             {
-                "configuration": configuration_name(pool.candidates[one]),
-                "score": float(pool.scores[one]),
+                "configuration": configuration_name(candidates.layouts[one]),
+                "score": candidates.score(one),
                 "relative_runtime": relative,
             }
             for one, relative in measured.items()
@@ -174,7 +173,7 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     if measured:
         known = list(measured)
         best = [known[place] for place in ranking(list(measured.values()))[:_FINALISTS]]
-        finalists = np.stack([space.default, *pool.candidates[best]])
+        finalists = np.stack([space.default, *candidates.layouts[best]])
         times = _measure_finalists(compiled, finalists, task, rng, start + task.time_limit, report)
         column, speedup = winner(times, rng)
         about["speedup"] = dataclasses.asdict(speedup)

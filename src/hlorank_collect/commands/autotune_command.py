@@ -27,7 +27,7 @@ from hlorank_collect.commands.common_arguments import (
 if TYPE_CHECKING:
     from hlorank_collect.task import Task
 
-_MIN = {"candidates": 1, "top": 1, "measurements": 1, "rounds": 4, "seconds": 1, "hang_seconds": 1}
+_MIN = {"candidates": 1, "top": 1, "rounds": 4, "seconds": 1, "hang_seconds": 1}
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -38,8 +38,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         run,
         help="find a faster layout configuration of a program with a trained model",
         description=(
-            "Draws layout configurations of a program, ranks them with a trained model, compiles and measures the most "
-            "promising ones next to the compiler's default, and saves the fastest one. A configuration whose outputs "
+            "Searches for promising layout configurations of a program with a trained model, compiles and measures the "
+            "most promising ones next to the compiler's default, and saves the fastest one. One whose outputs "
             "differ from the default's cannot win; where none is faster beyond noise, the default wins."
         ),
     )
@@ -66,18 +66,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="MODEL",
         help="a trained model that ranks layouts: a model folder, an MLflow run id, or models:/<name>@champion",
     )
+    how.add_argument("--random", action="store_true", help="no model: measure random candidates, as a baseline")
     how.add_argument(
-        "--random", action="store_true", help="no model: try the candidates in random order, as a baseline"
-    )
-    how.add_argument(
-        "--candidates", type=int, default=256, metavar="N", help="number of ranked configurations (default: 256)"
-    )
-    how.add_argument(
-        "--search",
-        choices=("random", "default"),
-        default="random",
-        help="random: changes of the compiler's default; default: mutation and selection by the model's scores "
-        "(default: %(default)s)",
+        "--candidates", type=int, default=1024, metavar="N", help="configurations that the model scores (default: 1024)"
     )
     how.add_argument(
         "--seed",
@@ -87,12 +78,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="seed of candidates, of rounds, and of the inputs of files (default: 0)",
     )
     budget = parser.add_argument_group("budget")
-    budget.add_argument("--top", type=int, default=5, metavar="K", help="candidates measured at a time (default: 5)")
     budget.add_argument(
-        "--measurements",
-        type=int,
-        metavar="N",
-        help="candidates measured in all; after each K of them the ranking adapts to the runtimes (default: K)",
+        "--top", type=int, default=10, metavar="K", help="candidates compiled and measured (default: 10)"
     )
     budget.add_argument(
         "--seconds",
@@ -120,8 +107,6 @@ def _check(arguments: argparse.Namespace) -> None:
         DataError: the file of --apply is damaged.
         OSError: files cannot be written to --out.
     """
-    if arguments.measurements is None:
-        arguments.measurements = arguments.top
     check_arguments(arguments, _MIN)
     if arguments.program and arguments.remeasure:
         raise ConfigError("give programs to tune, or --remeasure with saved files, not both")
@@ -175,7 +160,7 @@ def run(arguments: argparse.Namespace) -> int:
     model = _model(arguments) if search else None  # before any program is compiled
     require_device(arguments.platform)
     settings: dict[str, Any] = {
-        "collection": f"layout:{arguments.platform}:{arguments.search}",
+        "collection": f"layout:{arguments.platform}:random",
         "output": str(arguments.out),
         "configurations": arguments.candidates,
         "seed": arguments.seed,
@@ -194,12 +179,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--apply {arguments.apply}: expected one program, found {len(programs)}")
         tasks = [ApplyTask(**one, **settings, applied=str(arguments.apply)) for one in programs]
     else:
-        settings |= {
-            "model": model,
-            "reference": arguments.model,
-            "batch": arguments.top,
-            "budget": arguments.measurements,
-        }
+        settings |= {"model": model, "reference": arguments.model, "budget": arguments.top}
         tasks = [TuneTask(**one, **settings) for one in program_fields(arguments, program_names(arguments))]
     left_out = run_tasks(tasks, **supervision(arguments)).left_out if tasks else {}
     return status(broken | left_out)

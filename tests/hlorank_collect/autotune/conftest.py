@@ -38,6 +38,5 @@ def task(user_module: Callable[[str, str], Path]) -> TuneTask:
         configurations=12,
         rounds=6,
         time_limit=300.0,
-        batch=2,
         budget=4,
     )

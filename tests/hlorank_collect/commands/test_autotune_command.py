@@ -34,7 +34,6 @@ SHAPES = ["--arguments", "f32[16,8] f32[8,16]"]
         (["mlp.b64.forward", "--model", "nowhere"], "--model nowhere"),
         (["m:f", "--random"], "'m:f'"),
         (["mlp.b64.forward", "--random", "--top", "0"], "--top 0"),
-        (["mlp.b64.forward", "--random", "--measurements", "0"], "--measurements 0"),
         (["mlp.b64.forward", "--random", "--rounds", "3"], "--rounds 3"),
         (["mlp.b64.forward", "--random", "--core", "12345"], "--core 12345"),
         (["--apply", "own.json", "--remeasure", "x.json"], "--apply own.json"),
@@ -112,7 +111,7 @@ def test_a_damaged_file_is_named(folder: Path, capsys: pytest.CaptureFixture[str
 
 def test_programs_are_tuned_and_run_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["cli_tuned:nothing", "cli_tuned:dots"]
-    options = ["--random", "--candidates", "9", "--top", "2", "--measurements", "3", "--rounds", "5"]
+    options = ["--random", "--candidates", "9", "--top", "3", "--rounds", "5"]
     assert main(["autotune", *names, *SHAPES, *options]) == 1
     captured = capsys.readouterr()
     assert "cli_tuned-nothing" in captured.err
