@@ -63,7 +63,7 @@ def test_help_fits_a_terminal_and_describes_every_option(
         *(("cost", option, "-5") for option in ("--rounds", "--seconds")),
         *(("throughput", "--large", value) for value in ("-5", "0", "1.5")),
         *(("autotune_gain", option, "-1") for option in ("--candidates", "--rounds", "--seed", "--seconds")),
-        ("autotune_gain", "--rounds", "3"),
+        ("autotune_gain", "--rounds", "5"),
         ("autotune_replay", "--seeds", "0"),
     ],
 )

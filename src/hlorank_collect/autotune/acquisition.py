@@ -14,6 +14,7 @@ from scipy.special import ndtr
 
 from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_TENSORS, Graph, Int64
 from hlorank.hlo.layout_space import Layouts
+from hlorank.hlo.node_features import TUPLE_SIZE
 
 Float64 = NDArray[np.float64]
 
@@ -28,10 +29,9 @@ _LEAST_EFFECT = 0.02  # score of a change that the model thinks irrelevant
 
 
 def node_kinds(graph: Graph, node_ids: Int64) -> Int64:
-    """Number nodes such that equal nodes with equal operands have the same number.
+    """Number nodes such that equal nodes, with operands of equal opcodes and shapes, have the same number.
 
-    This is one step of colour refinement over operands. A deep program repeats its layers: what speeds up a node
-    speeds up the nodes of its kind.
+    A deep program repeats its layers: what speeds up a node speeds up the nodes of its kind.
 
     Args:
         graph: the program.
@@ -41,13 +41,15 @@ def node_kinds(graph: Graph, node_ids: Int64) -> Int64:
         (configurable nodes,) int64, 0 to below the number of kinds.
     """
     features = np.column_stack([graph.node_opcode, graph.node_feat])
-    _, colour = np.unique(features, axis=0, return_inverse=True)
+    _, own = np.unique(features[node_ids], axis=0, return_inverse=True)
+    # Up to the shape: the number of a parameter, for example, is another one in each layer.
+    _, colour = np.unique(features[:, : 1 + TUPLE_SIZE.start], axis=0, return_inverse=True)
     operands: dict[int, list[int]] = {node: [] for node in node_ids.tolist()}
     for user, used in graph.edge_index.tolist():
         if user in operands:
             operands[user].append(int(colour[used]))
     numbers: dict[tuple[int, ...], int] = {}
-    keys = ((int(colour[node]), *sorted(used)) for node, used in operands.items())
+    keys = ((kind, *sorted(used)) for kind, used in zip(own.tolist(), operands.values(), strict=True))
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hlorank.data.graph import Graph
+from hlorank.hlo.node_features import DIMENSIONS, PARAMETER_NUMBER, SHAPE
 from hlorank_collect.autotune.acquisition import NodeEffects, node_kinds
 
 
@@ -23,13 +24,15 @@ def layouts(*changes: dict[int, int], nodes: int = 4) -> Any:
     return result
 
 
-def test_nodes_of_a_kind_have_equal_features_and_operands() -> None:
-    feat = np.zeros((6, 140), dtype=np.float32)
-    feat[5, 3] = 1
-    opcode = np.array([1, 2, 7, 7, 7, 7], dtype=np.uint8)
-    edges = np.array([[2, 0], [3, 0], [4, 1], [5, 0]])
-    graph = Graph(feat, opcode, edges, np.array([0, 6]))
-    assert node_kinds(graph, np.array([2, 3, 4, 5])).tolist() == [0, 0, 1, 2]
+def test_nodes_of_a_kind_are_equal_and_have_operands_of_equal_shapes() -> None:
+    feat = np.zeros((8, 140), dtype=np.float32)
+    feat[0:3, PARAMETER_NUMBER.start] = [0, 1, 2]
+    feat[2, SHAPE.start] = 5
+    feat[7, DIMENSIONS.start] = 1
+    opcode = np.array([1, 1, 1, 2, 7, 7, 7, 7], dtype=np.uint8)
+    edges = np.array([[4, 0], [5, 1], [6, 2], [7, 0]])
+    graph = Graph(feat, opcode, edges, np.array([0, 8]))
+    assert node_kinds(graph, np.array([4, 5, 6, 7])).tolist() == [0, 0, 1, 2]
 
 
 def test_without_measurements_the_scores_are_the_mean() -> None:
