@@ -72,7 +72,7 @@ def test_other_files_are_ranked_after_a_wrong_one(
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert [graph["file"] for graph in json.loads(captured.out)] == [str(graphs[0]), str(graphs[1])]
-    assert [line.split(": ")[1] for line in captured.err.splitlines()] == [files[0], files[2]]
+    assert {line.split(": ")[1] for line in captured.err.splitlines()} == {files[0], files[2]}
     check_submission(tmp_path / "out.csv", {f"{LAYOUT}:{path.stem}": 60 for path in graphs})
 
 

@@ -67,7 +67,8 @@ def test_a_flat_folder_of_dumps_goes_to_one_split(tmp_path: Path, caplog: pytest
     (path,) = graph_files(tmp_path / "raw", LAYOUT, "test")
     assert read_graph(path, "layout").measurements.withheld
     assert sorted(file.name for file in (output / "test").iterdir()) == ["jit_f.before.extra.npz", "jit_f.before.npz"]
-    (notice,) = caplog.messages
+    taken, notice = caplog.messages
+    assert "1 pb" in taken
     assert "left out: " in notice
     assert "jit_add.before.hlo.pb: computations: expected a node to configure" in notice
 
