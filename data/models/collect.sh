@@ -15,9 +15,13 @@ dlrm.full gnn.full.dense unet.full.nhwc gru.full lstm.full gnn.full.edges unet.f
 encoder.full gpt.full causal.full
 "
 large="resnet.34.nchw efficientnet.b0.nhwc resnet.50.nhwc densenet.121.nhwc"
+# Modules of published models, with batch 1. They are measured where their texts are.
+modules="mlp_mixer.inference vit.inference dit.inference resnet50.inference imagenette.training imagenette.inference"
+large_modules="resnet50.training flan_t5_large.inference"
 
-# Each name of a list with an ending.
+# Each name of a list with an ending, or as a file.
 programs() { for name in $1; do printf '%s.%s ' "$name" "$2"; done; }
+files() { for name in $1; do printf '%s ' "${HLORANK_SHARED:-../shared}/data/hlo/$name.hlo.txt.xz"; done; }
 
 # Linux allows a process 65,530 memory mappings; 64 programs of a thousand kernels need more.
 sysctl -q -w vm.max_map_count=1048576 || echo "as root, sysctl -w vm.max_map_count=1048576: else some configurations are left out" >&2
@@ -26,3 +30,5 @@ collect() { hlorank collect --collection layout:cpu:models --out $out "$@"; }
 collect $(programs "$models" forward) --configurations 64 "$@"
 collect $(programs "$train" train) --configurations 64 --max-rounds 50 --time-limit 2400 "$@"
 collect $(programs "$large" train) --configurations 24 --max-rounds 50 --time-limit 2400 "$@"
+collect $(files "$modules") --scale-batch 1 --configurations 64 --max-rounds 50 --time-limit 3600 "$@"
+collect $(files "$large_modules") --scale-batch 1 --configurations 24 --max-rounds 20 --time-limit 3600 "$@"

@@ -8,6 +8,7 @@ import os
 import time
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from hlorank_collect.child_process import run_child
 from hlorank_collect.layouts.compiled_layouts import CompiledLayouts, captured, configurable
 from hlorank_collect.layouts.layout_task import LayoutTask
 from hlorank_collect.program import Program, SkippedError
-from hlorank_collect.task import Progress, Report
+from hlorank_collect.task import Progress, Report, is_file
 from hlorank_collect.timing import Float64, Rounds, measure
 
 _COMPILE_SHARE = 0.7  # of the time limit; the rest is for measuring
@@ -112,6 +113,7 @@ def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
         "name": program.name,
         "family": program.family,
         **{key: value for key, value in dataclasses.asdict(task).items() if key not in ("left_out", "output")},
+        "program": Path(task.program).name if is_file(task.program) else task.program,  # not a folder of this machine
         "fingerprint": task.fingerprint,
         "device": xla.device_name(task.platform),
         **machine.description(),
