@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ ELEMENT_TYPES = {
 """Names of the element types that arrays can have, by xla.PrimitiveType; those not of NumPy are jax's."""
 TUPLE = 13
 _SCALE = 0.1  # small enough for deep programs to stay finite
+_PERIOD = 1_000_003  # floats that are drawn; a large array repeats them, as drawing takes longer than running. A prime
 _KEYS = (2, 4)  # words of a key of random numbers
 _U32 = 8
 _UNSIGNED_FLOATS = ("float8_e8m0fnu",)
@@ -46,13 +48,13 @@ def draw(shape: ShapeProto, demand: Demand, rng: np.random.Generator) -> NDArray
     """
     name, size = ELEMENT_TYPES[shape.element_type], tuple(shape.dimensions)
     if "float" in name or "complex" in name:
-        values = rng.standard_normal(size, np.float64 if name in ("float64", "complex128") else np.float32)
-        values *= _SCALE
+        count = min(math.prod(size), _PERIOD)
+        values: NDArray[Any] = _SCALE * rng.standard_normal(count)
         if demand.positive or name in _UNSIGNED_FLOATS:
-            np.abs(values, out=values)
+            values = np.abs(values)
         if "complex" in name:
-            return (values + _SCALE * 1j * rng.standard_normal(size)).astype(name)
-        return values.astype(name, copy=False)
+            values = values + _SCALE * 1j * rng.standard_normal(count)
+        return np.resize(values.astype(name), size)
     if shape.element_type == _U32 and demand.bound is None and size and size[-1] in _KEYS:
         return rng.integers(0, 2**32, size, dtype=np.uint32)
     bound = 2 if demand.bound is None else demand.bound
@@ -65,8 +67,8 @@ def draw_inputs(module: HloModuleProto, seed: int) -> Iterator[NDArray[Any]]:
     """Draw the inputs of a module, one after the other: each may be large.
 
     Floats are normal with standard deviation 0.1, or their absolute values where a root or a logarithm of them is
-    taken. Integers that index are uniform in the smallest dimension that they index; u32 arrays of keys of random
-    numbers are any; other integers and booleans are 0 or 1.
+    taken; those of a large array repeat. Integers that index are uniform in the smallest dimension that they index;
+    u32 arrays of keys of random numbers are any; other integers and booleans are 0 or 1.
 
     Args:
         module: its parameters have types of ELEMENT_TYPES, or are tuples of these.

@@ -82,9 +82,7 @@ def check_memory(module: HloModuleProto, limit: int) -> None:
     largest, name = max(results, default=(0, "none"))
     if inputs + outputs + largest > limit:
         sizes = f"inputs {_gigabytes(inputs)}, outputs {_gigabytes(outputs)}, instruction {name} {_gigabytes(largest)}"
-        raise SkippedError(
-            f"it is too large for {_gigabytes(limit)} of memory: {sizes}; --scale-batch gives it a smaller batch"
-        )
+        raise SkippedError(f"it is too large for {_gigabytes(limit)} of memory: {sizes}")
 
 
 def _gigabytes(size: int) -> str:

@@ -18,7 +18,7 @@ from hlorank_collect.machine import memory_limit
 from hlorank_collect.modules.draw_inputs import draw_inputs
 from hlorank_collect.modules.module_checks import check_measurable, check_memory
 from hlorank_collect.modules.scale_batch import scale_batch
-from hlorank_collect.program import Program, Traced
+from hlorank_collect.program import Program, SkippedError, Traced
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
@@ -46,7 +46,11 @@ class ModuleProgram(Program):
         check_measurable(module)
         if self.scale_batch is not None:
             scale_batch(module, self.scale_batch)
-        check_memory(module, memory_limit())
+        try:
+            check_memory(module, memory_limit())
+        except SkippedError as error:
+            hint = "; --scale-batch gives it a smaller batch" if self.scale_batch is None else ""
+            raise SkippedError(f"{error}{hint}") from None
 
         def inputs() -> list[Any]:
             return [array for drawn in draw_inputs(module, self.seed) for array in self.put([drawn], platform)]

@@ -177,6 +177,13 @@ def test_each_type_has_values_of_its_own(parsed: Parsed) -> None:
     assert (arrays[8].astype(float) > 0).all()
 
 
+def test_large_arrays_repeat_their_values_but_not_their_rows(parsed: Parsed) -> None:
+    (array,) = drawn(parsed, "%p = f32[1500,1000] parameter(0)")
+    assert array.std() == pytest.approx(0.1, rel=0.01)
+    assert len(np.unique(array)) < 1_000_004
+    assert len(np.unique(array, axis=0)) == 1500
+
+
 def test_integers_are_in_range_and_keys_are_any(parsed: Parsed) -> None:
     module = parsed(f"ENTRY %e {{{GATHER}}}")
     _, ids = draw_inputs(module, 0)

@@ -171,8 +171,11 @@ def test_a_smaller_batch_has_a_name_and_a_fingerprint_of_its_own(task: LayoutTas
 
 def test_a_module_beyond_the_memory_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hlorank_collect.modules.module_program.memory_limit", lambda: 1000)
-    with pytest.raises(SkippedError, match="memory"):
-        module_program(folder / "net.small.hlo.txt", 0).trace("cpu")
+    with pytest.raises(SkippedError, match="--scale-batch"):
+        module_program(folder / "net.small.hlo.txt").trace("cpu")
+    with pytest.raises(SkippedError, match="memory") as raised:
+        module_program(folder / "net.small.hlo.txt", scale_batch=4).trace("cpu")
+    assert "--scale-batch" not in str(raised.value)
     assert machine.memory_limit() > 2**30
 
 
