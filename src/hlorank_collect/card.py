@@ -1,4 +1,4 @@
-"""Markdown tables of measured graphs for a data card: `python -m hlorank_collect.card FOLDER`."""
+"""Markdown of measured graphs and of what was left out, for a data card: `python -m hlorank_collect.card FOLDER`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from hlorank.data.collection import Collection, graph_files, sidecar_path
 from hlorank.files import DataError, read_json
+from hlorank_collect.left_out import LEFT_OUT, read_left_out
 
 _COLUMNS = {
     "graph": "name",
@@ -68,18 +69,44 @@ def table(graphs: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def _left_out(reasons: Mapping[str, str]) -> str:
+    lines = "".join(f"- {name}: {reason}\n" for name, reason in sorted(reasons.items()))
+    return f"Left out:\n\n{lines}" if lines else ""
+
+
+def cards(root: Path) -> dict[str, str]:
+    """Return the table of each collection, and the programs that were left out with their reasons below it.
+
+    Args:
+        root: the folder of `hlorank collect`.
+
+    Returns:
+        Markdown by collection, sorted; without a table where nothing was measured.
+
+    Raises:
+        DataError: a graph has no JSON file, or left_out.json is damaged.
+    """
+    graphs = {str(collection): found for collection, found in collected(root)}
+    reasons = read_left_out(root)
+    parts = {
+        name: [table(graphs[name]) if name in graphs else "", _left_out(reasons.get(name, {}))]
+        for name in sorted(graphs.keys() | reasons.keys())
+    }
+    return {name: "\n".join(filter(None, texts)) for name, texts in parts.items()}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a table for each collection; the only argument is the folder of `hlorank collect`."""
-    parser = argparse.ArgumentParser(description="Print the measured graphs as Markdown tables.")
+    """Print the card of each collection; the only argument is the folder of `hlorank collect`."""
+    parser = argparse.ArgumentParser(description="Print the measured graphs as Markdown tables, and what was left out.")
     parser.add_argument("folder", type=Path, help="the --out of hlorank collect")
     folder = parser.parse_args(arguments).folder
     try:
-        tables = [(collection, table(graphs)) for collection, graphs in collected(folder)]
+        found = cards(folder)
     except DataError as error:
         parser.exit(1, f"error: {error}\n")
-    if not tables:
-        parser.exit(1, f"error: {folder}: no npz files of a collection\n")
-    for collection, text in tables:
+    if not found:
+        parser.exit(1, f"error: {folder}: no npz files of a collection, and no {LEFT_OUT}\n")
+    for collection, text in found.items():
         sys.stdout.write(f"### {collection}\n\n{text}\n")
 
 

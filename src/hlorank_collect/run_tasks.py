@@ -40,6 +40,7 @@ def run_tasks(
     *,
     hang_seconds: float,
     echo: Callable[[str], object],
+    record: Callable[[str, str | None], object] = lambda *_: None,
     check_machine: Callable[[], object] = machine.require_quiet,
     supervise: Callable[..., child_process.Outcome] = child_process.supervise,
 ) -> Summary:
@@ -49,6 +50,7 @@ def run_tasks(
         tasks: the programs; a failure of one does not affect the others.
         hang_seconds: seconds without a message after which a child process is killed.
         echo: called with one line per program.
+        record: called with the name of each program, and the reason why it was left out; None if it is measured.
         check_machine: called before the first program is measured; its exception ends the run.
         supervise: measures one program.
 
@@ -63,6 +65,8 @@ def run_tasks(
             )
     waiting = {name: task for name, task in named.items() if not task.is_complete(name)}
     summary = Summary(present=[name for name in named if name not in waiting])
+    for name in summary.present:
+        record(name, None)
     if summary.present:
         echo(f"measured already: {counted(len(summary.present), 'program')}")
     if waiting:
@@ -84,6 +88,7 @@ def run_tasks(
                 bar.update(shown, description=f"{name} ({step.stage})", completed=number + step.share)
 
             outcome = supervise(task, hang_seconds=hang_seconds, progress=progress)
+            record(name, outcome.reason if outcome.about is None else None)
             if outcome.about is None:
                 summary.left_out[name] = outcome.reason
                 result = f"left out: {outcome.reason}"

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from hlorank.data.collection import Collection
 from hlorank_collect.card import main, table
+from hlorank_collect.left_out import record_left_out
 
 
 def about(name: str, tau: float | None, ceiling: float | None, worst: int) -> dict[str, Any]:
@@ -40,6 +42,23 @@ def test_collections_are_found_below_a_folder(tmp_path: Path, capsys: pytest.Cap
     printed = capsys.readouterr().out
     assert printed.count("### layout:cpu:random\n\n| graph |") == printed.count("### tile:cpu\n\n| graph |") == 1
     assert "| a.b |" in printed
+
+
+def test_what_was_left_out_is_below_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "layout/cpu/random/a.npz"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    path.with_suffix(".json").write_text(json.dumps(about("a", 0.5, 0.75, 200)))
+    for collection, program in (("layout:cpu:random", "c"), ("layout:cpu:random", "b"), ("tile:cpu", "d")):
+        record_left_out(tmp_path, Collection.parse(collection), program, f"why {program}")
+    main([str(tmp_path)])
+    random, tile = capsys.readouterr().out.split("### ")[1:]
+    assert random.splitlines()[0] == "layout:cpu:random"
+    assert random.splitlines()[2:] == [
+        *table([about("a", 0.5, 0.75, 200)]).splitlines(),
+        *("", "Left out:", "", "- b: why b", "- c: why c", ""),
+    ]
+    assert tile.splitlines() == ["tile:cpu", "", "Left out:", "", "- d: why d", ""]
 
 
 def test_a_folder_without_graphs_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,16 +3,19 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hlorank.config import ConfigError
+from hlorank.data.collection import Collection
 from hlorank.files import write_json
 from hlorank_collect import jax_program, task
 from hlorank_collect.child_process import Outcome
 from hlorank_collect.layouts.layout_task import LayoutTask
+from hlorank_collect.left_out import read_left_out, record_left_out
 from hlorank_collect.run_tasks import Summary, run_tasks
 from hlorank_collect.task import Progress
 from tests.hlorank_collect.tasks import small_task
@@ -94,6 +97,19 @@ def test_programs_measured_with_the_same_settings_are_not_measured_again(make: C
     assert collect([make("a"), make("c")]).measured == ["c"]
     again = [dataclasses.replace(make("a"), seed=1), dataclasses.replace(make("b"), time_limit=99.0, core=0)]
     assert collect(again) == Summary(["a"], ["b"], {})
+
+
+def test_a_program_is_left_out_until_it_is_measured(make: Callable[[str], LayoutTask], tmp_path: Path) -> None:
+    collection = Collection.parse("layout:cpu:random")
+    record = partial(record_left_out, tmp_path, collection)
+    collect([make("a"), make("bad")], record=record)
+    assert read_left_out(tmp_path) == {"layout:cpu:random": {"bad": "it has side effects"}}
+
+    record_left_out(tmp_path, collection, "a", "other settings")
+    collect([make("a")], record=record)  # measured before
+    assert read_left_out(tmp_path) == {"layout:cpu:random": {"bad": "it has side effects"}}
+    collect([make("bad")], record=record, supervise=lambda *_, **__: Outcome(ABOUT))
+    assert read_left_out(tmp_path) == {}
 
 
 def test_unknown_programs_and_a_busy_machine_are_refused_before_anything_is_measured(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from hlorank_collect.commands.common_arguments import (
     status,
     supervision,
 )
+from hlorank_collect.left_out import read_left_out, record_left_out
 
 _MIN = {"configurations": 2, "kernels": 1, "max_rounds": 2, "time_limit": 1, "hang_seconds": 1}
 
@@ -119,10 +121,11 @@ def _collection(address: str) -> Collection:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure programs; those that fail are named at the end, and the status is then 1.
+    """Measure programs; those that fail are named at the end and in left_out.json, and the status is then 1.
 
     Raises:
         ConfigError: jax or gcc is missing, an argument is wrong, or the machine is busy.
+        DataError: left_out.json is damaged.
         OSError: files cannot be written to --out.
     """
     if arguments.list:
@@ -141,6 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--out is missing: give the folder of the written tree")
     names = _chosen(arguments)
     check_output(arguments.out / collection.path)
+    read_left_out(arguments.out)  # raises before anything is measured
     require_device(collection.source)
     settings: dict[str, Any] = {
         "collection": str(collection),
@@ -160,4 +164,5 @@ def run(arguments: argparse.Namespace) -> int:
         tasks = [TileTask(**one, **settings, kernels=arguments.kernels) for one in programs]
     else:
         tasks = [LayoutTask(**one, **settings) for one in programs]
-    return status(run_tasks(tasks, **supervision(arguments)).left_out)
+    record = partial(record_left_out, arguments.out, collection)
+    return status(run_tasks(tasks, **supervision(arguments), record=record).left_out)

@@ -12,6 +12,7 @@ from hlorank.data.collection import read_graph
 from hlorank.data.graph import LayoutConfigurations
 from hlorank.files import read_json
 from hlorank_collect import machine
+from hlorank_collect.left_out import read_left_out
 from hlorank_collect.run_tasks import Summary
 from hlorank_collect.tiles.tile_task import TileTask
 
@@ -142,6 +143,8 @@ def test_programs_are_measured_once(
     assert collect(*names, *SHAPES, "--allow-busy") == 1
     captured = capsys.readouterr()
     assert captured.err.startswith("error: cli_programs-nothing-")
+    ((name, reason),) = read_left_out(folder / "out")["layout:cpu:random"].items()
+    assert captured.err == f"error: {name}: {reason}\n"
     assert "busy" in caplog.text
     assert len(captured.out.splitlines()) == 3
     files = sorted((folder / "out" / "layout" / "cpu" / "random").iterdir())
