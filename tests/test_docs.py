@@ -127,4 +127,4 @@ def known() -> set[str]:
 @every_page
 def test_overrides_name_keys_that_exist(page: Path, known: set[str]) -> None:
     overrides = re.findall(r"(?:^|[ '])([a-z_]+(?:\.[a-z_]+)+)=", commands(page), re.MULTILINE)
-    assert {key for key in overrides if not key.startswith("hydra.")} <= known
+    assert {key for key in overrides if not key.startswith(("hydra.", "vm."))} <= known  # vm.: of sysctl
