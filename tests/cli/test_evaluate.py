@@ -83,6 +83,25 @@ def test_a_submission_of_rank_is_evaluated(
         assert [row[f"slowdown_{k}"] for k in (1, 5, 10)] == [graph["comparison"][f"slowdown_{k}"] for k in (1, 5, 10)]
 
 
+def test_without_root_it_is_what_fetch_writes(
+    evaluator: hlorank.Evaluator,
+    scores: Arrays,
+    tiny_collections: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    save(tmp_path / "scores.npz", scores)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["evaluate", "scores.npz", "--collection", LAYOUT, "--split", "valid", "--cache", "cache"]
+    assert main(arguments) == 2
+    assert "--root" in capsys.readouterr().err
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/raw").symlink_to(tiny_collections / "raw")
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == evaluator.eval(scores)
+
+
 def test_wrong_scores_are_status_2(
     options: list[str], scores: Arrays, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 import hlorank.datasets
 from hlorank.config import ConfigError
-from hlorank.data.collection import Collection
+from hlorank.data.collection import RAW, Collection
 from hlorank.datasets import processed
 from hlorank.datasets.processed import FEATURIZE, processed_store
 from hlorank.featurize.feature_store import FeatureStore
@@ -111,6 +111,23 @@ def test_wrong_names_are_refused(layout_tree: Path, tmp_path: Path) -> None:
         hlorank.datasets.load("layout/own", layout_tree)
     with pytest.raises(DataError, match="no such folder"):
         hlorank.datasets.load("tile/own", tmp_path / "absent")
+
+
+def test_the_default_root_is_what_fetch_writes(
+    layout_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert OmegaConf.load(ROOT / "conf/config.yaml").paths.raw == RAW
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    with pytest.raises(DataError, match=r"data/raw.*stages\.fetch collection=layout/own/random.*root=.*no such folder"):
+        hlorank.datasets.load("layout/own/random")
+    (empty / "data").mkdir()
+    layout_tree.rename(empty / "data/raw")
+    assert len(hlorank.datasets.load("layout/own/random")) > 0
+    assert (empty / "data/raw/processed/layout/own/random/official").is_dir()
+    with pytest.raises(DataError, match=r"stages\.fetch collection=tile/own.*found layout/own/random"):
+        hlorank.datasets.load("tile/own")
 
 
 def test_damaged_files_are_named(layout_tree: Path, caplog: pytest.LogCaptureFixture) -> None:

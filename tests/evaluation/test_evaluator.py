@@ -97,6 +97,17 @@ def test_metrics_are_those_of_a_graph(tmp_path: Path) -> None:
     json.dumps(result, allow_nan=False)
 
 
+def test_the_default_root_is_what_fetch_writes(
+    tiny_collections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"data/raw.*root=.*no such folder"):
+        hlorank.Evaluator(LAYOUT)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/raw").symlink_to(tiny_collections / "raw")
+    assert hlorank.Evaluator(LAYOUT, cache=tmp_path / "cache").split == "test"
+
+
 def test_lower_scores_are_faster(evaluator: hlorank.Evaluator, tiny_collections: Path) -> None:
     runtimes: Scores = {}
     for name in evaluator.configurations:

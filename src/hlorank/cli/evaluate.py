@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hlorank.data.collection import SPLITS
+from hlorank.data.collection import RAW, SPLITS
 from hlorank.files import counted
 from hlorank.terminal import Column, print_table
 
@@ -36,7 +36,10 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--collection", required=True, metavar="ADDRESS", help="layout:<source>:<search> or tile:<source>"
     )
     parser.add_argument(
-        "--root", required=True, metavar="DIR", help="the npz tree: the folder that holds layout/ or tile/"
+        "--root",
+        default=RAW,
+        metavar="DIR",
+        help="the npz tree: the folder that holds layout/ or tile/ (default: %(default)s, the output of fetch)",
     )
     parser.add_argument("--split", choices=SPLITS, default="test", help="graphs that are evaluated (default: test)")
     parser.add_argument("--cache", metavar="DIR", help="folder of processed graphs (default: processed, in --root)")

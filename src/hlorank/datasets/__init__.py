@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hlorank.data.collection import Collection
+from hlorank.data.collection import RAW, Collection
 from hlorank.datasets.processed import Columns, processed_store
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def load(
     collection: str,
-    root: str | Path,
+    root: str | Path = RAW,
     columns: Columns = "official",
     cache: str | Path | None = None,
     transform: Callable[[Any], Any] | None = None,
@@ -28,8 +28,9 @@ def load(
     Args:
         collection: its address, such as `layout/cpu/random` or `tile:xla`.
         root: folder that holds layout/ or tile/, there or in npz/: the official tree, such as data/raw or an unpacked
-            archive; or files without splits, such as data/sample, next to the `split.json` of their folds. A leading
-            $HLORANK_SHARED is the folder of shared data.
+            archive; or files without splits, such as data/sample, next to the `split.json` of their folds. By default
+            data/raw in the current folder, which the stage fetch writes. A leading $HLORANK_SHARED is the folder of
+            shared data.
         columns: `official`, the columns of the npz files; or `hlorank`, the features of the stage featurize, with the
             values of conf/featurize/default.yaml: scaled on train, without the nodes that are more than one edge away
             from a configurable node.

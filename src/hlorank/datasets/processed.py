@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hlorank.config import ConfigError, FeaturizeConfig, Split, read_section
-from hlorank.data.collection import SPLITS, Collection
+from hlorank.data.collection import RAW, SPLITS, Collection
 from hlorank.data.npz import NpzFile
 from hlorank.data.splits import SplitFile
 from hlorank.featurize.feature_store import INDEX_FILE, FeatureStore, GraphStore
@@ -65,7 +65,7 @@ def processed_store(
     if columns not in get_args(Columns):
         raise ConfigError(f"columns={columns!r}: expected one of {', '.join(get_args(Columns))}")
     tree = resolve_path(root)
-    folder, sources = find_files(tree, collection, flat=True)
+    folder, sources = _find_files(tree, collection)
     place = resolve_path(tree / PROCESSED if cache is None else cache) / collection.path / columns
     with one_process(place / _LOCK, f"the processing of {folder}"):
         stamp = _stamp(folder, tree / SPLIT_FILE, columns)
@@ -77,6 +77,17 @@ def processed_store(
                 featurize_files(files, collection, FEATURIZE, place)
             write_json(place / _STAMP, stamp)
         return GraphStore(place) if columns == "official" else FeatureStore(place)
+
+
+def _find_files(tree: Path, collection: Collection) -> tuple[Path, dict[Path, Split]]:
+    try:
+        return find_files(tree, collection, flat=True)
+    except DataError as error:
+        if tree != Path(RAW):
+            raise
+        fetch = f"`python -m hlorank.stages.fetch collection={collection.path.as_posix()}` or `make repro` writes them"
+        expected = f"{error.expected}; {fetch}, and root= or --root takes another folder"
+        raise DataError(error.key, expected, error.found, file=tree) from None
 
 
 def _stamp(folder: Path, split_file: Path, columns: Columns) -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hlorank.config import ConfigError
-from hlorank.data.collection import SPLITS, Collection, Split
+from hlorank.data.collection import RAW, SPLITS, Collection, Split
 from hlorank.datasets.processed import processed_store
 from hlorank.evaluation.graph_report import per_graph_columns, report_graph
 from hlorank.evaluation.protocol import check_scores, mean_metrics
@@ -24,7 +24,7 @@ class Evaluator:
 
     Args:
         collection: its address, such as `layout/cpu/random`.
-        root: the npz tree, as of `hlorank.datasets.load`.
+        root: the npz tree, as of `hlorank.datasets.load`; by default data/raw in the current folder.
         split: train, valid or test.
         cache: folder of processed stores, as of `hlorank.datasets.load`.
 
@@ -39,7 +39,7 @@ class Evaluator:
     """
 
     def __init__(
-        self, collection: str, root: str | Path, split: Split = "test", cache: str | Path | None = None
+        self, collection: str, root: str | Path = RAW, split: Split = "test", cache: str | Path | None = None
     ) -> None:
         if split not in SPLITS:
             raise ConfigError(f"split={split!r}: expected one of {', '.join(get_args(Split))}")
