@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 
 import hlorank.datasets
 from hlorank.config import ConfigError
-from hlorank.data.collection import RAW, Collection
-from hlorank.datasets import processed
+from hlorank.data.collection import Collection
+from hlorank.datasets import RAW, processed
 from hlorank.datasets.processed import FEATURIZE, processed_store
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import DataError

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hlorank.data.collection import RAW, SPLITS
+from hlorank.data.collection import SPLITS
+from hlorank.datasets import RAW
 from hlorank.files import counted
 from hlorank.terminal import Column, print_table
 

@@ -42,10 +42,6 @@ _KEYS = {
 }
 
 
-RAW = "data/raw"
-"""Folder in which the stage fetch writes collections, as in conf/config.yaml."""
-
-
 @dataclass(frozen=True)
 class Collection:
     """The address of a collection: `layout:<source>:<search>` or `tile:<source>`.

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hlorank.data.collection import RAW, Collection
-from hlorank.datasets.processed import Columns, processed_store
+from hlorank.data.collection import Collection
 
 if TYPE_CHECKING:
     from hlorank.datasets.graph_dataset import GraphDataset
+    from hlorank.datasets.processed import Columns
+
+RAW = "data/raw"
+"""Default root: the folder in which the stage fetch writes collections, as in conf/config.yaml."""
 
 
 def load(
@@ -44,6 +47,7 @@ def load(
         OSError: the cache cannot be written.
     """
     from hlorank.datasets.graph_dataset import GraphDataset
+    from hlorank.datasets.processed import processed_store
 
     address = Collection.parse(collection)
     return GraphDataset(processed_store(address, root, columns, cache), address, columns, transform)

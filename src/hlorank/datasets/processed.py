@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hlorank.config import ConfigError, FeaturizeConfig, Split, read_section
-from hlorank.data.collection import RAW, SPLITS, Collection
+from hlorank.data.collection import SPLITS, Collection
 from hlorank.data.npz import NpzFile
 from hlorank.data.splits import SplitFile
+from hlorank.datasets import RAW
 from hlorank.featurize.feature_store import INDEX_FILE, FeatureStore, GraphStore
 from hlorank.featurize.featurize_collection import CODE, featurize_files, store_official
 from hlorank.fetch.local import find_files, new_splits
