@@ -118,6 +118,12 @@ import jax, my_module, numpy
 jax.jit(my_module.step)(numpy.ones((64, 128), "float32"), numpy.ones((128, 128), "float32"))
 END
 cp step/*.jit_step.*.before_layout-assignment.hlo.pb program.hlo.pb
+python - <<'END'
+import jax, lzma, numpy
+lowered = jax.jit(lambda x, w: jax.numpy.tanh(x @ w) @ w).lower(*(numpy.ones((n, 128), "float32") for n in (8, 128)))
+with lzma.open("model.inference.hlo.txt.xz", "wt") as file:
+    file.write(lowered.compiler_ir("hlo").as_hlo_text())
+END
 for stage in fetch featurize partition; do python -m hlorank.stages.$stage collection=layout/cpu/default; done
 git commit -qam Results
 """
