@@ -148,7 +148,7 @@ def test_wrong_scores_name_the_graph(evaluator: hlorank.Evaluator) -> None:
         ({second: infinite}, f"{second}.*inf for configuration 5"),
         ({second: ["fast"] * count}, f"{second}.*numbers"),
         ({"other": [1.0]}, "other"),
-        ({"synthetic_test_000": [1.0]}, "split='test'"),
+        ({"synthetic_test_000": [1.0]}, "split test"),
     ):
         with pytest.raises(DataError, match=match):
             evaluator.eval(scores | changed)
@@ -156,6 +156,8 @@ def test_wrong_scores_name_the_graph(evaluator: hlorank.Evaluator) -> None:
         evaluator.eval({second: scores[second]})
     with pytest.raises(DataError, match=first):
         evaluator.eval({})
+    with pytest.raises(DataError, match="list"):
+        evaluator.eval([1, 2])  # type: ignore[arg-type]
 
 
 def test_wrong_collections_are_refused(tiny_collections: Path, tmp_path: Path) -> None:

@@ -78,8 +78,11 @@ class Evaluator:
             None where labels are withheld, as in the official test files, or all runtimes are equal.
 
         Raises:
-            DataError: the scores of a graph are missing, of another number, NaN or infinite, or of an unknown graph.
+            DataError: `scores` is no mapping, or the scores of a graph are missing, of another number, NaN or infinite,
+                or of an unknown graph.
         """
+        if not isinstance(scores, Mapping):
+            raise DataError("scores", "a mapping of the names of graphs to their scores", type(scores).__name__)
         self._check_graphs(scores)
         kind, reports = self.collection.kind, []
         for name, count in self.configurations.items():
@@ -94,7 +97,7 @@ class Evaluator:
         place = f"{self.split} of {self.collection}"
         if unknown := sorted(scores.keys() - self.configurations.keys()):
             others = [split for split in SPLITS if unknown[0] in self._store.entries(split)]
-            remedy = f"evaluate {unknown[0]} with split={others[0]!r}" if others else "leave the others out"
+            remedy = f"{unknown[0]} is in the split {others[0]}" if others else "leave the others out"
             raise DataError("graphs", f"only graphs of the split {place}; {remedy}", _named(unknown))
         if missing := sorted(self.configurations.keys() - scores.keys()):
             expected = f"scores of all {len(self.configurations)} graphs of the split {place}; add the missing ones"

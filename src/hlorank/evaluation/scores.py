@@ -65,11 +65,14 @@ def _from_table(path: Path) -> Scores:
             raise DataError(f"line {lines.line_num}", expected, repr(",".join(line)[:60]), file=path) from None
     found = {}
     for graph, (indices, scores) in columns.items():
-        index, count = np.array(indices), len(indices)
+        index = np.array(indices)
         order = np.argsort(index, kind="stable")
-        if (wrong := np.flatnonzero(index[order] != np.arange(count))).size:
-            expected = f"each of the configurations 0..{count - 1} once, in its {count} rows"
-            raise DataError(graph, expected, f"{index[order][wrong[0]]} in place of {wrong[0]}", file=path)
+        if (wrong := np.flatnonzero(index[order] != np.arange(len(index)))).size:
+            at, there = int(wrong[0]), int(index[order][wrong[0]])
+            # A row may be missing: the highest index tells the number of configurations, the number of rows does not.
+            expected = f"each of its {max(index.max(), 0) + 1:,} configurations once, by index from 0"
+            found_instead = f"no {at}" if there > at else f"{there}" if there < 0 else f"{there} twice"
+            raise DataError(graph, expected, found_instead, file=path)
         found[graph] = np.array(scores)[order]
     return found
 
