@@ -209,7 +209,7 @@ def test_json_refuses_nan_and_keeps_the_old_file(tmp_path: Path) -> None:
     [
         (None, "a JSON file", "no such file"),
         (b"{", "valid JSON", "line 1 column 2"),
-        (b"\xff\xfe{}", "valid JSON", "decode"),
+        (b"\xff\xfe{}", "valid JSON", "UTF-8"),
         (b"[1]", "a JSON object", "list"),
         (b"", "valid JSON", "line 1 column 1"),
     ],

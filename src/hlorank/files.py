@@ -229,6 +229,8 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError("file", "a JSON file", "no such file", file=path) from None
+    except UnicodeDecodeError:
+        raise DataError("file", "valid JSON", "bytes that are no UTF-8 text", file=path) from None
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise DataError("file", "valid JSON", error, file=path) from None
     if not isinstance(value, dict):

@@ -111,7 +111,10 @@ def read_section(section: type[SectionType], path: Path, remedy: str) -> Section
     Raises:
         DataError: the file is missing, is not a JSON object, or has wrong keys; the message has all of them.
     """
-    values = read_json(path)
+    try:
+        values = read_json(path)
+    except DataError as error:
+        raise DataError(error.key, f"{error.expected}; {remedy}", error.found, file=path) from None
     if wrong := mistakes(section, values):
         raise DataError("content", f"a {section.__name__}; {remedy}", "; ".join(wrong), file=path)
     return section.model_validate(values)

@@ -17,7 +17,7 @@ from hlorank.hlo.layout_space import Layouts, constrained, layout_space
 from hlorank.hlo.named_layouts import NamedLayout, NamedNodes, shape_text
 from hlorank.hlo.program import flatten
 
-EXPECTED = "give a file that hlorank rank --export wrote"
+EXPECTED = "give the .json file that hlorank rank --export wrote"
 
 
 class _Strict(Section):

@@ -54,6 +54,17 @@ def test_wrong_usage_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_protobuf_is_no_configuration_to_apply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jax", reason="needs jax (extra collect)")
+    path = tmp_path / "step.hlo.pb"
+    path.write_bytes(b"\x0a\x01m\x92\xff")
+    assert main(["autotune", "mlp.b64.forward", "--apply", str(path), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert str(path) in error
+    assert ".json" in error
+    assert "codec" not in error
+
+
 @pytest.mark.parametrize("command", [["autotune", "--random"], ["collect"]])
 @pytest.mark.parametrize(
     ("program", "named"),
