@@ -27,7 +27,7 @@ from hlorank.training.trainer import train
 
 ROOT = Path(__file__).parents[1]
 # These choose data, not a model.
-DATA = {"synthetic", "tpu_sample_tile_xla", "tpu_sample_xla_default", "tpu_sample_xla_random"}
+DATA = {"models", "synthetic", "tpu_sample_tile_xla", "tpu_sample_xla_default", "tpu_sample_xla_random"}
 EXPERIMENTS = sorted({path.stem for path in (ROOT / "conf/experiment").glob("*.yaml")} - DATA)
 
 

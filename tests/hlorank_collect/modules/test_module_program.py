@@ -127,9 +127,9 @@ def test_inputs_keep_64_bits_and_can_be_used_again(folder: Path) -> None:
 
 def test_a_tuned_file_is_called_with_flat_arrays(folder: Path) -> None:
     fields = {"program": "net.small.hlo.txt", "collection": "layout:cpu:random", "output": "tuned", "seed": 2}
-    about = tune(small_task(TuneTask, **fields, batch=2, budget=2), silent)
+    about = tune(small_task(TuneTask, **fields, budget=2), silent)
     assert about["program"] == "net.small.hlo.txt"
-    tune(small_task(TuneTask, **fields, batch=2, budget=2, scale_batch=4), silent)
+    tune(small_task(TuneTask, **fields, budget=2, scale_batch=4), silent)
     scaled = Tuned(Path("tuned/net.small.b4.json"))
     assert scaled(np.zeros((8, 16), "f"), np.zeros(4, "int64"), np.ones((16, 4), "f"))[0].shape == (4, 4)
     tuned = Tuned(Path("tuned/net.small.json"))
