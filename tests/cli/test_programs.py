@@ -67,7 +67,17 @@ def test_the_module_right_before_layout_assignment_is_taken_first(dumps: Path) -
     right = dumps / "module_0001.jit_f.0002.pipeline.after_dce.before_layout-assignment.txt"
     right.write_text(TEXT)
     assert program_files(dumps) == [right]
+    for spelling in ("before_layout-assignment", "before_layout_assignment", "after_dce.before_layout_assignment"):
+        assert program_files(dumps, spelling) == [right]
     assert len(program_files(dumps, DUMPS[1])) == 2
+
+
+def test_where_no_dump_is_of_the_stage_those_there_are_named(dumps: Path, tmp_path: Path) -> None:
+    _, (error,) = program_paths([dumps], "after_layout_assignment", None)
+    assert error.found == "only before_dce, before_optimizations, cpu_after_optimizations"
+    (tmp_path / "empty").mkdir()
+    _, (error,) = program_paths([tmp_path / "empty"], "before_optimizations", None)
+    assert error.found == "none"
 
 
 def test_files_without_a_stage_are_always_taken(dumps: Path) -> None:
@@ -93,6 +103,15 @@ def test_the_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert main(["inspect", "-", "--json"]) == 0
     (shown,) = json.loads(capsys.readouterr().out)
     assert (shown["graph"], shown["nodes"], shown["configurable_nodes"]) == ("stdin", 2, 1)
+    assert shown["file"] == "-"
+
+
+def test_errors_of_the_standard_input_name_no_temporary_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert main(["inspect", "-"]) == 2
+    assert capsys.readouterr().err.startswith("error: -: ")
 
 
 class TestFunctions:
@@ -109,6 +128,7 @@ class TestFunctions:
         assert main(["inspect", "own_model:step", "--arguments", "f32[4,8] f32[8,2]", "--json"]) == 0
         (shown,) = json.loads(capsys.readouterr().out)
         assert (shown["graph"], shown["nodes"], shown["configurable_nodes"]) == ("own_model-step", 3, 1)
+        assert shown["file"] == "own_model:step"
         assert {name for name in sys.modules if name.startswith("jax")} <= before
 
     def test_a_function_is_taken_right_before_layout_assignment(self) -> None:
@@ -116,13 +136,14 @@ class TestFunctions:
             "import jax\n\n@jax.jit\ndef inner(x):\n    return x @ x\n\ndef step(x):\n    return inner(x) + inner(x)\n"
         )
         found = {}
-        for dump in (None, *DUMPS):
+        for dump in (None, *DUMPS, "before_layout_assignment"):
             ((path,), _) = program_paths([Path("called:step")], dump, "f32[4,4]")
             (record,) = read_records(path)
             found[dump] = stage_of(path, record.module)
         assert found == {
             None: "before_layout_assignment",
             "before_layout-assignment": "before_layout_assignment",
+            "before_layout_assignment": "before_layout_assignment",
             "before_optimizations": "before_optimizations",
         }
         with pytest.raises(ConfigError, match="after_optimizations"):

@@ -164,6 +164,14 @@ def test_candidates_do_not_depend_on_the_name_of_the_file(model: Path, program: 
     assert after["top"] == before["top"]
 
 
+def test_the_standard_input_is_shown_as_it_was_given(
+    model: Path, program: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(program.read_bytes())))
+    (printed,) = ranked(["--model", model, "-"], capsys)
+    assert (printed["file"], printed["graph"]) == ("-", "stdin")
+
+
 def test_a_dump_with_nothing_to_configure_is_left_out(
     model: Path, program: Path, nothing: Path, caplog: pytest.LogCaptureFixture, capsys: Capture
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import os
 import re
 import shutil
 import subprocess
@@ -16,12 +17,13 @@ from hlorank.cli.mistyped import FORMS, meant
 from hlorank.config import ConfigError
 from hlorank.files import DataError
 from hlorank.hlo.forms import INSTALL
-from hlorank.hlo.reader import DUMPS, program_files
+from hlorank.hlo.reader import DUMPS, dumped_stages, program_files
 
 HELP = (
     "an HLO protobuf, HLO text or StableHLO, also as .xz or .gz; a folder or a glob of them; module:function, a JAX "
     "function; or - for the standard input"
 )
+_STAGES = 10
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -51,7 +53,7 @@ def is_function(program: str) -> bool:
 def program_paths(inputs: list[Path], dump: str | None, arguments: str | None) -> tuple[list[Path], list[DataError]]:
     """Return the file of each program, and the inputs that name none.
 
-    The standard input and the modules of JAX functions are files in a temporary folder.
+    The standard input and the modules of JAX functions are files in a temporary folder; their `str` is the input.
 
     Args:
         inputs: paths, globs, JAX functions, or `-`.
@@ -87,7 +89,10 @@ def _expanded(path: Path, dump: str | None) -> list[Path]:
         if files := program_files(path, dump):
             return files
         stages = " or ".join(DUMPS) if dump is None else dump
-        raise DataError("folder", f"programs of the stage {stages}: *.pb, HLO text or StableHLO", "none", file=path)
+        there = dumped_stages(path)
+        more = f" and {len(there) - _STAGES} more" if len(there) > _STAGES else ""
+        found = f"only {', '.join(there[:_STAGES])}{more}" if there else "none"
+        raise DataError("folder", f"programs of the stage {stages}: *.pb, HLO text or StableHLO", found, file=path)
     if not path.exists() and any(letter in str(path) for letter in "*?["):
         anchor = Path(path.anchor)
         if files := sorted(anchor.glob(str(path.relative_to(anchor)))):
@@ -100,14 +105,28 @@ def _expanded(path: Path, dump: str | None) -> list[Path]:
     return [path]
 
 
-def _temporary() -> Path:
+class _TemporaryFile(type(Path())):  # type: ignore[misc]  # Python 3.11 has no other way to derive from Path
+    """Temporary file that is printed as the program on the command line, in errors, warnings and JSON."""
+
+    program: str | None = None
+
+    def __str__(self) -> str:
+        return self.program or self.__fspath__()
+
+    def __fspath__(self) -> str:
+        return str(super().__str__())
+
+
+def _temporary(name: str, program: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="hlorank-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    path = _TemporaryFile(folder, name)
+    path.program = program
+    return path
 
 
 def _standard_input() -> Path:
-    path = _temporary() / "stdin"
+    path = _temporary("stdin", "-")
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
     return path
@@ -118,11 +137,12 @@ def _traced(function: str, arguments: str | None, dump: str | None) -> Path:
         raise ConfigError(f"program {function!r}: needs --arguments, such as 'f32[8,128] s32[8]'")
     if find_spec("jax") is None:
         raise ConfigError(f"program {function!r}: needs jax: {INSTALL}")
-    if (stage := dump or DUMPS[0]) not in DUMPS:
+    stage = next((one for one in DUMPS if dump is None or one.replace("-", "_") == dump.replace("-", "_")), None)
+    if stage is None:
         raise ConfigError(f"program {function!r}: --dump {dump}: expected {' or '.join(DUMPS)}")
-    path = _temporary() / f"{re.sub(r'[^A-Za-z0-9._]+', '-', function)}.pb"
+    path = _temporary(f"{re.sub(r'[^A-Za-z0-9._]+', '-', function)}.pb", function)
     # In a process of its own: jax must not be imported into a process that starts others.
-    command = [sys.executable, "-m", "hlorank_collect.trace", function, arguments, stage, str(path)]
+    command = [sys.executable, "-m", "hlorank_collect.trace", function, arguments, stage, os.fspath(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own interpreter)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no reason given"]

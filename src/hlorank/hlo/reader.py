@@ -93,6 +93,19 @@ DUMPS = ("before_layout-assignment", "before_optimizations")
 """Stages of XLA's dumps that are taken of a folder: the first one that it has."""
 
 
+def _ends_with(stage: str, end: str) -> bool:
+    """Return whether the name of a stage has an end; XLA writes layout-assignment, and Python's names _ for -."""
+    return stage.replace("-", "_").endswith(end.replace("-", "_"))
+
+
+def dumped_stages(folder: Path) -> list[str]:
+    """Return the ends of the names of the dumps in a folder, as `program_files` takes them, sorted."""
+    stages = (
+        _STAGE.search(graph_name(path)) for path in folder.iterdir() if is_program_text(path) or ".pb" in path.name
+    )
+    return sorted({stage[1].rpartition(".")[2] for stage in stages if stage})
+
+
 def program_files(folder: Path, dump: str | None = None) -> list[Path]:
     """Return the programs of a folder, sorted; other files of compilers are left out, with a notice of their number.
 
@@ -102,7 +115,8 @@ def program_files(folder: Path, dump: str | None = None) -> list[Path]:
 
     Args:
         folder: the folder.
-        dump: end of the name of the stage, such as before_optimizations or after_optimizations; None = one of DUMPS.
+        dump: end of the name of the stage, such as before_optimizations or after_optimizations (- and _ alike);
+            None = one of DUMPS.
     """
 
     def found(*patterns: str) -> list[Path]:
@@ -115,8 +129,10 @@ def program_files(folder: Path, dump: str | None = None) -> list[Path]:
     programs = sorted(protobufs + [path for path in texts if path not in twice and is_program_text(path)])
     stages = {path: _STAGE.search(graph_name(path)) for path in programs}
     ends = DUMPS if dump is None else (dump,)
-    named = next((end for end in ends if any(stage and stage[1].endswith(end) for stage in stages.values())), ends[-1])
-    chosen = [path for path, stage in stages.items() if stage is None or stage[1].endswith(named)]
+    named = next(
+        (end for end in ends if any(stage and _ends_with(stage[1], end) for stage in stages.values())), ends[-1]
+    )
+    chosen = [path for path, stage in stages.items() if stage is None or _ends_with(stage[1], named)]
     if chosen:
         left_out = Counter({"other stages": len(programs) - len(chosen), "texts of protobufs": len(twice)})
         others = {path for path in folder.iterdir() if path.is_file()}.difference(programs, twice)

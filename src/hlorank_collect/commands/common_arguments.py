@@ -138,7 +138,7 @@ def program_names(arguments: argparse.Namespace) -> list[str]:
         paths, errors = program_paths([Path(program)], arguments.dump, None)
         for error in errors:
             raise error
-        names += map(str, paths)
+        names += map(os.fspath, paths)
     return list(dict.fromkeys(names))
 
 
