@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import os
 import sys
 from io import BytesIO, TextIOWrapper
 
 import pytest
 
-from hlorank.terminal import Column, allow_any_encoding, print_table
+from hlorank.terminal import Column, allow_any_encoding, print_table, quiet_pipe
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -34,6 +35,19 @@ def test_encodings_without_the_characters(monkeypatch: pytest.MonkeyPatch) -> No
     print_table([Column("name")], [["é"]])
     sys.stdout.flush()
     assert written.getvalue().splitlines() == [b"name", b"----", rb"\xe9"]
+
+
+@pytest.mark.parametrize("printed", ["short", "long" * 10_000])  # buffered, and written at once
+def test_a_reader_that_stops_early_ends_the_process_quietly(
+    printed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        with pytest.raises(SystemExit, match="141"), quiet_pipe():
+            sys.stdout.write(printed)
+    assert capsys.readouterr().err == ""
 
 
 def test_columns_are_left_out_by_rank_and_cells_are_never_cut(

@@ -6,9 +6,11 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 
@@ -43,6 +45,26 @@ def allow_any_encoding() -> None:
     """Print characters that the encoding of the standard output lacks as escapes, where Python would raise an error."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def quiet_pipe() -> Iterator[None]:
+    """End with status 141, without a line, where the reader of the standard output stops early, as `head` does.
+
+    Also a decorator of the main function of a command.
+
+    Raises:
+        SystemExit: nobody reads the standard output.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would report the same error again at its end, when it flushes the standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(128 + signal.SIGPIPE) from None
 
 
 def _rule(width: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hlorank.data.collection import Collection, graph_files, sidecar_path
 from hlorank.files import DataError, read_json
+from hlorank.terminal import quiet_pipe
 from hlorank_collect.left_out import LEFT_OUT, read_left_out
 
 _COLUMNS = {
@@ -95,6 +96,7 @@ def cards(root: Path) -> dict[str, str]:
     return {name: "\n".join(filter(None, texts)) for name, texts in parts.items()}
 
 
+@quiet_pipe()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the card of each collection; the only argument is the folder of `hlorank collect`."""
     parser = argparse.ArgumentParser(description="Print the measured graphs as Markdown tables, and what was left out.")

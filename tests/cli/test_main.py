@@ -94,5 +94,6 @@ def test_a_reader_that_stops_early_ends_the_command_quietly(
     os.close(read)
     with os.fdopen(write, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        assert main(["inspect", str(dump)]) == 141
+        with pytest.raises(SystemExit, match="141"):
+            main(["inspect", str(dump)])
     assert capsys.readouterr().err == ""

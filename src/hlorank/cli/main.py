@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -15,7 +14,7 @@ from hlorank import __version__
 from hlorank.cli import best, convert, evaluate, inspect, rank, register, report, serve
 from hlorank.config import ConfigError
 from hlorank.files import DataError, escape, one_line
-from hlorank.terminal import allow_any_encoding
+from hlorank.terminal import allow_any_encoding, quiet_pipe
 from hlorank.tracking import error_lines
 
 _COMMANDS = (convert, inspect, best, report, rank, evaluate, register, serve)
@@ -49,28 +48,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@quiet_pipe()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; without a command, show the help.
 
     Errors are lines on standard error. Wrong usage and wrong data are status 2; files and MLflow stores that cannot be
-    used, status 1; a reader of the standard output that stops early, as `head` does, status 141, without a line.
-    """
-    try:
-        try:
-            return _run(arguments)
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        # Python would report the same error again at its end, when it flushes the standard output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    """Run one command and report its errors, as `main` does.
-
-    Raises:
-        BrokenPipeError: nobody reads the standard output.
+    used, status 1.
     """
     allow_any_encoding()
     log = logging.StreamHandler()

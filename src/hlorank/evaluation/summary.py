@@ -13,7 +13,7 @@ from typing import Any
 
 from hlorank.data.collection import SPLITS, Collection
 from hlorank.files import METRICS, DataError, one_line, read_json
-from hlorank.terminal import Column, add_table_options, allow_any_encoding, print_table
+from hlorank.terminal import Column, add_table_options, allow_any_encoding, print_table, quiet_pipe
 
 _log = logging.getLogger(__name__)
 
@@ -118,6 +118,7 @@ def print_summary(rows: Sequence[Mapping[str, Any]], wide: bool = False) -> None
     print_table(_COLUMNS, lines[1:], wide, f"{_COMMAND} --wide")
 
 
+@quiet_pipe()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table; the only argument is the folder, `reports` by default."""
     allow_any_encoding()
