@@ -30,7 +30,8 @@ def collected(root: Path) -> Iterator[tuple[Collection, list[Mapping[str, Any]]]
     Raises:
         DataError: a graph has no JSON file.
     """
-    for folder in sorted({path.parent for path in root.glob("*/**/*.npz")}):
+    patterns = ("layout/*/*/*.npz", "tile/*/*.npz")  # ** would not follow links to folders
+    for folder in sorted({path.parent for pattern in patterns for path in root.glob(pattern)}):
         collection = Collection.parse("/".join(folder.relative_to(root).parts))
         yield collection, [read_json(sidecar_path(path)) for path in graph_files(root, collection, None)]
 

@@ -68,6 +68,17 @@ def test_a_store_that_a_kill_left_incomplete_is_completed(layout_tree: Path, los
     assert processed_store(LAYOUT, layout_tree).fingerprint == store.fingerprint
 
 
+def test_a_change_behind_a_link_is_noticed(layout_tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    train = (layout_tree / LAYOUT.path / "train").rename(tmp_path / "elsewhere" / "train")
+    (layout_tree / LAYOUT.path / "train").symlink_to(train)
+    store = processed_store(LAYOUT, layout_tree)
+    save(train / "a.npz", layout_arrays() | {"config_runtime": np.array([1, 2, 3])})
+    again = processed_store(LAYOUT, layout_tree)
+    assert again.fingerprint != store.fingerprint
+    assert again.open("train", "a").runtime.tolist() == [1, 2, 3]
+
+
 def test_a_change_of_the_code_processes_again(layout_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = processed_store(LAYOUT, layout_tree)
     (store.root / "graphs.json").write_text("{}")

@@ -38,6 +38,8 @@ def test_collections_are_found_below_a_folder(tmp_path: Path, capsys: pytest.Cap
         path.parent.mkdir(parents=True)
         path.touch()
         path.with_suffix(".json").write_text(json.dumps(about(path.stem, 0.5, 0.75, 200)))
+    (tmp_path / "layout/cpu/random").rename(tmp_path / "elsewhere")
+    (tmp_path / "layout/cpu/random").symlink_to(tmp_path / "elsewhere")
     main([str(tmp_path)])
     printed = capsys.readouterr().out
     assert printed.count("### layout:cpu:random\n\n| graph |") == printed.count("### tile:cpu\n\n| graph |") == 1

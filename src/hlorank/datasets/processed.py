@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hlorank.config import ConfigError, FeaturizeConfig, Split, read_section
-from hlorank.data.collection import SPLITS, Collection
+from hlorank.data.collection import SPLITS, Collection, sidecar_path
 from hlorank.data.npz import NpzFile
 from hlorank.data.splits import SplitFile
 from hlorank.datasets import RAW
@@ -69,7 +70,7 @@ def processed_store(
     folder, sources = _find_files(tree, collection)
     place = resolve_path(tree / PROCESSED if cache is None else cache) / collection.path / columns
     with one_process(place / _LOCK, f"the processing of {folder}"):
-        stamp = _stamp(folder, tree / SPLIT_FILE, columns)
+        stamp = _stamp(sources, tree / SPLIT_FILE, columns)
         if not (_is_stamped(place, stamp) and (place / INDEX_FILE).is_file()):
             files = _by_split(sources, folder, collection, tree / SPLIT_FILE)
             if columns == "official":
@@ -91,9 +92,10 @@ def _find_files(tree: Path, collection: Collection) -> tuple[Path, dict[Path, Sp
         raise DataError(error.key, expected, error.found, file=tree) from None
 
 
-def _stamp(folder: Path, split_file: Path, columns: Columns) -> dict[str, str]:
+def _stamp(sources: Iterable[Path], split_file: Path, columns: Columns) -> dict[str, str]:
     """Return what a store is made from, without reading a file of the tree: names, sizes and times, and the code."""
-    files = [path for path in [*sorted(folder.rglob("*")), split_file] if path.is_file()]
+    named = (file for path in sources for file in (path, sidecar_path(path)))
+    files = [path for path in (*named, split_file) if path.is_file()]
     states = [[path.as_posix(), (state := path.stat()).st_size, state.st_mtime_ns] for path in files]
     options: dict[str, Any] = {} if columns == "official" else FEATURIZE.options.model_dump(mode="json")
     return {"files": fingerprint(states), "options": fingerprint(options), "code": code_digest(*CODE)}
