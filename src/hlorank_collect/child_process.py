@@ -106,7 +106,9 @@ def _events(reading: int, hang_seconds: float) -> Iterator[dict[str, Any]]:
         selector.register(reading, selectors.EVENT_READ)
         while True:
             if not selector.select(hang_seconds):
-                raise TimeoutError(f"no message for {hang_seconds:g} s")
+                raise TimeoutError(
+                    f"no progress for {hang_seconds:g} s (--hang-seconds): it is slow, or a loop in it never ends"
+                )
             if not (data := os.read(reading, 2**16)):
                 return
             *lines, buffer = (buffer + data).split(b"\n")
@@ -162,7 +164,7 @@ def supervise(
             case Outcome() as outcome:
                 return outcome
             case _Death(reason, Progress(stage, None)):
-                return Outcome(None, f"{reason}, in stage {stage}")
+                return Outcome(None, f"in stage {stage}: {reason}")
             case _Death(reason, Progress(_, str(name))):
                 _log.warning("%s: started again without configuration %s: %s", task.program, name, reason)
                 task = dataclasses.replace(task, left_out={**task.left_out, name: reason})

@@ -18,10 +18,12 @@ class WrongOutputError(RuntimeError):
 
 def _comparable(array: NDArray[Any]) -> tuple[NDArray[Any], float]:
     """Return an array of a type of numpy, and the tolerance: half the digits of floats, 0 for whole numbers."""
-    if array.dtype.kind in "fc":
+    if array.dtype.isbuiltin == 1 and array.dtype.kind in "fc":
         return array, float(np.finfo(array.dtype).eps) ** 0.5
     if array.dtype.kind in "biu":
         return array, 0.0
+    if "int" in array.dtype.name:  # of 4 and 2 bits
+        return array.astype(np.int8), 0.0
     return array.astype(np.float32), _EPSILON.get(array.dtype.name, _COARSE) ** 0.5
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hlorank.cli.main import main
-from hlorank.cli.mistyped import meant
+from hlorank.cli.mistyped import meant, resembling
+from hlorank_collect.zoo import programs
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +49,12 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_form_that_works(program: str, expected: str | None) -> None:
     assert meant(program) == expected
+
+
+def test_names_of_the_zoo_are_for_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert all(resembling(program) is None and "hlorank collect" in (meant(program) or "") for program in programs())
+    assert main(["inspect", next(iter(programs()))]) == 2
+    assert "hlorank autotune" in capsys.readouterr().err
 
 
 def test_a_path_of_this_folder_may_be_absolute() -> None:

@@ -64,7 +64,7 @@ def test_a_configuration_that_hangs_is_killed_and_left_out(task: LayoutTask, cap
     body = "if not task['left_out']:\n  at('compile', 'bad')\n  time.sleep(600)"
     outcome = child_process.supervise(task, hang_seconds=1.5, command=child(body))
     assert outcome.about is not None
-    assert outcome.about["left_out"] == {"bad": "no message for 1.5 s"}
+    assert list(outcome.about["left_out"]) == ["bad"]
     (message,) = caplog.messages
     assert all(part in message for part in ("p: ", " bad: ", "1.5 s"))
 
@@ -87,11 +87,13 @@ def test_a_configuration_that_kills_its_process_is_left_out(task: LayoutTask, de
 
 def test_a_crash_outside_of_any_configuration_ends_the_program(task: LayoutTask) -> None:
     outcome = child_process.supervise(task, hang_seconds=1.5, command=child("time.sleep(600)"))
-    assert outcome == child_process.Outcome(None, "no message for 1.5 s, in stage trace")
+    assert outcome.about is None
+    assert all(part in outcome.reason for part in ("trace", "1.5 s", "--hang-seconds"))
     outcome = child_process.supervise(
         task, hang_seconds=20, command=child("at('compile', 'c0'); at('measure'); os.abort()")
     )
-    assert outcome == child_process.Outcome(None, "the process was ended by SIGABRT, in stage measure")
+    assert outcome.about is None
+    assert all(part in outcome.reason for part in ("measure", "SIGABRT"))
 
 
 def test_a_program_that_crashes_again_and_again_is_left_out(task: LayoutTask, caplog: pytest.LogCaptureFixture) -> None:
@@ -149,7 +151,8 @@ def test_the_real_child_skips_what_hangs_or_does_not_exist(
     core = min(os.sched_getaffinity(0))
     task = dataclasses.replace(task, program="hanging:hangs", arguments="f32[2]", core=core)
     outcome = child_process.supervise(task, hang_seconds=6)
-    assert outcome == child_process.Outcome(None, "no message for 6 s, in stage trace")
+    assert outcome.about is None
+    assert all(part in outcome.reason for part in ("trace", "6 s"))
     outcome = child_process.supervise(dataclasses.replace(task, program="hanging:missing"), hang_seconds=60)
     assert "missing" in outcome.reason
 

@@ -49,6 +49,25 @@ def test_nan_is_found_and_never_equal() -> None:
     assert difference([np.zeros(2, np.float32)], [np.array([0, np.nan], np.float32)]) is not None
 
 
+@pytest.mark.parametrize("name", ["float8_e5m2", "float8_e4m3fn"])
+def test_floats_of_8_bits_are_compared(name: str) -> None:
+    dtype = getattr(pytest.importorskip("ml_dtypes", reason="comes with jax (extra collect)"), name)
+    one = np.ones(4, dtype=dtype)
+    assert difference([one], [one.copy()]) is None
+    assert difference([one], [(one * dtype(4)).astype(dtype)]) is not None
+    assert not has_nan([one])
+    assert has_nan([np.array([np.nan], dtype=dtype)])
+
+
+@pytest.mark.parametrize("name", ["int4", "uint4"])
+def test_whole_numbers_of_4_bits_must_be_equal(name: str) -> None:
+    dtype = getattr(pytest.importorskip("ml_dtypes", reason="comes with jax (extra collect)"), name)
+    seven, six = np.full(3, 7, dtype=dtype), np.full(3, 6, dtype=dtype)
+    assert difference([seven], [seven.copy()]) is None
+    assert difference([seven], [six]) is not None
+    assert not has_nan([seven])
+
+
 def test_types_of_accelerators_are_compared() -> None:
     bfloat16 = pytest.importorskip("ml_dtypes", reason="comes with jax (extra collect)").bfloat16
     one = np.ones(4, dtype=bfloat16)

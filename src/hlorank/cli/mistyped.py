@@ -10,9 +10,20 @@ from pathlib import Path
 
 FORMS = "a file, or a JAX function as module:function, such as mymod:step"
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_ZOO = re.compile(r"[a-z][a-z0-9.-]*\.(forward|train)")
 
 
 def meant(program: str) -> str | None:
+    """Return what the user of a command that takes no names of the zoo probably meant, None if that is unknown.
+
+    Args:
+        program: as of `resembling`.
+    """
+    in_zoo = f"{program} of the zoo, which only hlorank collect and hlorank autotune take"
+    return resembling(program) or (in_zoo if _ZOO.fullmatch(program) else None)
+
+
+def resembling(program: str) -> str | None:
     """Return `module:function` or a path that resembles a program, None if there is none.
 
     Args:

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from hlorank.cli.mistyped import FORMS, meant
+from hlorank.cli.mistyped import FORMS, resembling
 from hlorank.cli.programs import HELP, is_function, program_paths
 from hlorank.config import ConfigError
 from hlorank.hlo.reader import DUMPS
@@ -119,7 +119,7 @@ def _check_known(program: str) -> None:
         return
     if (near := get_close_matches(program, programs(), n=3, cutoff=0.7)) and not path.exists():
         raise ConfigError(f"program {program!r}: not in the zoo; did you mean {', '.join(near)}?")
-    hint = meant(program)
+    hint = resembling(program)
     remedy = f"did you mean {hint}?" if hint else "hlorank collect --list shows the zoo"
     raise ConfigError(f"program {program!r}: expected a name of the zoo, {FORMS}; {remedy}")
 

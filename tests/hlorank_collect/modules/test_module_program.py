@@ -183,4 +183,6 @@ def test_a_loop_without_an_end_is_ended(task: LayoutTask, folder: Path) -> None:
     (folder / "endless.hlo").write_text(ENDLESS)
     task = dataclasses.replace(task, program="endless.hlo")
     outcome = child_process.supervise(task, hang_seconds=15)
-    assert outcome == child_process.Outcome(None, "no message for 15 s, in stage compile")
+    assert outcome.about is None
+    assert "compile" in outcome.reason
+    assert "15 s" in outcome.reason
