@@ -33,6 +33,8 @@ def load(model: str | Path) -> Ranker:
 def apply_configuration(program: str | Path | bytes, configuration: str | Path | Mapping[str, Any]) -> bytes:
     """Return the module of a program with the layouts of a configuration as constraints, which XLA obeys.
 
+    A module that is not the ranked one is compiled first, as `hlorank rank` does for the module before any pass.
+
     Args:
         program: the file of a program in any form that hlorank reads, or a serialized HloModuleProto or HloProto.
         configuration: the JSON file that `hlorank rank --export` wrote, or its content.
@@ -45,11 +47,13 @@ def apply_configuration(program: str | Path | bytes, configuration: str | Path |
             a file cannot be read, or holds several modules.
         ConfigError: `configuration` is a mapping with wrong keys.
     """
+    from contextlib import suppress
     from io import BytesIO
 
     from hlorank.config.section import parse, read_section
     from hlorank.files import DataError
-    from hlorank.hlo.configuration_file import EXPECTED, ModuleConfiguration, apply
+    from hlorank.hlo.compile import before_layout_assignment, needs_compilation
+    from hlorank.hlo.configuration_file import EXPECTED, ModuleConfiguration, apply, module_fingerprint
     from hlorank.hlo.reader import parse_records, read_records
 
     if isinstance(configuration, Mapping):
@@ -62,7 +66,11 @@ def apply_configuration(program: str | Path | bytes, configuration: str | Path |
         records = [*read_records(Path(program))]
     if len(records) != 1:
         raise DataError("program", "one module", f"{len(records):,}")
-    return apply(records[0].module, chosen).SerializeToString()
+    path, module = records[0].path, records[0].module
+    if module_fingerprint(module) != chosen.fingerprint and needs_compilation(path, module, chosen.collection):
+        with suppress(DataError):  # `apply` says in what another module differs
+            module = before_layout_assignment(module)
+    return apply(module, chosen).SerializeToString()
 
 
 def __getattr__(name: str) -> Any:

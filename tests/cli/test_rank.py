@@ -137,7 +137,8 @@ def test_candidates_are_drawn_for_a_dump(model: Path, program: Path, tmp_path: P
     assert (printed["configurations"], printed["drawn"]) == (9, True)
     changes = {row["configuration"]: row["changes"] for row in printed["top"]}
     assert changes.pop(0) == []  # the compiler's default
-    assert printed["stage"] == {"found": "before_layout_assignment", "trained": "before_layout_assignment"}
+    stage = "before_layout_assignment"
+    assert printed["stage"] == {"found": stage, "trained": stage, "compiled": False, "not_compiled": None}
     saved = read_graph(tmp_path / "saved" / f"{printed['graph']}.npz", "layout")
     assert isinstance(saved.configurations, LayoutConfigurations)
     assert saved.measurements.withheld

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.cli.programs import HELP, add_program_options, program_paths
+from hlorank.cli.programs import HELP, add_program_options, is_function, program_paths
 from hlorank.cli.ranking_table import print_ranking, write_changes
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
@@ -35,8 +35,10 @@ _log = logging.getLogger(__name__)
 _STATUS_OTHER_STAGE = 3
 _OTHER_STAGE = (
     "%s: a module of the stage %s; the model was trained on modules of the stage %s, so that the ranking means nothing "
-    "for the program; XLA dumps the right module with --xla_dump_hlo_pass_re=layout-assignment"
+    "for the program; XLA dumps the right module with --xla_dump_hlo_pass_re=layout-assignment%s"
 )
+_COMPILED = "%s: compiled for a CPU up to layout assignment, because the model was trained on modules of the stage %s"
+_UNKNOWN_STAGE = "%s: taken as a module of the stage %s, as nothing says that it is not; it was not compiled: %s"
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -45,11 +47,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "rank",
         help="rank the configurations of programs with a trained model",
         description=(
-            "Ranks the configurations in npz files and tuning records from fastest to slowest, by a trained model. For "
-            "the dump of a program, which holds no configurations, candidates are drawn. Nothing is compiled or run. "
-            "Dumps with nothing to configure are left out with a notice. Files that cannot be ranked are named, the "
-            "others are ranked, and the exit status is 2. It is 3 if a dump is ranked that is not of the stage that "
-            "the model was trained on, which is named."
+            "Ranks the configurations in npz files and tuning records from fastest to slowest, by a trained model. "
+            "For the dump of a program, which holds no configurations, candidates are drawn. Nothing is run. For a "
+            "model of layouts on a CPU, a module before XLA's passes is compiled up to layout assignment, with a "
+            "notice; this needs jax. Dumps with nothing to configure are left out with a notice. Files that cannot be "
+            "ranked are named, the others are ranked, and the exit status is 2. It is 3 if a dump is ranked that is "
+            "not of the stage that the model was trained on, which is named."
         ),
     )
     parser.add_argument(
@@ -223,7 +226,8 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
     bar = Progress(console=Console(stderr=True), redirect_stdout=False, disable=not sys.stderr.isatty())
     with _submission(arguments.csv, ranker.collection) as submit, bar:
         for path in bar.track(arguments.input, description="Ranking"):
-            graphs = reader.read(path)
+            # The module of a function is at the right stage, and --dump says of which stage the user's modules are.
+            graphs = reader.read(path, compile_dumps=arguments.dump is None and not is_function(str(path)))
             while True:
                 try:
                     if (given := next(graphs, None)) is None:
@@ -293,12 +297,20 @@ def run(arguments: argparse.Namespace) -> int:
     finally:  # the bar has ended, which errors and tables would interrupt
         for notice in left_out:
             _log.warning("left out: %s", notice)
-        other_stage = [ranked for ranked in graphs if ranked["stage"] and ranked["stage"]["found"] != TRAINED]
-        for ranked in other_stage:
-            _log.warning(_OTHER_STAGE, ranked["file"], ranked["stage"]["found"], TRAINED)
+        staged = [(ranked["file"], ranked["stage"]) for ranked in graphs if ranked["stage"] is not None]
+        for file, stage in staged:
+            if stage["compiled"]:
+                _log.warning(_COMPILED, file, TRAINED)
+            elif stage["found"] != TRAINED:
+                reason = f"; not compiled: {stage['not_compiled']}" if stage["not_compiled"] else ""
+                _log.warning(_OTHER_STAGE, file, stage["found"], TRAINED, reason)
+            elif stage["not_compiled"]:
+                _log.warning(_UNKNOWN_STAGE, file, TRAINED, stage["not_compiled"])
         sys.stderr.writelines(f"error: {error}\n" for error in errors)
         if graphs or complete:
             _print(graphs, arguments)
     if left_out and not graphs and not errors:
         raise DataError("INPUT", "a program to configure", f"none in {counted(len(left_out), 'dump')}")
-    return 2 if errors else _STATUS_OTHER_STAGE if other_stage else 0
+    if errors:
+        return 2
+    return _STATUS_OTHER_STAGE if any(stage["found"] != TRAINED for _, stage in staged) else 0

@@ -26,6 +26,11 @@ _NAMES: dict[Stage, re.Pattern[str]] = {
 _LAYOUT_OPCODES = {"copy", "bitcast"}
 
 
+def named_stage(path: Path) -> Stage | None:
+    """Return the stage of a module by the name of its file, None if the name has none."""
+    return next((stage for stage, pattern in _NAMES.items() if pattern.search(path.name)), None)
+
+
 def stage_of(path: Path, module: HloModuleProto) -> Stage:
     """Return the stage of a module, by the name of its file, or else by its content.
 
@@ -33,9 +38,8 @@ def stage_of(path: Path, module: HloModuleProto) -> Stage:
     Layouts other than the default and metadata are in modules of all stages, and in TpuGraphs' modules fusions, too. A
     module without such a sign counts as one right before layout assignment.
     """
-    for stage, pattern in _NAMES.items():
-        if pattern.search(path.name):
-            return stage
+    if (named := named_stage(path)) is not None:
+        return named
     opcodes = {instruction.opcode for computation in module.computations for instruction in computation.instructions}
     if module.HasField("schedule") or opcodes & _LAYOUT_OPCODES:
         return "after_layout_assignment"

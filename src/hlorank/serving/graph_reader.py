@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ from hlorank.data.npz import NpzFile
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import DataError
 from hlorank.hlo import layout_search
+from hlorank.hlo.compile import before_layout_assignment, needs_compilation
 from hlorank.hlo.extra import Extra, extra_features, read_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import LayoutSpace, layout_space
 from hlorank.hlo.reader import Record, featurize, read_records
-from hlorank.hlo.stage import Stage, stage_of
+from hlorank.hlo.stage import TRAINED, Stage, stage_of
 from hlorank.serving.limits import MAX_CHOICES
 
 _KEY: dict[Kind, str] = {"layout": "node_config_feat", "tile": "config_feat"}
@@ -36,6 +38,8 @@ class InputGraph:
         extra: extra features of the protobuf, for models trained with them.
         module: the module of the program; None for an npz file.
         stage: the stage of the module, for which candidates were drawn; None if the file holds configurations.
+        compiled: the module was compiled up to layout assignment from the one in the file.
+        not_compiled: reason why it could not be compiled; None if it was, or did not need to be.
     """
 
     file: Path
@@ -43,6 +47,8 @@ class InputGraph:
     extra: Extra | None
     module: HloModuleProto | None
     stage: Stage | None
+    compiled: bool = False
+    not_compiled: str | None = None
 
     @property
     def drawn(self) -> bool:
@@ -86,20 +92,24 @@ class GraphReader:
     max_choices: int = MAX_CHOICES
     max_layouts: int | None = None
 
-    def read(self, path: Path) -> Iterator[InputGraph]:
+    def read(self, path: Path, *, compile_dumps: bool = False) -> Iterator[InputGraph]:
         """Read the graphs of a file one at a time: one of an npz file, one of each tuning record.
 
         After the error of one record, `next` continues with the next record.
+
+        Args:
+            path: the file.
+            compile_dumps: compile a module that `needs_compilation`; one that cannot be compiled is read as it is.
 
         Raises:
             DataError: the file cannot be read, holds another kind of configurations than the model ranks, or too many
                 of them, lacks extra features that the model reads, or is refused by `read_graph` or `read_records`.
         """
         # An error ends a generator, but not a map.
-        return map(self._input, _parts(path))
+        return map(partial(self._input, compile_dumps=compile_dumps), _parts(path))
 
-    def _input(self, part: Path | Record) -> InputGraph:
-        return self._record(part) if isinstance(part, Record) else self._npz(part)
+    def _input(self, part: Path | Record, *, compile_dumps: bool) -> InputGraph:
+        return self._record(part, compile_dumps) if isinstance(part, Record) else self._npz(part)
 
     def _check_size(self, key: str, configurations: int, nodes: int, path: Path) -> None:
         """Refuse too many configurations, or too many choices of their configurable nodes (0 for tiles)."""
@@ -127,8 +137,9 @@ class GraphReader:
         extra = read_extra(path, measured.graph.nodes) if self.spec.options.protobuf else None
         return InputGraph(path, measured, extra, None, None)
 
-    def _record(self, record: Record) -> InputGraph:
-        path, stage = record.path, None
+    def _record(self, record: Record, compile_dumps: bool) -> InputGraph:
+        path, compiled, not_compiled = record.path, False, None
+        stage: Stage | None = None
         if record.tuning is not None:
             if record.kind is not None:
                 self._check_kind(f"{record.place}runs", record.kind, path)
@@ -137,14 +148,21 @@ class GraphReader:
         elif self.spec.kind == "tile":
             expected = "a tuning record or an npz file, with tiles to rank"
             raise DataError("file", expected, "a compiler dump, which holds none", file=path)
+        else:
+            stage = stage_of(path, record.module)
+            if compiled := compile_dumps and needs_compilation(path, record.module, str(self.spec.collection)):
+                layout_space(record.module)  # refuses a broken module, and one with nothing to configure, in no time
+                try:
+                    record, stage = replace(record, module=before_layout_assignment(record.module)), TRAINED
+                except DataError as error:
+                    compiled, not_compiled = False, str(error.found)
         measured, program = featurize(record, self.spec.kind)
         if record.tuning is None:
-            stage = stage_of(path, record.module)
             space = layout_space(record.module)
             self._check_size("candidates", self.candidates, space.nodes, path)
             measured = self._with_candidates(measured, space)
         extra = extra_features(program) if self.spec.options.protobuf else None
-        return InputGraph(path, measured, extra, record.module, stage)
+        return InputGraph(path, measured, extra, record.module, stage, compiled, not_compiled)
 
     def _with_candidates(self, measured: MeasuredGraph, space: LayoutSpace) -> MeasuredGraph:
         rng = np.random.default_rng(self.seed)

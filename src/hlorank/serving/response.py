@@ -93,13 +93,14 @@ def ranked_input(
 
     Returns:
         `file`, `graph`, `configurations` (their number), `drawn` (true for drawn candidates), `stage` and `top`, see
-        `top_configurations`. `stage` is null or, for drawn candidates, has the stage of the module, `found`, and that
-        of the modules that the model was `trained` on. If the file holds a module, layout configurations have
-        `changes`: the `NamedLayout`s that they do not leave to the compiler. With `compare` there is `comparison`: the
-        values of `rank_metrics`, and `noise_ceiling`, which is null where no configuration was measured twice.
-        `comparison` is null where all runtimes are equal or withheld. Unless the runtimes are withheld, `compare` also
-        adds `runtime_ns`, `slowdown` (compared with the best configuration) and `measured_rank` to the objects of
-        `top`.
+        `top_configurations`. `stage` is null or, for drawn candidates, has the stage of the ranked module, `found`, and
+        that of the modules that the model was `trained` on; `compiled` is true if the module was compiled from the one
+        in the file, and `not_compiled` the reason if it could not be, or null. If the file holds a module, layout
+        configurations have `changes`: the `NamedLayout`s that they do not leave to the compiler. With `compare` there
+        is `comparison`: the values of `rank_metrics`, and `noise_ceiling`, which is null where no configuration was
+        measured twice. `comparison` is null where all runtimes are equal or withheld. Unless the runtimes are withheld,
+        `compare` also adds `runtime_ns`, `slowdown` (compared with the best configuration) and `measured_rank` to the
+        objects of `top`.
 
     Raises:
         DataError: the JSON file next to a measured graph is damaged.
@@ -111,12 +112,18 @@ def ranked_input(
         nodes = NamedNodes(given.module, measured.configurations.node_ids, assigned=assigned)
         for entry, row in zip(top, measured.configurations.values(order[:count]), strict=True):
             entry["changes"] = [dataclasses.asdict(change) for change in nodes.changes(row)]
+    stage = {
+        "found": given.stage,
+        "trained": TRAINED,
+        "compiled": given.compiled,
+        "not_compiled": given.not_compiled,
+    }
     ranked: dict[str, Any] = {
         "file": str(given.file),
         "graph": measured.name,
         "configurations": len(scores),
         "drawn": given.drawn,
-        "stage": {"found": given.stage, "trained": TRAINED} if given.drawn else None,
+        "stage": stage if given.drawn else None,
         "top": top,
     }
     if compare:

@@ -49,13 +49,29 @@ def captured(
     traced = program.trace(platform)
     unoptimized = HloModuleProto.FromString(traced.module)
     _check_pure(unoptimized)
+    module = capture(unoptimized, platform)
+    if not wanted(module) and wanted(unoptimized):
+        module = unoptimized
     try:
-        module = HloModuleProto.FromString(xla.capture(traced.module, platform))
-        if not wanted(module) and wanted(unoptimized):
-            module = unoptimized
         return module, traced.inputs()
-    except Exception as error:  # the compiler and the backend raise many classes
-        if (call := _refused_call(unoptimized, str(error))) is not None:
+    except Exception as error:  # the backend raises many classes
+        raise SkippedError(f"its inputs cannot be made: {one_line(error)}") from error
+
+
+def capture(module: HloModuleProto, platform: xla.Platform) -> HloModuleProto:
+    """Return a module right before layout assignment.
+
+    Args:
+        module: the module before any pass.
+        platform: the backend.
+
+    Raises:
+        SkippedError: the module does not compile.
+    """
+    try:
+        return HloModuleProto.FromString(xla.capture(module.SerializeToString(), platform))
+    except Exception as error:  # the compiler raises many classes
+        if (call := _refused_call(module, str(error))) is not None:
             target = f"the target {call.custom_call_target!r} has no form for the {platform}"
             raise SkippedError(f"instruction {call.name}: {target}") from error
         raise SkippedError(f"it does not compile: {one_line(error)}") from error

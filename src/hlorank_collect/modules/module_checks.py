@@ -35,15 +35,11 @@ def _entry(module: HloModuleProto) -> tuple[list[HloInstructionProto], HloInstru
     return parameters, next(one for one in entry.instructions if one.id == entry.root_id)
 
 
-def check_measurable(module: HloModuleProto) -> None:
-    """Check that a module can run on one device with inputs that are drawn for it.
-
-    Args:
-        module: a module that `flatten` accepts, with an entry computation.
+def check_compilable(module: HloModuleProto) -> None:
+    """Check that a module is for one device and has fixed sizes.
 
     Raises:
-        SkippedError: an instruction communicates with other devices or has a dynamic dimension, or a parameter has a
-            type of which no array can be made; the message names the instruction.
+        SkippedError: an instruction communicates with other devices or has a dynamic dimension; the message names it.
     """
     for computation in module.computations:
         for one in computation.instructions:
@@ -51,6 +47,19 @@ def check_measurable(module: HloModuleProto) -> None:
                 raise SkippedError(f"instruction {one.name}: {one.opcode} needs several devices")
             if any(any(array.is_dynamic_dimension) for array in _arrays(one.shape)):
                 raise SkippedError(f"instruction {one.name}: {one.opcode} has a dynamic dimension; sizes must be fixed")
+
+
+def check_measurable(module: HloModuleProto) -> None:
+    """Check that a module can run on one device with inputs that are drawn for it.
+
+    Args:
+        module: a module that `flatten` accepts, with an entry computation.
+
+    Raises:
+        SkippedError: `check_compilable` refuses the module, or a parameter has a type of which no array can be made;
+            the message names the instruction.
+    """
+    check_compilable(module)
     for one in _entry(module)[0]:
         for array in _arrays(one.shape):
             if array.element_type not in ELEMENT_TYPES:

@@ -23,6 +23,18 @@ from hlorank_collect.program import Program, SkippedError, Traced
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
 
+def prepare(module: HloModuleProto) -> None:
+    """Remove what a module says about donated inputs: an input that is donated can be run once only.
+
+    Raises:
+        DataError: the module has no entry computation.
+    """
+    if all(one.id != module.entry_computation_id for one in module.computations):
+        raise DataError("entry_computation_id", "the id of a computation", module.entry_computation_id)
+    module.ClearField("input_output_alias")
+    module.ClearField("buffer_donor")
+
+
 @dataclass(frozen=True)
 class ModuleProgram(Program):
     """A module in a file, whose inputs are drawn."""
@@ -66,13 +78,8 @@ class ModuleProgram(Program):
             flatten(record.module)
         except DataError as error:
             raise DataError(record.place + error.key, error.expected, error.found, file=self.path) from None
-        module = record.module
-        if all(one.id != module.entry_computation_id for one in module.computations):
-            raise DataError("entry_computation_id", "the id of a computation", module.entry_computation_id)
-        # An input that is donated can be run once only.
-        module.ClearField("input_output_alias")
-        module.ClearField("buffer_donor")
-        return module
+        prepare(record.module)
+        return record.module
 
     def put(self, arguments: Sequence[Any], platform: xla.Platform) -> list[Any]:
         """Return arrays of the types of the module's parameters, 64 bits included."""
