@@ -15,8 +15,12 @@ Choose = Callable[[Mapping[int, float], set[int], int], Int64]
 """Chooses configurations to measure: from the log runtimes of the measured ones relative to the default, those not to
 choose, and a number."""
 
-BATCHES = 3
-"""Batches into which the budget is divided: what one measures, the next one uses."""
+_BATCHES = 3  # what one measures, the next one uses
+
+
+def batch_size(budget: int) -> int:
+    """Return the number of measurements of a batch, of which there are three; fewer for a budget of 1, 2 or 4."""
+    return math.ceil(budget / _BATCHES)
 
 
 def in_order(count: int) -> Choose:
@@ -51,7 +55,7 @@ def propose(
     left = budget
     while left > 0 and in_time():
         logs = {one: math.log(runtime) for one, runtime in tried.items() if math.isfinite(runtime)}
-        chosen = choose(logs, set(tried), min(left, math.ceil(budget / BATCHES)))
+        chosen = choose(logs, set(tried), min(left, batch_size(budget)))
         if not len(chosen):
             break
         runtimes = measure(chosen)

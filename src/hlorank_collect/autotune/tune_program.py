@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import time
 import zlib
 from pathlib import Path
@@ -23,7 +24,7 @@ from hlorank_collect import machine, xla
 from hlorank_collect.autotune.acquisition import node_kinds
 from hlorank_collect.autotune.autotune_tasks import TuneTask
 from hlorank_collect.autotune.evolution import Evolution
-from hlorank_collect.autotune.propose import BATCHES, Choose, in_order, propose
+from hlorank_collect.autotune.propose import Choose, batch_size, in_order, propose
 from hlorank_collect.autotune.significance import winner
 from hlorank_collect.autotune.tuned import digest
 from hlorank_collect.child_process import run_child
@@ -68,7 +69,8 @@ class Candidates:
             return ranker.score(graph, LayoutConfigurations.from_chunks(space.node_ids, [layouts]))
 
         kinds = node_kinds(graph, space.node_ids)
-        self._evolution = Evolution(space, kinds, score, size=task.configurations + 1, batches=BATCHES, rng=rng)
+        batches = math.ceil(task.budget / batch_size(task.budget))
+        self._evolution = Evolution(space, kinds, score, size=task.configurations + 1, batches=batches, rng=rng)
         self.choose = self._evolution.choose
 
     @property

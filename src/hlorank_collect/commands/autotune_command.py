@@ -68,7 +68,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     how.add_argument("--random", action="store_true", help="no model: measure random candidates, as a baseline")
     how.add_argument(
-        "--candidates", type=int, default=1024, metavar="N", help="configurations that the model scores (default: 1024)"
+        "--candidates",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="configurations that the model scores, fewer where the program has no more (default: 1024)",
     )
     how.add_argument(
         "--seed",
