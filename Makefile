@@ -55,7 +55,7 @@ lint: $(READY) ## Check format, lint, types and layers
 params: $(READY) ## Rewrite params.yaml from conf/
 	python -m hlorank.stages.params
 
-reference: $(READY) ## Rewrite the reference of keys and commands in docs/reference
+reference: $(READY) ## Rewrite the tables of keys, commands and measured graphs in docs/reference
 	python scripts/reference.py
 
 proto: $(READY) ## Regenerate the module of the protobuf schema

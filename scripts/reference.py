@@ -1,8 +1,8 @@
-"""Writer of the tables in docs/reference: keys of the configuration, and arguments of the commands.
+"""Writer of the tables in docs/reference: keys of the configuration, arguments of the commands, and measured graphs.
 
-A page marks each place with a pair of comments, `<!-- keys: trainer -->` or `<!-- command: rank -->` and
-`<!-- end -->`. The text between them is generated from the pydantic sections, conf/ and the parsers of the commands;
-the text around them is written by hand.
+A page marks each place with a pair of comments, `<!-- keys: trainer -->`, `<!-- command: rank -->` or `<!-- card:
+data/sample -->`, and `<!-- end -->`. The text between them is generated from the pydantic sections, conf/, the parsers
+of the commands and the files of measured graphs; the text around them is written by hand.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -24,6 +24,7 @@ from hlorank.config import Config
 from hlorank.config.loss import arguments_section
 from hlorank.fetch.origins import ORIGINS
 from hlorank.training.losses import LOSSES
+from hlorank_collect.card import card
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -199,9 +200,16 @@ def commands() -> dict[str, str]:
     }
 
 
+def measured(folder: str) -> dict[str, str]:
+    """Return the card of a folder of measured graphs, by the folder."""
+    return {folder: card(ROOT / folder)}
+
+
 GENERATED: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
     "configuration.md": ("keys", keys),
     "cli.md": ("command", commands),
+    "sample.md": ("card", partial(measured, "data/sample")),
+    "models-collection.md": ("card", partial(measured, "data/models")),
 }
 """By page: the kind of its places, and the function that makes their text."""
 

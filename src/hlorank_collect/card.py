@@ -18,6 +18,7 @@ _COLUMNS = {
     "graph": "name",
     "family": "family",
     "nodes": "nodes",
+    "configurable": "configurable_nodes",
     "configurations": "measured",
     "rounds": "rounds",
 }
@@ -56,17 +57,18 @@ def table(graphs: Sequence[Mapping[str, Any]]) -> str:
     """Return a table with one row per graph and a last row of medians.
 
     Args:
-        graphs: the JSON of each, at least one.
+        graphs: the JSON of each, at least one; of a graph of layouts, also with `configurable_nodes`.
     """
-    rows = [[about[key] for key in _COLUMNS.values()] + _figures(about) for about in graphs]
-    medians = [_median(column) for column in list(zip(*rows, strict=True))[len(_COLUMNS) :]]
-    columns = [*_COLUMNS, *_FIGURES]
+    keys = [key for key in _COLUMNS.values() if key != "configurable_nodes" or key in graphs[0]]
+    rows = [[about[key] for key in keys] + _figures(about) for about in graphs]
+    medians = [_median(column) for column in list(zip(*rows, strict=True))[len(keys) :]]
+    columns = [*(title for title, key in _COLUMNS.items() if key in keys), *_FIGURES]
     return "".join(
         [
             _row(columns),
             _row(["---"] * len(columns)),
             *map(_row, rows),
-            _row([f"median of {len(rows)}", *[""] * (len(_COLUMNS) - 1), *medians]),
+            _row([f"median of {len(rows)}", *[""] * (len(keys) - 1), *medians]),
         ]
     )
 
@@ -76,14 +78,14 @@ def _left_out(reasons: Mapping[str, str]) -> str:
     return f"Left out:\n\n{lines}" if lines else ""
 
 
-def cards(root: Path) -> dict[str, str]:
-    """Return the table of each collection, and the programs that were left out with their reasons below it.
+def card(root: Path) -> str:
+    """Return Markdown with a heading and a table for each collection, and below it what was left out and why.
 
     Args:
         root: the folder of `hlorank collect`.
 
     Returns:
-        Markdown by collection, sorted; without a table where nothing was measured.
+        The collections are sorted, without a table where nothing was measured; empty if there are none.
 
     Raises:
         DataError: a graph has no JSON file, or left_out.json is damaged.
@@ -94,7 +96,7 @@ def cards(root: Path) -> dict[str, str]:
         name: [table(graphs[name]) if name in graphs else "", _left_out(reasons.get(name, {}))]
         for name in sorted(graphs.keys() | reasons.keys())
     }
-    return {name: "\n".join(filter(None, texts)) for name, texts in parts.items()}
+    return "\n".join(f"### {name}\n\n" + "\n".join(filter(None, texts)) for name, texts in parts.items())
 
 
 @quiet_pipe()
@@ -104,13 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, help="the --out of hlorank collect")
     folder = parser.parse_args(arguments).folder
     try:
-        found = cards(folder)
+        found = card(folder)
     except DataError as error:
         parser.exit(1, f"error: {error}\n")
     if not found:
         parser.exit(1, f"error: {folder}: no npz files of a collection, and no {LEFT_OUT}\n")
-    for collection, text in found.items():
-        sys.stdout.write(f"### {collection}\n\n{text}\n")
+    sys.stdout.write(found)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from scripts import reference
 from scripts.reference import GENERATED, REFERENCE, keys, rewritten
 
 
-@pytest.mark.parametrize("name", GENERATED)
+# The collection of models is measured in the background: new graphs come before the table.
+@pytest.mark.parametrize("name", sorted(GENERATED.keys() - {"models-collection.md"}))
 def test_a_page_agrees_with_the_code(name: str) -> None:
     assert rewritten(REFERENCE / name) == (REFERENCE / name).read_text(encoding="utf-8"), "run `make reference`"
 

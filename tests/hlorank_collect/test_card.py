@@ -32,6 +32,12 @@ def test_a_row_for_each_graph_and_their_medians() -> None:
     assert len({line.count("|") for line in lines}) == 1
 
 
+def test_graphs_of_layouts_have_their_configurable_nodes() -> None:
+    lines = table([about("a", 0.5, 0.75, 200) | {"configurable_nodes": 3}]).splitlines()
+    assert lines[2].startswith("| a | net | 7 | 3 | 4 | 10 | ")
+    assert len({line.count("|") for line in lines}) == 1
+
+
 def test_collections_are_found_below_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for place in ("layout/cpu/random/a.b", "tile/cpu/k"):
         path = tmp_path / f"{place}.npz"
@@ -60,7 +66,7 @@ def test_what_was_left_out_is_below_the_table(tmp_path: Path, capsys: pytest.Cap
         *table([about("a", 0.5, 0.75, 200)]).splitlines(),
         *("", "Left out:", "", "- b: why b", "- c: why c", ""),
     ]
-    assert tile.splitlines() == ["tile:cpu", "", "Left out:", "", "- d: why d", ""]
+    assert tile.splitlines() == ["tile:cpu", "", "Left out:", "", "- d: why d"]
 
 
 def test_a_folder_without_graphs_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
