@@ -107,7 +107,7 @@ def test_a_program_without_runs_has_the_compilers_own_layouts(module: HloModuleP
 
 def test_a_program_with_nothing_to_configure_is_an_error(module: HloModuleProto) -> None:
     module.computations[1].instructions[1].opcode = "add"
-    with pytest.raises(NothingToConfigureError, match=r"convolution, dot, reshape"):
+    with pytest.raises(NothingToConfigureError, match=r"convolution, dot or reshape"):
         default_layout(flatten(module))
 
 

@@ -174,7 +174,9 @@ def test_an_error_of_the_parser_has_line_column_and_instruction(
 @pytest.mark.usefixtures("jaxlib")
 @pytest.mark.parametrize("length", [len(TEXT) - 40, len(TEXT) - 3, 300, 20])
 def test_a_truncated_text_is_refused(tmp_path: Path, length: int) -> None:
-    assert refused(write(tmp_path / "cut.txt", TEXT[:length])).key.startswith("line ")
+    error = refused(write(tmp_path / "cut.txt", TEXT[:length]))
+    assert error.key.startswith("line ")
+    assert "truncated" in str(error)
 
 
 @pytest.mark.usefixtures("jaxlib")

@@ -18,7 +18,7 @@ from hlorank.data.graph import (
     Measurements,
     TileConfigurations,
 )
-from hlorank.files import DataError
+from hlorank.files import DataError, one_line
 from hlorank.hlo.hlo_pb2 import ConfigProfile, HloInstructionProto, ModuleTuningData, NodeLayoutConfig, TileSizeConfig
 from hlorank.hlo.opcodes import CONFIGURABLE
 from hlorank.hlo.program import Program
@@ -28,6 +28,10 @@ _CHUNK_VALUES = 2**22
 
 class NothingToConfigureError(DataError):
     """A dump without a node whose layout can be configured: a valid program with nothing to rank."""
+
+    def __str__(self) -> str:
+        place = "" if self.file is None else f"{self.file}: "
+        return one_line(f"{place}no {self.expected}, whose layouts could be chosen")
 
 
 def _good_runs(tuning: ModuleTuningData) -> tuple[list[tuple[int, ConfigProfile]], Int64]:
@@ -96,7 +100,9 @@ def default_layout(program: Program) -> tuple[LayoutConfigurations, Measurements
     """
     found = [node for node, instruction in enumerate(program.instructions) if is_configurable(instruction)]
     if not found:
-        raise NothingToConfigureError("computations", f"a node to configure ({', '.join(CONFIGURABLE)})", "none")
+        *others, last = CONFIGURABLE
+        expected = f"{', '.join(others)} or {last} of at most {LAYOUT_DIMS} dimensions"
+        raise NothingToConfigureError("instructions", expected, "none")
     node_ids = np.array(found, dtype=np.int64)
     default = np.full((1, len(found), LAYOUT_VALUES), -1)
     return LayoutConfigurations.from_chunks(node_ids, [default]), Measurements(np.zeros(1, dtype=np.int64))

@@ -99,11 +99,12 @@ def _refusal(message: str, text: bytes) -> DataError:
         # Later places come from other readings of the same text; their reasons are often clearer.
         reasons = dict.fromkeys(reason.rstrip(": ") for row, place, reason in places if (row, place) == (line, column))
         lines = text.decode(errors="replace").splitlines()[int(line) - 1 :]
-        if not "".join(lines)[int(column) - 1 :].strip():
-            reasons["the end of the text, which may be truncated"] = None
+        rest = "".join(lines)[int(column) - 1 :].strip()
+        if not rest or (len(lines) == 1 and not rest.endswith("}")):
+            reasons["the text ends here, and may be truncated"] = None
         instruction = _INSTRUCTION.match(lines[0]) if lines else None
         named = f" ({instruction[1][:100]})" if instruction else ""
-        return DataError(f"line {line}, column {column}{named}", _parsed_by_jaxlib(), "; ".join(reasons))
+        return DataError(f"line {line}, column {column}{named}", _parsed_by_jaxlib(), f"an error: {'; '.join(reasons)}")
     return DataError("file", _parsed_by_jaxlib(), " ".join(message.split()) or "another text")
 
 
