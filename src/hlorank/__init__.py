@@ -63,6 +63,9 @@ def apply_configuration(program: str | Path | bytes, configuration: str | Path |
     if isinstance(program, bytes):
         records = [*parse_records(BytesIO(program), Path("program"))]
     else:
+        if ":" in str(program) and not Path(program).exists():
+            expected = "a file or a serialized module; for a JAX function, hlorank rank --export wrote <graph>.hlo.pb"
+            raise DataError("program", f"{expected}, with the layouts", f"{str(program)!r}, no such file")
         records = [*read_records(Path(program))]
     if len(records) != 1:
         raise DataError("program", "one module", f"{len(records):,}")

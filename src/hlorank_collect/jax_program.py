@@ -108,8 +108,8 @@ def user_program(reference: str, arguments: str) -> JaxProgram:
 
     Args:
         reference: `module:function`.
-        arguments: `module:function` of a function without parameters that returns the tuple of example arguments; or
-            their shapes as in HLO, such as `f32[8,128] s32[8]`. Floats are then normal with standard deviation 0.1
+        arguments: `module:name` of the tuple of example arguments, or of a function without parameters that returns it;
+            or their shapes as in HLO, such as `f32[8,128] s32[8]`. Floats are then normal with standard deviation 0.1
             (seed 0), integers and booleans are zeros.
 
     Raises:
@@ -117,6 +117,8 @@ def user_program(reference: str, arguments: str) -> JaxProgram:
     """
     require_jax()
     function = _resolve("function", reference)
+    if not callable(function):
+        raise ConfigError(f"function {reference!r}: a {type(function).__name__} is not callable; name a function")
     make = _shaped(arguments) if "[" in arguments else _made_by(arguments)
     unsafe = re.compile(r"[^A-Za-z0-9._]+")
     family = unsafe.sub("-", reference)
@@ -127,24 +129,28 @@ def user_program(reference: str, arguments: str) -> JaxProgram:
     )
 
 
-def _resolve(role: str, reference: str) -> Function:
-    """Return the function that `module:function` names."""
+def _resolve(role: str, reference: str) -> Any:
+    """Return the object that `module:name` names."""
     if str(Path.cwd()) not in sys.path:  # a console script's path starts with its own folder
         sys.path.insert(0, str(Path.cwd()))
     try:
         if ":" not in reference:
             raise ValueError("no colon between the module and the function")
-        found = resolve_name(reference)
+        return resolve_name(reference)
     except (ValueError, ImportError, AttributeError) as error:
         form = f"give module:function, such as {meant(reference) or 'mymod:step'}, importable from {Path.cwd()}"
         raise ConfigError(f"{role} {reference!r}: {error}; {form}") from error
-    if not callable(found):
-        raise ConfigError(f"{role} {reference!r}: a {type(found).__name__} is not callable; name a function")
-    return found  # type: ignore[no-any-return] # more than callable is not known
 
 
 def _made_by(reference: str) -> Callable[[], Arguments]:
     make = _resolve("arguments", reference)
+    if isinstance(make, tuple):
+        return lambda: make
+    if not callable(make):
+        found = f"a {type(make).__name__} is not callable"
+        raise ConfigError(
+            f"arguments {reference!r}: {found}; name a tuple of arguments, or a function that returns one"
+        )
 
     def checked() -> Arguments:
         made = make()

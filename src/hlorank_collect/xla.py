@@ -121,6 +121,17 @@ def text(module: bytes) -> str:
     return written
 
 
+def canonical_text(module: bytes) -> str:
+    """Return a text of a serialized HloModuleProto that is equal for programs that differ in names and numbers only."""
+    from jaxlib import _hlo
+
+    options = _hlo.HloPrintOptions.canonical()
+    options.print_backend_config = True
+    options.print_large_constants = True
+    written: str = _hlo.HloModule.from_serialized_hlo_module_proto(module).to_string(options)
+    return written
+
+
 def unoptimized_module(function: Function, arguments: Sequence[Any], platform: Platform = "cpu") -> bytes:
     """Trace a function, and return its module before any pass as a serialized HloModuleProto.
 

@@ -10,7 +10,7 @@ import pytest
 
 import hlorank
 from hlorank.cli.main import main
-from hlorank.files import read_json
+from hlorank.files import DataError, read_json
 from hlorank.hlo import forms
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.reader import read_records
@@ -84,6 +84,14 @@ def test_the_text_is_that_of_the_protobuf(model: Path, tmp_path: Path, capsys: C
     ((protobuf,), (written,)) = ([*read_records(Path(path))] for path in ranked["exported"][1:])
     assert constraints(written.module) == constraints(protobuf.module) != []
     assert hlorank.apply_configuration(source, tmp_path / "out" / "own.json") == protobuf.module.SerializeToString()
+
+
+def test_the_module_of_a_function_is_that_of_its_export() -> None:
+    saved = {"version": 1, "hlorank": "0.1.0", "module": "m", "fingerprint": "0", "model": "m"}
+    chosen = saved | {"collection": "layout:cpu:random", "rank": 1, "score": 0.0, "instructions": []}
+    with pytest.raises(DataError, match="--export") as raised:
+        hlorank.apply_configuration("own_model:step", chosen)
+    assert "own_model:step" in str(raised.value)
 
 
 @pytest.mark.usefixtures("no_jaxlib")

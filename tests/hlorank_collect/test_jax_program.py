@@ -24,6 +24,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "    @staticmethod\n"
         "    def forward(x): return x\n"
         "constant = 3.5\n"
+        "pair = (2.0,)\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
@@ -100,6 +101,9 @@ class TestUserProgram:
         with pytest.raises(ConfigError, match="not a shape") as raised:
             user_program(f"{module}:double", f"s32[1] {shape}")
         assert repr(shape) in str(raised.value)
+
+    def test_arguments_may_be_a_tuple(self, module: str) -> None:
+        assert user_program(f"{module}:double", f"{module}:pair").build()[1] == (2.0,)
 
     def test_refuses_arguments_that_are_not_a_tuple(self, module: str) -> None:
         made = user_program(f"{module}:double", f"{module}:no_tuple")

@@ -39,8 +39,8 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--arguments",
         metavar="SHAPES",
-        help="example arguments of module:function: their shapes, such as 'f32[8,128] s32[8]', or the module:function "
-        "that returns them as a tuple",
+        help="example arguments of module:function: their shapes, such as 'f32[8,128] s32[8]', or module:name of a "
+        "tuple of them, or of a function that returns one",
     )
 
 

@@ -36,7 +36,7 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
         report: called before each step that may take long.
 
     Returns:
-        The content of the JSON file; a configuration that leaves all layouts to the compiler is not measured.
+        The content of the JSON file; a configuration that compiles to the program of the default is not measured.
 
     Raises:
         SkippedError: the program cannot be measured, or the configuration fails.
@@ -56,10 +56,17 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
         return True
 
     module, inputs = captured(program, task.platform, wanted=fits)
-    space, layouts = configurable(module), module_layouts(module, configuration)
+    space = configurable(module)
+    try:
+        layouts = module_layouts(module, configuration)
+    except DataError as error:
+        if task.scale_batch is None:
+            raise
+        hint = f"--scale-batch {task.scale_batch} makes another module than the one that was ranked: leave it out"
+        raise SkippedError(f"{error}; {hint}") from None
     name = configuration_name(layouts)
     rng = np.random.default_rng([task.seed, zlib.crc32(program.name.encode())])
-    times, found = np.zeros((0, 2)), None
+    times, found, differs = np.zeros((0, 2)), None, False
     if (layouts != space.default).any():
         compiled = CompiledLayouts(
             module,
@@ -69,8 +76,11 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
             forbidden=task.left_out,
             before=lambda one: report(Progress("compile", one, 0.0 if one is None else 0.3)),
         )
-        if compiled.executable(layouts) is None:
+        chosen, default = compiled.executable(layouts), compiled.executable(space.default)
+        if chosen is None or default is None:
             raise SkippedError(f"the configuration of {task.applied} fails: {compiled.left_out[name]}")
+        differs = xla.canonical_text(chosen.module()) != xla.canonical_text(default.module())
+    if differs:
         times = measure(
             compiled.timer(np.stack([space.default, layouts])),
             2,

@@ -63,8 +63,9 @@ class ApplyTask(TuneTask):
     def summarize(self, about: Mapping[str, Any]) -> str:
         """Return one line about the measured configuration."""
         if about["speedup"] is None:
-            return f"{self.applied} leaves every layout to the compiler: there is nothing to measure"
-        return super().summarize(about)
+            return f"{self.applied} compiles to the same program as the default: there is nothing to measure"
+        kept = "" if about["configuration"] else "keeps the default: the configuration is "
+        return f"{kept}{_times(about['speedup'])}; {about['rounds']} rounds, {about['seconds']['all']:.0f} s"
 
 
 @dataclass(frozen=True)

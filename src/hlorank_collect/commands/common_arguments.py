@@ -47,8 +47,8 @@ def add_program_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--arguments",
         metavar="SHAPES",
-        help="example arguments of module:function: their shapes, such as 'f32[8,128] s32[8]', or the module:function "
-        "that returns them as a tuple",
+        help="example arguments of module:function: their shapes, such as 'f32[8,128] s32[8]', or module:name of a "
+        "tuple of them, or of a function that returns one",
     )
     group.add_argument(
         "--dump",

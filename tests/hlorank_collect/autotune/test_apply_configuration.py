@@ -102,6 +102,23 @@ def test_the_default_is_nothing_to_measure(task: TuneTask) -> None:
     assert (Tuned(one.saved(about["name"])).configuration == -1).all()
 
 
+def test_a_configuration_that_compiles_to_the_default_is_nothing_to_measure(task: TuneTask) -> None:
+    module, _ = captured(task.load(), "cpu")
+    layouts = layout_space(module).default
+    layouts[0, :2] = [1, 0]  # the layout that the compiler chooses by itself
+    write_json(Path("own.json"), to_configuration(module, layouts, ABOUT).model_dump(mode="json"))
+    about = apply_configuration.apply(apply_task(task), silent)
+    assert (about["winner"], about["configuration"], about["speedup"], about["measured"]) == ("default", {}, None, [])
+
+
+def test_another_batch_is_named(task: TuneTask) -> None:
+    module, _ = captured(task.load(), "cpu")
+    exported(module, Path("own.json"))
+    other = apply_task(task, program="tuned_programs:changed", scale_batch=4)
+    with pytest.raises(SkippedError, match="--scale-batch 4"):
+        apply_configuration.apply(other, silent)
+
+
 def test_a_configuration_that_fails_is_named(task: TuneTask, monkeypatch: pytest.MonkeyPatch) -> None:
     module, _ = captured(task.load(), "cpu")
     exported(module, Path("own.json"))
