@@ -6,7 +6,7 @@ out=data/models
 
 models="
 efficientnet.b0.nhwc encoder.full gru.full mixer.full.swap vit.full densenet.121.nhwc gnn.full.dense unet.full.nhwc
-gpt.full lstm.full resnet.50.nhwc dlrm.full causal.full mixer.full.einsum unet.full.nchw gnn.full.edges gpt.full.einsum
+gpt.full lstm.full resnet.50.nhwc causal.full mixer.full.einsum unet.full.nchw gnn.full.edges gpt.full.einsum
 "
 train="
 dlrm.full gnn.full.dense unet.full.nhwc gru.full lstm.full gnn.full.edges unet.full.nchw vit.full mixer.full.swap
@@ -15,7 +15,7 @@ encoder.full gpt.full causal.full
 large="efficientnet.b0.nchw resnet.34.nchw densenet.121.nchw resnet.50.nchw"
 large_train="resnet.34.nchw efficientnet.b0.nhwc resnet.50.nhwc densenet.121.nhwc"
 # Modules of published models, with batch 1. They are measured where their texts are.
-modules="mlp_mixer.inference vit.inference dit.inference resnet50.inference imagenette.training imagenette.inference"
+modules="mlp_mixer.inference vit.inference dit.inference resnet50.inference imagenette.training"
 large_modules="resnet50.training flan_t5_large.inference"
 
 # Each name of a list with an ending, or as a file.

@@ -55,6 +55,7 @@ _B0 = tuple(
 
 _RESNET50: dict[str, Any] = {"widths": (256, 512, 1024, 2048), "blocks": (3, 4, 6, 3), "bottleneck": True, "stem": 64}
 _DENSENET121: dict[str, Any] = {"growth": 32, "blocks": (6, 12, 24, 16), "bottleneck": True}
+_UNET: dict[str, Any] = {"widths": (16, 32, 64, 128, 256), "convolutions": 3, "normalized": True}
 
 CATALOG = (
     _row("mlp.b64", batch=64, side=28, widths=(512, 512, 256, 100)),
@@ -130,12 +131,8 @@ CATALOG = (
     _row("efficientnet.b0.nchw", FORWARD, layout="NCHW", batch=1, side=64, stem=32, blocks=_B0),
     _row("densenet.121.nhwc", layout="NHWC", batch=1, side=32, **_DENSENET121),
     _row("densenet.121.nchw", FORWARD, layout="NCHW", batch=1, side=32, **_DENSENET121),
-    _row(
-        "unet.full.nhwc", layout="NHWC", batch=1, side=64, widths=(16, 32, 64, 128, 256), learned=True, convolutions=2
-    ),
-    _row(
-        "unet.full.nchw", layout="NCHW", batch=1, side=64, widths=(16, 32, 64, 128, 256), learned=False, convolutions=2
-    ),
+    _row("unet.full.nhwc", layout="NHWC", batch=1, side=64, learned=True, **_UNET),
+    _row("unet.full.nchw", layout="NCHW", batch=1, side=64, learned=False, **_UNET),
     _row("vit.full", batch=1, side=64, patch=8, width=192, heads=3, layers=12, transposed=True),
     _row("mixer.full.swap", batch=1, side=64, patch=8, width=192, layers=12, swap=True),
     _row("mixer.full.einsum", FORWARD, batch=1, side=64, patch=8, width=192, layers=12, swap=False),
@@ -145,7 +142,7 @@ CATALOG = (
     _row("causal.full", axes="bt", batch=1, time=64, width=192, heads=6, layers=12, transposed=True),
     _row("lstm.full", axes="bt", batch=16, time=24, width=128, layers=4),
     _row("gru.full", axes="tb", batch=16, time=24, width=128, layers=4),
-    _row("dlrm.full", axes="bf", batch=128, tables=26, width=32, hidden=256),
+    _row("dlrm.full", TRAIN, axes="bf", batch=128, tables=26, width=32, hidden=256, layers=4),
     _row("gnn.full.dense", nodes=96, width=64, layers=16, graphs=2),
     _row("gnn.full.edges", nodes=512, width=64, layers=16, edges=2048),
 )

@@ -150,7 +150,16 @@ def densenet(
     return Model(forward, (_images(layout, batch, side),))
 
 
-def unet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], learned: bool, convolutions: int = 1) -> Model:
+def unet(
+    *,
+    layout: str,
+    batch: int,
+    side: int,
+    widths: tuple[int, ...],
+    learned: bool,
+    convolutions: int = 1,
+    normalized: bool = False,
+) -> Model:
     """Build a regressor of every pixel of images (Ronneberger et al., "U-Net", 2015).
 
     Args:
@@ -160,12 +169,13 @@ def unet(*, layout: str, batch: int, side: int, widths: tuple[int, ...], learned
         widths: channels of the levels; each after the first halves height and width.
         learned: upsample by transposed convolutions; else by repeated pixels.
         convolutions: number of them at each level, down and up.
+        normalized: with batch normalization after each of them.
     """
     channel = layout.index("C")
 
     def level(p: Parameters, x: Array, width: int) -> Array:
         for _ in range(convolutions):
-            x = jax.nn.relu(conv(p, x, width, layout))
+            x = jax.nn.relu((_norm_conv if normalized else conv)(p, x, width, layout))
         return x
 
     def forward(p: Parameters, x: Array) -> Array:

@@ -10,7 +10,7 @@ from hlorank_collect.zoo.layers import dense, embed, layer_norm
 from hlorank_collect.zoo.model_programs import Model, Parameters, floats, indices
 
 
-def dlrm(*, axes: str, batch: int, tables: int, width: int, hidden: int) -> Model:
+def dlrm(*, axes: str, batch: int, tables: int, width: int, hidden: int, layers: int = 2) -> Model:
     """Build a predictor of clicks (Naumov et al., "Deep learning recommendation model", 2019).
 
     Args:
@@ -19,15 +19,18 @@ def dlrm(*, axes: str, batch: int, tables: int, width: int, hidden: int) -> Mode
         tables: categorical features, each with a table of 1,000 rows.
         width: width of the tables' rows.
         hidden: width of the perceptrons' layers.
+        layers: their number in each of the two.
     """
 
     def forward(p: Parameters, numbers: Array, categories: Array) -> Array:
-        bottom = jax.nn.relu(dense(p, jax.nn.relu(dense(p, numbers, hidden)), width))
+        bottom = numbers
+        for size in (*[hidden] * (layers - 1), width):
+            bottom = jax.nn.relu(dense(p, bottom, size))
         features = [bottom, *(embed(p, categories[table], 1000, width) for table in range(tables))]
         stacked = jnp.stack(features, axis=axes.index("f"))
         pairs = jnp.einsum(f"{axes}d,{axes.replace('f', 'g')}d->bfg", stacked, stacked)
         x = jnp.concatenate([bottom, pairs.reshape(batch, -1)], axis=-1)
-        for _ in range(2):
+        for _ in range(layers):
             x = jax.nn.relu(dense(p, x, hidden))
         return dense(p, x, 2)
 
