@@ -49,8 +49,7 @@ from hlorank_collect.zoo import programs
 
 Float64 = NDArray[np.float64]
 RESULTS = Path(__file__).parent / "results" / "autotune_gain.json"
-SAMPLE = Path(__file__).parents[1] / "data" / "sample"
-TEST_FOLD = 1  # conf/data/sample.yaml: fold 0 is valid
+TEST_FOLD = 1  # of 5, the same families in both collections; fold 0 is valid
 FINALISTS = 5
 CHUNK = 20  # random configurations whose executables are in memory at once
 
@@ -105,7 +104,7 @@ def measured(task: TuneTask, draws: int) -> dict[str, Any]:
 
     return {
         "program": program.name,
-        "model": task.model,
+        "model": Path(task.model or "").name,
         "seed": task.seed,
         "configurable_nodes": space.nodes,
         "candidates": len(candidates.layouts) - 1,
@@ -121,9 +120,13 @@ def measured(task: TuneTask, draws: int) -> dict[str, Any]:
 
 
 def test_programs() -> list[str]:
-    """Return the programs of the test families, small ones first, that the sample or the collection of models has."""
-    folds = read_json(SAMPLE / "split.json")["families"]
-    names = [program.name for program in programs().values() if folds.get(program.family) == TEST_FOLD]
+    """Return the measured programs of the test families, small ones first: of the sample, and of the models."""
+    data = Path(__file__).parents[1] / "data"
+    folds = read_json(data / "models" / "split.json")["families"]
+    measured = {path.stem for path in data.glob("*/layout/cpu/*/*.npz")}
+    names = [
+        name for name, program in programs().items() if name in measured and folds.get(program.family) == TEST_FOLD
+    ]
     return sorted(names, key=lambda name: (".full." in name, ".deep." in name, name.endswith(".train")))
 
 
@@ -198,7 +201,7 @@ def main() -> None:
     done = {(row["program"], row["model"], row["seed"]) for row in rows}
     own = [value for value in sys.argv[1:] if value not in arguments.program]
     for program in arguments.program or test_programs():
-        if (program, str(arguments.model), arguments.seed) in done:
+        if (program, arguments.model.name, arguments.seed) in done:
             continue
         command = [sys.executable, __file__, program, *own, "--one"]
         result = subprocess.run(command, env=environment("cpu"), stdout=subprocess.PIPE, text=True, check=False)
