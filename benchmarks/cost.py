@@ -109,7 +109,9 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
     graphs = GraphLoader(Path(paths.features) / collection.path, segments)
     torch.manual_seed(config.seed)
     model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
-    aggregator, loss = make_aggregator(model, METHODS[config.method], config.segments), make_loss(config.loss)
+    method = METHODS[config.method]
+    data = StepData(graphs, StepPlanner.of(model, method), settings, config.segments, config.seed)
+    aggregator, loss = make_aggregator(model, method, config.segments, data.missing_plans), make_loss(config.loss)
     module, clock = RankingModule(aggregator, loss, settings, config.seed, config.evaluate.memory_bytes), Clock()
     averaging: list[Callback] = []
     if settings.averaging != "none":
@@ -129,8 +131,7 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    planner = StepPlanner.of(model, METHODS[config.method])
-    trainer.fit(module, datamodule=StepData(graphs, planner, settings, config.segments, config.seed))
+    trainer.fit(module, datamodule=data)
     (start, before), (end, after) = clock.marks[0], clock.marks[-1]
     return {
         TRAINING: (after - before) / (end - start),

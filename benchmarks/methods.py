@@ -244,7 +244,8 @@ def train(config: Config, finetuned: str | None, progress: Progress) -> dict[str
     data = StepData(graphs, planner, config.trainer, config.segments, config.seed)
     trained = [data.train_graph(number) for number in range(len(data.train))]  # they stay open
     model.encoder.start_opcodes(graphs.store.spec.opcode_embedding)
-    aggregator, loss = make_aggregator(model, METHODS[config.method], config.segments), make_loss(config.loss)
+    aggregator = make_aggregator(model, METHODS[config.method], config.segments, data.missing_plans)
+    loss = make_loss(config.loss)
     module, clock = RankingModule(aggregator, loss, config.trainer, config.seed, memory), Clock(progress)
 
     def figures(valid_tau: float) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from hlorank.config import Config
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs, InputSizes
+from hlorank.models.plan_tensors import PackedPlan
 from hlorank.models.scoring import embed_rows, score_configurations
 from hlorank.tracking import TRAIN_LOSS, VALID_TAU
 from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD
@@ -37,13 +38,17 @@ def make_module(config: Config) -> tuple[RankingModule, dict[str, float]]:
     torch.manual_seed(0)
     sizes = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
     model = CostModel(config.model, sizes, config.segments.aggregation).double()
-    aggregator = make_aggregator(model, METHODS[config.method], config.segments)
+    aggregator = make_aggregator(model, METHODS[config.method], config.segments, no_plans)
     module = RankingModule(
         aggregator, make_loss(config.loss), config.trainer, config.seed, config.evaluate.memory_bytes
     )
     logged: dict[str, float] = {}
     module.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign] # there is no trainer
     return module, logged
+
+
+def no_plans(*_: object) -> list[PackedPlan]:
+    raise AssertionError
 
 
 def make_step(module: RankingModule, graph: GraphInputs, sampled: Sequence[int]) -> PlannedStep:

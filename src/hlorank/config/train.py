@@ -24,6 +24,9 @@ class SegmentsConfig(Section):
     """Segments with gradients per graph and step; graphs of fewer segments train all of theirs."""
     aggregation: Literal["mean", "sum"]
     """Aggregation of the embeddings of a graph's segments."""
+    missing: Literal["compute", "reweight"]
+    """Segments whose embedding the table lacks: compute it without gradient, or leave the segment out and weigh the
+    sampled ones more."""
     keep_probability: float = Field(gt=0, le=1)
     """Probability that a stale embedding is kept, for methods with stale-embedding dropout."""
     table_bytes: int = Field(ge=1)

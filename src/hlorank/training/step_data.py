@@ -19,6 +19,7 @@ from hlorank.config import SegmentsConfig, TrainerConfig
 from hlorank.data.collection import Split
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.inputs import GraphInputs
+from hlorank.models.plan_tensors import PackedPlan
 from hlorank.training.gst.segment_sampling import sample_segments
 from hlorank.training.random_streams import Stream, generator
 from hlorank.training.samplers import SAMPLERS, Targets, rankable_graphs, usable_graphs, validation_targets
@@ -144,6 +145,10 @@ class StepData(lightning.LightningDataModule):
     def planned_step(self, key: tuple[int, int]) -> PlannedStep:
         """Draw and plan the step of an epoch and an index."""
         return self.planner(self.step(*key), generator(self.seed, Stream.DROP_EDGE, *key))
+
+    def missing_plans(self, number: int, rows: NDArray[np.int64], j: int) -> list[PackedPlan]:
+        """Make the plans of segment j of a graph of `train` under some configurations; for `SegmentAggregator`."""
+        return self.planner.without_gradient(self.train_graph(number), rows, j)
 
     def _loaded_step(self, key: tuple[int, int]) -> PlannedStep | Exception:
         """Plan a step; a worker process returns an error, of which DataLoader would make one of another type."""

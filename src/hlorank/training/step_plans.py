@@ -48,6 +48,7 @@ class PlannedStep(NamedTuple):
 
     Attributes:
         number: as in `Step`.
+        rows: as in `Step`.
         labels: (configurations,) float64 tensor, as in `Step`.
         with_gradient: as in `Step`.
         draws: as in `Step`.
@@ -59,6 +60,7 @@ class PlannedStep(NamedTuple):
     """
 
     number: int
+    rows: NDArray[np.int64]
     labels: Tensor
     with_gradient: NDArray[np.int64]
     draws: NDArray[np.float64]
@@ -115,7 +117,12 @@ class StepPlanner:
             dense_rows += self.recipe.dense_rows(segment, len(step.rows))
         local = np.asarray(graph.partition.local_codes[step.rows]).T
         labels = torch.from_numpy(step.labels)
-        return PlannedStep(step.number, labels, step.with_gradient, step.draws, local, plans, dense_rows)
+        return PlannedStep(step.number, step.rows, labels, step.with_gradient, step.draws, local, plans, dense_rows)
+
+    def without_gradient(self, graph: GraphInputs, rows: NDArray[np.int64], j: int) -> list[PackedPlan]:
+        """Make the plans of segment j under some distinct configurations, with all of its edges, part by part."""
+        make = partial(graph.plan, j=j, recipe=replace(self.recipe, gradients=False))
+        return [PackedPlan(part) for part in self._parts(make, rows, make(rows))]
 
     def _parts(
         self, make: Callable[[NDArray[np.int64]], Plan[Array]], rows: NDArray[np.int64], plan: Plan[Array]

@@ -228,7 +228,7 @@ class _MemberTraining:
         self.model.check_halo(graphs.options is not None and graphs.options.halo > 0)
         planner = StepPlanner.of(self.model, method, trainer.max_rows)
         self._data = StepData(graphs, planner, trainer, segments, member.seed, member.held_out)
-        aggregator = make_aggregator(self.model, method, segments)
+        aggregator = make_aggregator(self.model, method, segments, self._data.missing_plans)
         if aggregator.table is not None:
             aggregator.table.check_budget(self._data.table_entries())
         self._loss = make_loss(config.loss)

@@ -28,7 +28,7 @@ from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition, whole_graph
 from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.gst.methods import METHODS
-from hlorank.training.gst.segment_aggregator import SegmentAggregator
+from hlorank.training.gst.segment_aggregator import MissingPlans, SegmentAggregator, StepCost
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 from tests.sections import featurize_options
 from tests.training.training_helpers import planned
@@ -56,6 +56,11 @@ def step_on(
     draws = np.zeros(SEGMENTS) if draws is None else draws
     method = next(name for name, method in METHODS.items() if method is combine.method)
     return planned(combine.model, method, Step(graph, 0, rows, np.ones(len(rows)), np.array(sampled), draws))
+
+
+def plans_of(model: CostModel, graph: GraphInputs) -> MissingPlans:
+    planner = StepPlanner.of(model, METHODS["gst_e"])
+    return lambda _, rows, j: planner.without_gradient(graph, rows, j)
 
 
 def fresh_total(model: CostModel, graph: GraphInputs) -> Tensor:
@@ -89,6 +94,61 @@ def test_the_aggregate_is_unbiased(method: str, count: int, model: CostModel, ma
             total = combine(step_on(combine, graph, sampled, np.full(SEGMENTS, draw)), now=1)
             mean += probability * total.detach() / len(samples)
     torch.testing.assert_close(mean, fresh_total(model, graph), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["gst_e", "gst_ed"])
+def test_computed_entries_leave_the_aggregate_unbiased(method: str, model: CostModel, make_inputs: MakeInputs) -> None:
+    """Exactly, whatever the table has; without dropping, every single aggregate is the fresh sum."""
+    graph, keep = make_inputs(segments=SEGMENTS), 0.3 if METHODS[method].drop_stale else 1.0
+    mean = torch.zeros(len(ROWS), model.embedding_width, dtype=torch.float64)
+    for sampled in range(SEGMENTS):
+        for draw, probability in ((0.0, keep), (0.9, 1 - keep)):
+            table = filled_table(model, graph, (0, 2))
+            combine = SegmentAggregator(model, METHODS[method], keep, table, plans_of(model, graph))
+            total = combine(step_on(combine, graph, (sampled,), np.full(SEGMENTS, draw)), now=1).detach()
+            if method == "gst_e":
+                torch.testing.assert_close(total, fresh_total(model, graph))
+            mean += probability * total / SEGMENTS
+    torch.testing.assert_close(mean, fresh_total(model, graph), rtol=1e-5, atol=1e-6)
+
+
+def test_missing_entries_are_computed_once_each_and_only_where_they_are_kept(
+    model: CostModel, make_inputs: MakeInputs
+) -> None:
+    graph = make_inputs(segments=SEGMENTS)
+    distinct = [len(np.unique(graph.partition.local_codes[ROWS, j])) for j in range(SEGMENTS)]
+    table = EmbeddingTable(model.embedding_width, 10**6, "float32")
+    combine = SegmentAggregator(model, METHODS["gst_ed"], 0.5, table, plans_of(model, graph))
+    draws = np.array([0.0, 0.0, 0.9, 0.0])  # the third is dropped
+    total = combine(step_on(combine, graph, (1,), draws), now=3)
+    assert total.requires_grad
+    assert len(table) == sum(distinct) - distinct[2]
+    assert combine.cost.found == 0
+    combine(step_on(combine, graph, (1,), draws), now=4)
+    assert combine.cost.found == 3 * len(ROWS)
+    assert len(table) == sum(distinct) - distinct[2]
+    alone = StepCost()
+    combine.cost = alone
+    combine(step_on(combine, graph, (1,), draws), now=5)
+    one = SegmentAggregator(model, METHODS["gst_one"], 0.5, None)
+    one(step_on(one, graph, (1,)), now=5)
+    assert alone.rows == one.cost.rows  # nothing else is computed again
+
+
+def test_entries_of_the_step_are_not_evicted_by_those_that_it_computes(
+    model: CostModel, make_inputs: MakeInputs
+) -> None:
+    """A full table, whose oldest entries are of this step's graph."""
+    graph = make_inputs(segments=SEGMENTS)
+    distinct = sum(len(np.unique(graph.partition.local_codes[ROWS, j])) for j in range(SEGMENTS))
+    entry = EmbeddingTable(model.embedding_width, 10**6, "float32").entry_bytes
+    table = EmbeddingTable(model.embedding_width, distinct * entry, "float32")
+    combine = SegmentAggregator(model, METHODS["gst_e"], 1.0, table, plans_of(model, graph))
+    combine(step_on(combine, graph, (0,), rows=ROWS[:2]), now=0)
+    others = distinct - len(table)
+    table.write(list(range(-others, 0)), torch.zeros(others, model.embedding_width), step=1)  # of another graph
+    total = combine(step_on(combine, graph, (0,)), now=2)
+    torch.testing.assert_close(total.detach(), fresh_total(model, graph))
 
 
 @pytest.mark.parametrize("method", ["gst_one", "gst", "gst_e", "gst_ed", "gst_efd"])
@@ -271,6 +331,16 @@ def test_parts_of_a_segment_have_the_same_gradients(
         total = SegmentAggregator(model, METHODS[method], 1.0, table)(planned_step, now=0)
         results.append((total, torch.autograd.grad(total.square().sum(), list(model.encoder.parameters()))))
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-12)
+
+
+def test_parts_without_gradient_are_bounded(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(), make_inputs(segments=2)
+    model.recipe = replace(model.recipe, compress=False, deduplicate=False)
+    whole, divided = (
+        StepPlanner.of(model, METHODS["gst_e"], rows).without_gradient(graph, ROWS, 1) for rows in (None, 1)
+    )
+    assert (len(whole), len(divided)) == (1, len(ROWS))
+    assert max(part.rows for part in divided) < whole[0].rows
 
 
 def test_states_that_all_configurations_share_are_not_repeated_in_parts(

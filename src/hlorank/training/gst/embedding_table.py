@@ -84,18 +84,19 @@ class EmbeddingTable:
                 f"segments.configs_per_graph{half}"
             )
 
-    def present(self, keys: Sequence[int]) -> NDArray[np.bool_]:
-        """Return for each key whether the table has an entry, (keys,)."""
-        return np.fromiter((key in self._slots for key in keys), dtype=np.bool_, count=len(keys))
+    def look_up(self, keys: Sequence[int]) -> NDArray[np.bool_]:
+        """Return for each key whether the table has an entry, (keys,); for those that it has, this is a use."""
+        present = np.fromiter((key in self._slots for key in keys), dtype=np.bool_, count=len(keys))
+        for place in np.flatnonzero(present).tolist():
+            self._slots.move_to_end(keys[place])
+        return present
 
     def read(self, keys: Sequence[int]) -> tuple[Tensor, NDArray[np.int64]]:
-        """Read entries, which counts as a use; every key must have one.
+        """Read entries; every key must have one.
 
         Returns:
             (keys, width) float32 embeddings, and (keys,) int64, the steps in which they were written.
         """
-        for key in keys:
-            self._slots.move_to_end(key)
         slots = np.fromiter(map(self._slots.__getitem__, keys), dtype=np.int64, count=len(keys))
         chosen = torch.from_numpy(slots).to(self._embeddings.device)
         return self._embeddings.index_select(0, chosen).float(), self._written[slots]

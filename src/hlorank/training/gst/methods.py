@@ -36,7 +36,7 @@ class Method:
         if whole_graph:
             return read
         read |= {"sampled", "aggregation"}
-        read |= {"table_bytes", "table_dtype"} if self.others == "table" else set()
+        read |= {"missing", "table_bytes", "table_dtype"} if self.others == "table" else set()
         read |= {"keep_probability"} if self.drop_stale else set()
         return read | ({"finetune_epochs"} if self.finetune_head else set())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,9 @@ from hlorank.training.gst.embedding_table import EmbeddingTable, entry_keys
 from hlorank.training.gst.methods import METHODS, Method
 from hlorank.training.gst.segment_sampling import segment_weights
 from hlorank.training.step_plans import PlannedStep
+
+MissingPlans = Callable[[int, NDArray[np.int64], int], list[PackedPlan]]
+"""Plans without gradient of a segment of a training graph: by the graph's number, configurations, and the segment."""
 
 
 @dataclass
@@ -44,8 +47,16 @@ class StepCost:
     staleness: int = 0
 
 
-def make_aggregator(model: CostModel, method: Method, settings: SegmentsConfig) -> SegmentAggregator:
+def make_aggregator(
+    model: CostModel, method: Method, settings: SegmentsConfig, plans: MissingPlans
+) -> SegmentAggregator:
     """Make an aggregator, with an empty embedding table if the method has one.
+
+    Args:
+        model: the cost model.
+        method: the method.
+        settings: the settings of the method.
+        plans: makes the plans of missing embeddings, if `settings` say that they are computed.
 
     Raises:
         ConfigError: the table's budget is smaller than one entry, or the model's embeddings cannot be kept.
@@ -53,7 +64,8 @@ def make_aggregator(model: CostModel, method: Method, settings: SegmentsConfig) 
     table = None
     if method.others == "table":
         table = EmbeddingTable(model.embedding_width, settings.table_bytes, settings.table_dtype)
-    return SegmentAggregator(model, method, settings.keep_probability, table)
+    compute = plans if settings.missing == "compute" else None
+    return SegmentAggregator(model, method, settings.keep_probability, table, compute)
 
 
 class SegmentAggregator:
@@ -64,6 +76,8 @@ class SegmentAggregator:
         method: the method.
         keep_probability: p of stale-embedding dropout, for methods that have it.
         table: the embedding table, for methods that have one.
+        missing: makes the plans of embeddings that the table lacks, which are then computed without gradient and
+            written; None leaves their segments out, and weighs the sampled ones more.
 
     Attributes:
         cost: the cost of all steps since the attribute was last replaced.
@@ -72,7 +86,14 @@ class SegmentAggregator:
         ConfigError: the method keeps embeddings for later steps, but they depend on the configurations of their step.
     """
 
-    def __init__(self, model: CostModel, method: Method, keep_probability: float, table: EmbeddingTable | None) -> None:
+    def __init__(
+        self,
+        model: CostModel,
+        method: Method,
+        keep_probability: float,
+        table: EmbeddingTable | None,
+        missing: MissingPlans | None = None,
+    ) -> None:
         if method.others == "table" and Mixing.CONFIGURATIONS in model.recipe.mixing:
             allowed = ", ".join(name for name, other in METHODS.items() if other.others != "table")
             raise ConfigError(
@@ -84,10 +105,11 @@ class SegmentAggregator:
         self.method = method
         self.keep_probability = keep_probability if method.drop_stale else 1.0
         self.table = table
+        self.missing = missing
         self.cost = StepCost()
 
     def __call__(self, step: PlannedStep, now: int) -> Tensor:
-        """Compute the weighted sum over segments, and write the embeddings with gradient to the table.
+        """Compute the weighted sum over segments, and write the embeddings that were computed to the table.
 
         Args:
             step: the plans of the segments that are computed.
@@ -102,17 +124,20 @@ class SegmentAggregator:
         distinct, entry = np.unique(entry_keys(step.number, np.arange(count)[:, None], step.local), return_inverse=True)
         keys = distinct.tolist()
         if self.table is None:
-            present = np.full(entry.shape, self.method.others == "fresh")
+            available = np.full(entry.shape, self.method.others == "fresh")
         else:
             # Looked up for all segments before anything is written, so that it does not depend on the sample.
-            present = self.table.present(keys)[entry]
+            present = self.table.look_up(keys)[entry]
             self.cost.looked_up += present.size
             self.cost.found += int(present.sum())
-        weights = segment_weights(sampled, present, self.keep_probability, step.draws)
+            available = present if self.missing is None else np.ones_like(present)
+        weights = segment_weights(sampled, available, self.keep_probability, step.draws)
 
         total = torch.zeros((), device=step.labels.device)
         stale = np.where(sampled[:, None], 0, weights)
         if self.table is not None and stale.any():
+            if self.missing is not None:
+                self._compute_missing(self.table, self.missing, step, keys, entry, (stale > 0) & ~present, now)
             total = self._stale(self.table, keys, entry, stale, now)
         written = []
         for j, parts in step.plans.items():
@@ -128,6 +153,24 @@ class SegmentAggregator:
                 places, first = np.unique(entries, return_index=True)
                 self.table.write([keys[place] for place in places], embedding[torch.from_numpy(first)], now)
         return total
+
+    def _compute_missing(
+        self,
+        table: EmbeddingTable,
+        plans: MissingPlans,
+        step: PlannedStep,
+        keys: list[int],
+        entry: NDArray[np.int64],
+        missing: NDArray[np.bool_],
+        now: int,
+    ) -> None:
+        """Compute the entries of the mask `missing`, (J, configurations), without gradient, and write them."""
+        for j in np.flatnonzero(missing.any(axis=1)).tolist():
+            places, first = np.unique(entry[j, missing[j]], return_index=True)
+            with torch.no_grad():
+                parts = plans(step.number, step.rows[missing[j]][first], j)
+                embedding = self._embed([part.to(step.labels.device) for part in parts])
+            table.write([keys[place] for place in places], embedding, now)
 
     def _embed(self, parts: Sequence[PackedPlan]) -> Tensor:
         """Compute the embedding of a segment; the states of several parts are computed again for their gradients."""
