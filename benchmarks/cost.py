@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import sys
 import time
@@ -112,7 +113,10 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
     method = METHODS[config.method]
     data = StepData(graphs, StepPlanner.of(model, method), settings, config.segments, config.seed)
     aggregator, loss = make_aggregator(model, method, config.segments, data.missing_plans), make_loss(config.loss)
-    module, clock = RankingModule(aggregator, loss, settings, config.seed, config.evaluate.memory_bytes), Clock()
+    module, clock = (
+        RankingModule(aggregator, loss, settings, config.seed, config.evaluate.memory_bytes, math.nan),
+        Clock(),
+    )
     averaging: list[Callback] = []
     if settings.averaging != "none":
         averaging.append(

@@ -32,8 +32,8 @@ from hlorank.files import write_json
 
 METHODS = ("gst_one", "gst", "gst_e", "gst_ed", "full")
 CONFIGURATIONS, REPEATS, QUICK_SEGMENTS = 8, 3, 5
-FORMS = {"dense form": (False, None), "compressed": (True, None), "compressed, at most 4,096 rows": (True, 4096)}
-"""Whether equal states are computed once, and `trainer.max_rows`."""
+FORMS = {"dense form": (False, None), "compressed": (True, None), "compressed, at most 4 MiB": (True, 2**22)}
+"""Whether equal states are computed once, and `trainer.memory_bytes`."""
 
 
 def peak_bytes(function: Callable[[], object], device: str) -> int:
@@ -65,12 +65,12 @@ def main() -> None:
     peaks: dict[str, dict[str, dict[int, list[int]]]] = {form: {name: {} for name in METHODS} for form in FORMS}
     for nodes in (1_000, 5_000, 20_000, 50_000):
         workload = Workload.of(synthetic(nodes, CONFIGURATIONS), width, arguments.device)
-        for form, (fast, max_rows) in FORMS.items():
+        for form, (fast, memory_bytes) in FORMS.items():
             workload.choose_form(fast)
             for method in METHODS:
                 if method == "full" and nodes > full_nodes:
                     continue
-                training = Training(workload, method, CONFIGURATIONS, max_rows)
+                training = Training(workload, method, CONFIGURATIONS, memory_bytes)
                 segments = len(training.graph.segments)
                 count = max(REPEATS, min(segments, QUICK_SEGMENTS) if arguments.quick else segments)
                 measured = [i * segments // count for i in range(count)]

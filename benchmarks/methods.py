@@ -16,6 +16,7 @@ All workloads take about 40 minutes on one core, the quick form a few minutes.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import time
@@ -246,7 +247,7 @@ def train(config: Config, finetuned: str | None, progress: Progress) -> dict[str
     model.encoder.start_opcodes(graphs.store.spec.opcode_embedding)
     aggregator = make_aggregator(model, METHODS[config.method], config.segments, data.missing_plans)
     loss = make_loss(config.loss)
-    module, clock = RankingModule(aggregator, loss, config.trainer, config.seed, memory), Clock(progress)
+    module, clock = RankingModule(aggregator, loss, config.trainer, config.seed, memory, math.nan), Clock(progress)
 
     def figures(valid_tau: float) -> dict[str, Any]:
         tested = (graphs.open("test", name) for name in graphs.store.trainable("test"))

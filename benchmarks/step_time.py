@@ -40,6 +40,7 @@ from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.gst.methods import METHODS
 from hlorank.training.gst.segment_aggregator import SegmentAggregator, StepCost
 from hlorank.training.losses import pairwise_hinge
+from hlorank.training.step_memory import bytes_per_row
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 
 MAX_NODES, MARGIN, KEEP_PROBABILITY, TABLE_BYTES = 1000, 0.1, 0.5, 2**30
@@ -107,10 +108,10 @@ class Training:
         workload: the graph and the model.
         method: its name.
         configurations: in each step.
-        max_rows: as `trainer.max_rows`.
+        memory_bytes: as `trainer.memory_bytes`; None for no bound.
     """
 
-    def __init__(self, workload: Workload, method: str, configurations: int, max_rows: int | None = None) -> None:
+    def __init__(self, workload: Workload, method: str, configurations: int, memory_bytes: int | None = None) -> None:
         specification, self.model = METHODS[method], workload.model
         self.graph = workload.whole if specification.whole_graph else workload.graph
         self.table: EmbeddingTable | None = None
@@ -118,9 +119,12 @@ class Training:
             self.table = EmbeddingTable(self.model.embedding_width, TABLE_BYTES, "float32")
         self.combine = SegmentAggregator(self.model, specification, KEEP_PROBABILITY, self.table)
         self._parameters = [*self.model.parameters()]  # as an optimizer has them
-        self._planner = StepPlanner.of(self.model, specification, max_rows)
+        self._planner = StepPlanner.of(self.model, specification)
         rows, labels = self.graph.targets
         self.rows, self.labels = rows[:configurations], labels[:configurations]
+        if memory_bytes is not None:
+            per_row = bytes_per_row(self.model, self.plan(0))
+            self._planner = replace(self._planner, max_rows=int(memory_bytes / per_row))
         if self.table is not None:
             with torch.no_grad():
                 self.combine(self.plan(*range(len(self.graph.segments))), 0)

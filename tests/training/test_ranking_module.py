@@ -40,7 +40,7 @@ def make_module(config: Config) -> tuple[RankingModule, dict[str, float]]:
     model = CostModel(config.model, sizes, config.segments.aggregation).double()
     aggregator = make_aggregator(model, METHODS[config.method], config.segments, no_plans)
     module = RankingModule(
-        aggregator, make_loss(config.loss), config.trainer, config.seed, config.evaluate.memory_bytes
+        aggregator, make_loss(config.loss), config.trainer, config.seed, config.evaluate.memory_bytes, 8.0
     )
     logged: dict[str, float] = {}
     module.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign] # there is no trainer
@@ -113,11 +113,12 @@ def test_an_epoch_logs_the_cost_of_its_steps(settings: Settings) -> None:
     assert module.aggregator.table is not None
     width = module.model.embedding_width
     module.aggregator.table.write([1, 2, 3], torch.zeros(3, width), step=0)
-    module.aggregator.cost = StepCost(rows=30, dense_rows=120, looked_up=8, found=6, used=4, staleness=10)
+    module.aggregator.cost = StepCost(rows=30, dense_rows=120, peak_rows=5, looked_up=8, found=6, used=4, staleness=10)
     module.on_train_epoch_end()
     assert logged == {
         "train/rows": 30,
         "train/rows_of_dense_form": 0.25,
+        "train/step_memory_bytes": 40,
         "table/hit_rate": 0.75,
         "table/staleness_steps": 2.5,
         "table/bytes": 3 * (4 * width + ENTRY_OVERHEAD),

@@ -76,10 +76,9 @@ class TrainerConfig(Section):
     workers: Literal["auto"] | Annotated[int, Field(ge=0)]
     """Processes that plan training steps ahead; auto is one for every four cores, none for fewer; 0 plans them between
     the steps. The results are the same."""
-    max_rows: int | None = Field(ge=1)
-    """Bound of the node states that the layers of a segment compute at once in a training step, and with it of the
-    memory: with more, the segment is computed in parts of its configurations, and again for their gradients; null sets
-    none."""
+    memory_bytes: int = Field(ge=1)
+    """Bound of the states and gradients that a training step holds, besides model, optimizer and table: a segment that
+    needs more is computed in parts of its configurations, and again for their gradients."""
     averaging: Literal["none", "ema", "swa"]
     """Average of the weights over the steps: ema is the exponential moving average, swa the unweighted average over the
     second half."""

@@ -32,6 +32,7 @@ class RankingModule(lightning.LightningModule):
         settings: the settings of the optimizer and its schedule.
         seed: the seed of the dropout masks.
         memory_bytes: bound of the activations in validation, and of the plans that are kept for it.
+        bytes_per_row: memory of a step for each row of work, of `bytes_per_row`.
 
     Attributes:
         model: the cost model.
@@ -41,7 +42,13 @@ class RankingModule(lightning.LightningModule):
     loss_metric, tau_metric = TRAIN_LOSS, VALID_TAU
 
     def __init__(
-        self, aggregator: SegmentAggregator, loss: Loss, settings: TrainerConfig, seed: int, memory_bytes: int
+        self,
+        aggregator: SegmentAggregator,
+        loss: Loss,
+        settings: TrainerConfig,
+        seed: int,
+        memory_bytes: int,
+        bytes_per_row: float,
     ) -> None:
         super().__init__()
         self.model = aggregator.model
@@ -50,6 +57,7 @@ class RankingModule(lightning.LightningModule):
         self.settings = settings
         self.seed = seed
         self.memory_bytes = memory_bytes
+        self.bytes_per_row = bytes_per_row
         self._validation_plans = PlanCache(memory_bytes)
         self.epochs = settings.max_epochs
         self.budget = CpuBudget(settings.cpu_seconds)
@@ -83,6 +91,7 @@ class RankingModule(lightning.LightningModule):
         cost, self.aggregator.cost = self.aggregator.cost, StepCost()
         self.log("train/rows", float(cost.rows))
         self.log("train/rows_of_dense_form", cost.rows / max(1, cost.dense_rows))
+        self.log("train/step_memory_bytes", cost.peak_rows * self.bytes_per_row)
         if table is not None:
             self.log("table/hit_rate", cost.found / max(1, cost.looked_up))
             self.log("table/staleness_steps", cost.staleness / max(1, cost.used))

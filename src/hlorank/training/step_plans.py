@@ -69,6 +69,13 @@ class PlannedStep(NamedTuple):
     dense_rows: int
     seconds: float = 0
 
+    @property
+    def rows_with_gradient(self) -> int:
+        """The most rows whose states are held at once for their gradients: of several parts, those of one."""
+        parts = [[part.rows for part in self.plans[j]] for j in self.with_gradient.tolist()]
+        kept = sum(rows[0] for rows in parts if len(rows) == 1)
+        return kept + max((max(rows) for rows in parts if len(rows) > 1), default=0)
+
     def to(self, device: torch.device) -> PlannedStep:
         """Return the step with its tensors on a device."""
         plans = {j: [part.to(device) for part in parts] for j, parts in self.plans.items()}
@@ -90,13 +97,12 @@ class StepPlanner:
     recipe: Recipe
     method: Method
     drop_edge: float
-    max_rows: int | None
+    max_rows: int | None = None
 
     @classmethod
-    def of(cls, model: CostModel, method: Method, max_rows: int | None = None) -> StepPlanner:
-        """Return the planner for a model and a method."""
-        recipe = replace(model.recipe, share=model.config.dropout == 0)
-        return cls(recipe, method, model.config.drop_edge, max_rows)
+    def of(cls, model: CostModel, method: Method) -> StepPlanner:
+        """Return the planner for a model and a method, without a bound."""
+        return cls(replace(model.recipe, share=model.config.dropout == 0), method, model.config.drop_edge)
 
     def __call__(self, step: Step, rng: np.random.Generator) -> PlannedStep:
         """Make the plans of a step.

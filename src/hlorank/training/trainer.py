@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import sys
 import warnings
@@ -46,6 +47,7 @@ from hlorank.training.mlflow_run import keep_record, take_finished, training_run
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.run_description import data_settings
 from hlorank.training.step_data import StepData
+from hlorank.training.step_memory import bound_memory
 from hlorank.training.step_plans import StepPlanner
 
 log = logging.getLogger(__name__)
@@ -226,13 +228,19 @@ class _MemberTraining:
         if config.model.opcode_init:
             self.model.encoder.start_opcodes(spec.features.opcode_embedding)
         self.model.check_halo(graphs.options is not None and graphs.options.halo > 0)
-        planner = StepPlanner.of(self.model, method, trainer.max_rows)
-        self._data = StepData(graphs, planner, trainer, segments, member.seed, member.held_out)
+        self._data = StepData(
+            graphs, StepPlanner.of(self.model, method), trainer, segments, member.seed, member.held_out
+        )
+        per_row = math.nan
+        if self._data.train:
+            entries = graphs.store.entries("train")
+            largest = max(self._data.train, key=lambda name: entries[name].nodes)
+            per_row = bound_memory(self.model, self._data, largest, trainer.memory_bytes)
         aggregator = make_aggregator(self.model, method, segments, self._data.missing_plans)
         if aggregator.table is not None:
             aggregator.table.check_budget(self._data.table_entries())
         self._loss = make_loss(config.loss)
-        self._module = RankingModule(aggregator, self._loss, trainer, member.seed, self._memory_bytes)
+        self._module = RankingModule(aggregator, self._loss, trainer, member.seed, self._memory_bytes, per_row)
 
     def run(
         self, state: Path, identity: CheckpointIdentity, logger: MemberLogger, reports: Sequence[TrialReport]

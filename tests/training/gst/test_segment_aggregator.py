@@ -325,7 +325,9 @@ def test_parts_of_a_segment_have_the_same_gradients(
     model.recipe = replace(model.recipe, compress=False, deduplicate=False)
     step = Step(graph, 0, ROWS, np.ones(len(ROWS)), np.array([1]), np.zeros(2))
     for max_rows, parts in ((None, 1), (1, len(ROWS))):
-        planned_step = StepPlanner.of(model, METHODS[method], max_rows)(step, np.random.default_rng(0))
+        planned_step = replace(StepPlanner.of(model, METHODS[method]), max_rows=max_rows)(
+            step, np.random.default_rng(0)
+        )
         assert [len(plans) for plans in planned_step.plans.values()] == [parts] * len(planned_step.plans)
         table = EmbeddingTable(model.embedding_width, 10**6, "float32") if method == "gst_e" else None
         total = SegmentAggregator(model, METHODS[method], 1.0, table)(planned_step, now=0)
@@ -337,7 +339,8 @@ def test_parts_without_gradient_are_bounded(make_model: MakeModel, make_inputs: 
     model, graph = make_model(), make_inputs(segments=2)
     model.recipe = replace(model.recipe, compress=False, deduplicate=False)
     whole, divided = (
-        StepPlanner.of(model, METHODS["gst_e"], rows).without_gradient(graph, ROWS, 1) for rows in (None, 1)
+        replace(StepPlanner.of(model, METHODS["gst_e"]), max_rows=rows).without_gradient(graph, ROWS, 1)
+        for rows in (None, 1)
     )
     assert (len(whole), len(divided)) == (1, len(ROWS))
     assert max(part.rows for part in divided) < whole[0].rows
@@ -347,7 +350,7 @@ def test_states_that_all_configurations_share_are_not_repeated_in_parts(
     make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
     step = Step(make_inputs(segments=1), 0, np.full(4, 3), np.ones(4), np.array([0]), np.zeros(1))
-    planned_step = StepPlanner.of(make_model(), METHODS["full"], max_rows=1)(step, np.random.default_rng(0))
+    planned_step = replace(StepPlanner.of(make_model(), METHODS["full"]), max_rows=1)(step, np.random.default_rng(0))
     assert [len(plans) for plans in planned_step.plans.values()] == [1]
 
 

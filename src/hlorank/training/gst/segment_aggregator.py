@@ -33,6 +33,7 @@ class StepCost:
     Attributes:
         rows: node states that the layers computed, each distinct one of a segment once.
         dense_rows: the same in the dense form, every node under every configuration.
+        peak_rows: the most rows whose states were held at once for their gradients.
         looked_up: embeddings of segments that were looked up in the table.
         found: embeddings among them that the table had.
         used: stale embeddings in the aggregates.
@@ -41,6 +42,7 @@ class StepCost:
 
     rows: int = 0
     dense_rows: int = 0
+    peak_rows: int = 0
     looked_up: int = 0
     found: int = 0
     used: int = 0
@@ -148,6 +150,7 @@ class SegmentAggregator:
             if sampled[j]:
                 written.append((entry[j], embedding.detach()))
         self.cost.dense_rows += step.dense_rows
+        self.cost.peak_rows = max(self.cost.peak_rows, step.rows_with_gradient)
         if self.table is not None:
             for entries, embedding in written:
                 places, first = np.unique(entries, return_index=True)

@@ -1,0 +1,77 @@
+"""The memory of a training step, and its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hlorank.config import Config, ConfigError
+from hlorank.models.cost_model import CostModel
+from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.inputs import GraphInputs
+from hlorank.models.serialization import input_sizes
+from hlorank.training.gst.methods import METHODS
+from hlorank.training.step_memory import bound_memory, bytes_per_row
+from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
+from tests.training.training_helpers import open_data, planned
+
+MakeInputs = Callable[..., GraphInputs]
+MakeModel = Callable[..., CostModel]
+ROWS = np.array([4, 1, 9, 7, 0])
+
+
+def whole(model: CostModel, graph: GraphInputs) -> PlannedStep:
+    return planned(model, "full", Step(graph, 0, ROWS, np.ones(len(ROWS)), np.array([0]), np.zeros(1)))
+
+
+def test_a_layer_adds_the_states_that_it_keeps(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    """GELU keeps its input: in the dense form one state of each node under each configuration."""
+    graph, kept = make_inputs(segments=1), []
+    for block in (["sage", "gelu"], ["sage", "gelu", "gelu"]):
+        model = make_model(blocks=1, block=block)
+        model.recipe = replace(model.recipe, compress=False, deduplicate=False)
+        step = whole(model, graph)
+        kept.append(bytes_per_row(model, step) * step.plans[0][0].rows)
+    state = graph.segments[0].nodes * len(ROWS) * model.config.width * model.dtype.itemsize
+    assert 1 <= (kept[1] - kept[0]) / state <= 2  # the backward pass needs memory too
+
+
+def test_measuring_changes_nothing(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(dropout=0.5, block=["sage", "gelu", "dropout"]), make_inputs(segments=1)
+    step, state = whole(model, graph), torch.get_rng_state()
+    first = bytes_per_row(model, step)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert bytes_per_row(model, step) == first
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_bound_divides_segments_and_refuses_what_is_smaller_than_a_configuration(
+    settings: Callable[..., Config], open_graphs: Callable[..., GraphLoader]
+) -> None:
+    config = settings(method="full")
+    graphs = open_graphs(config)
+    model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
+    data = open_data(graphs, config)
+    entries = graphs.store.entries("train")
+    largest = max(data.train, key=lambda name: entries[name].nodes)
+    free = bound_memory(model, data, largest, 2**40)
+    step = data.planned_step((0, 0))
+    needed = free * step.rows_with_gradient
+    assert bound_memory(model, data, largest, int(0.9 * needed)) == free
+    assert data.planned_step((0, 0)).rows_with_gradient <= 0.9 * needed / free
+    with pytest.raises(ConfigError, match=r"trainer\.memory_bytes=100: "):
+        bound_memory(model, data, largest, 100)
+
+
+def test_segments_share_the_bound(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+    model, graph = make_model(), make_inputs(segments=3)
+    model.recipe = replace(model.recipe, compress=False, deduplicate=False)
+    step = Step(graph, 0, ROWS, np.ones(len(ROWS)), np.array([0, 2]), np.zeros(3))
+    free = StepPlanner.of(model, METHODS["gst"])(step, np.random.default_rng(0))
+    assert free.rows_with_gradient == sum(free.plans[j][0].rows for j in (0, 2))
+    divided = replace(StepPlanner.of(model, METHODS["gst"]), max_rows=1)(step, np.random.default_rng(0))
+    assert divided.rows_with_gradient == max(part.rows for j in (0, 2) for part in divided.plans[j])
