@@ -1,4 +1,4 @@
-"""Results of methods.py: kept in two files, summarized over seeds, and drawn."""
+"""Results of methods.py: kept in a file for each workload, summarized over seeds, and drawn."""
 
 from __future__ import annotations
 
@@ -7,146 +7,143 @@ from statistics import mean, stdev
 from typing import Any
 
 import matplotlib as mpl
-import pandas as pd
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy.stats import t
 
-from hlorank.files import atomic_path, read_json, write_json, write_text
+from hlorank.files import atomic_path, read_json, write_json
 from hlorank.training.gst.methods import METHODS
 
-Point = dict[str, float]
-
+Run = dict[str, Any]
+LABELS = (
+    "mean over seeds and half the width of its 95 % interval; *at T* is the best validation tau within the CPU seconds "
+    "that gst_e takes in all"
+)
 # Line and marker distinguish methods where colours (Okabe and Ito's, for all kinds of vision) do not.
 STYLES = {
     "full": ("black", "-", "s"),
     "gst_one": ("#E69F00", ":", "v"),
     "gst": ("#0072B2", "-", "o"),
-    "gst_e": ("#D55E00", "--", "^"),
+    "gst_e": ("#D55E00", "-", "^"),
     "gst_ef": ("#D55E00", "-", "P"),
     "gst_ed": ("#009E73", "-.", "D"),
     "gst_efd": ("#009E73", "-", "*"),
+    "gst_e, reweight": ("#CC79A7", "--", "^"),
+    "gst_ed, reweight": ("#56B4E9", "--", "D"),
 }
-AXES = {"step": "training steps", "cpu_seconds": "CPU seconds of training"}
+AXES = ("training steps", "CPU seconds of training")
 MARKERS = 5  # on a line
 
 
 class Record:
-    """Finished measurements: figures in a JSON file, and the curves in the CSV file next to it.
+    """Finished trainings of one workload.
 
     Args:
-        file: the JSON file.
+        file: JSON file.
+        tuning_seed: seed of the trainings that choose learning rates.
+
+    Attributes:
+        runs: the key and the figures of each.
     """
 
-    def __init__(self, file: Path) -> None:
-        self.file, self.curves_file = file, file.with_suffix(".csv")
-        complete = file.exists() and self.curves_file.exists()
-        self.runs: list[dict[str, Any]] = read_json(file)["runs"] if complete else []
-        self.curves = pd.read_csv(self.curves_file) if complete else pd.DataFrame()
+    def __init__(self, file: Path, tuning_seed: int) -> None:
+        self._file, self._tuning_seed = file, tuning_seed
+        self.runs: list[Run] = read_json(file)["runs"] if file.exists() else []
 
-    def holds(self, key: dict[str, Any]) -> bool:
-        """Return whether a run is finished."""
-        return any(key.items() <= run.items() for run in self.runs)
+    def holds(self, key: Run) -> bool:
+        """Return whether a training is finished."""
+        return any(key.items() <= one.items() for one in self.runs)
 
-    def add(self, key: dict[str, Any], figures: dict[str, Any], curve: list[Point]) -> None:
-        """Add a run in the place of one with other settings; both files are complete at any time."""
-        place = {name: key[name] for name in ("workload", "method", "seed")}
-        added = pd.DataFrame([place | point for point in curve])
-        if len(self.curves):
-            same = (self.curves[list(place)] == list(place.values())).all(axis=1)
-            added = pd.concat([self.curves[~same], added])
-        self.curves = added
-        self.runs = [run for run in self.runs if not place.items() <= run.items()] + [key | figures]
-        write_text(self.curves_file, self.curves.round(5).to_csv(index=False))
-        write_json(self.file, {"runs": self.runs, "summary": self.summary()})
+    def add(self, key: Run, figures: Run) -> None:
+        """Add a training in the place of one with other settings; the file is complete at any time."""
+        place = {name: value for name, value in key.items() if name != "settings"}
+        self.runs = [one for one in self.runs if not place.items() <= one.items()] + [key | figures]
+        write_json(self._file, {"runs": self.runs})
 
-    def summary(self) -> dict[str, dict[str, Any]]:
-        """By workload and method, means and standard deviations over seeds, and CPU seconds against full.
+    def of(self, method: str, missing: str, seed: int) -> list[Run]:
+        """Return the trainings of a method with one seed."""
+        key = {"method": method, "missing": missing, "seed": seed}
+        return [one for one in self.runs if key.items() <= one.items()]
 
-        The ratio is the mean over seeds that both methods have.
-        """
-        found: dict[str, dict[str, Any]] = {}
-        for workload in dict.fromkeys(run["workload"] for run in self.runs):
-            here = [run for run in self.runs if run["workload"] == workload]
-            full = {run["seed"]: run["cpu_seconds"] for run in here if run["method"] == "full"}
-            found[workload] = {}
+    def rows(self) -> dict[str, list[Run]]:
+        """Return the tested trainings by method, those that weigh instead of computing missing entries apart."""
+        rows: dict[str, list[Run]] = {}
+        for missing in ("compute", "reweight"):
             for method in METHODS:
-                if not (runs := [run for run in here if run["method"] == method]):
-                    continue
-                figures: dict[str, Any] = {"seeds": sorted(run["seed"] for run in runs)}
-                for name in ("valid_tau", "test_tau", "train_tau", "cpu_seconds", "hit_rate", "staleness_steps"):
-                    values = [run[name] for run in runs if run[name] is not None]
-                    figures[name] = mean(values) if values else None
-                    figures[f"{name}_spread"] = stdev(values) if len(values) > 1 else None
-                ratios = [full[run["seed"]] / run["cpu_seconds"] for run in runs if run["seed"] in full]
-                figures["full_over_cpu_seconds"] = mean(ratios) if ratios else None
-                found[workload][method] = figures
-        return found
+                some = [one for one in self.runs if (one["method"], one["missing"]) == (method, missing)]
+                if some := [one for one in some if one["seed"] != self._tuning_seed]:
+                    rows[method if missing == "compute" else f"{method}, {missing}"] = some
+        return rows
 
 
-def show(summary: dict[str, dict[str, Any]]) -> None:
-    """Print the summary: mean and standard deviation over seeds."""
-
-    def cell(figures: dict[str, Any], name: str, form: str) -> str:
-        if figures[name] is None:
-            return "-"
-        spread = figures.get(f"{name}_spread")
-        return format(figures[name], form) + ("" if spread is None else f" ± {spread:{form}}")
-
-    columns = {
-        "valid_tau": (".3f", "valid tau"), "test_tau": (".3f", "test tau"), "train_tau": (".3f", "train tau"),
-        "cpu_seconds": (".0f", "CPU s"), "full_over_cpu_seconds": (".2f", "full / CPU s"),
-        "hit_rate": (".2f", "hit rate"), "staleness_steps": (".0f", "staleness"),
-    }  # fmt: skip
-    for workload, methods in summary.items():
-        print(f"\n{workload}\n{'method':8} seeds" + "".join(f"{title:>17}" for _, title in columns.values()))
-        for method, figures in methods.items():
-            cells = "".join(f"{cell(figures, name, form):>17}" for name, (form, _) in columns.items())
-            print(f"{method:8} {len(figures['seeds']):5}{cells}")
+def interval(values: list[float]) -> float | None:
+    """Return half the width of the 95 % interval of the mean, by Student's t; None for a single value."""
+    if len(values) < 2:
+        return None
+    return float(t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5)
 
 
-def _draw_method(axes: Axes, curves: pd.DataFrame, method: str, x: str) -> None:
-    """The mean over seeds, in a band from the lowest to the highest; of finetuning only where it leads."""
-    points = curves.groupby("step").agg(
-        x=(x, "mean"), mean=("valid_tau", "mean"), low=("valid_tau", "min"), high=("valid_tau", "max")
-    )
-    points["x"] = points.index if x == "step" else points["x"]
-    colour, line, marker = STYLES[method]
-    if METHODS[method].finetune_head:
-        points = points.iloc[-2:]
-        end = points.iloc[-1]
-        axes.vlines(end["x"], end["low"], end["high"], color=colour, linewidth=1)
-        markevery = slice(1, None)
-    else:
-        axes.fill_between(points["x"], points["low"], points["high"], color=colour, alpha=0.12, linewidth=0)
-        markevery = slice(None, None, max(1, len(points) // MARKERS))
+def best_within(run: Run, seconds: float) -> float:
+    """Return the best validation tau that a training has reached within some CPU seconds."""
+    return max((tau for _, spent, tau in run["curve"] if spent <= seconds), default=0.0)
+
+
+def table(record: Record) -> str:
+    """Return a Markdown table: a row for each method."""
+    rows = record.rows()
+    reference = [one["cpu_seconds"] for one in rows.get("gst_e", [])]
+    limit = mean(reference) if reference else 0.0
+
+    def cell(values: list[float | None], form: str) -> str:
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return ""
+        half = interval(known)
+        return f"{mean(known):{form}}" + ("" if half is None else f" ± {half:{form}}")
+
+    titles = ["method", "seeds", "learning rate", "valid tau", "test tau", "train tau"]
+    titles += ["at T", "steps", "CPU s", "ms a step", "MiB"]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for name, some in rows.items():
+        cells = [cell([one.get(key) for one in some], ".3f") for key in ("valid_tau", "test_tau", "train_tau")]
+        cells.append(cell([best_within(one, limit) for one in some], ".3f"))
+        cells += [f"{mean(one[key] for one in some):.0f}" for key in ("steps", "cpu_seconds")]
+        cells.append(f"{mean(1000 * one['cpu_seconds'] / one['steps'] for one in some):.1f}")
+        cells.append(f"{mean(one['step_memory_bytes'] for one in some) / 2**20:.1f}")
+        rates = ", ".join(f"{rate:g}" for rate in dict.fromkeys(one["learning_rate"] for one in some))
+        lines.append(f"| `{name}` | {len(some)} | {rates} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _draw_method(axes: Axes, runs: list[Run], name: str, column: int) -> None:
+    """Draw the mean over seeds of the validations that all have, in a band from the lowest to the highest."""
+    count = min(len(one["curve"]) for one in runs)
+    points: NDArray[np.float64] = np.array([one["curve"][:count] for one in runs])
+    x, taus = points[:, :, column].mean(axis=0), points[:, :, 2]
+    colour, line, marker = STYLES[name]
+    axes.fill_between(x, taus.min(axis=0), taus.max(axis=0), color=colour, alpha=0.12, linewidth=0)
     axes.plot(
-        points["x"], points["mean"], color=colour, linestyle=line, marker=marker, markevery=markevery, label=method,
-        linewidth=1.5, markersize=6,
+        x, taus.mean(axis=0), color=colour, linestyle=line, marker=marker, markevery=max(1, count // MARKERS),
+        label=f"{name} ({len(runs)})", linewidth=1.5, markersize=6,
     )  # fmt: skip
 
 
-def draw(curves_file: Path, folder: Path) -> None:
-    """Write <folder>/methods-<workload>.svg; the same figures give the same bytes.
-
-    Args:
-        curves_file: CSV with workload, method, seed, step, cpu_seconds and valid_tau.
-        folder: where the plots go.
-    """
-    everything = pd.read_csv(curves_file)
-    for workload, curves in everything.groupby("workload", sort=False):
-        with mpl.rc_context({"svg.hashsalt": "hlorank", "svg.fonttype": "none", "font.size": 9}):
-            figure = Figure(figsize=(10, 4.2), layout="constrained")
-            panels = figure.subplots(1, 2, sharey=True)
-            for axes, (x, label) in zip(panels, AXES.items(), strict=True):
-                for method in METHODS:
-                    if len(found := curves[curves["method"] == method]):
-                        _draw_method(axes, found, method, x)
-                axes.set_xlabel(label)
-                axes.grid(alpha=0.3)
-            panels[0].set_ylabel("validation Kendall tau")
-            panels[1].set_xscale("log")
-            panels[1].legend(fontsize=8)
-            seeds = curves["seed"].nunique()
-            figure.suptitle(f"{workload}: mean over {seeds} seeds, band from lowest to highest")
-            with atomic_path(folder / f"methods-{workload}.svg") as file:
-                figure.savefig(file, format="svg", metadata={"Date": None})
+def draw(record: Record, workload: str, folder: Path) -> None:
+    """Write <folder>/methods-<workload>.svg; the same figures give the same bytes."""
+    with mpl.rc_context({"svg.hashsalt": "hlorank", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(10, 4.2), layout="constrained")
+        panels = figure.subplots(1, 2, sharey=True)
+        for column, (axes, label) in enumerate(zip(panels, AXES, strict=True)):
+            for name, runs in record.rows().items():
+                if name in STYLES and not name.startswith(("gst_ef", "gst_efd")):
+                    _draw_method(axes, runs, name, column)
+            axes.set_xlabel(label)
+            axes.grid(alpha=0.3)
+        panels[0].set_ylabel("validation Kendall tau")
+        panels[1].set_xscale("log")
+        panels[1].legend(fontsize=8)
+        figure.suptitle(f"{workload}: mean over seeds (their number in parentheses), band from lowest to highest")
+        with atomic_path(folder / f"methods-{workload}.svg") as file:
+            figure.savefig(file, format="svg", metadata={"Date": None})

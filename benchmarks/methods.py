@@ -1,30 +1,30 @@
-"""Validation Kendall tau of the seven training methods against steps and against CPU seconds, over seeds.
+"""The seven training methods, trained to convergence: Kendall tau against steps and against CPU seconds, over seeds.
 
-Workloads: synthetic collections of 12 + 4 + 4 graphs of 2,000 to 20,000 nodes, by either search, in which a configured
-layout travels along the graph until something asks for another one, once also with a halo around segments; and the
-real pair, trained on unet3d and validated on unet_3d.
+Workloads: generated collections of 12 + 12 + 12 graphs of 2,000 to 20,000 nodes, by either search, in segments of 1,000
+nodes (11 a graph) and of 220 (about 50), in which a configured layout travels along the graph until something asks for
+another one; the measured collection of models, graphs of 500 to 20,000 nodes; and the real pair, trained on unet3d and
+validated on unet_3d.
 
-gst_ef and gst_efd take the very steps of gst_e and gst_ed, so these four are two trainings, whose head is finetuned
-afterwards. All figures are of the last weights: nothing is chosen by validation. CPU seconds are those of training:
-opening graphs, validation and testing are not in them; the embeddings that finetuning recomputes are.
+Every method has the learning rate, of three, with which its validation is best after a third of the steps, for a seed
+of its own. Then each seed trains for 10,000 steps, or until validation has not risen for 3,000. The weights of the best
+validation are tested, once. gst_ef and gst_efd take the very steps of gst_e and gst_ed, and then the head is finetuned.
+CPU seconds are those of training: opening graphs, validation and testing are not in them; the embeddings that
+finetuning recomputes are.
 
-A finished training is kept next to the JSON file, in methods.csv, and not repeated, so that a killed run continues.
-
-All workloads take about 40 minutes on one core, the quick form a few minutes.
+A finished training is written to <results>/<workload>.json and not repeated, so that a killed run
+continues; two processes can measure two workloads. All of it takes about 15 hours of CPU time, the quick form minutes.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
-import math
 import os
 import sys
 import time
 import warnings
-from collections.abc import Iterable
-from copy import copy
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -32,9 +32,10 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import lightning
+import numpy as np
 import torch
 from command_line import Parser, run  # type: ignore[import-not-found] # same folder
-from curves import Point, Record, draw, show  # type: ignore[import-not-found] # same folder
+from curves import LABELS, Record, draw, table  # type: ignore[import-not-found] # same folder
 from hydra import compose, initialize_config_dir
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console
@@ -59,11 +60,15 @@ from hlorank.training.gst.segment_aggregator import make_aggregator
 from hlorank.training.losses import make_loss
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.step_data import Ranking, StepData
+from hlorank.training.step_memory import bytes_per_row
 from hlorank.training.step_plans import StepPlanner
 
 ROOT = Path(__file__).resolve().parents[1]
-# Each method that is trained, and the one whose head is finetuned where it ends.
-TRAININGS = {"full": None, "gst_one": None, "gst": None, "gst_e": "gst_ef", "gst_ed": "gst_efd"}
+RESULTS = ROOT / "benchmarks" / "results" / "methods"
+RATES = (1e-3, 3e-4, 3e-3)
+TUNING_SEED = 100
+SEEDS = range(5)
+STEPS, VALIDATIONS, PATIENCE = 10_000, 40, 12
 SHARED = {
     "featurize.workers": 1,
     "partition.workers": 1,
@@ -72,16 +77,39 @@ SHARED = {
     "model.layout_sizes": False,
     "loss": "hinge",
     "trainer.accelerator": "cpu",
-    "trainer.max_epochs": 20,
-    "trainer.steps_per_epoch": 50,
     "trainer.graphs_per_step": 1,
     "trainer.configs_per_step": 16,
-    "trainer.learning_rate": 1e-3,
     "trainer.weight_decay": 1e-4,
-    "segments.redraw_epochs": 20,
+    "segments.redraw_epochs": 10**6,
     "segments.finetune_epochs": 4,
 }
-QUICK = {"trainer.max_epochs": 2, "trainer.steps_per_epoch": 10, "segments.finetune_epochs": 1, "model.width": 16}
+QUICK = {"model.width": 16, "segments.finetune_epochs": 1}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method as it is trained.
+
+    Attributes:
+        method: its name.
+        missing: as `segments.missing`.
+        finetuned: the method whose head is finetuned where this one ends.
+    """
+
+    method: str
+    missing: str = "compute"
+    finetuned: str | None = None
+
+
+ROWS = (
+    Row("gst_e", finetuned="gst_ef"),
+    Row("gst_ed", finetuned="gst_efd"),
+    Row("gst_one"),
+    Row("gst"),
+    Row("full"),
+    Row("gst_e", "reweight", "gst_ef"),
+    Row("gst_ed", "reweight", "gst_efd"),
+)
 
 
 @dataclass(frozen=True)
@@ -92,47 +120,60 @@ class Workload:
         collection: its path.
         overrides: of the configuration, besides SHARED.
         quick: further ones of a short run.
-        graphs: those of the shared data; none for generated graphs.
-        trainings: the methods that are trained.
+        graphs: those of the shared data; none for other collections.
+        slow_seeds: seeds of full and gst, which take several times as long as the others.
     """
 
     collection: str
     overrides: dict[str, Any]
     quick: dict[str, Any]
     graphs: tuple[str, ...] = ()
-    trainings: tuple[str, ...] = tuple(TRAININGS)
+    slow_seeds: int = 3
 
 
-def _generated(search: str, halo: int = 0, trainings: tuple[str, ...] = tuple(TRAININGS)) -> Workload:
-    size = {"min_nodes": 2000, "max_nodes": 20_000, "configurations": 250, "repeated": 0.2, "noise": 0.001}
+def _generated(search: str, max_nodes: int) -> Workload:
+    size = {
+        "min_nodes": 2000, "max_nodes": 20_000, "configurations": 250, "repeated": 0.2, "noise": 0.001,
+        "train": 12, "valid": 12, "test": 12,
+    }  # fmt: skip
     quick = {"min_nodes": 500, "max_nodes": 2000, "configurations": 50, "train": 3, "valid": 2, "test": 2}
     return Workload(
         f"layout/synthetic/{search}",
         {"experiment": "synthetic"}
         | {f"data.synthetic.{key}": value for key, value in size.items()}
-        | {"segments.configs_per_graph": 64, "trainer.validation_configs": 64, "partition.halo": halo},
-        {f"data.synthetic.{key}": value for key, value in quick.items()} | {"partition.max_nodes": 200},
-        trainings=trainings,
+        | {"segments.configs_per_graph": 64, "trainer.validation_configs": 64, "partition.max_nodes": max_nodes},
+        {f"data.synthetic.{key}": value for key, value in quick.items()} | {"partition.max_nodes": max_nodes // 5},
     )
 
 
 WORKLOADS = {
-    "synthetic-default": _generated("default"),
+    "synthetic-default-11": _generated("default", 1000),
+    "synthetic-default-50": _generated("default", 220),
+    "models": Workload(
+        "layout/cpu/models",
+        {"experiment": "models", "data.local.root": ROOT / "data" / "models"}
+        | {"data.local.split_file": ROOT / "data" / "models" / "split.json"}
+        | {"partition.max_nodes": 200, "segments.configs_per_graph": 64},
+        {"trainer.validation_configs": 20},
+    ),
+    "synthetic-random-11": _generated("random", 1000),
+    "synthetic-random-50": _generated("random", 220),
     "unet3d-to-unet_3d": Workload(
         "layout/xla/default",
         {"data": "local", "segments.configs_per_graph": 256, "trainer.validation_configs": 500},
         {"trainer.validation_configs": 50},
         ("train/unet3d.npz", "valid/unet_3d.4x4.bf16.npz"),
+        slow_seeds=5,
     ),
-    "synthetic-default-halo": _generated("default", halo=3, trainings=("gst", "gst_e")),
-    "synthetic-random": _generated("random"),
 }
 
 
-def settings(workload: Workload, work: Path, method: str, seed: int, quick: bool) -> Config:
-    """The composed configuration."""
-    values = {"collection": workload.collection, "method": method, "seed": seed, **SHARED, **workload.overrides}
+def settings(workload: Workload, work: Path, row: Row, seed: int, rate: float, steps: int, *, quick: bool) -> Config:
+    """Compose the configuration of a training."""
+    values = {"collection": workload.collection, "method": row.method, "seed": seed, **SHARED, **workload.overrides}
     values |= {f"paths.{name}": work / name for name in ("raw", "features", "segments")}
+    values |= {"trainer.learning_rate": rate, "segments.missing": row.missing}
+    values |= {"trainer.max_epochs": VALIDATIONS, "trainer.steps_per_epoch": steps // VALIDATIONS}
     if workload.graphs:
         values["data.local.root"] = work / "tree"
     if quick:
@@ -142,15 +183,14 @@ def settings(workload: Workload, work: Path, method: str, seed: int, quick: bool
 
 
 def prepare(workload: Workload, config: Config) -> str:
-    """Fetch, featurizes and partitions the collection, and return its fingerprint; what is up to date stays."""
+    """Fetch, featurize and partition the collection, and return its fingerprint; what is up to date stays."""
     collection, paths = Collection.parse(config.collection), config.paths
     raw, features, segments = (Path(place) / collection.path for place in (paths.raw, paths.features, paths.segments))
-    if config.data.origin == "local":
-        for name in workload.graphs:
-            link = Path(config.data.settings["root"]) / collection.path / name
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.unlink(missing_ok=True)
-            link.symlink_to((shared_dir() / "data" / "tpugraphs" / "npz" / collection.path / name).resolve())
+    for name in workload.graphs:
+        link = Path(config.data.settings["root"]) / collection.path / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to((shared_dir() / "data" / "tpugraphs" / "npz" / collection.path / name).resolve())
     fetch(collection, config.data, raw)
     featurize_collection(Path(paths.raw), collection, config.featurize, features)
     partition_collection(features, config.partition, segments)
@@ -159,17 +199,24 @@ def prepare(workload: Workload, config: Config) -> str:
 
 @dataclass
 class Clock(Callback):
-    """Count the CPU seconds of training steps, and keeps a point of the curve an epoch.
+    """Count the CPU seconds of training steps, and keep a point of the curve, and the weights of the best one.
 
     Attributes:
         progress: advances by one an epoch.
+        patience: validations without a higher tau, after which training ends.
         seconds: CPU seconds so far.
-        curve: step, cpu_seconds, valid_tau; with a table hit_rate and staleness_steps, of the epoch.
+        curve: step, CPU seconds and validation tau of each epoch.
+        best: the weights of the best epoch.
     """
 
     progress: Progress
+    patience: int
     seconds: float = 0.0
-    curve: list[Point] = field(default_factory=list)
+    curve: list[list[float]] = field(default_factory=list)
+    best: dict[str, torch.Tensor] = field(default_factory=dict)
+    peak_rows: int = 0
+    hits: list[float] = field(default_factory=list)
+    staleness: list[float] = field(default_factory=list)
     _start: float = 0.0
     _end: float = 0.0
 
@@ -184,20 +231,25 @@ class Clock(Callback):
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Add the epoch; of the head's epochs only the time."""
         self.seconds += self._end - self._start
-        if isinstance(pl_module, RankingModule):
-            tau = float(trainer.callback_metrics[VALID_TAU])
-            point = {"step": trainer.global_step, "cpu_seconds": self.seconds, "valid_tau": tau}
-            if pl_module.aggregator.table is not None:
-                cost = pl_module.aggregator.cost  # of this epoch: the module replaces it after this hook
-                point["hit_rate"] = cost.found / cost.looked_up
-                point["staleness_steps"] = cost.staleness / max(1, cost.used)
-            self.curve.append(point)
         for task in self.progress.task_ids:
             self.progress.advance(task)
+        if not isinstance(pl_module, RankingModule):
+            return
+        tau = float(trainer.callback_metrics[VALID_TAU])
+        if not self.curve or tau > max(point[2] for point in self.curve):
+            self.best = copy.deepcopy(pl_module.model.state_dict())
+        self.curve.append([trainer.global_step, round(self.seconds, 1), round(tau, 4)])
+        taus = [point[2] for point in self.curve]
+        trainer.should_stop = len(taus) - 1 - int(np.argmax(taus)) >= self.patience
+        cost = pl_module.aggregator.cost  # of this epoch: the module replaces it after this hook
+        self.peak_rows = max(self.peak_rows, cost.peak_rows)
+        if cost.looked_up:
+            self.hits.append(cost.found / cost.looked_up)
+            self.staleness.append(cost.staleness / max(1, cost.used))
 
 
-def fit(module: RankingModule | HeadModule, data: lightning.LightningDataModule, clock: Clock) -> int:
-    """Train a model, or its head, as the stage train does, without checkpoints and tracking; returns the steps."""
+def fit(module: RankingModule | HeadModule, data: lightning.LightningDataModule, clock: Clock) -> None:
+    """Train a model, or its head, as the stage train does, without checkpoints and tracking."""
     trainer = lightning.Trainer(
         max_epochs=module.epochs,
         accelerator="cpu",
@@ -214,122 +266,137 @@ def fit(module: RankingModule | HeadModule, data: lightning.LightningDataModule,
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's, on workers and loggers
         trainer.fit(module, datamodule=data)
-    return trainer.global_step
 
 
 def mean_tau(model: CostModel, rankings: Iterable[Ranking], memory_bytes: int) -> float | None:
-    """Kendall tau, the mean over graphs; None without any."""
+    """Return the Kendall tau, the mean over graphs; None without any."""
     taus = [
         kendall_tau(score_configurations(model, graph, rows, memory_bytes), labels) for graph, rows, labels in rankings
     ]
-    return mean(taus) if taus else None
+    return round(mean(taus), 4) if taus else None
 
 
-def train(config: Config, finetuned: str | None, progress: Progress) -> dict[str, tuple[dict[str, Any], list[Point]]]:
-    """One training.
+def train(config: Config, row: Row, progress: Progress, *, tested: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the figures of a training, and then those of the method whose head is finetuned where it ends.
 
     Args:
         config: the whole configuration.
-        finetuned: the method whose head is finetuned where this one ends.
+        row: the method.
         progress: advances by one an epoch.
-
-    Returns:
-        Figures and curve of both methods.
+        tested: rank the test graphs, and those of training; finetune.
     """
     collection, memory = Collection.parse(config.collection), config.evaluate.memory_bytes
     segments = None if METHODS[config.method].whole_graph else Path(config.paths.segments) / collection.path
     graphs = GraphLoader(Path(config.paths.features) / collection.path, segments)
     torch.manual_seed(config.seed)
     model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
-    planner = StepPlanner.of(model, METHODS[config.method])
-    data = StepData(graphs, planner, config.trainer, config.segments, config.seed)
+    data = StepData(graphs, StepPlanner.of(model, METHODS[config.method]), config.trainer, config.segments, config.seed)
     trained = [data.train_graph(number) for number in range(len(data.train))]  # they stay open
     model.encoder.start_opcodes(graphs.store.spec.opcode_embedding)
+    per_row = bytes_per_row(model, data.planned_step((0, 0)))
     aggregator = make_aggregator(model, METHODS[config.method], config.segments, data.missing_plans)
     loss = make_loss(config.loss)
-    module, clock = RankingModule(aggregator, loss, config.trainer, config.seed, memory, math.nan), Clock(progress)
+    module = RankingModule(aggregator, loss, config.trainer, config.seed, memory, per_row)
+    clock = Clock(progress, PATIENCE)
 
-    def figures(valid_tau: float) -> dict[str, Any]:
-        tested = (graphs.open("test", name) for name in graphs.store.trainable("test"))
-        ranked = (Ranking(graph, *data.working_set(i, 0)) for i, graph in enumerate(trained))
-        return {
-            "cpu_seconds": clock.seconds,
+    def figures(valid_tau: float | None) -> dict[str, Any]:
+        found = {
+            "cpu_seconds": round(clock.seconds, 1),
+            "steps": clock.curve[-1][0],
             "valid_tau": valid_tau,
-            "test_tau": mean_tau(model, (Ranking(graph, *graph.targets) for graph in tested), memory),
-            "train_tau": mean_tau(model, ranked, memory),
-            "segments": mean(len(graph.segments) for graph in trained),
+            "step_memory_bytes": round(clock.peak_rows * per_row),
+            "segments": round(mean(len(graph.segments) for graph in trained), 1),
+            "hit_rate": round(mean(clock.hits), 3) if clock.hits else None,
+            "staleness_steps": round(mean(clock.staleness)) if clock.staleness else None,
+            "curve": clock.curve,
         }
+        if tested:
+            opened = (graphs.open("test", name) for name in graphs.store.trainable("test"))
+            found["test_tau"] = mean_tau(model, (Ranking(graph, *graph.targets) for graph in opened), memory)
+            ranked = (Ranking(graph, *data.working_set(i, 0)) for i, graph in enumerate(trained))
+            found["train_tau"] = mean_tau(model, ranked, memory)
+        return found
 
-    steps = fit(module, data, clock)
-    curve = clock.curve
-    found = {config.method: (figures(curve[-1]["valid_tau"]), curve)}
-    if finetuned is not None:
+    fit(module, data, clock)
+    model.load_state_dict(clock.best)
+    yield row.method, figures(max(point[2] for point in clock.curve))
+    if tested and row.finetuned is not None:
         start = time.process_time()
-        unvalidated = copy(data)
+        unvalidated = copy.copy(data)
         unvalidated.valid = []  # so that only what is trained on is recomputed
         head = HeadData(model, unvalidated, memory)
         clock.seconds += time.process_time() - start
-        steps += fit(HeadModule(model, loss, config.trainer, config.segments.finetune_epochs), head, clock)
-        tau = mean_tau(model, map(data.ranking, range(len(data.valid))), memory)
-        assert tau is not None
-        end = {"step": steps, "cpu_seconds": clock.seconds, "valid_tau": tau}
-        found[finetuned] = (figures(tau), [*curve, end])
-    for figure, points in found.values():
-        for name in ("hit_rate", "staleness_steps"):
-            figure[name] = mean(point[name] for point in curve) if name in points[0] else None
-    return found
+        fit(HeadModule(model, loss, config.trainer, config.segments.finetune_epochs), head, clock)
+        yield row.finetuned, figures(mean_tau(model, map(data.ranking, range(len(data.valid))), memory))
 
 
-def measure(name: str, work: Path, record: Record, quick: bool) -> None:
-    """Add what is not yet measured of a workload, seed after seed."""
-    workload = WORKLOADS[name]
-    data = prepare(workload, settings(workload, work, "full", 0, quick))
-    for seed, method in product(range(1 if quick else 3), workload.trainings):
-        finetuned = TRAININGS[method]
-        config = settings(workload, work, method, seed, quick)
+def measure(name: str, work: Path, record: Record, *, quick: bool) -> None:
+    """Add what is not yet measured of a workload: learning rates first, then seed after seed."""
+    workload, steps = WORKLOADS[name], 240 if quick else STEPS
+    first = settings(workload, work, ROWS[0], 0, RATES[0], steps, quick=quick)
+    data = prepare(workload, first)
+
+    def measured(row: Row, seed: int, rate: float, steps: int, *, tested: bool) -> None:
+        config = settings(workload, work, row, seed, rate, steps, quick=quick)
         plain = config.model_dump(mode="json")
-        identity = [plain[part] for part in ("partition", "model", "segments", "loss", "trainer")]
-        key = {"workload": name, "seed": seed, "settings": fingerprint([data, *identity])}
-        if all(record.holds(key | {"method": one}) for one in (method, finetuned) if one):
-            continue
-        epochs = config.trainer.max_epochs + (config.segments.finetune_epochs if finetuned else 0)
+        identity = fingerprint([data, *(plain[part] for part in ("partition", "model", "segments", "loss", "trainer"))])
+        key = {"missing": row.missing, "seed": seed, "learning_rate": rate, "settings": identity}
+        names = [row.method, *([row.finetuned] if tested and row.finetuned else [])]
+        if all(record.holds({"method": one, **key}) for one in names):
+            return
         with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
-            progress.add_task(f"{name}, seed {seed}, {method}", total=epochs)
-            found = train(config, finetuned, progress)
-        for one, (figures, curve) in found.items():
-            record.add(key | {"method": one}, figures, curve)
-            print(
-                f"{name}, seed {seed}, {one}: validation tau {figures['valid_tau']:.3f}, "
-                f"{figures['cpu_seconds']:.0f} CPU s",
-                flush=True,
-            )
+            progress.add_task(f"{name}, seed {seed}, {row.method}", total=VALIDATIONS)
+            for method, figures in train(config, row, progress, tested=tested):
+                record.add({"method": method, **key}, figures)
+                print(
+                    f"{name}, {method}, {row.missing}, seed {seed}, learning rate {rate}: validation tau "
+                    f"{figures['valid_tau']:.3f}, {figures['cpu_seconds']:.0f} CPU s",
+                    flush=True,
+                )
+
+    rates = {}
+    for row in ROWS:
+        for rate in RATES[: 1 if quick else None]:
+            measured(row, TUNING_SEED, rate, steps // 3, tested=False)
+        tried = record.of(row.method, row.missing, TUNING_SEED)
+        rates[row] = max(tried, key=lambda one: one["valid_tau"])["learning_rate"]
+    for seed in range(1) if quick else SEEDS:
+        for row in ROWS:
+            if row.method not in ("full", "gst") or seed < workload.slow_seeds:
+                measured(row, seed, rates[row], steps, tested=True)
 
 
 def main() -> None:
     parser = Parser(__doc__)
-    parser.add_argument("--quick", action="store_true", help="one seed, small graphs, narrow model, 20 steps")
+    parser.add_argument("--quick", action="store_true", help="one seed, small graphs, narrow model, 240 steps")
     parser.add_argument(
         "--workload", choices=WORKLOADS, action="append", metavar="NAME",
         help=f"only this one; may be repeated (default: {', '.join(WORKLOADS)})",
     )  # fmt: skip
-    parser.add_json("the record (default: benchmarks/results/methods.json; of the quick form, in .hlorank/benchmarks)")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, metavar="FOLDER",
+        help="finished trainings (default: benchmarks/results/methods)",
+    )  # fmt: skip
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="only draw what is measured, as SVG files")
+    parser.add_argument("--tables", action="store_true", help="only print what is measured, as Markdown")
     arguments = parser.parse_args()
     logging.getLogger("hlorank").setLevel(logging.ERROR)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     quick = arguments.quick
     work = ROOT / ".hlorank" / "benchmarks" / ("methods_quick" if quick else "methods")
-    record = Record(arguments.json or (work if quick else ROOT / "benchmarks" / "results") / "methods.json")
-    if arguments.plots is not None:
-        draw(record.curves_file, arguments.plots)
-        return
     for name in arguments.workload or WORKLOADS:
+        record = Record(arguments.results / f"{name}.json", TUNING_SEED)
+        if arguments.plots is not None:
+            if record.runs:
+                draw(record, name, arguments.plots)
+            continue
         if WORKLOADS[name].graphs and not (shared_dir() / "data" / "tpugraphs").is_dir():
             print(f"skipped: {name}: no data/tpugraphs in {shared_dir()}")
-        else:
-            measure(name, work / name, record, quick)
-    show(record.summary())
+        elif not arguments.tables:
+            measure(name, work / name, record, quick=quick)
+        if record.runs:
+            print(f"\n{name}: {LABELS}\n\n{table(record)}")
 
 
 if __name__ == "__main__":

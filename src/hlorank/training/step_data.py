@@ -144,7 +144,11 @@ class StepData(lightning.LightningDataModule):
 
     def planned_step(self, key: tuple[int, int]) -> PlannedStep:
         """Draw and plan the step of an epoch and an index."""
-        return self.planner(self.step(*key), generator(self.seed, Stream.DROP_EDGE, *key))
+        return self.plan(self.step(*key), key)
+
+    def plan(self, step: Step, key: tuple[int, int]) -> PlannedStep:
+        """Plan a step; the edges that it leaves out are those of an epoch and an index."""
+        return self.planner(step, generator(self.seed, Stream.DROP_EDGE, *key))
 
     def missing_plans(self, number: int, rows: NDArray[np.int64], j: int) -> list[PackedPlan]:
         """Make the plans of segment j of a graph of `train` under some configurations; for `SegmentAggregator`."""

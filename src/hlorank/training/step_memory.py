@@ -61,7 +61,7 @@ def bound_memory(model: CostModel, data: StepData, largest: str, memory_bytes: i
     count = data.settings.configs_per_step if Mixing.CONFIGURATIONS in model.recipe.mixing else 1
     rows, labels = graph.targets
     step = Step(graph, number, rows[:count], labels[:count], np.array([j]), np.ones(len(graph.segments)))
-    needed = int(data.planner(step, np.random.default_rng(0)).plans[j][0].rows * per_row)
+    needed = int(data.plan(step, (0, 0)).plans[j][0].rows * per_row)
     if needed > memory_bytes:
         which = "" if len(graph.segments) == 1 else f"a segment of {graph.segments[j].nodes} nodes of "
         remedy = "set method to gst" if len(graph.segments) == 1 else "lower partition.max_nodes"
