@@ -206,6 +206,7 @@ class Clock(Callback):
         patience: validations without a higher tau, after which training ends.
         seconds: CPU seconds so far.
         curve: step, CPU seconds and validation tau of each epoch.
+        losses: the mean loss of each epoch.
         best: the weights of the best epoch.
     """
 
@@ -213,6 +214,7 @@ class Clock(Callback):
     patience: int
     seconds: float = 0.0
     curve: list[list[float]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
     best: dict[str, torch.Tensor] = field(default_factory=dict)
     peak_rows: int = 0
     hits: list[float] = field(default_factory=list)
@@ -238,6 +240,7 @@ class Clock(Callback):
         tau = float(trainer.callback_metrics[VALID_TAU])
         if not self.curve or tau > max(point[2] for point in self.curve):
             self.best = copy.deepcopy(pl_module.model.state_dict())
+        self.losses.append(float(trainer.callback_metrics[pl_module.loss_metric]))
         self.curve.append([trainer.global_step, round(self.seconds, 1), round(tau, 4)])
         taus = [point[2] for point in self.curve]
         trainer.should_stop = len(taus) - 1 - int(np.argmax(taus)) >= self.patience
@@ -254,6 +257,7 @@ def fit(module: RankingModule | HeadModule, data: lightning.LightningDataModule,
         max_epochs=module.epochs,
         accelerator="cpu",
         reload_dataloaders_every_n_epochs=1,
+        accumulate_grad_batches=module.settings.graphs_per_step,
         gradient_clip_val=module.settings.gradient_clip,
         num_sanity_val_steps=0,
         limit_val_batches=0 if isinstance(module, HeadModule) else 1.0,

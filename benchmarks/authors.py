@@ -1,0 +1,196 @@
+"""What the arrangement of the authors' public code for TpuGraphs costs, next to gst_e.
+
+Their table keeps the score of each segment in place of its embedding, starts with zeros, and is read and written, for
+all graphs of a batch, at the configurations that were drawn for the last one. Here each of the three is a setting of a
+test double, on the first workload of methods.py, with a linear head and the sum over segments, for which a sum of
+scores is a score of the sum. Batches have four graphs.
+
+A finished training is written to benchmarks/results/authors.json and not repeated. All of it takes about an hour of CPU
+time, the quick form minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import methods  # type: ignore[import-not-found] # same folder
+import numpy as np
+import torch
+from command_line import Parser, output_file, run  # type: ignore[import-not-found] # same folder
+from methods import ROOT, ROWS, WORKLOADS, Clock, fit, mean_tau, prepare, settings
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
+
+from hlorank.config import Config
+from hlorank.data.collection import Collection
+from hlorank.files import read_json, write_json
+from hlorank.models.cost_model import CostModel
+from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.serialization import input_sizes
+from hlorank.training.gst.embedding_table import EmbeddingTable, entry_keys
+from hlorank.training.gst.methods import METHODS
+from hlorank.training.gst.segment_aggregator import SegmentAggregator, make_aggregator
+from hlorank.training.losses import make_loss
+from hlorank.training.ranking_module import RankingModule
+from hlorank.training.step_data import Ranking, StepData
+from hlorank.training.step_plans import PlannedStep, StepPlanner
+
+RESULTS = Path(__file__).parent / "results" / "authors.json"
+BATCH = 4
+WORKLOAD = "synthetic-default-11"
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """What of the authors' arrangement is taken.
+
+    Attributes:
+        scores: the table keeps the score of a segment, not its embedding.
+        zeros: an entry that was never written is a zero.
+        last_graph: entries of all graphs of a batch are those of the last one's configurations.
+    """
+
+    scores: bool = False
+    zeros: bool = False
+    last_graph: bool = False
+
+
+ARRANGEMENTS = {
+    "gst_e": None,
+    "zeros at the start": Arrangement(zeros=True),
+    "scores, zeros at the start": Arrangement(scores=True, zeros=True),
+    "entries of the last graph, zeros at the start": Arrangement(zeros=True, last_graph=True),
+    "all three": Arrangement(scores=True, zeros=True, last_graph=True),
+}
+
+
+class AuthorsAggregator(SegmentAggregator):
+    """Aggregation with the table of the authors' code, for a linear head and the sum over segments.
+
+    Args:
+        model: the cost model.
+        arrangement: what is taken of the code.
+        data: the steps, of which a batch's last one decides about its entries.
+    """
+
+    def __init__(self, model: CostModel, arrangement: Arrangement, data: StepData) -> None:
+        width = 1 if arrangement.scores else model.embedding_width
+        self.kept = EmbeddingTable(width, 2**30, "float32")
+        super().__init__(model, METHODS["gst_e"], 1.0, self.kept)
+        self.arrangement = arrangement
+        self.data = data
+
+    def scores(self, step: PlannedStep, now: int) -> Tensor:
+        """Compute scores of a step's configurations, (configurations,), and write the table."""
+        graph, rows = self.data.train_graph(step.number), step.rows
+        if self.arrangement.last_graph:
+            epoch, index = divmod(now, self.data.graphs_per_epoch)
+            rows = self.data.step(epoch, index - index % BATCH + BATCH - 1).rows % len(graph.partition.local_codes)
+        local = np.asarray(graph.partition.local_codes[rows]).T
+        keys: NDArray[np.int64] = entry_keys(step.number, np.arange(len(local))[:, None], local)
+        (sampled,) = step.with_gradient.tolist()
+
+        total = torch.zeros(len(rows), 1 if self.arrangement.scores else self.model.embedding_width)
+        for j in range(len(local)):
+            present = self.kept.look_up(keys[j].tolist())
+            if j != sampled and present.any():
+                values, _ = self.kept.read(keys[j][present].tolist())
+                total[torch.from_numpy(np.flatnonzero(present))] += values
+        embedding = self._embed(step.plans[sampled])
+        own = self.model.head(embedding) if self.arrangement.scores else embedding
+        unique, first = np.unique(keys[sampled], return_index=True)
+        self.kept.write(unique.tolist(), own[torch.from_numpy(first)], now)
+        total = total + own
+        return total.squeeze(-1) if self.arrangement.scores else self.model.score(total, len(local))
+
+
+class AuthorsModule(RankingModule):
+    """Training by an `AuthorsAggregator`."""
+
+    aggregator: AuthorsAggregator
+
+    def training_step(self, step: PlannedStep, index: int) -> Tensor:
+        """Compute the loss of one graph."""
+        now = self.current_epoch * self.settings.steps_per_epoch * self.settings.graphs_per_step + index
+        loss = self.loss(self.aggregator.scores(step, now), step.labels)
+        self.log(self.loss_metric, loss.detach(), on_step=False, on_epoch=True, batch_size=1)
+        return loss
+
+
+def train(config: Config, arrangement: Arrangement | None, progress: Progress) -> dict[str, Any]:
+    """Train once; return the figures, the loss of each epoch among them."""
+    collection, memory = Collection.parse(config.collection), config.evaluate.memory_bytes
+    graphs = GraphLoader(Path(config.paths.features) / collection.path, Path(config.paths.segments) / collection.path)
+    torch.manual_seed(config.seed)
+    model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
+    method, loss = METHODS["gst_e"], make_loss(config.loss)
+    data = StepData(graphs, StepPlanner.of(model, method), config.trainer, config.segments, config.seed)
+    model.encoder.start_opcodes(graphs.store.spec.opcode_embedding)
+    make: Callable[..., RankingModule] = RankingModule
+    if arrangement is None:
+        aggregator = make_aggregator(model, method, config.segments, data.missing_plans)
+    else:
+        aggregator, make = AuthorsAggregator(model, arrangement, data), AuthorsModule
+    module = make(aggregator, loss, config.trainer, config.seed, memory, 0.0)
+    clock = Clock(progress, patience=config.trainer.max_epochs)
+    fit(module, data, clock)
+    model.load_state_dict(clock.best)
+    opened = (graphs.open("test", name) for name in graphs.store.trainable("test"))
+    trained = (Ranking(data.train_graph(i), *data.working_set(i, 0)) for i in range(len(data.train)))
+    return {
+        "valid_tau": max(point[2] for point in clock.curve),
+        "test_tau": mean_tau(model, (Ranking(graph, *graph.targets) for graph in opened), memory),
+        "train_tau": mean_tau(model, trained, memory),
+        "cpu_seconds": round(clock.seconds),
+        "losses": [round(value, 4) for value in clock.losses],
+    }
+
+
+def main() -> None:
+    parser = Parser(__doc__)
+    parser.add_argument("--quick", action="store_true", help="one seed, small graphs, narrow model, 240 steps")
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE",
+        help="results (default: benchmarks/results/authors.json; of the quick form, none are kept)",
+    )  # fmt: skip
+    arguments = parser.parse_args()
+    for name in ("hlorank", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    quick, file = arguments.quick, arguments.json or (None if arguments.quick else RESULTS)
+    methods.SHARED.update({"trainer.graphs_per_step": BATCH, "model.head": "linear", "segments.aggregation": "sum"})
+    workload, steps = WORKLOADS[WORKLOAD], 240 if quick else methods.STEPS
+    work = ROOT / ".hlorank" / "benchmarks" / ("methods_quick" if quick else "methods") / WORKLOAD
+    runs: list[dict[str, Any]] = read_json(file)["runs"] if file is not None and file.exists() else []
+    for seed in range(1 if quick else 3):
+        for name, arrangement in ARRANGEMENTS.items():
+            if any((one["arrangement"], one["seed"]) == (name, seed) for one in runs):
+                continue
+            config = settings(workload, work, ROWS[0], seed, 1e-3, steps // BATCH, quick=quick)
+            prepare(workload, config)
+            with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
+                progress.add_task(f"{name}, seed {seed}", total=config.trainer.max_epochs)
+                runs.append({"arrangement": name, "seed": seed, **train(config, arrangement, progress)})
+            if file is not None:
+                write_json(file, {"runs": runs})
+    print("| table | valid tau | test tau | train tau | loss, first, highest and last epoch |\n|---|---|---|---|---|")
+    for name in ARRANGEMENTS:
+        some = [one for one in runs if one["arrangement"] == name]
+        taus = [f"{mean(one[key] for one in some):.3f}" for key in ("valid_tau", "test_tau", "train_tau")]
+        losses = [f"{mean(pick(one['losses']) for one in some):.3f}" for pick in (lambda x: x[0], max, lambda x: x[-1])]
+        print(f"| {name} | {' | '.join(taus)} | {', '.join(losses)} |")
+
+
+if __name__ == "__main__":
+    run(main)
