@@ -92,7 +92,10 @@ def test_withheld_runtimes_are_zeros(layout_tree: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_batch_counts_nodes_and_keeps_runtimes_apart(layout_tree: Path, workers: int) -> None:
     dataset = hlorank.datasets.load(LAYOUT, layout_tree)
-    (batch,) = DataLoader(dataset[:2], batch_size=2, follow_batch=["runtime"], num_workers=workers)
+    # Spawned, as a worker of pytest may have imported jax, which does not survive a fork.
+    context = "spawn" if workers else None
+    options: Any = {"num_workers": workers, "multiprocessing_context": context}
+    (batch,) = DataLoader(dataset[:2], batch_size=2, follow_batch=["runtime"], **options)
     assert batch.edge_index.tolist() == [[1, 2, 3, 8, 8], [0, 1, 1, 4, 6]]
     assert batch.configurable_index.tolist() == [1, 3, 8]
     assert batch.batch.tolist() == [0] * 4 + [1] * 5

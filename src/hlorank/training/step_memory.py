@@ -22,7 +22,8 @@ _BACKWARD = 1.6
 def bytes_per_row(model: CostModel, step: PlannedStep) -> float:
     """Measure the memory of a step in bytes for each row of work of its plans.
 
-    What autograd keeps of a forward pass is counted, whatever the layers are, except for the parameters.
+    What autograd keeps of a forward pass is counted, whatever the layers are, except for the parameters. A model whose
+    layers mix no states has no rows: all counts as one.
     """
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
@@ -36,7 +37,7 @@ def bytes_per_row(model: CostModel, step: PlannedStep) -> float:
     plans = [step.plans[j][0] for j in step.with_gradient.tolist()]
     with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         _embeddings = [model(plan.unpack()) for plan in plans]  # they hold what is kept
-    return _BACKWARD * sum(kept.values()) / sum(plan.rows for plan in plans)
+    return _BACKWARD * sum(kept.values()) / max(1, sum(plan.rows for plan in plans))
 
 
 def bound_memory(model: CostModel, data: StepData, largest: str, memory_bytes: int) -> float:
