@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -26,24 +26,22 @@ import methods  # type: ignore[import-not-found] # same folder
 import numpy as np
 import torch
 from command_line import Parser, output_file, run  # type: ignore[import-not-found] # same folder
-from methods import ROOT, ROWS, WORKLOADS, Clock, fit, mean_tau, prepare, settings
+from methods import ROOT, ROWS, WORKLOADS, Make, prepare, settings, train
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
 from hlorank.config import Config
-from hlorank.data.collection import Collection
 from hlorank.files import read_json, write_json
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
-from hlorank.models.serialization import input_sizes
 from hlorank.training.gst.embedding_table import EmbeddingTable, entry_keys
 from hlorank.training.gst.methods import METHODS
-from hlorank.training.gst.segment_aggregator import SegmentAggregator, make_aggregator
+from hlorank.training.gst.segment_aggregator import SegmentAggregator
 from hlorank.training.losses import make_loss
 from hlorank.training.ranking_module import RankingModule
-from hlorank.training.step_data import Ranking, StepData
+from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import PlannedStep, StepPlanner
 
 RESULTS = Path(__file__).parent / "results" / "authors.json"
@@ -128,33 +126,16 @@ class AuthorsModule(RankingModule):
         return loss
 
 
-def train(config: Config, arrangement: Arrangement | None, progress: Progress) -> dict[str, Any]:
-    """Train once; return the figures, the loss of each epoch among them."""
-    collection, memory = Collection.parse(config.collection), config.evaluate.memory_bytes
-    graphs = GraphLoader(Path(config.paths.features) / collection.path, Path(config.paths.segments) / collection.path)
-    torch.manual_seed(config.seed)
-    model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
-    method, loss = METHODS["gst_e"], make_loss(config.loss)
-    data = StepData(graphs, StepPlanner.of(model, method), config.trainer, config.segments, config.seed)
-    model.encoder.start_opcodes(graphs.store.spec.opcode_embedding)
-    make: Callable[..., RankingModule] = RankingModule
-    if arrangement is None:
-        aggregator = make_aggregator(model, method, config.segments, data.missing_plans)
-    else:
-        aggregator, make = AuthorsAggregator(model, arrangement, data), AuthorsModule
-    module = make(aggregator, loss, config.trainer, config.seed, memory, 0.0)
-    clock = Clock(progress, patience=config.trainer.max_epochs)
-    fit(module, data, clock)
-    model.load_state_dict(clock.best)
-    opened = (graphs.open("test", name) for name in graphs.store.trainable("test"))
-    trained = (Ranking(data.train_graph(i), *data.working_set(i, 0)) for i in range(len(data.train)))
-    return {
-        "valid_tau": max(point[2] for point in clock.curve),
-        "test_tau": mean_tau(model, (Ranking(graph, *graph.targets) for graph in opened), memory),
-        "train_tau": mean_tau(model, trained, memory),
-        "cpu_seconds": round(clock.seconds),
-        "losses": [round(value, 4) for value in clock.losses],
-    }
+def maker(arrangement: Arrangement) -> Make:
+    """Return what makes trainings by an arrangement."""
+
+    def make(config: Config, graphs: GraphLoader, model: CostModel) -> tuple[StepData, RankingModule]:
+        planner = StepPlanner.of(model, METHODS["gst_e"])
+        data = StepData(graphs, planner, config.trainer, config.segments, config.seed)
+        aggregator, loss = AuthorsAggregator(model, arrangement, data), make_loss(config.loss)
+        return data, AuthorsModule(aggregator, loss, config.trainer, config.seed, config.evaluate.memory_bytes, 0.0)
+
+    return make
 
 
 def main() -> None:
@@ -181,15 +162,19 @@ def main() -> None:
             prepare(workload, config)
             with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
                 progress.add_task(f"{name}, seed {seed}", total=config.trainer.max_epochs)
-                runs.append({"arrangement": name, "seed": seed, **train(config, arrangement, progress)})
+                made = methods.make if arrangement is None else maker(arrangement)
+                ((_, figures),) = train(config, None, progress, make=made)
+                runs.append({"arrangement": name, "seed": seed, **figures})
             if file is not None:
                 write_json(file, {"runs": runs})
     print("| table | valid tau | test tau | train tau | loss, first, highest and last epoch |\n|---|---|---|---|---|")
     for name in ARRANGEMENTS:
         some = [one for one in runs if one["arrangement"] == name]
         taus = [f"{mean(one[key] for one in some):.3f}" for key in ("valid_tau", "test_tau", "train_tau")]
-        losses = [f"{mean(pick(one['losses']) for one in some):.3f}" for pick in (lambda x: x[0], max, lambda x: x[-1])]
-        print(f"| {name} | {' | '.join(taus)} | {', '.join(losses)} |")
+        losses = [[point[3] for point in one["curve"]] for one in some]
+        first, highest, last = ([*map(pick, losses)] for pick in (itemgetter(0), max, itemgetter(-1)))
+        shown = ", ".join(f"{mean(values):.3f}" for values in (first, highest, last))
+        print(f"| {name} | {' | '.join(taus)} | {shown} |")
 
 
 if __name__ == "__main__":

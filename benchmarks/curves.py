@@ -87,7 +87,7 @@ def interval(values: list[float]) -> float | None:
 
 def best_within(run: Run, seconds: float) -> float:
     """Return the best validation tau that a training has reached within some CPU seconds."""
-    return max((tau for _, spent, tau in run["curve"] if spent <= seconds), default=0.0)
+    return max((tau for _, spent, tau, _ in run["curve"] if spent <= seconds), default=0.0)
 
 
 def table(record: Record) -> str:

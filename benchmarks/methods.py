@@ -23,7 +23,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -205,8 +205,7 @@ class Clock(Callback):
         progress: advances by one an epoch.
         patience: validations without a higher tau, after which training ends.
         seconds: CPU seconds so far.
-        curve: step, CPU seconds and validation tau of each epoch.
-        losses: the mean loss of each epoch.
+        curve: step, CPU seconds, validation tau and mean loss of each epoch.
         best: the weights of the best epoch.
     """
 
@@ -214,7 +213,6 @@ class Clock(Callback):
     patience: int
     seconds: float = 0.0
     curve: list[list[float]] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
     best: dict[str, torch.Tensor] = field(default_factory=dict)
     peak_rows: int = 0
     hits: list[float] = field(default_factory=list)
@@ -240,8 +238,8 @@ class Clock(Callback):
         tau = float(trainer.callback_metrics[VALID_TAU])
         if not self.curve or tau > max(point[2] for point in self.curve):
             self.best = copy.deepcopy(pl_module.model.state_dict())
-        self.losses.append(float(trainer.callback_metrics[pl_module.loss_metric]))
-        self.curve.append([trainer.global_step, round(self.seconds, 1), round(tau, 4)])
+        loss = float(trainer.callback_metrics[pl_module.loss_metric])
+        self.curve.append([trainer.global_step, round(self.seconds, 1), round(tau, 4), round(loss, 4)])
         taus = [point[2] for point in self.curve]
         trainer.should_stop = len(taus) - 1 - int(np.argmax(taus)) >= self.patience
         cost = pl_module.aggregator.cost  # of this epoch: the module replaces it after this hook
@@ -280,27 +278,39 @@ def mean_tau(model: CostModel, rankings: Iterable[Ranking], memory_bytes: int) -
     return round(mean(taus), 4) if taus else None
 
 
-def train(config: Config, row: Row, progress: Progress, *, tested: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+Make = Callable[[Config, GraphLoader, CostModel], tuple[StepData, RankingModule]]
+"""Makes the data and the module of a training."""
+
+
+def make(config: Config, graphs: GraphLoader, model: CostModel) -> tuple[StepData, RankingModule]:
+    """Make a training of the product."""
+    method, memory = METHODS[config.method], config.evaluate.memory_bytes
+    data = StepData(graphs, StepPlanner.of(model, method), config.trainer, config.segments, config.seed)
+    aggregator = make_aggregator(model, method, config.segments, data.missing_plans)
+    per_row = bytes_per_row(model, data.planned_step((0, 0)))
+    return data, RankingModule(aggregator, make_loss(config.loss), config.trainer, config.seed, memory, per_row)
+
+
+def train(
+    config: Config, finetuned: str | None, progress: Progress, *, tested: bool = True, make: Make = make
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the figures of a training, and then those of the method whose head is finetuned where it ends.
 
     Args:
         config: the whole configuration.
-        row: the method.
+        finetuned: that method, if there is one.
         progress: advances by one an epoch.
         tested: rank the test graphs, and those of training; finetune.
+        make: makes the training.
     """
     collection, memory = Collection.parse(config.collection), config.evaluate.memory_bytes
     segments = None if METHODS[config.method].whole_graph else Path(config.paths.segments) / collection.path
     graphs = GraphLoader(Path(config.paths.features) / collection.path, segments)
     torch.manual_seed(config.seed)
     model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
-    data = StepData(graphs, StepPlanner.of(model, METHODS[config.method]), config.trainer, config.segments, config.seed)
-    trained = [data.train_graph(number) for number in range(len(data.train))]  # they stay open
     model.encoder.start_opcodes(graphs.store.spec.opcode_embedding)
-    per_row = bytes_per_row(model, data.planned_step((0, 0)))
-    aggregator = make_aggregator(model, METHODS[config.method], config.segments, data.missing_plans)
-    loss = make_loss(config.loss)
-    module = RankingModule(aggregator, loss, config.trainer, config.seed, memory, per_row)
+    data, module = make(config, graphs, model)
+    trained = [data.train_graph(number) for number in range(len(data.train))]  # they stay open
     clock = Clock(progress, PATIENCE)
 
     def figures(valid_tau: float | None) -> dict[str, Any]:
@@ -308,7 +318,7 @@ def train(config: Config, row: Row, progress: Progress, *, tested: bool) -> Iter
             "cpu_seconds": round(clock.seconds, 1),
             "steps": clock.curve[-1][0],
             "valid_tau": valid_tau,
-            "step_memory_bytes": round(clock.peak_rows * per_row),
+            "step_memory_bytes": round(clock.peak_rows * module.bytes_per_row),
             "segments": round(mean(len(graph.segments) for graph in trained), 1),
             "hit_rate": round(mean(clock.hits), 3) if clock.hits else None,
             "staleness_steps": round(mean(clock.staleness)) if clock.staleness else None,
@@ -323,15 +333,15 @@ def train(config: Config, row: Row, progress: Progress, *, tested: bool) -> Iter
 
     fit(module, data, clock)
     model.load_state_dict(clock.best)
-    yield row.method, figures(max(point[2] for point in clock.curve))
-    if tested and row.finetuned is not None:
+    yield config.method, figures(max(point[2] for point in clock.curve))
+    if tested and finetuned is not None:
         start = time.process_time()
         unvalidated = copy.copy(data)
         unvalidated.valid = []  # so that only what is trained on is recomputed
         head = HeadData(model, unvalidated, memory)
         clock.seconds += time.process_time() - start
-        fit(HeadModule(model, loss, config.trainer, config.segments.finetune_epochs), head, clock)
-        yield row.finetuned, figures(mean_tau(model, map(data.ranking, range(len(data.valid))), memory))
+        fit(HeadModule(model, module.loss, config.trainer, config.segments.finetune_epochs), head, clock)
+        yield finetuned, figures(mean_tau(model, map(data.ranking, range(len(data.valid))), memory))
 
 
 def measure(name: str, work: Path, record: Record, *, quick: bool) -> None:
@@ -350,7 +360,7 @@ def measure(name: str, work: Path, record: Record, *, quick: bool) -> None:
             return
         with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
             progress.add_task(f"{name}, seed {seed}, {row.method}", total=VALIDATIONS)
-            for method, figures in train(config, row, progress, tested=tested):
+            for method, figures in train(config, row.finetuned, progress, tested=tested):
                 record.add({"method": method, **key}, figures)
                 print(
                     f"{name}, {method}, {row.missing}, seed {seed}, learning rate {rate}: validation tau "

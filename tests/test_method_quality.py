@@ -35,7 +35,7 @@ def test_all_methods_are_measured_once_and_drawn(tmp_path: Path) -> None:
         if METHODS[method].finetune_head:
             assert one["curve"] == runs[method.removesuffix("f"), missing]["curve"]
         else:
-            assert one["valid_tau"] == max(tau for *_, tau in one["curve"])
+            assert one["valid_tau"] == max(tau for _, _, tau, _ in one["curve"])
     assert runs["gst_e", "compute"]["hit_rate"] > 0
     memory = {method: runs[method, "compute"]["step_memory_bytes"] for method in METHODS}
     assert memory["gst"] == memory["gst_one"] < memory["full"]

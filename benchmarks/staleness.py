@@ -1,0 +1,254 @@
+"""What lowers the staleness of the embedding table, or its harm, at equal cost: next to gst_e as it is.
+
+Each remedy is a setting of a test double of the aggregation, or of the sampling of segments, on the first workload of
+methods.py. Weights and gradients stay unbiased: a sampled segment's gradient is divided by the probability of drawing
+it where that is not the same for all.
+
+A finished training is written to benchmarks/results/staleness.json and not repeated. A seed takes an hour of CPU time,
+the quick form minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any, Literal
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import methods  # type: ignore[import-not-found] # same folder
+import numpy as np
+import torch
+from command_line import Parser, output_file, run  # type: ignore[import-not-found] # same folder
+from curves import interval  # type: ignore[import-not-found] # same folder
+from methods import ROOT, WORKLOADS, Make, Row, prepare, settings, train
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
+
+from hlorank.config import Config
+from hlorank.files import read_json, write_json
+from hlorank.models.cost_model import CostModel
+from hlorank.models.graph_loader import GraphLoader
+from hlorank.training.gst.embedding_table import EmbeddingTable, entry_keys
+from hlorank.training.gst.methods import METHODS
+from hlorank.training.gst.segment_aggregator import SegmentAggregator
+from hlorank.training.losses import make_loss
+from hlorank.training.random_streams import Stream, generator
+from hlorank.training.ranking_module import RankingModule
+from hlorank.training.step_data import StepData
+from hlorank.training.step_memory import bytes_per_row
+from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
+
+RESULTS = Path(__file__).parent / "results" / "staleness.json"
+WORKLOAD = "synthetic-default-11"
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Changes of gst_e.
+
+    Attributes:
+        refreshed: the stalest entries of this many segments are computed anew in each step, without gradient.
+        momentum: an entry that is written again keeps this share of what it was.
+        keep: the keep probability at the start and at the end of training, in between linear.
+        sampling: how the segment with gradient is drawn: uniformly; each once before one comes twice; by its
+            configurable nodes; by the norm of its last gradient; by the time since it was drawn.
+        scaled: the gradient of the sampled segment is divided by the probability of drawing it.
+    """
+
+    refreshed: int = 0
+    momentum: float = 0.0
+    keep: tuple[float, float] = (1.0, 1.0)
+    sampling: Literal["uniform", "cyclic", "configurable", "gradient", "staleness"] = "uniform"
+    scaled: bool = False
+
+
+REMEDIES = {
+    "none": Remedy(),
+    "1 segment refreshed": Remedy(refreshed=1),
+    "3 segments refreshed": Remedy(refreshed=3),
+    "momentum 0.5": Remedy(momentum=0.5),
+    "keep probability 0.9": Remedy(keep=(0.9, 0.9)),
+    "keep probability 0.5": Remedy(keep=(0.5, 0.5)),
+    "keep probability 0.5 to 1": Remedy(keep=(0.5, 1.0)),
+    "keep probability 1 to 0.5": Remedy(keep=(1.0, 0.5)),
+    "sampled in turn": Remedy(sampling="cyclic"),
+    "scaled gradient": Remedy(scaled=True),
+    "sampled by configurable nodes": Remedy(sampling="configurable", scaled=True),
+    "sampled by gradient norm": Remedy(sampling="gradient", scaled=True),
+    "sampled by staleness": Remedy(sampling="staleness", scaled=True),
+}
+
+
+class RemedyData(StepData):
+    """Steps of one sampled segment, drawn by a remedy."""
+
+    remedy: Remedy
+    importance: dict[int, NDArray[np.float64]]
+
+    def inclusion(self, number: int) -> NDArray[np.float64]:
+        """Return the probability of drawing each segment of a training graph, (J,)."""
+        segments = self.train_graph(number).segments
+        if self.remedy.sampling == "configurable":
+            size = np.array([1.0 + len(segment.config_columns) for segment in segments])
+        else:
+            size = self.importance.get(number, np.ones(len(segments)))
+            size = size / size.mean() + 0.5 if self.remedy.sampling in ("gradient", "staleness") else np.ones(len(size))
+        probability: NDArray[np.float64] = size / size.sum()
+        return probability
+
+    def step(self, epoch: int, index: int) -> Step:
+        """Draw a step."""
+        step = super().step(epoch, index)
+        count = len(step.draws)
+        rng = generator(self.seed, Stream.STEP, epoch, index, 1)
+        if self.remedy.sampling == "cyclic":
+            turn, place = divmod((epoch * self.graphs_per_epoch + index) // len(self.train), count)
+            order = generator(self.seed, Stream.STEP, step.number, turn, 2).permutation(count)
+            return step._replace(with_gradient=order[place : place + 1])
+        return step._replace(with_gradient=rng.choice(count, size=1, p=self.inclusion(step.number)))
+
+
+class RemedyAggregator(SegmentAggregator):
+    """Aggregation of gst_e with a remedy, whose missing entries are computed.
+
+    Args:
+        model: the cost model.
+        data: the steps.
+        steps: of the training.
+    """
+
+    def __init__(self, model: CostModel, data: RemedyData, steps: int) -> None:
+        self.kept = EmbeddingTable(model.embedding_width, 2**30, "float32")
+        super().__init__(model, METHODS["gst_e"], 1.0, self.kept, data.missing_plans)
+        self.data, self.remedy, self.steps = data, data.remedy, steps
+
+    def __call__(self, step: PlannedStep, now: int) -> Tensor:
+        """Compute the weighted sum over segments, and write the table."""
+        count, configurations = step.local.shape
+        keys: NDArray[np.int64] = entry_keys(step.number, np.arange(count)[:, None], step.local)
+        (sampled,) = step.with_gradient.tolist()
+        inclusion = self.data.inclusion(step.number)[sampled] if count > 1 else 1.0
+        first, last = self.remedy.keep
+        keep = first + (last - first) * now / self.steps
+        present = np.stack([self.kept.look_up(row.tolist()) for row in keys])
+        self.cost.looked_up += present.size
+        self.cost.found += int(present.sum())
+        used = [j for j in range(count) if j != sampled and step.draws[j] < keep]
+        for j in used:
+            if not present[j].all():
+                self._compute(step, keys, j, ~present[j], now)
+        ages = {j: now - self.kept.read(keys[j].tolist())[1].mean() for j in used}
+        for j in sorted(ages, key=lambda j: -ages[j])[: self.remedy.refreshed]:
+            self._compute(step, keys, j, np.ones(configurations, dtype=np.bool_), now)
+
+        total = torch.zeros(configurations, self.model.embedding_width)
+        for j in used:
+            values, written = self.kept.read(keys[j].tolist())
+            total += values
+            self.cost.used += configurations
+            self.cost.staleness += int((now - written).sum())
+        own = self._embed(step.plans[sampled])
+        self._write(keys[sampled], own.detach(), now)
+        self.cost.peak_rows = max(self.cost.peak_rows, step.rows_with_gradient)
+        self._weigh(step.number, sampled, count, own)
+        if self.remedy.scaled:
+            own = own / inclusion - (1 / inclusion - 1) * own.detach()
+        return total + (keep + (1 - keep) / inclusion) * own
+
+    def _weigh(self, number: int, sampled: int, count: int, own: Tensor) -> None:
+        """Update what the next samples of the graph are drawn by."""
+        sizes = self.data.importance.setdefault(number, np.ones(count))
+        if self.remedy.sampling == "staleness":
+            sizes += 1
+            sizes[sampled] = 0
+        if self.remedy.sampling == "gradient" and own.requires_grad:
+
+            def keep(gradient: Tensor) -> None:
+                sizes[sampled] = 0.7 * sizes[sampled] + 0.3e3 * float(gradient.norm())
+
+            own.register_hook(keep)  # type: ignore[no-untyped-call] # PyTorch's is not typed
+
+    def _compute(self, step: PlannedStep, keys: NDArray[np.int64], j: int, some: NDArray[np.bool_], now: int) -> None:
+        """Compute entries of a segment without gradient."""
+        unique, first = np.unique(keys[j][some], return_index=True)
+        with torch.no_grad():
+            embedding = self._embed(self.data.missing_plans(step.number, step.rows[some][first], j))
+        self._write(unique, embedding, now)
+
+    def _write(self, keys: NDArray[np.int64], embedding: Tensor, now: int) -> None:
+        unique, first = np.unique(keys, return_index=True)
+        values = embedding[torch.from_numpy(first)].clone()
+        there = self.kept.look_up(unique.tolist())
+        if self.remedy.momentum and there.any():
+            at = torch.from_numpy(np.flatnonzero(there))
+            old, _ = self.kept.read(unique[there].tolist())
+            values[at] = self.remedy.momentum * old + (1 - self.remedy.momentum) * values[at]
+        self.kept.write(unique.tolist(), values, now)
+
+
+def maker(remedy: Remedy) -> Make:
+    """Return what makes trainings with a remedy."""
+
+    def make(config: Config, graphs: GraphLoader, model: CostModel) -> tuple[StepData, RankingModule]:
+        planner = StepPlanner.of(model, METHODS["gst_e"])
+        data = RemedyData(graphs, planner, config.trainer, config.segments, config.seed)
+        data.remedy, data.importance = remedy, {}
+        per_row = bytes_per_row(model, data.planned_step((0, 0)))
+        steps = config.trainer.max_epochs * config.trainer.steps_per_epoch
+        aggregator, memory = RemedyAggregator(model, data, steps), config.evaluate.memory_bytes
+        return data, RankingModule(aggregator, make_loss(config.loss), config.trainer, config.seed, memory, per_row)
+
+    return make
+
+
+def main() -> None:
+    parser = Parser(__doc__)
+    parser.add_argument("--quick", action="store_true", help="small graphs, narrow model, 240 steps")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="(default: 3; of the quick form 1)")
+    parser.add_argument(
+        "--json", type=output_file, metavar="FILE",
+        help="results (default: benchmarks/results/staleness.json; of the quick form, none are kept)",
+    )  # fmt: skip
+    arguments = parser.parse_args()
+    for name in ("hlorank", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    quick, file = arguments.quick, arguments.json or (None if arguments.quick else RESULTS)
+    workload, steps = WORKLOADS[WORKLOAD], 240 if quick else methods.STEPS
+    work = ROOT / ".hlorank" / "benchmarks" / ("methods_quick" if quick else "methods") / WORKLOAD
+    runs: list[dict[str, Any]] = read_json(file)["runs"] if file is not None and file.exists() else []
+    for seed in range(1 if quick else arguments.seeds):
+        for name, remedy in REMEDIES.items():
+            if any((one["remedy"], one["seed"]) == (name, seed) for one in runs):
+                continue
+            config = settings(workload, work, Row("gst_e"), seed, 1e-3, steps, quick=quick)
+            prepare(workload, config)
+            with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
+                progress.add_task(f"{name}, seed {seed}", total=config.trainer.max_epochs)
+                ((_, figures),) = train(config, None, progress, make=maker(remedy))
+            runs.append({"remedy": name, "seed": seed, **figures})
+            if file is not None:
+                write_json(file, {"runs": runs})
+            print(f"{name}, seed {seed}: validation tau {figures['valid_tau']:.3f}", flush=True)
+    titles = ["remedy", "seeds", "valid tau", "test tau", "train tau", "staleness, steps", "CPU s"]
+    print(f"\n| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
+    for name in REMEDIES:
+        if some := [one for one in runs if one["remedy"] == name]:
+            taus = []
+            for key in ("valid_tau", "test_tau", "train_tau"):
+                values = [one[key] for one in some]
+                half = interval(values)
+                taus.append(f"{mean(values):.3f}" + ("" if half is None else f" ± {half:.3f}"))
+            staleness, seconds = (mean(one[key] for one in some) for key in ("staleness_steps", "cpu_seconds"))
+            print(f"| {name} | {len(some)} | {' | '.join(taus)} | {staleness:.0f} | {seconds:.0f} |")
+
+
+if __name__ == "__main__":
+    run(main)
