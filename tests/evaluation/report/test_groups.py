@@ -135,7 +135,7 @@ def test_costs_are_means_over_recorded_ones(make_run: MakeRun) -> None:
     runs[0] = replace(runs[0], tracked=replace(runs[0].tracked, seconds=None, parameters=None))
     ((group,),) = group_runs(runs).values()
     found = cost(group)
-    assert (found.seconds, found.parameters, found.peak_memory_bytes) == (54.25, 62_685.0, 700 * 2**20)
+    assert (found.seconds, found.parameters, found.step_memory_bytes) == (54.25, 62_685.0, 700 * 2**20)
     assert found.step_seconds == pytest.approx(0.01)
     ((unknown,),) = group_runs([make_run(seed=None, history=[])]).values()
     assert set(vars(cost(unknown)).values()) == {None}

@@ -130,7 +130,7 @@ def test_missing_parts_are_one_line_each(make_run: MakeRun, tmp_path: Path) -> N
         "No predictions",
         "No graph was evaluated",
         "No history of more than one epoch",
-        "Peak memory is not recorded for these runs",
+        "The memory of a step is not recorded for these runs",
         "The MLflow run is unreachable",
     ):
         assert line in page.text
@@ -200,7 +200,7 @@ def test_an_evaluation_is_reported_in_seconds(settings: Settings, tmp_path: Path
     symbols = [value for tag, name, value in page.attributes if tag == "use" and name == "href"]
     assert len(symbols) > 50
     assert "#ring" in symbols
-    assert "Peak memory of training against the nodes of the largest graph" in page.text
+    assert "Memory of a training step against the nodes of the largest graph" in page.text
     assert "trainer.max_epochs" in page.text
     graph = next(row["graph"] for row in run.per_graph if row["split"] == "test")
     write_report([run], tmp_path / "report.html", features, segments, [graph])

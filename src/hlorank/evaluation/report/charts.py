@@ -255,26 +255,26 @@ def against_cost(pairs: Sequence[tuple[Group, float, float]], cost: str, split: 
 
 
 def memory(rows: Sequence[tuple[Group, Cost, int]]) -> Spec:
-    """Return peak memory of training against the nodes of the largest graph of train."""
+    """Return the memory of a training step against the nodes of the largest graph of train."""
     values: Rows = [
         {
             "group": group.label,
             "collection": str(group.collection),
             "nodes": nodes,
-            "mebibytes": cost.peak_memory_bytes / MEBIBYTE,
+            "mebibytes": cost.step_memory_bytes / MEBIBYTE,
         }
         for group, cost, nodes in rows
-        if cost.peak_memory_bytes is not None
+        if cost.step_memory_bytes is not None
     ]
     return _spec(
-        "Peak memory of training against the nodes of the largest graph",
+        "Memory of a training step against the nodes of the largest graph",
         values,
         mark={"type": "point", "filled": True, "size": 130, "opacity": 0.9},
         encoding={
             "x": _number(
                 "nodes", "nodes of the largest graph of train", [value["nodes"] for value in values], wide=True
             ),
-            "y": _number("mebibytes", "peak memory (MiB)", [0, *(value["mebibytes"] for value in values)]),
+            "y": _number("mebibytes", "memory of a step (MiB)", [0, *(value["mebibytes"] for value in values)]),
             **_style([group for group, _, _ in rows], _POINTS),
         },
     )

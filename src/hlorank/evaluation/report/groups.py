@@ -217,13 +217,13 @@ class Cost:
         seconds: seconds of all epochs, validation included.
         step_seconds: seconds of one step.
         parameters: number of trained parameters.
-        peak_memory_bytes: peak memory of the training process, on CUDA of the device.
+        step_memory_bytes: largest memory of a training step; see `hlorank.training.step_memory`.
     """
 
     seconds: float | None
     step_seconds: float | None
     parameters: float | None
-    peak_memory_bytes: float | None
+    step_memory_bytes: float | None
 
 
 def cost(group: Group) -> Cost:
@@ -233,7 +233,7 @@ def cost(group: Group) -> Cost:
         seconds=_mean([one.seconds for one in tracked]),
         step_seconds=_mean([one.step_seconds for one in tracked]),
         parameters=_mean([one.parameters for one in tracked]),
-        peak_memory_bytes=_mean([one.peak_memory_bytes for one in tracked]),
+        step_memory_bytes=_mean([one.step_memory_bytes for one in tracked]),
     )
 
 

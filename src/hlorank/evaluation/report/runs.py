@@ -29,7 +29,7 @@ LOCAL_STORE = "sqlite:///mlflow.db"
 _FILES = {"model": (SPEC, HISTORY, RUN), "report": (METRICS, PER_GRAPH, PREDICTIONS)}
 _ROOTS = ("models", "reports")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-_PEAK = "train/peak_memory_bytes"  # with a prefix for each member of an ensemble
+_STEP_MEMORY = "train/step_memory_bytes"  # with a prefix for each member of an ensemble
 _TEXT = {"split", "graph", "protocol", "note"}  # columns that hold no number
 _COLUMNS = {
     HISTORY: {"member", "epoch", "train_loss", "valid_kendall_tau"},
@@ -53,7 +53,7 @@ class Tracked:
         settings: the composed configuration, with dotted names.
         commit: git commit, None outside of a repository.
         parameters: number of trained parameters, None if not recorded.
-        peak_memory_bytes: highest peak of all epochs, None if not recorded.
+        step_memory_bytes: largest memory of a training step, None if not recorded.
         seconds: seconds of all epochs, validation included; None if not recorded.
         step_seconds: seconds of one step, None if not recorded.
         best_tau: Kendall tau on valid of the epoch whose weights were kept, None if not recorded.
@@ -63,7 +63,7 @@ class Tracked:
     settings: Mapping[str, str]
     commit: str | None
     parameters: float | None
-    peak_memory_bytes: float | None
+    step_memory_bytes: float | None
     seconds: float | None
     step_seconds: float | None
     best_tau: float | None
@@ -231,10 +231,10 @@ def _tracked(run_id: str, uri: str) -> Tracked | None:
 
     try:
         run = client.get_run(run_id)
-        peaks = [
+        sizes = [
             one.value
             for key in run.data.metrics
-            if key.endswith(_PEAK)
+            if key.endswith(_STEP_MEMORY)
             for one in client.get_metric_history(run_id, key)
         ]
     except MlflowException:
@@ -244,7 +244,7 @@ def _tracked(run_id: str, uri: str) -> Tracked | None:
         settings=run.data.params,
         commit=run.data.tags.get("mlflow.source.git.commit"),
         parameters=run.data.metrics.get("train/parameters"),
-        peak_memory_bytes=max(peaks, default=None),
+        step_memory_bytes=max(sizes, default=None),
         seconds=run.data.metrics.get(TRAIN_SECONDS),
         step_seconds=run.data.metrics.get("train/step_seconds"),
         best_tau=run.data.metrics.get(BEST_TAU),

@@ -227,8 +227,8 @@ def _cost_charts(results: Sequence[tuple[Group, Score]], costs: Sequence[tuple[G
         return found
     for title, name, unit in (
         ("seconds of training", "seconds", 1),
-        ("parameters", "parameters", 1),
-        ("peak memory (MiB)", "peak_memory_bytes", charts.MEBIBYTE),
+        ("milliseconds of a step", "step_seconds", 1e-3),
+        ("memory of a step (MiB)", "step_memory_bytes", charts.MEBIBYTE),
     ):
         known = [
             (group, value / unit, taus[group])

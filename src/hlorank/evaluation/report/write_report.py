@@ -77,7 +77,7 @@ def _render(runs: Sequence[Run], sections: Sequence[Section]) -> str:
     }
     script = (_HERE / "page/report.js").read_text(encoding="utf-8")
     memory = [(group, spent, section.largest) for section in sections for group, spent in section.costs]
-    sized = [(group, spent, nodes) for group, spent, nodes in memory if nodes and spent.peak_memory_bytes is not None]
+    sized = [(group, spent, nodes) for group, spent, nodes in memory if nodes and spent.step_memory_bytes is not None]
     page = environment.get_template("report.html").render(
         runs=runs,
         sections=sections,
