@@ -119,7 +119,7 @@ def test_after_the_time_limit_no_candidate_is_tried(task: TuneTask) -> None:
 
 
 def test_a_program_without_layouts_is_skipped(task: TuneTask) -> None:
-    with pytest.raises(SkippedError, match="configure"):
+    with pytest.raises(SkippedError):
         tune_program.tune(dataclasses.replace(task, program="tuned_programs:nothing"), silent)
 
 
