@@ -66,8 +66,8 @@ def decided(times: Float64, columns: list[int], rng: np.random.Generator) -> dic
 
 def fastest(layouts: Layouts, relative: Float64) -> Layouts:
     """Return the configurations of the smallest relative runtimes, without those that failed."""
-    order = ranking(relative)[:FINALISTS]
-    return layouts[[one for one in order.tolist() if math.isfinite(relative[one])]]
+    measured = np.flatnonzero(np.isfinite(relative))
+    return layouts[measured[ranking(relative[measured])[:FINALISTS]]]
 
 
 def measured(task: TuneTask, draws: int) -> dict[str, Any]:

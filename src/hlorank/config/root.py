@@ -65,7 +65,7 @@ class Config(Section):
     kind: Literal["layout", "tile"] | None
     """Kind of collection that the file of `experiment` is for; null is any."""
     method: Annotated[str, registered("methods")]
-    """Method of training segments, or a baseline."""
+    """Method of training segments, auto for the one of full, gst and gst_e that suits the data, or a baseline."""
     output: str | None
     """Folder that a stage writes; null is the stage's folder in `paths`, in a multirun the run folder of Hydra."""
     seed: int = Field(ge=0)

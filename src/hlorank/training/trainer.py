@@ -43,6 +43,7 @@ from hlorank.training.gst.head_finetuning import HeadData, HeadModule
 from hlorank.training.gst.methods import METHODS, Method
 from hlorank.training.gst.segment_aggregator import make_aggregator
 from hlorank.training.losses import make_loss
+from hlorank.training.method_choice import METHOD_CHOICES
 from hlorank.training.mlflow_run import keep_record, take_finished, training_run
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.run_description import data_settings
@@ -80,6 +81,8 @@ def train(config: Config, output: Path) -> float | None:
 
     # Open the data.
     torch.set_num_threads(config.trainer.thread_count)
+    if config.method in METHOD_CHOICES:
+        config = config.model_copy(update={"method": METHOD_CHOICES[config.method](config)})
     method = find(METHODS, "method", config.method)
     graphs, spec = _open_collection(config, method)
     names = graphs.store.trainable("train")
