@@ -43,8 +43,7 @@ def apply_configuration(program: str | Path | bytes, configuration: str | Path |
         A serialized HloModuleProto.
 
     Raises:
-        DataError: the configuration is that of another module, whose instruction or fingerprint the message names; or
-            a file cannot be read, or holds several modules.
+        DataError: the configuration is that of another module; or a file cannot be read, or holds several modules.
         ConfigError: `configuration` is a mapping with wrong keys.
     """
     from contextlib import suppress

@@ -87,7 +87,7 @@ def test_the_text_is_that_of_the_protobuf(model: Path, tmp_path: Path, capsys: C
 
 
 def test_the_module_of_a_function_is_that_of_its_export() -> None:
-    saved = {"version": 1, "hlorank": "0.1.0", "module": "m", "fingerprint": "0", "model": "m"}
+    saved = {"version": 2, "hlorank": "0.1.0", "module": "m", "fingerprint": "0", "model": "m"}
     chosen = saved | {"collection": "layout:cpu:random", "rank": 1, "score": 0.0, "instructions": []}
     with pytest.raises(DataError, match="--export") as raised:
         hlorank.apply_configuration("own_model:step", chosen)

@@ -98,8 +98,8 @@ def test_the_compiled_module_is_exported(cpu_model: Path, tmp_path: Path, capsys
     assert "reshape" not in {one.opcode for one in exported.module.computations[-1].instructions}
     assert hlorank.apply_configuration(source, json_file) == protobuf.read_bytes()
     compiled = Path(tmp_path, "compiled.hlo")
-    compiled.write_text(TEXT.replace("d = f32[8,8]", "q = f32[8,8]").replace("(d", "(q"))
-    with pytest.raises(hlorank.files.DataError, match="instruction d"):
+    compiled.write_text(TEXT.replace("negate", "tanh"))
+    with pytest.raises(hlorank.files.DataError, match="fingerprint"):
         hlorank.apply_configuration(compiled, json_file)
 
 

@@ -30,8 +30,7 @@ def export(folder: Path, given: InputGraph, row: dict[str, Any], model: str, col
         The files written.
 
     Raises:
-        DataError: candidates were not drawn for the graph, as its file holds configurations; or two instructions have
-            the same name.
+        DataError: candidates were not drawn for the graph, as its file holds configurations.
     """
     configurations = given.measured.configurations
     if given.module is None or not given.drawn or not isinstance(configurations, LayoutConfigurations):

@@ -1,4 +1,4 @@
-"""A layout configuration of a module as JSON, by the names of the instructions."""
+"""A layout configuration of a module as JSON, by the nodes of the instructions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hlorank.hlo.layout_space import Layouts, constrained, layout_space
 from hlorank.hlo.named_layouts import NamedLayout, NamedNodes, shape_text
 from hlorank.hlo.program import flatten
 
-EXPECTED = "give the .json file that hlorank rank --export wrote"
+EXPECTED = "give the .json file that hlorank rank --export wrote; export one of an earlier version again"
 
 
 class _Strict(Section):
@@ -36,10 +36,12 @@ class TensorLayout(_Strict):
 class InstructionLayouts(_Strict):
     """Layouts of one instruction."""
 
+    node: int
+    """Node of the instruction in the graph of the module, by which its layouts are applied."""
     computation: str
-    """Name of the computation of the instruction."""
+    """Name of the computation of the instruction, for the reader."""
     instruction: str
-    """Name of the instruction, unique in its computation."""
+    """Name of the instruction, for the reader."""
     output: TensorLayout
     """Layout of the output."""
     operands: list[TensorLayout]
@@ -49,7 +51,7 @@ class InstructionLayouts(_Strict):
 class ModuleConfiguration(_Strict):
     """Layout configuration of one module."""
 
-    version: Literal[1]
+    version: Literal[2]
     """Version of this format."""
     hlorank: str
     """Version of hlorank that wrote it."""
@@ -73,7 +75,8 @@ def module_fingerprint(module: HloModuleProto) -> str:
     """Return a hash of the opcodes, shapes, operands and called computations of all instructions.
 
     It is equal for a protobuf and the HLO text of a module, and for each time that a program is compiled: names, which
-    XLA numbers differently, and layouts, values and metadata are not part of it.
+    XLA numbers differently, and layouts, values and metadata are not part of it. In modules of the same fingerprint, a
+    node is the same instruction.
 
     Raises:
         DataError: the module is broken.
@@ -96,28 +99,27 @@ def instruction_layouts(module: HloModuleProto, configuration: Layouts) -> list[
         configuration: (configurable nodes, 18) int8, the nodes as in `layout_space`.
 
     Raises:
-        DataError: two of the instructions have the same name, or the module is broken.
+        DataError: the module is broken.
     """
 
     def tensor(layout: NamedLayout) -> TensorLayout:
         return TensorLayout(shape=layout.shape, minor_to_major=layout.after)
 
-    found: dict[tuple[str, str], InstructionLayouts] = {}
+    found: list[InstructionLayouts] = []
     layouts = NamedNodes(module, layout_space(module).node_ids).layouts(configuration)
-    for _, tensors in groupby(layouts, key=lambda layout: layout.node):
+    for node, tensors in groupby(layouts, key=lambda layout: layout.node):
         output, *operands = tensors
-        if all(layout.after is None for layout in (output, *operands)):
-            continue
-        key = output.computation, output.instruction
-        if key in found:
-            raise DataError(f"computation {key[0]}", "a name of its own for each instruction", f"{key[1]!r} again")
-        found[key] = InstructionLayouts(
-            computation=key[0],
-            instruction=key[1],
-            output=tensor(output),
-            operands=[tensor(operand) for operand in operands],
-        )
-    return [*found.values()]
+        if any(layout.after is not None for layout in (output, *operands)):
+            found.append(
+                InstructionLayouts(
+                    node=node,
+                    computation=output.computation,
+                    instruction=output.instruction,
+                    output=tensor(output),
+                    operands=[tensor(operand) for operand in operands],
+                )
+            )
+    return found
 
 
 def module_layouts(module: HloModuleProto, configuration: ModuleConfiguration) -> Layouts:
@@ -127,35 +129,37 @@ def module_layouts(module: HloModuleProto, configuration: ModuleConfiguration) -
         (configurable nodes, 18) int8, the nodes as in `layout_space`.
 
     Raises:
-        DataError: the configuration is that of another module: an instruction is missing or has other shapes, or the
-            fingerprint differs; a layout is not a permutation of its dimensions; or the module is broken.
+        DataError: the configuration is that of another module; an entry was changed to a node that is not configurable
+            or has other shapes, or to a layout that is not a permutation of its dimensions; or the module is broken.
     """
+    if (own := module_fingerprint(module)) != configuration.fingerprint:
+        raise DataError("fingerprint of the module", configuration.fingerprint, f"{own}, another module")
     space = layout_space(module)
     result = space.default
     position_of = {node: position for position, node in enumerate(space.node_ids.tolist())}
-    known: dict[tuple[str, str], list[NamedLayout]] = {}
-    for layout in NamedNodes(module, space.node_ids).layouts(result):
-        known.setdefault((layout.computation, layout.instruction), []).append(layout)
+    layouts = NamedNodes(module, space.node_ids).layouts(result)
+    shapes_of = {
+        node: [layout.shape for layout in tensors] for node, tensors in groupby(layouts, key=lambda layout: layout.node)
+    }
     for one in configuration.instructions:
-        place = f"instruction {one.instruction} of the computation {one.computation}"
+        place = f"node {one.node}, instruction {one.instruction} of the computation {one.computation}"
         tensors = [one.output, *one.operands]
-        if (layouts := known.get((one.computation, one.instruction))) is None:
-            raise DataError(place, f"an instruction to configure in the module {module.name}", "none of this name")
-        if (shapes := [tensor.shape for tensor in tensors]) != (found := [layout.shape for layout in layouts]):
-            raise DataError(f"shapes of {place}", ", ".join(shapes), ", ".join(found))
+        if (shapes := shapes_of.get(one.node)) is None:
+            raise DataError(place, f"an instruction to configure in the module {module.name}", "another one")
+        if (given := [tensor.shape for tensor in tensors]) != shapes:
+            raise DataError(f"shapes of {place}", ", ".join(shapes), ", ".join(given))
+        position = position_of[one.node]
         row = np.full((len(LAYOUT_TENSORS), LAYOUT_DIMS), -1, dtype=np.int8)
         for number, tensor in enumerate(tensors):
             dims = tensor.minor_to_major
             if dims is None:
                 continue
-            if sorted(dims) != [*range(len(dims))] or len(dims) != space.ranks[position_of[layouts[0].node], number]:
+            if sorted(dims) != [*range(len(dims))] or len(dims) != space.ranks[position, number]:
                 raise DataError(
                     f"minor_to_major of {place}", f"a permutation of the dimensions of {tensor.shape}", dims
                 )
             row[number, : len(dims)] = dims
-        result[position_of[layouts[0].node]] = row.reshape(LAYOUT_VALUES)
-    if (own := module_fingerprint(module)) != configuration.fingerprint:
-        raise DataError("fingerprint of the module", configuration.fingerprint, f"{own}, another module")
+        result[position] = row.reshape(LAYOUT_VALUES)
     return result
 
 
@@ -173,10 +177,10 @@ def to_configuration(module: HloModuleProto, layouts: Layouts, about: Mapping[st
         about: `hlorank`, `model`, `collection`, `rank` and `score`.
 
     Raises:
-        DataError: two instructions have the same name, or the module is broken.
+        DataError: the module is broken.
     """
     return ModuleConfiguration(
-        version=1,
+        version=2,
         module=module.name,
         fingerprint=module_fingerprint(module),
         instructions=instruction_layouts(module, layouts),
