@@ -60,6 +60,10 @@ class ApplyTask(TuneTask):
     applied: str = ""
     """JSON file of the configuration, which `hlorank rank --export` wrote."""
 
+    def saved(self, name: str) -> Path:
+        """Return the JSON file of the program of this name, which is not that of a search."""
+        return super().saved(f"{name}.applied")
+
     def summarize(self, about: Mapping[str, Any]) -> str:
         """Return one line about the measured configuration."""
         if about["speedup"] is None:

@@ -52,7 +52,10 @@ def test_the_result_is_that_of_a_tuned_program(task: TuneTask, real: bool, monke
     module, _ = captured(task.load(), "cpu")
     layouts = exported(module, Path("own.json"))
     one = apply_task(task)
+    searched = task.saved(task.load().name)
+    write_json(searched, {"winner": "of a search"})
     about = apply_configuration.apply(one, silent)
+    assert read_json(searched) == {"winner": "of a search"}
     assert about == read_json(one.saved(about["name"]))
     assert (about["model"], about["applied"], about["rounds"]) == ("some model", "own.json", 6)
     assert (about["winner"] == "default", bool(about["configuration"])) == (not real, real)
