@@ -86,6 +86,7 @@ def test_a_module_before_the_passes_is_compiled(
     assert printed["stage"] == {"found": TRAINED, "trained": TRAINED, "compiled": True, "not_compiled": None}
     (line,) = caplog.messages
     assert str(tmp_path / name) in line
+    assert ("--dump before_layout-assignment" in line) == (".before_" not in name)  # where XLA's name does not tell
 
 
 def test_the_compiled_module_is_exported(cpu_model: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -101,6 +102,28 @@ def test_the_compiled_module_is_exported(cpu_model: Path, tmp_path: Path, capsys
     compiled.write_text(TEXT.replace("negate", "tanh"))
     with pytest.raises(hlorank.files.DataError, match="fingerprint"):
         hlorank.apply_configuration(compiled, json_file)
+
+
+def test_an_exported_module_is_not_compiled_again(cpu_model: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / BEFORE).write_text(TEXT)
+    arguments = ["--model", cpu_model, tmp_path / BEFORE, "--export", tmp_path / "out", "--choose", "3"]
+    _, protobuf, text = map(Path, ranked(arguments, capsys)[1]["exported"])
+    (tmp_path / "own.hlo").write_bytes(text.read_bytes())
+    for exported in (protobuf, text, tmp_path / "own.hlo"):
+        status, printed = ranked(["--model", cpu_model, exported], capsys)
+        assert status == 0
+        assert printed["stage"] == {"found": TRAINED, "trained": TRAINED, "compiled": False, "not_compiled": None}
+
+
+def test_constraints_of_the_program_itself_say_nothing(cpu_model: Path, tmp_path: Path, capsys: Capture) -> None:
+    constraint = 'layout_constraint.1 = f32[8,8]{0,1} custom-call(d), custom_call_target="LayoutConstraint"'
+    layouts = "operand_layout_constraints={f32[8,8]{0,1}}"
+    text = TEXT.replace(
+        "  s = f32[64] reshape(d)", f"  {constraint}, {layouts}\n  s = f32[64] reshape(layout_constraint.1)"
+    )
+    (tmp_path / "own.hlo").write_text(text)
+    status, printed = ranked(["--model", cpu_model, tmp_path / "own.hlo"], capsys)
+    assert (status, printed["stage"]["compiled"]) == (0, True)
 
 
 def test_a_folder_and_the_standard_input(

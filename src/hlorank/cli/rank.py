@@ -24,7 +24,8 @@ from hlorank.data.collection import Collection
 from hlorank.files import DataError, counted, write_text
 from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.hlo.convert import check_names
-from hlorank.hlo.stage import TRAINED
+from hlorank.hlo.reader import DUMPS
+from hlorank.hlo.stage import TRAINED, named_stage
 from hlorank.terminal import add_table_options, min_int
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ _OTHER_STAGE = (
     "%s: a module of the stage %s; the model was trained on modules of the stage %s, so that the ranking means nothing "
     "for the program; XLA dumps the right module with --xla_dump_hlo_pass_re=layout-assignment%s"
 )
-_COMPILED = "%s: compiled for a CPU up to layout assignment, because the model was trained on modules of the stage %s"
+_COMPILED = "%s: compiled for a CPU up to layout assignment, because the model was trained on modules of the stage %s%s"
+_NO_STAGE = f"; if it is of this stage already, rank it with --dump {DUMPS[0]}"
 _UNKNOWN_STAGE = "%s: taken as a module of the stage %s, as nothing says that it is not; it was not compiled: %s"
 
 
@@ -300,7 +302,7 @@ def run(arguments: argparse.Namespace) -> int:
         staged = [(ranked["file"], ranked["stage"]) for ranked in graphs if ranked["stage"] is not None]
         for file, stage in staged:
             if stage["compiled"]:
-                _log.warning(_COMPILED, file, TRAINED)
+                _log.warning(_COMPILED, file, TRAINED, _NO_STAGE if named_stage(Path(file)) is None else "")
             elif stage["found"] != TRAINED:
                 reason = f"; not compiled: {stage['not_compiled']}" if stage["not_compiled"] else ""
                 _log.warning(_OTHER_STAGE, file, stage["found"], TRAINED, reason)

@@ -11,6 +11,7 @@ from pathlib import Path
 from hlorank.files import DataError
 from hlorank.hlo.forms import INSTALL
 from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.layout_space import is_constrained
 from hlorank.hlo.stage import named_stage, stage_of
 
 MAX_SECONDS = 600
@@ -22,15 +23,16 @@ def needs_compilation(path: Path, module: HloModuleProto, collection: str) -> bo
     """Return True if a model ranks a module only after compilation up to layout assignment, as on its training data.
 
     A module whose file name has no stage may be one before any pass without a sign of it: it is compiled, too. One that
-    is right before layout assignment remains so.
+    is right before layout assignment remains so, and so does one that `hlorank rank --export` wrote.
 
     Args:
         path: file of the module.
         module: the module.
         collection: address of the model's collection; only one of layouts that were measured on a CPU is compiled for.
     """
-    unassigned = stage_of(path, module) != "after_layout_assignment"
-    return collection.startswith("layout:cpu:") and unassigned and named_stage(path) != "before_layout_assignment"
+    if named_stage(path) == "before_layout_assignment" or is_constrained(module):
+        return False
+    return collection.startswith("layout:cpu:") and stage_of(path, module) != "after_layout_assignment"
 
 
 def before_layout_assignment(module: HloModuleProto) -> HloModuleProto:

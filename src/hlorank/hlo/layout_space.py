@@ -19,6 +19,8 @@ from hlorank.hlo.program import flatten
 Layouts = NDArray[np.int8]
 """(configurations, configurable nodes, 18), or one configuration, as in hlorank.data.graph.LayoutConfigurations."""
 
+_TARGET = "LayoutConstraint"
+_CALL_NAME = "layout-constraint."  # jax writes layout_constraint
 _API_VERSION_ORIGINAL = 1  # xla.CustomCallApiVersion
 
 
@@ -121,6 +123,12 @@ def constrained(module: HloModuleProto, space: LayoutSpace, configuration: Layou
     return result
 
 
+def is_constrained(module: HloModuleProto) -> bool:
+    """Return True if a module has constraints that `constrained` added; those of the program itself do not count."""
+    every = (one for computation in module.computations for one in computation.instructions)
+    return any(one.custom_call_target == _TARGET and one.name.startswith(_CALL_NAME) for one in every)
+
+
 def _constrain_computation(computation: HloComputationProto, layouts: dict[int, Layouts]) -> None:
     """Add the calls; `layouts` holds those of the configurable instructions, by position in the computation."""
     instructions = list(computation.instructions)
@@ -135,10 +143,10 @@ def _constrain_computation(computation: HloComputationProto, layouts: dict[int, 
         shape.CopyFrom(shapes[operand])
         shape.layout.minor_to_major[:] = [dim for dim in layout if dim >= 0]
         call = HloInstructionProto(
-            name=f"layout-constraint.{next_id}",
+            name=f"{_CALL_NAME}{next_id}",
             opcode="custom-call",
             shape=shape,
-            custom_call_target="LayoutConstraint",
+            custom_call_target=_TARGET,
             id=next_id,
             operand_ids=[operand],
             constrain_layout=True,

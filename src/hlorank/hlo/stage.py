@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloModuleProto
+from hlorank.hlo.layout_space import is_constrained
 
 Stage = Literal["before_optimizations", "before_layout_assignment", "after_layout_assignment"]
 
@@ -37,8 +38,11 @@ def stage_of(path: Path, module: HloModuleProto) -> Stage:
     A schedule, copies and bitcasts are made after layout assignment. Calls and equal constants are removed before it.
     Layouts other than the default and metadata are in modules of all stages, and in TpuGraphs' modules fusions, too. A
     module without such a sign counts as one right before layout assignment.
+
+    The name of a module that hlorank wrote with the layouts of a configuration does not count: it is that of the file
+    that was ranked, whose module may have been compiled.
     """
-    if (named := named_stage(path)) is not None:
+    if (named := named_stage(path)) is not None and not is_constrained(module):
         return named
     opcodes = {instruction.opcode for computation in module.computations for instruction in computation.instructions}
     if module.HasField("schedule") or opcodes & _LAYOUT_OPCODES:
