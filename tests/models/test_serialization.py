@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from copy import copy
@@ -71,6 +73,14 @@ def content(folder: Path) -> dict[str, Any]:
 
 def write_sealed(folder: Path, value: dict[str, Any]) -> None:
     (folder / SPEC).write_text(json.dumps(sealed(value)))
+
+
+def test_loading_imports_no_compiler(saved: Saved) -> None:
+    script = (
+        "import pathlib, sys, torch; from hlorank.models.serialization import load_model; "
+        "load_model(pathlib.Path(sys.argv[1]), torch.device('cpu')); sys.exit('torch._dynamo' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(saved[0])], check=True)
 
 
 def test_a_loaded_model_gives_the_same_scores(saved: Saved, graphs: GraphLoader) -> None:

@@ -20,6 +20,14 @@ from hlorank.models.propagation import propagate
 _SIZE_SCALE = 4  # sizes of 1 to 16,000 become 0.25 to 3.5, about as different as initial embeddings of layout values
 
 
+class _Embedding(nn.Embedding):
+    """Embedding that draws no values on the device meta, for which PyTorch would import its compiler."""
+
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
 class Encoder(nn.Module):
     """Embedding of nodes and configurations.
 
@@ -40,10 +48,10 @@ class Encoder(nn.Module):
     def __init__(self, config: ModelConfig, sizes: InputSizes, width: int) -> None:
         super().__init__()
         self.numeric = nn.Linear(sizes.node_columns, width)
-        self.opcode = nn.Embedding(sizes.opcodes, config.opcode_width)
+        self.opcode = _Embedding(sizes.opcodes, config.opcode_width)
         self.opcode_map = nn.Linear(config.opcode_width, width, bias=False)
-        self.layout_value = nn.Embedding(LAYOUT_MAX - LAYOUT_MIN + 1, config.layout_width)
-        self.register_buffer("_values", torch.arange(LAYOUT_MIN, LAYOUT_MAX + 1), persistent=False)
+        self.layout_value = _Embedding(LAYOUT_MAX - LAYOUT_MIN + 1, config.layout_width)
+        self.register_buffer("_values", torch.tensor([*range(LAYOUT_MIN, LAYOUT_MAX + 1)]), persistent=False)
         self.node_layout_map = nn.Linear(LAYOUT_DIMS * config.layout_width, width, bias=False)
         self._reads_sizes = config.layout_sizes
         self.overrides = config.override_layout and sizes.kind == "layout"

@@ -150,7 +150,9 @@ def load_model(folder: Path, device: torch.device) -> tuple[list[CostModel], Mod
     spec, path = read_folder(folder, ModelSpec)
     sizes = input_sizes(spec.features)
     try:
-        with torch.device("meta"):  # without memory, as the specification may ask for any width
+        # Without memory, as the specification may ask for any width. Constructors avoid what makes PyTorch import its
+        # compiler for this device, which takes a second: torch.arange, torch.stack, nn.Embedding.
+        with torch.device("meta"):
             expected = CostModel(spec.model, sizes, spec.aggregation).state_dict()
     except (ConfigError, RuntimeError, TypeError, OverflowError) as error:
         raise DataError("model", "a model that can be built", error, file=folder / SPEC) from None

@@ -43,7 +43,10 @@ class Convolution(Layer):
         super().__init__()
         self.edges = EdgeKind(self.norm, directions, own_type=self.own_weights or directions == "separate")
         maps = [nn.Linear(inputs, width, bias=place == 0) for place in range(self.edges.types)]
-        self.weights = nn.Parameter(torch.stack([one.weight for one in maps]).detach())
+        self.weights = nn.Parameter(torch.empty(len(maps), width, inputs))
+        with torch.no_grad():  # not torch.stack, for which PyTorch imports its compiler on the device meta
+            for own, one in zip(self.weights, maps, strict=True):
+                own.copy_(one.weight)
         self.bias = nn.Parameter(maps[0].bias.detach())
 
     def forward(self, x: Tensor, graph: QuotientGraph[Tensor]) -> Tensor:
