@@ -7,6 +7,8 @@ import json
 import logging
 import re
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -72,6 +74,7 @@ def test_the_table_is_readable(model: Path, graphs: list[Path], capsys: Capture)
     shown = capsys.readouterr().out
     for path in graphs:
         assert f"{path.stem}: the first 4 of 60 configurations" in shown
+    assert f"\n\n{graphs[1].stem}: the first" in shown
     assert shown.count("(noise ceiling unknown)") == 2
     assert "slowdown of the first" in shown
     assert "runtime (ns)" in shown
@@ -316,6 +319,16 @@ def test_files_of_another_kind(model: Path, tmp_path: Path, capsys: Capture) -> 
         error = refused(["--model", model, path], capsys)
         assert f"error: {path}: " in error
         assert message in error
+
+
+@pytest.mark.parametrize(("known", "file"), [(True, "none.txt"), (False, "graph")])
+def test_what_does_not_exist_is_refused_before_pytorch_is_imported(
+    known: bool, file: str, model: Path, graphs: list[Path]
+) -> None:
+    script = "import sys; from hlorank.cli.main import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    arguments = ["rank", "--model", str(model) if known else "nowhere", str(graphs[0]) if file == "graph" else file]
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False"]
 
 
 def damaged(model: Path, folder: Path, damage: Callable[[Path], object]) -> Path:

@@ -62,10 +62,10 @@ def test_blank_lines_and_a_byte_order_mark_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "match"),
     [
-        (["a,0,1", "a,2,1"], r"a: .*\b3\b.*no 1$"),
-        (["a,1,1", "a,2,1"], r"a: .*\b3\b.*no 0$"),
-        (["a,0,1", "a,0,2", "a,1,2"], r"a: .*\b2\b.*\b0 twice"),
-        (["a,0,1", "a,-1,2"], r"a: .*\b1\b.*-1$"),
+        (["a,0,1", "a,2,1"], r"a: .*\b2\b.*no 1$"),
+        (["a,1,1", "a,2,1"], r"a: .*\b2\b.*no 0$"),
+        (["a,0,1", "a,0,2", "a,1,2"], r"a: .*\b1\b.*\b0 twice"),
+        (["a,0,1", "a,-1,2"], r"a: .*\b0\b.*-1$"),
         (["a,0,1", "a,1"], "line 3.*a,1"),
         (["a,0,1,2"], "line 2"),
         (["a,0,fast"], "line 2.*fast"),

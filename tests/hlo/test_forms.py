@@ -232,6 +232,12 @@ def test_damaged_files_and_other_texts_are_refused(tmp_path: Path, content: byte
     assert refused(write(tmp_path / "bad.txt", content)).key == "file"
 
 
+def test_other_texts_are_refused_alike_in_any_letters(tmp_path: Path) -> None:
+    cut = b"x" * (2**16 - 1) + "é".encode()  # a letter across the end of what is looked at
+    plain, accented, long = (refused(write(tmp_path / "a.md", text)) for text in (b"# A\n", "# É\n".encode(), cut))
+    assert str(plain) == str(accented) == str(long)
+
+
 def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     error = refused(write(tmp_path / "bad.txt", b"HloModule a\n  \xff\n"))
     assert (error.key, error.found) == ("line 2, column 3", "byte 0xff")

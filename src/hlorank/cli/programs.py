@@ -91,7 +91,8 @@ def _expanded(path: Path, dump: str | None) -> list[Path]:
         stages = " or ".join(DUMPS) if dump is None else dump
         there = dumped_stages(path)
         more = f" and {len(there) - _STAGES} more" if len(there) > _STAGES else ""
-        found = f"only {', '.join(there[:_STAGES])}{more}" if there else "none"
+        none = "only .npz files; name these, or a glob of them" if any(path.glob("*.npz")) else "none"
+        found = f"only {', '.join(there[:_STAGES])}{more}" if there else none
         raise DataError("folder", f"programs of the stage {stages}: *.pb, HLO text or StableHLO", found, file=path)
     if not path.exists() and any(letter in str(path) for letter in "*?["):
         anchor = Path(path.anchor)
@@ -134,7 +135,9 @@ def _standard_input() -> Path:
 
 def _traced(function: str, arguments: str | None, dump: str | None) -> Path:
     if arguments is None:
-        raise ConfigError(f"program {function!r}: needs --arguments, such as 'f32[8,128] s32[8]'")
+        hint = meant(function)
+        remedy = f"; did you mean {hint}?" if hint not in (None, function) else ""
+        raise ConfigError(f"program {function!r}: needs --arguments, such as 'f32[8,128] s32[8]'{remedy}")
     if find_spec("jax") is None:
         raise ConfigError(f"program {function!r}: needs jax: {INSTALL}")
     stage = next((one for one in DUMPS if dump is None or one.replace("-", "_") == dump.replace("-", "_")), None)

@@ -179,9 +179,11 @@ def open_ranker(model: str, memory_mib: int, accelerator: str) -> Ranker:
         DataError: the model does not exist, is damaged or changed, or another version of hlorank wrote it.
     """
     from hlorank.serving.locate import model_folder
+
+    folder = model_folder(model)  # before PyTorch is imported, which takes seconds
     from hlorank.serving.ranker import Ranker
 
-    ranker = Ranker(model_folder(model), memory_mib * 2**20, accelerator)
+    ranker = Ranker(folder, memory_mib * 2**20, accelerator)
     if ranker.spec.steps == 0:
         _log.warning("%s: the model was never trained; its scores are meaningless", model)
     return ranker
@@ -214,6 +216,9 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
         DataError: the model does not exist or is damaged, or the submission cannot be continued.
         OSError: the submission, the candidates or an exported configuration cannot be written.
     """
+    if not arguments.input:
+        return
+    ranker = open_ranker(arguments.model, arguments.memory, arguments.accelerator)
     from rich.console import Console
     from rich.progress import Progress
 
@@ -223,7 +228,6 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
     from hlorank.serving.graph_reader import GraphReader
     from hlorank.serving.response import ranked_input
 
-    ranker = open_ranker(arguments.model, arguments.memory, arguments.accelerator)
     reader = GraphReader(ranker.spec.features, arguments.max_configurations, arguments.candidates, arguments.seed)
     bar = Progress(console=Console(stderr=True), redirect_stdout=False, disable=not sys.stderr.isatty())
     with _submission(arguments.csv, ranker.collection) as submit, bar:
@@ -258,7 +262,8 @@ def _print(graphs: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> N
     if arguments.json:
         sys.stdout.write(json.dumps(graphs, indent=2, allow_nan=False) + "\n")
     elif "-" not in (arguments.csv, arguments.changes):
-        for ranked in graphs:
+        for place, ranked in enumerate(graphs):
+            sys.stdout.write("\n" if place else "")
             print_ranking(ranked, arguments.choose, arguments.wide)
     if arguments.changes == "-":
         write_changes(sys.stdout, graphs)

@@ -69,8 +69,7 @@ def _from_table(path: Path) -> Scores:
         order = np.argsort(index, kind="stable")
         if (wrong := np.flatnonzero(index[order] != np.arange(len(index)))).size:
             at, there = int(wrong[0]), int(index[order][wrong[0]])
-            # A row may be missing: the highest index tells the number of configurations, the number of rows does not.
-            expected = f"each of its {max(index.max(), 0) + 1:,} configurations once, by index from 0"
+            expected = f"each index once, from 0 to the highest, {max(index.max(), 0)}"
             found_instead = f"no {at}" if there > at else f"{there}" if there < 0 else f"{there} twice"
             raise DataError(graph, expected, found_instead, file=path)
         found[graph] = np.array(scores)[order]

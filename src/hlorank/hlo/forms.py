@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import zlib
+from codecs import getincrementaldecoder
 from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -33,7 +34,7 @@ COMPRESSED = ("", ".xz", ".gz")
 _HLO = re.compile(rb"(?:\s+|//[^\n]*\n|/\*.*?\*/)*HloModule\b", re.DOTALL)
 _BYTECODE = b"ML\xefR"
 _MLIR = re.compile(rb"(?:\s+|//[^\n]*\n)*(?:module\b|\"builtin\.module\"|func\.func\b|#\w+ =|!\w+ =)")
-_TEXT = bytes({*range(32, 127), *b"\t\n\r\f"})
+_CONTROL = bytes({*range(32), 127}.difference(b"\t\n\r\f"))
 _PLACE = re.compile(r"(?:was parsing |-:)(\d+):(\d+): error: (.*)")
 _INSTRUCTION = re.compile(r"\s*(?:ROOT\s+)?(%?[\w.\-]+)\s*=")
 INSTALL = "pip install 'hlorank[collect]'"
@@ -65,6 +66,15 @@ def _decompressed(data: bytes, what: str, new: Callable[[], Any]) -> bytes:
     except (lzma.LZMAError, zlib.error) as error:
         raise DataError("file", what, error) from None
     return b"".join(parts)
+
+
+def _is_text(data: bytes) -> bool:
+    """Return whether data is the beginning of a text in UTF-8, which has no control characters; a protobuf has some."""
+    try:
+        getincrementaldecoder("utf-8")().decode(data)  # the last letter may be cut
+    except UnicodeDecodeError:
+        return False
+    return data.translate(None, _CONTROL) == data
 
 
 def _language(data: bytes) -> str | None:
@@ -187,7 +197,7 @@ def as_protobuf(file: BinaryIO) -> BinaryIO:
     head = file.read(_HEAD)
     compression = _decompressor(head)
     file.seek(0)
-    if compression is None and head.translate(None, _TEXT) and _language(head) is None:
+    if compression is None and not _is_text(head) and _language(head) is None:
         return file
     data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -196,7 +206,7 @@ def as_protobuf(file: BinaryIO) -> BinaryIO:
         data = _decompressed(data, *compression)
     if (language := _language(data)) is not None:
         data = _parsed(data, language)
-    elif data and not data.translate(None, _TEXT):
+    elif data and _is_text(data):
         expected = "HLO text, which begins with HloModule, StableHLO, which begins with module, or a protobuf"
         raise DataError("file", expected, "another text")
     return BytesIO(data)

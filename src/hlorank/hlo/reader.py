@@ -136,7 +136,7 @@ def program_files(folder: Path, dump: str | None = None) -> list[Path]:
     if chosen:
         left_out = Counter({"other stages": len(programs) - len(chosen), "texts of protobufs": len(twice)})
         others = {path for path in folder.iterdir() if path.is_file()}.difference(programs, twice)
-        left_out.update(_kind(path.name) for path in others)
+        left_out.update(sorted(_kind(path.name) for path in others))
         if kinds := ", ".join(f"{count} {kind}" for kind, count in left_out.most_common() if count):
             _log.warning("%s: %s taken; left out: %s", folder, counted(len(chosen), "program"), kinds)
     return chosen
