@@ -108,6 +108,7 @@ def test_opened_graphs_are_kept(settings: Settings, open_graphs: OpenGraphs) -> 
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")  # an earlier test of this process may have started JAX
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on machines of one core
 @pytest.mark.parametrize("changes", [{}, {"method": "gst", "model__drop_edge": 0.5}])
 def test_any_number_of_workers_plans_the_same_steps(
     changes: dict[str, Any], settings: Settings, open_graphs: OpenGraphs, monkeypatch: pytest.MonkeyPatch

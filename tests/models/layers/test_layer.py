@@ -141,7 +141,7 @@ def test_the_compressed_form_equals_the_dense_form(
         stem=[name], block=["linear", name, "gelu"], blocks=2, pooling=["sum", "max"], directions=directions
     )
     compressed, dense = both_forms(model, make_inputs(segments=segments, nodes=nodes), np.array(rows))
-    torch.testing.assert_close(compressed, dense, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(compressed, dense, rtol=1e-9, atol=1e-10)
 
 
 def test_some_segments_of_one_node_are_configurable(make_inputs: MakeInputs) -> None:
