@@ -11,14 +11,11 @@ time, the quick form minutes.
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -26,14 +23,11 @@ import methods  # type: ignore[import-not-found] # same folder
 import numpy as np
 import torch
 from command_line import Parser, output_file, run  # type: ignore[import-not-found] # same folder
-from methods import ROOT, ROWS, WORKLOADS, Make, prepare, settings, train
+from methods import Make
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor
 
 from hlorank.config import Config
-from hlorank.files import read_json, write_json
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.training.gst.embedding_table import EmbeddingTable, entry_keys
@@ -46,7 +40,6 @@ from hlorank.training.step_plans import PlannedStep, StepPlanner
 
 RESULTS = Path(__file__).parent / "results" / "authors.json"
 BATCH = 4
-WORKLOAD = "synthetic-default-11"
 
 
 @dataclass(frozen=True)
@@ -146,27 +139,10 @@ def main() -> None:
         help="results (default: benchmarks/results/authors.json; of the quick form, none are kept)",
     )  # fmt: skip
     arguments = parser.parse_args()
-    for name in ("hlorank", "lightning.pytorch"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    torch.set_num_threads(1)
-    quick, file = arguments.quick, arguments.json or (None if arguments.quick else RESULTS)
     methods.SHARED.update({"trainer.graphs_per_step": BATCH, "model.head": "linear", "segments.aggregation": "sum"})
-    workload, steps = WORKLOADS[WORKLOAD], 240 if quick else methods.STEPS
-    work = ROOT / ".hlorank" / "benchmarks" / ("methods_quick" if quick else "methods") / WORKLOAD
-    runs: list[dict[str, Any]] = read_json(file)["runs"] if file is not None and file.exists() else []
-    for seed in range(1 if quick else 3):
-        for name, arrangement in ARRANGEMENTS.items():
-            if any((one["arrangement"], one["seed"]) == (name, seed) for one in runs):
-                continue
-            config = settings(workload, work, ROWS[0], seed, 1e-3, steps // BATCH, quick=quick)
-            prepare(workload, config)
-            with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
-                progress.add_task(f"{name}, seed {seed}", total=config.trainer.max_epochs)
-                made = methods.make if arrangement is None else maker(arrangement)
-                ((_, figures),) = train(config, None, progress, make=made)
-                runs.append({"arrangement": name, "seed": seed, **figures})
-            if file is not None:
-                write_json(file, {"runs": runs})
+    file = arguments.json or (None if arguments.quick else RESULTS)
+    makes = {name: methods.make if one is None else maker(one) for name, one in ARRANGEMENTS.items()}
+    runs = methods.measure_variants("arrangement", makes, 3, file, batch=BATCH, quick=arguments.quick)
     print("| table | valid tau | test tau | train tau | loss, first, highest and last epoch |\n|---|---|---|---|---|")
     for name in ARRANGEMENTS:
         some = [one for one in runs if one["arrangement"] == name]

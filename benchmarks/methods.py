@@ -23,8 +23,9 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -46,7 +47,7 @@ from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.fetch.origins import fetch
-from hlorank.files import fingerprint, shared_dir
+from hlorank.files import fingerprint, read_json, shared_dir, write_json
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
@@ -68,7 +69,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "methods"
 RATES = (1e-3, 3e-4, 3e-3)
 TUNING_SEED = 100
 SEEDS = range(5)
-STEPS, VALIDATIONS, PATIENCE = 10_000, 40, 12
+STEPS, QUICK_STEPS, VALIDATIONS, PATIENCE = 10_000, 240, 40, 12
 SHARED = {
     "featurize.workers": 1,
     "partition.workers": 1,
@@ -346,7 +347,7 @@ def train(
 
 def measure(name: str, work: Path, record: Record, *, quick: bool) -> None:
     """Add what is not yet measured of a workload: learning rates first, then seed after seed."""
-    workload, steps = WORKLOADS[name], 240 if quick else STEPS
+    workload, steps = WORKLOADS[name], QUICK_STEPS if quick else STEPS
     first = settings(workload, work, ROWS[0], 0, RATES[0], steps, quick=quick)
     data = prepare(workload, first)
 
@@ -378,6 +379,41 @@ def measure(name: str, work: Path, record: Record, *, quick: bool) -> None:
         for row in ROWS:
             if row.method not in ("full", "gst") or seed < workload.slow_seeds:
                 measured(row, seed, rates[row], steps, tested=True)
+
+
+def measure_variants(
+    title: str, makes: Mapping[str, Make], seeds: int, file: Path | None, *, batch: int = 1, quick: bool
+) -> list[dict[str, Any]]:
+    """Train gst_e on the first workload with changes, and return the figures of all trainings.
+
+    Args:
+        title: key of the name of a change in the file.
+        makes: by that name, what makes the training.
+        seeds: of each.
+        file: results, written after each training; what it holds is not repeated. None keeps none.
+        batch: graphs of a step, of which there are fewer then.
+        quick: one seed of the short form.
+    """
+    for name in ("hlorank", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    name, workload = next(iter(WORKLOADS.items()))
+    work = ROOT / ".hlorank" / "benchmarks" / ("methods_quick" if quick else "methods") / name
+    runs: list[dict[str, Any]] = read_json(file)["runs"] if file is not None and file.exists() else []
+    for seed, (change, made) in product(range(1 if quick else seeds), makes.items()):
+        if any((one[title], one["seed"]) == (change, seed) for one in runs):
+            continue
+        steps = (QUICK_STEPS if quick else STEPS) // batch
+        config = settings(workload, work, ROWS[0], seed, RATES[0], steps, quick=quick)
+        prepare(workload, config)
+        with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
+            progress.add_task(f"{change}, seed {seed}", total=VALIDATIONS)
+            ((_, figures),) = train(config, None, progress, make=made)
+        runs.append({title: change, "seed": seed, **figures})
+        if file is not None:
+            write_json(file, {"runs": runs})
+        print(f"{change}, seed {seed}: validation tau {figures['valid_tau']:.3f}", flush=True)
+    return runs
 
 
 def main() -> None:

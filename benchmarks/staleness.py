@@ -10,29 +10,23 @@ the quick form minutes.
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any, Literal
+from typing import Literal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import methods  # type: ignore[import-not-found] # same folder
 import numpy as np
 import torch
 from command_line import Parser, output_file, run  # type: ignore[import-not-found] # same folder
 from curves import interval  # type: ignore[import-not-found] # same folder
-from methods import ROOT, WORKLOADS, Make, Row, prepare, settings, train
+from methods import Make, measure_variants  # type: ignore[import-not-found] # same folder
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor
 
 from hlorank.config import Config
-from hlorank.files import read_json, write_json
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.training.gst.embedding_table import EmbeddingTable, entry_keys
@@ -46,7 +40,6 @@ from hlorank.training.step_memory import bytes_per_row
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 
 RESULTS = Path(__file__).parent / "results" / "staleness.json"
-WORKLOAD = "synthetic-default-11"
 
 
 @dataclass(frozen=True)
@@ -217,26 +210,9 @@ def main() -> None:
         help="results (default: benchmarks/results/staleness.json; of the quick form, none are kept)",
     )  # fmt: skip
     arguments = parser.parse_args()
-    for name in ("hlorank", "lightning.pytorch"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    torch.set_num_threads(1)
-    quick, file = arguments.quick, arguments.json or (None if arguments.quick else RESULTS)
-    workload, steps = WORKLOADS[WORKLOAD], 240 if quick else methods.STEPS
-    work = ROOT / ".hlorank" / "benchmarks" / ("methods_quick" if quick else "methods") / WORKLOAD
-    runs: list[dict[str, Any]] = read_json(file)["runs"] if file is not None and file.exists() else []
-    for seed in range(1 if quick else arguments.seeds):
-        for name, remedy in REMEDIES.items():
-            if any((one["remedy"], one["seed"]) == (name, seed) for one in runs):
-                continue
-            config = settings(workload, work, Row("gst_e"), seed, 1e-3, steps, quick=quick)
-            prepare(workload, config)
-            with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
-                progress.add_task(f"{name}, seed {seed}", total=config.trainer.max_epochs)
-                ((_, figures),) = train(config, None, progress, make=maker(remedy))
-            runs.append({"remedy": name, "seed": seed, **figures})
-            if file is not None:
-                write_json(file, {"runs": runs})
-            print(f"{name}, seed {seed}: validation tau {figures['valid_tau']:.3f}", flush=True)
+    file = arguments.json or (None if arguments.quick else RESULTS)
+    makes = {name: maker(remedy) for name, remedy in REMEDIES.items()}
+    runs = measure_variants("remedy", makes, arguments.seeds, file, quick=arguments.quick)
     titles = ["remedy", "seeds", "valid tau", "test tau", "train tau", "staleness, steps", "CPU s"]
     print(f"\n| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
     for name in REMEDIES:
