@@ -2,7 +2,7 @@
 
 Their table keeps the score of each segment in place of its embedding, starts with zeros, and is read and written, for
 all graphs of a batch, at the configurations that were drawn for the last one. Here each of the three is a setting of a
-test double, on the first workload of methods.py, with a linear head and the sum over segments, for which a sum of
+test double, on a workload of methods.py, with a linear head and the sum over segments, for which a sum of
 scores is a score of the sum. Batches have four graphs.
 
 A finished training is written to benchmarks/results/authors.json and not repeated. All of it takes about an hour of CPU
@@ -142,7 +142,9 @@ def main() -> None:
     methods.SHARED.update({"trainer.graphs_per_step": BATCH, "model.head": "linear", "segments.aggregation": "sum"})
     file = arguments.json or (None if arguments.quick else RESULTS)
     makes = {name: methods.make if one is None else maker(one) for name, one in ARRANGEMENTS.items()}
-    runs = methods.measure_variants("arrangement", makes, 3, file, batch=BATCH, quick=arguments.quick)
+    runs = methods.measure_variants(
+        "synthetic-default-50", "arrangement", makes, 3, file, batch=BATCH, quick=arguments.quick
+    )
     print("| table | valid tau | test tau | train tau | loss, first, highest and last epoch |\n|---|---|---|---|---|")
     for name in ARRANGEMENTS:
         some = [one for one in runs if one["arrangement"] == name]

@@ -66,9 +66,13 @@ def main() -> None:
         root = Path(folder)
         one = {"train": 1, "valid": 0, "test": 0, "min_nodes": nodes, "max_nodes": nodes}
         data = one | {"configurable_nodes": configurable, "configurations": 64}
-        measured(root, "fetch", [f"data.synthetic.{key}={value}" for key, value in data.items()])
-        measured(root, "featurize", ["featurize.prune_hops=null", "featurize.workers=1"])
-        measured(root, "partition", [f"partition.max_nodes={1000 // part}", "partition.workers=1"])
+        for stage, options in (
+            ("fetch", [f"data.synthetic.{key}={value}" for key, value in data.items()]),
+            ("featurize", ["featurize.prune_hops=null", "featurize.workers=1"]),
+            ("partition", [f"partition.max_nodes={1000 // part}", "partition.workers=1"]),
+        ):
+            if "refused" in (done := measured(root, stage, options)):
+                sys.exit(f"{stage}: {done['refused']}")
         tracking = f"sqlite:///{root}/mlflow.db"
         mlflow.set_tracking_uri(tracking)
         for number, case in enumerate(CASES):

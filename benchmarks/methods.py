@@ -382,11 +382,12 @@ def measure(name: str, work: Path, record: Record, *, quick: bool) -> None:
 
 
 def measure_variants(
-    title: str, makes: Mapping[str, Make], seeds: int, file: Path | None, *, batch: int = 1, quick: bool
+    name: str, title: str, makes: Mapping[str, Make], seeds: int, file: Path | None, *, batch: int = 1, quick: bool
 ) -> list[dict[str, Any]]:
-    """Train gst_e on the first workload with changes, and return the figures of all trainings.
+    """Train gst_e on a workload with changes, and return the figures of all trainings.
 
     Args:
+        name: that of the workload.
         title: key of the name of a change in the file.
         makes: by that name, what makes the training.
         seeds: of each.
@@ -394,10 +395,10 @@ def measure_variants(
         batch: graphs of a step, of which there are fewer then.
         quick: one seed of the short form.
     """
-    for name in ("hlorank", "lightning.pytorch"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    for logger in ("hlorank", "lightning.pytorch"):
+        logging.getLogger(logger).setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    name, workload = next(iter(WORKLOADS.items()))
+    workload = WORKLOADS[name]
     work = ROOT / ".hlorank" / "benchmarks" / ("methods_quick" if quick else "methods") / name
     runs: list[dict[str, Any]] = read_json(file)["runs"] if file is not None and file.exists() else []
     for seed, (change, made) in product(range(1 if quick else seeds), makes.items()):

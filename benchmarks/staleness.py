@@ -1,11 +1,11 @@
 """What lowers the staleness of the embedding table, or its harm, at equal cost: next to gst_e as it is.
 
-Each remedy is a setting of a test double of the aggregation, or of the sampling of segments, on the first workload of
-methods.py. Weights and gradients stay unbiased: a sampled segment's gradient is divided by the probability of drawing
-it where that is not the same for all.
+Each remedy is a setting of a test double of the aggregation, or of the sampling of segments, on two workloads of
+methods.py: generated graphs of about 50 segments, and measured ones. Weights and gradients stay unbiased: a sampled
+segment's gradient is divided by the probability of drawing it where that is not the same for all.
 
-A finished training is written to benchmarks/results/staleness.json and not repeated. A seed takes an hour of CPU time,
-the quick form minutes.
+A finished training is written to <results>/<workload>.json and not repeated. A seed of a workload takes an hour of CPU
+time, the quick form minutes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from command_line import Parser, output_file, run  # type: ignore[import-not-found] # same folder
+from command_line import Parser, run  # type: ignore[import-not-found] # same folder
 from curves import interval  # type: ignore[import-not-found] # same folder
 from methods import Make, measure_variants  # type: ignore[import-not-found] # same folder
 from numpy.typing import NDArray
@@ -39,7 +39,8 @@ from hlorank.training.step_data import StepData
 from hlorank.training.step_memory import bytes_per_row
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 
-RESULTS = Path(__file__).parent / "results" / "staleness.json"
+WORKLOADS = ("synthetic-default-50", "models")
+RESULTS = Path(__file__).parent / "results" / "staleness"
 
 
 @dataclass(frozen=True)
@@ -206,24 +207,30 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small graphs, narrow model, 240 steps")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="(default: 3; of the quick form 1)")
     parser.add_argument(
-        "--json", type=output_file, metavar="FILE",
-        help="results (default: benchmarks/results/staleness.json; of the quick form, none are kept)",
+        "--workload", choices=WORKLOADS, action="append", metavar="NAME",
+        help=f"only this one (default: {', '.join(WORKLOADS)})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--results", type=Path, metavar="FOLDER",
+        help="finished trainings (default: benchmarks/results/staleness; of the quick form, none are kept)",
     )  # fmt: skip
     arguments = parser.parse_args()
-    file = arguments.json or (None if arguments.quick else RESULTS)
+    folder = arguments.results or (None if arguments.quick else RESULTS)
     makes = {name: maker(remedy) for name, remedy in REMEDIES.items()}
-    runs = measure_variants("remedy", makes, arguments.seeds, file, quick=arguments.quick)
     titles = ["remedy", "seeds", "valid tau", "test tau", "train tau", "staleness, steps", "CPU s"]
-    print(f"\n| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
-    for name in REMEDIES:
-        if some := [one for one in runs if one["remedy"] == name]:
-            taus = []
-            for key in ("valid_tau", "test_tau", "train_tau"):
-                values = [one[key] for one in some]
-                half = interval(values)
-                taus.append(f"{mean(values):.3f}" + ("" if half is None else f" ± {half:.3f}"))
-            staleness, seconds = (mean(one[key] for one in some) for key in ("staleness_steps", "cpu_seconds"))
-            print(f"| {name} | {len(some)} | {' | '.join(taus)} | {staleness:.0f} | {seconds:.0f} |")
+    for workload in arguments.workload or WORKLOADS:
+        file = None if folder is None else folder / f"{workload}.json"
+        runs = measure_variants(workload, "remedy", makes, arguments.seeds, file, quick=arguments.quick)
+        print(f"\n{workload}:\n\n| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
+        for name in REMEDIES:
+            if some := [one for one in runs if one["remedy"] == name]:
+                taus = []
+                for key in ("valid_tau", "test_tau", "train_tau"):
+                    values = [one[key] for one in some]
+                    half = interval(values)
+                    taus.append(f"{mean(values):.3f}" + ("" if half is None else f" ± {half:.3f}"))
+                staleness, seconds = (mean(one[key] for one in some) for key in ("staleness_steps", "cpu_seconds"))
+                print(f"| {name} | {len(some)} | {' | '.join(taus)} | {staleness:.0f} | {seconds:.0f} |")
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ class Project:
             shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
         self.sample = root / "data" / "sample" / "split.json"
         self.sample.parent.mkdir(parents=True)
-        for name in ("dvc.yaml", ".gitignore", "data/sample/split.json"):
+        for name in ("dvc.yaml", ".dvcignore", ".gitignore", "data/sample/split.json"):
             shutil.copy(ROOT / name, root / name)
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
             merged = OmegaConf.merge(compose("config", overrides=["experiment=synthetic"]), TINY)

@@ -18,18 +18,20 @@ from hlorank.training.callbacks import CheckpointIdentity, CpuBudget, EpochHisto
 def run_epoch(
     history: EpochHistory, epoch: int, steps: int, tau: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, float]:
-    """One epoch whose steps take two seconds each, before a validation of a minute."""
+    """One epoch of graphs that take a second each, two in a step, before a validation of a minute."""
     logged: dict[str, float] = {}
     clock = [100.0]
     monkeypatch.setattr(callbacks, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     metrics = {"curves/train_loss": torch.tensor(0.5 / epoch)} | (
         {} if tau is None else {"curves/valid_kendall_tau": torch.tensor(tau)}
     )
-    trainer: Any = SimpleNamespace(callback_metrics=metrics, current_epoch=epoch - 1, max_epochs=9)
+    trainer: Any = SimpleNamespace(
+        callback_metrics=metrics, current_epoch=epoch - 1, max_epochs=9, accumulate_grad_batches=2
+    )
     module: Any = SimpleNamespace(log_dict=logged.update)
     history.on_train_epoch_start()
-    for _ in range(steps):
-        clock[0] += 2
+    for _ in range(2 * steps):
+        clock[0] += 1
         history.on_train_batch_end()
     clock[0] += 60
     history.on_train_epoch_end(trainer, module)

@@ -60,7 +60,7 @@ class EpochHistory(Callback):
         self.seconds = 0.0
         self._start = 0.0
         self._seconds = 0.0
-        self._steps = 0
+        self._graphs = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rows so far, and their time."""
@@ -73,16 +73,16 @@ class EpochHistory(Callback):
 
     def on_train_epoch_start(self, *_: Any) -> None:
         """Start the epoch's clock."""
-        self._start, self._steps = time.perf_counter(), 0
+        self._start, self._graphs = time.perf_counter(), 0
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Count the step, and update the time of the steps, which excludes validation."""
+        """Count the graph, and update the time of the steps, which excludes validation."""
         self._seconds = time.perf_counter() - self._start
-        self._steps += 1
+        self._graphs += 1
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Add the epoch's row, and log its cost."""
-        step_seconds = self._seconds / self._steps
+        step_seconds = self._seconds / self._graphs * trainer.accumulate_grad_batches
         self.seconds += time.perf_counter() - self._start
         pl_module.log_dict(
             {

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hlorank.config import Config, ConfigError
@@ -59,7 +60,8 @@ def choose_method(config: Config) -> str:
         return "full"
 
     # Plan some steps under either form of the graphs.
-    model = CostModel(config.model, input_sizes(cut.store.spec), config.segments.aggregation)
+    with torch.random.fork_rng(devices=[]):  # the global generator is left as it was
+        model = CostModel(config.model, input_sizes(cut.store.spec), config.segments.aggregation)
     full, gst = (
         StepData(graphs, StepPlanner.of(model, METHODS[name]), config.trainer, config.segments, config.seed)
         for name, graphs in (("full", whole), ("gst", cut))
