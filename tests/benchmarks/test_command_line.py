@@ -19,7 +19,7 @@ NAMES = sorted(
     for path in BENCHMARKS.glob("*.py")
     if "__main__" in path.read_text(encoding="utf-8") and not path.stem.startswith("attack_")
 )
-WITH_JSON = sorted(set(NAMES) - {"autotune_gain", "autotune_replay", "methods", "quality", "real"})
+WITH_JSON = sorted(set(NAMES) - {"autotune_gain", "autotune_replay", "methods", "quality", "real", "staleness"})
 
 
 @pytest.fixture
