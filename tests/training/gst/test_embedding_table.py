@@ -122,6 +122,12 @@ def test_a_budget_must_hold_the_graph_of_the_most_entries() -> None:
     assert "segments.table_dtype" not in str(caught.value)  # it is float16 already
 
 
+@pytest.mark.parametrize(("capacity", "warnings"), [(9, 0), (8, 1)])
+def test_a_budget_below_all_working_sets_warns(capacity: int, warnings: int, caplog: pytest.LogCaptureFixture) -> None:
+    EmbeddingTable(2, capacity * ENTRY, "float32").check_budget({"small": 2, "large": 7})
+    assert len(caplog.records) == warnings
+
+
 def test_a_budget_below_one_entry_is_refused() -> None:
     with pytest.raises(ConfigError, match=f"table_bytes=100: one entry takes {ENTRY}"):
         EmbeddingTable(2, 100, "float32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from hlorank.config import ConfigError
 from hlorank.files import DataError
+
+log = logging.getLogger(__name__)
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16}
 # Bytes that Python needs for an entry in addition to its embedding: its place in the order of use, its key, its slot.
@@ -69,6 +72,8 @@ class EmbeddingTable:
     def check_budget(self, entries: Mapping[str, int]) -> None:
         """Check that the entries of any one graph fit: an entry evicted before it is read again is useless.
 
+        Where those of all graphs do not fit, a warning says so: the others are computed in each step, or left out.
+
         Args:
             entries: number of entries in the working set of each graph.
 
@@ -76,12 +81,17 @@ class EmbeddingTable:
             ConfigError: the entries of one graph take more than the budget.
         """
         graph, count = max(entries.items(), key=lambda item: item[1], default=("", 0))
+        half = "" if self._embeddings.dtype == torch.float16 else ", or set segments.table_dtype to float16"
+        remedy = f"set it to at least that, lower segments.configs_per_graph{half}"
         if count > self.capacity:
-            half = "" if self._embeddings.dtype == torch.float16 else ", or set segments.table_dtype to float16"
             raise ConfigError(
                 f"segments.table_bytes={self._budget_bytes}: the working set of the graph {graph} has {count} entries, "
-                f"which take {count * self.entry_bytes} bytes; set it to at least that, lower "
-                f"segments.configs_per_graph{half}"
+                f"which take {count * self.entry_bytes} bytes; {remedy}"
+            )
+        if (total := sum(entries.values())) > self.capacity:
+            log.warning(
+                "segments.table_bytes=%d holds %d of at most %d entries of the working sets, which take %d bytes; %s",
+                *(self._budget_bytes, self.capacity, total, total * self.entry_bytes, remedy),
             )
 
     def look_up(self, keys: Sequence[int]) -> NDArray[np.bool_]:
