@@ -68,8 +68,8 @@ def main() -> None:
         data = one | {"configurable_nodes": configurable, "configurations": 64}
         for stage, options in (
             ("fetch", [f"data.synthetic.{key}={value}" for key, value in data.items()]),
-            ("featurize", ["featurize.prune_hops=null", "featurize.workers=1"]),
-            ("partition", [f"partition.max_nodes={1000 // part}", "partition.workers=1"]),
+            ("featurize", ["featurize.prune_hops=null", "compute=serial"]),
+            ("partition", [f"partition.max_nodes={1000 // part}", "compute=serial"]),
         ):
             if "refused" in (done := measured(root, stage, options)):
                 sys.exit(f"{stage}: {done['refused']}")

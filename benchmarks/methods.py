@@ -71,8 +71,6 @@ TUNING_SEED = 100
 SEEDS = range(5)
 STEPS, QUICK_STEPS, VALIDATIONS, PATIENCE = 10_000, 240, 40, 12
 SHARED = {
-    "featurize.workers": 1,
-    "partition.workers": 1,
     "partition.max_nodes": 1000,
     "featurize.prune_hops": "null",
     "model.layout_sizes": False,

@@ -98,7 +98,7 @@ def waiting(arguments: argparse.Namespace, work: Path) -> Iterator[Ranking]:
         for name in names:
             overrides = (
                 *quality.overrides_of(name, arguments.cpu_seconds or CPU_SECONDS[address]),
-                *("evaluate.splits=[train,test]", "featurize.workers=1", "partition.workers=1", *tracking),
+                *("evaluate.splits=[train,test]", *tracking),
             )
             configs = [quality.composed(address, overrides, seed, work) for seed in range(arguments.seeds)]
             for fold in folds:

@@ -85,8 +85,6 @@ def main() -> None:
             "data.synthetic.max_nodes": nodes,
             "data.synthetic.configurable_nodes": configurable,
             "data.synthetic.configurations": configurations,
-            "featurize.workers": 1,
-            "partition.workers": 1,
             "partition.max_nodes": 1000,
             "trainer.max_epochs": 1,
             "trainer.steps_per_epoch": 50,

@@ -24,7 +24,7 @@ import torch
 from command_line import Parser, run  # type: ignore[import-not-found] # same folder
 from omegaconf import OmegaConf
 
-from hlorank.config import FeaturizeOptions, ModelConfig, PartitionConfig
+from hlorank.config import FeaturizeConfig, ModelConfig, PartitionConfig
 from hlorank.data.collection import Collection
 from hlorank.data.graph import MeasuredGraph
 from hlorank.featurize.featurize_graph import featurize_graph
@@ -64,7 +64,7 @@ class Workload:
     @classmethod
     def of(cls, measured: MeasuredGraph, width: int, device: str = "cpu") -> Workload:
         """Featurize the graph, with all of its nodes, and cuts it; GraphSAGE."""
-        options = FeaturizeOptions(
+        options = FeaturizeConfig(
             scaling="standard",
             log_range=20.0,
             opcode_width=16,
@@ -80,16 +80,14 @@ class Workload:
         return cls.made(measured, options, ModelConfig(**{**known, "width": width, "opcode_init": False}), device)
 
     @classmethod
-    def made(cls, measured: MeasuredGraph, options: FeaturizeOptions, config: ModelConfig, device: str) -> Workload:
+    def made(cls, measured: MeasuredGraph, options: FeaturizeConfig, config: ModelConfig, device: str) -> Workload:
         """Featurize the graph, with statistics of its own, and cuts it."""
         collection = Collection.parse("layout/synthetic/random")
         spec = fit_spec(collection, options, [TrainSample.of("benchmark", measured, options)])
         features = featurize_graph(measured, spec)
         torch.manual_seed(0)
         place = torch.device(device)
-        cut = partition_graph(
-            features, PartitionConfig(algorithm="topological", max_nodes=MAX_NODES, halo=0, workers=1)
-        )
+        cut = partition_graph(features, PartitionConfig(algorithm="topological", max_nodes=MAX_NODES, halo=0))
         return cls(
             GraphInputs(features, cut),
             GraphInputs(features, whole_graph(features)),

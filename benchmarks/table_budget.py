@@ -77,8 +77,7 @@ def settings(search: str, root: Path, *, quick: bool) -> Config:
         "data.synthetic.train": 69, "data.synthetic.valid": 0, "data.synthetic.test": 0,
         "data.synthetic.min_nodes": nodes, "data.synthetic.max_nodes": nodes,
         "data.synthetic.configurations": 100 if quick else 1000, "data.synthetic.repeated": 0,
-        "featurize.workers": 1, "featurize.prune_hops": "null",
-        "partition.workers": 1, "partition.max_nodes": nodes // 28,
+        "featurize.prune_hops": "null", "partition.max_nodes": nodes // 28,
         "segments.configs_per_graph": 1000, "trainer.configs_per_step": 16,
     }  # fmt: skip
     values |= {f"paths.{name}": root / name for name in ("raw", "features", "segments")}

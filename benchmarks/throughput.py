@@ -200,7 +200,7 @@ def kaggle_1(quick: bool) -> dict[str, Any] | None:
     width, configurations = (32, 16) if quick else (256, 64)
     config = composed("layout/xla/default", ("experiment=kaggle_1",), 0, Path())
     settings = config.model.model_copy(update={"width": width})
-    workload = Workload.made(read_graph(path, "layout"), config.featurize.options, settings, "cpu")
+    workload = Workload.made(read_graph(path, "layout"), config.featurize, settings, "cpu")
     training = Training(workload, "full", configurations)
     source, plan = SourceForm(training), training.plan(0)
     workload.model.eval(), source.eval()

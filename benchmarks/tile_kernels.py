@@ -47,7 +47,6 @@ def settings(root: Path, kernel: str, seed: int, quick: bool) -> Config:
         "collection": COLLECTION,
         "method": "full",
         "seed": seed,
-        "featurize.workers": 1,
         "loss": "hinge",
         "trainer.accelerator": "cpu",
         "trainer.graphs_per_step": 1,

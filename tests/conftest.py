@@ -105,7 +105,7 @@ def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
         composed = _composed(
             "experiment=synthetic",
             *(f"data.synthetic.{name}={value}" for name, value in sizes.items()),
-            *("featurize.workers=1", "partition.workers=1", "partition.max_nodes=20"),
+            "partition.max_nodes=20",
         )
         config = load(composed)
         fetch(collection, config.data, root / "raw" / collection.path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hlorank.config import FeaturizeConfig, FeaturizeOptions
+from hlorank.config import ComputeConfig, FeaturizeConfig
 
 _FEATURIZE: dict[str, Any] = {
     "scaling": "standard",
@@ -18,13 +18,14 @@ _FEATURIZE: dict[str, Any] = {
     "walk_steps": 0,
     "protobuf": False,
 }
+_COMPUTE: dict[str, Any] = {"form": "processes", "workers": 1, "retries": 2}
 
 
-def featurize_options(**changes: Any) -> FeaturizeOptions:
-    """Make options that keep graphs whole and add no columns."""
-    return FeaturizeOptions(**{**_FEATURIZE, **changes})
+def compute_config(**changes: Any) -> ComputeConfig:
+    """Make a section of one worker process."""
+    return ComputeConfig(**{**_COMPUTE, **changes})
 
 
 def featurize_config(**changes: Any) -> FeaturizeConfig:
-    """Make the section of `featurize_options`, with one worker."""
-    return FeaturizeConfig(**{**_FEATURIZE, "workers": 1, **changes})
+    """Make options that keep graphs whole and add no columns."""
+    return FeaturizeConfig(**{**_FEATURIZE, **changes})

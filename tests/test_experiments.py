@@ -90,8 +90,6 @@ def test_an_experiment_trains_and_scores_as_it_did(
     fixed: dict[str, Any] = {
         "data": "synthetic",
         "collection": collection.path,
-        "featurize__workers": 1,
-        "partition__workers": 1,
         "trainer__max_epochs": 1,
         "trainer__steps_per_epoch": 2,
         "trainer__configs_per_step": 4,

@@ -33,8 +33,8 @@ HANG = 20
 SMALL: dict[str, Any] = {
     "pipeline": {"layout": ["layout/synthetic/random"], "methods": ["gst"], "tile": []},
     "data": {"synthetic": {"train": 2, "valid": 1, "test": 1, "min_nodes": 60, "max_nodes": 90, "configurations": 24}},
-    "featurize": {"workers": 1},
-    "partition": {"workers": 1, "max_nodes": 30},
+    "compute": {"form": "serial"},
+    "partition": {"max_nodes": 30},
     "model": {"width": 8, "blocks": 1},
     "trainer": {"max_epochs": 4, "steps_per_epoch": 20, "configs_per_step": 4},
 }

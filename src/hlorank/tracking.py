@@ -14,6 +14,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from hlorank.compute.graph_map import ComputeError
 from hlorank.config import ConfigError, TrackingConfig
 from hlorank.files import DataError, fingerprint, one_line, one_process, redact_credentials
 
@@ -282,15 +283,15 @@ def error_lines(error: BaseException) -> list[str] | None:
     """Return the lines that report an error in the input or its environment, None for an error of the program.
 
     Args:
-        error: a wrong configuration, which has a line for each wrong key; wrong data; an error of the operating system
-            or of MLflow's store; or a group of such errors.
+        error: a wrong configuration, which has a line for each wrong key; wrong data; work that ended its worker; an
+            error of the operating system or of MLflow's store; or a group of such errors.
     """
     if isinstance(error, BaseExceptionGroup):
         groups = [error_lines(one) for one in error.exceptions]
         return None if None in groups else [line for lines in groups for line in lines or ()]
     if isinstance(error, ConfigError):
         problems = str(error).splitlines()
-    elif isinstance(error, DataError):
+    elif isinstance(error, DataError | ComputeError):
         problems = [str(error)]
     elif isinstance(error, OSError):
         names = (str(error.filename2 or error.filename or ""), error.strerror or str(error) or type(error).__name__)

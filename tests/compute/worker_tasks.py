@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+from collections.abc import Container
 from pathlib import Path
 
+from hlorank.config import ConfigError
 from hlorank.config.plugins import imported_plugins
 from hlorank.files import DataError
 
@@ -31,3 +35,42 @@ def die_at_2(item: int) -> int:
     if item == 2:
         os._exit(3)
     return item
+
+
+def even_number(item: int) -> int:
+    """Return the item."""
+    return item
+
+
+def inverse(item: tuple[str, int]) -> float:
+    """Return the inverse of the number."""
+    return 1 / item[1]
+
+
+def misconfigured(item: int) -> int:
+    """Raise ConfigError."""
+    raise ConfigError("no such thing")
+
+
+def unpicklable(item: int) -> object:
+    """Return an object that cannot be sent to another process."""
+    return threading.Lock()
+
+
+def die_once(item: int, folder: Path, deadly: Container[int]) -> int:
+    """Return the item; in the first call of a deadly item the process ends."""
+    first = not any(folder.glob(f"{item}.*"))
+    (folder / f"{item}.{os.getpid()}").touch()
+    if first and item in deadly:
+        os._exit(3)
+    return item
+
+
+def be_killed(item: int) -> None:
+    """Kill the process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exhaust(item: int) -> None:
+    """Raise MemoryError."""
+    raise MemoryError

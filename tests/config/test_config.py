@@ -109,7 +109,7 @@ def test_values_are_converted_to_the_types_of_their_fields() -> None:
         ("model.opcode_init", "perhaps", "model.opcode_init=perhaps: expected true or false"),
         ("evaluate.splits", "valid", "evaluate.splits=valid: expected a list, such as evaluate.splits=[valid]"),
         ("model.pooling", [], "model.pooling=[]: expected at least one entry"),
-        ("featurize.workers", [1], "featurize.workers=[1]: expected a whole number"),
+        ("featurize.walk_steps", [1], "featurize.walk_steps=[1]: expected a whole number"),
         ("baseline.strengths", [1.0, 0.0], "baseline.strengths.1=0.0: expected a number above 0"),
         ("loss", {"mse": "much"}, "loss.mse=much: expected a number, which is the weight, or a group of keys"),
         ("loss", {"hinge": {"margin": 0.1}}, "loss.hinge.weight: no value"),

@@ -20,11 +20,11 @@ from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import DataError
 from hlorank.hlo.extra import extra_features
 from hlorank.hlo.reader import featurize, read_records
-from tests.sections import featurize_options
+from tests.sections import featurize_config
 
 MakeGraph = Callable[..., MeasuredGraph]
 
-PLAIN = featurize_options()
+PLAIN = featurize_config()
 LAYOUT = Collection("layout", "cpu", "random")
 
 
@@ -76,7 +76,7 @@ def test_without_options_the_columns_are_the_raw_ones(layout_graph: MakeGraph) -
 def test_dimensions_mod_and_div_128() -> None:
     graph = graph_of(nodes=1)
     graph.node_feat[0, 21:27] = [127, 128, 300, 0, 1, 2**24]
-    options = featurize_options(dims_128=True)
+    options = featurize_config(dims_128=True)
     found = node_columns(graph, options, None)[0, 134:].tolist()
     assert found == [127, 0, 44, 0, 1, 0, 0, 1, 2, 0, 0, 2**17]
     assert extra_columns(options)[2] == "dims[2] mod 128"
@@ -85,7 +85,7 @@ def test_dimensions_mod_and_div_128() -> None:
 
 def test_extra_columns_are_named_scaled_and_appended(layout_graph: MakeGraph) -> None:
     measured = layout_graph(seed=1)
-    options = featurize_options(walk_steps=4)
+    options = featurize_config(walk_steps=4)
     plain = fit_spec(LAYOUT, PLAIN, [TrainSample.of("a", measured, PLAIN)])
     spec = fit_spec(LAYOUT, options, [TrainSample.of("a", measured, options)])
     kept = len(plain.node_columns.columns)
@@ -101,7 +101,7 @@ def test_extra_columns_are_named_scaled_and_appended(layout_graph: MakeGraph) ->
 
 def test_walks_leave_the_nodes_that_pruning_keeps(layout_graph: MakeGraph) -> None:
     measured = layout_graph(seed=1)
-    options = featurize_options(prune_hops=0, walk_steps=4)
+    options = featurize_config(prune_hops=0, walk_steps=4)
     configurations: object = measured.configurations
     sample = TrainSample.of("a", measured, options)
     walks = return_probabilities(measured.graph, 4).astype(np.float32)
@@ -112,7 +112,7 @@ def test_walks_leave_the_nodes_that_pruning_keeps(layout_graph: MakeGraph) -> No
 def test_features_of_the_official_protobuf(shared_data: Path) -> None:
     (record,) = read_records(shared_data / "official" / "module_tuning_data_layout.pb")
     measured, program = featurize(record)
-    options = featurize_options(protobuf=True)
+    options = featurize_config(protobuf=True)
     extra = extra_features(program)
     spec = fit_spec(LAYOUT, options, [TrainSample.of("a", measured, options, extra)])
     names = [*map(str, range(134)), *extra_columns(options)]

@@ -14,7 +14,7 @@ from hlorank.data.collection import Collection
 from hlorank.data.graph import MeasuredGraph
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
-from tests.sections import featurize_config, featurize_options
+from tests.sections import featurize_config
 
 MakeGraph = Callable[..., MeasuredGraph]
 
@@ -22,7 +22,7 @@ MakeGraph = Callable[..., MeasuredGraph]
 @pytest.fixture(scope="module", params=["layout:cpu:random", "tile:cpu"])
 def spec(request: pytest.FixtureRequest, layout_graph: MakeGraph, tile_graph: MakeGraph) -> FeatureSpec:
     measured = layout_graph() if request.param.startswith("layout") else tile_graph()
-    options = featurize_options(scaling="minmax", opcode_width=4)
+    options = featurize_config(scaling="minmax", opcode_width=4)
     return fit_spec(Collection.parse(request.param), options, [TrainSample.of("graph", measured, options)])
 
 
@@ -95,7 +95,6 @@ def test_opcode_index(spec: FeatureSpec) -> None:
         ("prune_hops", -1),
         ("walk_steps", -1),
         ("virtual_nodes", True),
-        ("workers", 0),
     ],
 )
 def test_bad_options_are_refused(key: str, value: Any) -> None:
@@ -103,7 +102,3 @@ def test_bad_options_are_refused(key: str, value: Any) -> None:
     parse(FeaturizeConfig, values, prefix="featurize")
     with pytest.raises(ConfigError, match=f"{key}={str(value).lower()}"):
         parse(FeaturizeConfig, {**values, key: value}, prefix="featurize")
-
-
-def test_the_number_of_workers_is_no_option() -> None:
-    assert featurize_config(workers=1, walk_steps=2).options == featurize_options(walk_steps=2)

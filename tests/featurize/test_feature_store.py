@@ -16,14 +16,14 @@ from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.files import DataError
-from tests.sections import featurize_options
+from tests.sections import featurize_config
 
 MakeGraph = Callable[..., MeasuredGraph]
 KEY = {"source": "a", "spec": "b"}
 
 
 def featurized(address: str, measured: MeasuredGraph) -> GraphFeatures:
-    options = featurize_options(opcode_width=4)
+    options = featurize_config(opcode_width=4)
     sample = TrainSample.of(measured.name, measured, options)
     return featurize_graph(measured, fit_spec(Collection.parse(address), options, [sample]))
 

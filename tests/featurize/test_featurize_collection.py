@@ -95,12 +95,6 @@ def test_only_train_is_fitted(tmp_path: Path, raw: Path, layout_graph: MakeGraph
     assert one.fingerprint != two.fingerprint
 
 
-def test_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path, raw: Path) -> None:
-    for workers in (1, 3):
-        featurize_collection(raw, LAYOUT, CONFIG.model_copy(update={"workers": workers}), tmp_path / str(workers))
-    assert digests(tmp_path / "1") == digests(tmp_path / "3")
-
-
 def test_features_of_unchanged_graphs_are_kept(tmp_path: Path, raw: Path, layout_graph: MakeGraph) -> None:
     output = tmp_path / "out"
     featurize_collection(raw, LAYOUT, CONFIG, output)
@@ -202,14 +196,13 @@ def test_a_kill_leaves_an_incomplete_store_that_the_next_run_completes(tmp_path:
     assert digests(output) == digests(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_all_bad_files_are_named(tmp_path: Path, raw: Path, workers: int) -> None:
+def test_all_bad_files_are_named(tmp_path: Path, raw: Path) -> None:
     bad = ["train/b.npz", "train/same.npz", "valid/c.npz"]
     for name in bad:
         path = raw / LAYOUT.path / name
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ExceptionGroup) as caught:
-        featurize_collection(raw, LAYOUT, CONFIG.model_copy(update={"workers": workers}), tmp_path / "out")
+        featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
     files = [error.file for error in caught.value.exceptions if isinstance(error, DataError)]
     assert files == [raw / LAYOUT.path / name for name in bad]
 

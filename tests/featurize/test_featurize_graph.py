@@ -18,7 +18,7 @@ from hlorank.featurize.featurize_graph import featurize_graph, node_layout
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.featurize.reduce import reduction
 from hlorank.files import DataError
-from tests.sections import featurize_options
+from tests.sections import featurize_config
 
 MakeGraph = Callable[..., MeasuredGraph]
 
@@ -26,7 +26,7 @@ MakeGraph = Callable[..., MeasuredGraph]
 def fitted(
     address: str, *graphs: MeasuredGraph, prune_hops: int | None = None, virtual_nodes: bool = False
 ) -> FeatureSpec:
-    options = featurize_options(prune_hops=prune_hops, virtual_nodes=virtual_nodes)
+    options = featurize_config(prune_hops=prune_hops, virtual_nodes=virtual_nodes)
     return fit_spec(
         Collection.parse(address), options, [TrainSample.of(graph.name, graph, options) for graph in graphs]
     )

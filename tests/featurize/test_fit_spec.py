@@ -13,12 +13,12 @@ from hlorank.data.collection import Collection
 from hlorank.data.graph import MeasuredGraph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec, opcode_embedding
 from hlorank.files import DataError
-from tests.sections import featurize_options
+from tests.sections import featurize_config
 
 MakeGraph = Callable[..., MeasuredGraph]
 
 COLLECTION = Collection("layout", "xla", "random")
-OPTIONS = featurize_options(opcode_width=6)
+OPTIONS = featurize_config(opcode_width=6)
 
 
 def sample(measured: MeasuredGraph) -> TrainSample:

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hlorank.config import FeaturizeOptions
+from hlorank.config import FeaturizeConfig
 from hlorank.data.collection import read_graph
 from hlorank.data.graph import Graph, Int64, LayoutConfigurations, MeasuredGraph, Measurements
 from hlorank.featurize.feature_spec import VIRTUAL_OPCODE
 from hlorank.featurize.paths import connecting_paths, distances
 from hlorank.featurize.reduce import Reduction, reduction
-from tests.sections import featurize_options
+from tests.sections import featurize_config
 
 MakeGraph = Callable[..., MeasuredGraph]
 
-PLAIN = featurize_options()
+PLAIN = featurize_config()
 ONE = PLAIN.model_copy(update={"prune_hops": 1})
 EDGES = ONE.model_copy(update={"prune_edges": True})
 PATHS = PLAIN.model_copy(update={"prune_paths": True})
@@ -63,7 +63,7 @@ def measured_graphs(draw: st.DrawFn) -> MeasuredGraph:
 
 
 options_that_reduce = st.builds(
-    featurize_options,
+    featurize_config,
     prune_hops=st.integers(0, 3),
     prune_paths=st.booleans(),
     virtual_nodes=st.booleans(),
@@ -125,7 +125,7 @@ def test_paths_are_kept_in_addition_to_hops() -> None:
 
 @given(measured_graphs(), options_that_reduce)
 @settings(deadline=None, max_examples=100)
-def test_kept_and_merged_nodes(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
+def test_kept_and_merged_nodes(measured: MeasuredGraph, options: FeaturizeConfig) -> None:
     graph, configurations = measured.graph, measured.configurations
     assert isinstance(configurations, LayoutConfigurations)
     assert options.prune_hops is not None
@@ -160,7 +160,7 @@ def test_kept_and_merged_nodes(measured: MeasuredGraph, options: FeaturizeOption
 
 @given(measured_graphs(), options_that_reduce)
 @settings(deadline=None, max_examples=100)
-def test_the_result_is_a_graph_in_topological_order(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
+def test_the_result_is_a_graph_in_topological_order(measured: MeasuredGraph, options: FeaturizeConfig) -> None:
     graph, configurations = measured.graph, measured.configurations
     assert isinstance(configurations, LayoutConfigurations)
     reduced = reduction(measured, options)
@@ -182,7 +182,7 @@ def test_the_result_is_a_graph_in_topological_order(measured: MeasuredGraph, opt
 
 @given(measured_graphs(), options_that_reduce)
 @settings(deadline=None, max_examples=100)
-def test_reducing_again_changes_nothing(measured: MeasuredGraph, options: FeaturizeOptions) -> None:
+def test_reducing_again_changes_nothing(measured: MeasuredGraph, options: FeaturizeConfig) -> None:
     # A virtual node is a short cut, which may connect configurable nodes better than the earlier paths.
     options = options.model_copy(update={"prune_paths": options.prune_paths and not options.virtual_nodes})
     if options.prune_edges:
@@ -205,7 +205,7 @@ def test_sums_are_exact_beyond_float32() -> None:
 
 
 @pytest.mark.parametrize("options", [EDGES, PATHS, ONE.model_copy(update={"prune_paths": True, "virtual_nodes": True})])
-def test_tiles_keep_all(tile_graph: MakeGraph, options: FeaturizeOptions) -> None:
+def test_tiles_keep_all(tile_graph: MakeGraph, options: FeaturizeConfig) -> None:
     graph = (measured := tile_graph(nodes=6)).graph
     reduced = reduction(measured, options)
     assert reduced.node_of.tolist() == reduced.first.tolist() == list(range(6))
@@ -235,7 +235,7 @@ def test_without_options_layouts_keep_all(layout_graph: MakeGraph) -> None:
         (ONE.model_copy(update={"prune_paths": True, "virtual_nodes": True}), 382, 92, 1126),
     ],
 )
-def test_a_real_graph(shared_data: Path, options: FeaturizeOptions, nodes: int, virtual: int, edges: int) -> None:
+def test_a_real_graph(shared_data: Path, options: FeaturizeConfig, nodes: int, virtual: int, edges: int) -> None:
     path = shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz"
     measured = read_graph(path, "layout", first=1)
     reduced = reduction(measured, options)

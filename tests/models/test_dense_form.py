@@ -33,7 +33,7 @@ from tests.models.dense_form import (
     block,
     reference_embedding,
 )
-from tests.sections import featurize_options
+from tests.sections import featurize_config
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_fast_paths_equal_the_dense_form_on_random_graphs(
 @pytest.fixture(scope="module")
 def unet_3d(shared_data: Path) -> tuple[GraphFeatures, InputSizes]:
     measured = read_graph(shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz", "layout")
-    options = featurize_options()
+    options = featurize_config()
     sample = TrainSample.of("unet_3d", measured, options)
     spec = fit_spec(Collection.parse("layout:xla:default"), options, [sample])
     return featurize_graph(measured, spec), input_sizes(spec)
@@ -179,7 +179,7 @@ def test_fast_paths_equal_the_dense_form_on_unet_3d(
     features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())
     graph = GraphInputs(
         features,
-        partition_graph(features, PartitionConfig(algorithm="topological", max_nodes=max_nodes, halo=halo, workers=1)),
+        partition_graph(features, PartitionConfig(algorithm="topological", max_nodes=max_nodes, halo=halo)),
     )
     torch.manual_seed(0)
     layers = block(squeeze_excite=squeeze_excite, attention=attention)

@@ -117,7 +117,7 @@ def test_a_segment_reads_only_its_own_configuration(make_model: MakeModel, make_
 
 def test_one_segment_is_the_whole_graph(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model, whole = make_model(), make_inputs()
-    config = PartitionConfig(algorithm="topological", max_nodes=24, halo=0, workers=1)
+    config = PartitionConfig(algorithm="topological", max_nodes=24, halo=0)
     cut = GraphInputs(whole.features, partition_graph(whole.features, config))
     assert_exact(scores_of(model, cut), scores_of(model, whole))
     torch.testing.assert_close(

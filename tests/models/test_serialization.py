@@ -47,7 +47,7 @@ def spec(graphs: GraphLoader, make_model: Callable[..., CostModel]) -> ModelSpec
         aggregation="sum",
         whole_graph=False,
         partition=graphs.partition,
-        cut=PartitionConfig(algorithm="topological", max_nodes=4, halo=1, workers=1),
+        cut=PartitionConfig(algorithm="topological", max_nodes=4, halo=1),
         data=graphs.fingerprint,
         steps=12,
         features=graphs.store.spec,

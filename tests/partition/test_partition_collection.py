@@ -1,4 +1,4 @@
-"""Partitions of a collection: workers, reuse, kills, staleness."""
+"""Partitions of a collection: reuse, kills, staleness."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.sections import featurize_config
 LAYOUT = Collection.parse("layout:synthetic:random")
 TILE = Collection.parse("tile:synthetic")
 FEATURIZE = featurize_config(opcode_width=2)
-PARTITION = PartitionConfig(algorithm="metis", max_nodes=10, halo=0, workers=1)
+PARTITION = PartitionConfig(algorithm="metis", max_nodes=10, halo=0)
 
 KILLED = """
 import os, signal, sys
@@ -56,7 +56,7 @@ def write_or_die(path, array):
     write(path, array)
 
 files.write_array = write_or_die
-config = PartitionConfig(algorithm="metis", max_nodes=10, halo=0, workers=1)
+config = PartitionConfig(algorithm="metis", max_nodes=10, halo=0)
 partition_collection(Path(sys.argv[1]), config, Path(sys.argv[2]))
 """
 
@@ -155,12 +155,6 @@ def test_metrics_and_table_agree(features: Path, tmp_path: Path) -> None:
         ("test", "graph_2.bf16"),
     }
     assert sum(int(row["configurable_nodes"]) for row in rows) == 4 * 3
-
-
-def test_workers_do_not_change_a_byte(features: Path, tmp_path: Path) -> None:
-    partition_collection(features, PARTITION, tmp_path / "one")
-    partition_collection(features, PARTITION.model_copy(update={"workers": 2}), tmp_path / "two")
-    assert content(tmp_path / "one") == content(tmp_path / "two")
 
 
 @pytest.mark.parametrize("write", [1, 2, 3, 8])

@@ -24,7 +24,7 @@ algorithms = st.sampled_from(sorted(PARTITIONERS))
 
 
 def config(algorithm: str, max_nodes: int, halo: int = 0) -> PartitionConfig:
-    return PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo, workers=1)
+    return PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo)
 
 
 def layouts_of(node_ids: np.ndarray, codes: np.ndarray) -> LayoutFeatures:

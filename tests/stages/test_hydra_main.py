@@ -322,8 +322,8 @@ def test_the_stages_one_after_the_other(tmp_path: Path, tracking_database: Path)
     sizes = {"train": 2, "valid": 1, "test": 1, "min_nodes": 60, "max_nodes": 90, "configurations": 30}
     tiny = {
         "fetch": [f"data.synthetic.{key}={value}" for key, value in sizes.items()],
-        "featurize": ["featurize.workers=1"],
-        "partition": ["partition.workers=1", "partition.max_nodes=500"],
+        "featurize": ["compute=serial"],
+        "partition": ["compute=serial", "partition.max_nodes=500"],
         "train": ["trainer.max_epochs=1", "trainer.steps_per_epoch=2"],
         "evaluate": [],
     }

@@ -23,7 +23,7 @@ def finely_cut(settings: Settings, tmp_path: Path) -> Settings:
     """Cut the graphs into segments of five nodes, so that a sampled one is a small share."""
     config = settings()
     path = config.collection.replace(":", "/")
-    cut = config.partition.model_copy(update={"max_nodes": 5, "workers": 1})
+    cut = config.partition.model_copy(update={"max_nodes": 5})
     partition_collection(Path(config.paths.features) / path, cut, tmp_path / "cut" / path)
     return lambda **values: settings(method="auto", paths__segments=tmp_path / "cut", **values)
 
@@ -32,7 +32,7 @@ def test_graphs_of_one_segment_are_trained_whole(settings: Settings, tmp_path: P
     assert choose_method(settings(method="auto", collection="tile/synthetic")) == "full"
     config = settings(method="auto", paths__segments=tmp_path / "cut")
     path = config.collection.replace(":", "/")
-    cut = config.partition.model_copy(update={"max_nodes": 10_000, "workers": 1})
+    cut = config.partition.model_copy(update={"max_nodes": 10_000})
     partition_collection(Path(config.paths.features) / path, cut, tmp_path / "cut" / path)
     assert choose_method(config) == "full"
 

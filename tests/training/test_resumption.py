@@ -187,7 +187,7 @@ def test_another_configuration_is_another_training(
 def cut_otherwise(config: Config, folder: Path) -> Config:
     """Return the same configuration on smaller segments."""
     path = Path("layout/synthetic/random")
-    options = config.partition.model_copy(update={"max_nodes": 10, "workers": 1})
+    options = config.partition.model_copy(update={"max_nodes": 10})
     partition_collection(Path(config.paths.features) / path, options, folder / path)
     return config.model_copy(update={"paths": config.paths.model_copy(update={"segments": str(folder)})})
 

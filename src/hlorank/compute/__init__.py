@@ -1,1 +1,1 @@
-"""Execution of per-graph work: in this process or in local worker processes."""
+"""Execution of per-graph work: in this process, in local worker processes or on a Ray cluster."""

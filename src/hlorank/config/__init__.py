@@ -5,10 +5,11 @@ validates what it gets with `load`; components receive their own section.
 """
 
 from hlorank.config.baseline import BaselineConfig
+from hlorank.config.compute import ComputeConfig
 from hlorank.config.data import ADDRESS, DataConfig, Split
 from hlorank.config.evaluate import EvaluateConfig
 from hlorank.config.extension_point import ExtensionPoint, find, is_function
-from hlorank.config.featurize import FeaturizeConfig, FeaturizeOptions
+from hlorank.config.featurize import FeaturizeConfig
 from hlorank.config.loss import LossTerm
 from hlorank.config.model import Directions, ModelConfig
 from hlorank.config.partition import PartitionConfig
@@ -23,6 +24,7 @@ from hlorank.config.train import EnsembleConfig, SegmentsConfig, TrainerConfig
 __all__ = [
     "ADDRESS",
     "BaselineConfig",
+    "ComputeConfig",
     "Config",
     "ConfigError",
     "DataConfig",
@@ -31,7 +33,6 @@ __all__ = [
     "EvaluateConfig",
     "ExtensionPoint",
     "FeaturizeConfig",
-    "FeaturizeOptions",
     "LossTerm",
     "ModelConfig",
     "PartitionConfig",

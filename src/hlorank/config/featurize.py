@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from hlorank.config.section import Section
 
 
-class FeaturizeOptions(Section):
-    """Settings of stage featurize that change its result."""
+class FeaturizeConfig(Section):
+    """Stage featurize."""
 
     scaling: Literal["standard", "minmax"]
     """standard (mean 0, variance 1) or minmax (0 to 1), fitted on the train split."""
@@ -45,15 +45,3 @@ class FeaturizeOptions(Section):
             "virtual_nodes",
             "false, or prune_hops or prune_paths too, which choose the nodes that are not merged",
         )
-
-
-class FeaturizeConfig(FeaturizeOptions):
-    """Stage featurize."""
-
-    workers: int = Field(ge=1)
-    """Processes; the result does not depend on it."""
-
-    @property
-    def options(self) -> FeaturizeOptions:
-        """The settings that change the result."""
-        return FeaturizeOptions(**self.model_dump(exclude={"workers"}))

@@ -20,5 +20,3 @@ class PartitionConfig(Section):
     use about 1000 for graphs of thousands of nodes."""
     halo: int = Field(ge=0)
     """Hops around a segment that are computed with it, but not pooled; 0 drops the edges between segments."""
-    workers: int = Field(ge=1)
-    """Processes; the result does not depend on it."""

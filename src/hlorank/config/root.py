@@ -9,6 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from hlorank.config.baseline import BaselineConfig
+from hlorank.config.compute import ComputeConfig
 from hlorank.config.data import Address, DataConfig
 from hlorank.config.evaluate import EvaluateConfig
 from hlorank.config.extension_point import registered
@@ -75,6 +76,7 @@ class Config(Section):
     data: DataConfig
     featurize: FeaturizeConfig
     partition: PartitionConfig
+    compute: ComputeConfig
     model: ModelConfig
     segments: SegmentsConfig
     loss: dict[Annotated[str, registered("losses")], Loss] = Field(min_length=1)

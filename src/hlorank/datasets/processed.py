@@ -33,9 +33,8 @@ FEATURIZE = FeaturizeConfig(
     dims_128=False,
     walk_steps=0,
     protobuf=False,
-    workers=1,
 )
-"""Values of conf/featurize/default.yaml, which an installed package does not have; in one process."""
+"""Values of conf/featurize/default.yaml, which an installed package does not have."""
 
 _STAMP = "stamp.json"
 _LOCK = "lock"
@@ -97,7 +96,7 @@ def _stamp(sources: Iterable[Path], split_file: Path, columns: Columns) -> dict[
     named = (file for path in sources for file in (path, sidecar_path(path)))
     files = [path for path in (*named, split_file) if path.is_file()]
     states = [[path.as_posix(), (state := path.stat()).st_size, state.st_mtime_ns] for path in files]
-    options: dict[str, Any] = {} if columns == "official" else FEATURIZE.options.model_dump(mode="json")
+    options: dict[str, Any] = {} if columns == "official" else FEATURIZE.model_dump(mode="json")
     return {"files": fingerprint(states), "options": fingerprint(options), "code": code_digest(*CODE)}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.config import FeaturizeOptions
+from hlorank.config import FeaturizeConfig
 from hlorank.data.graph import LAYOUT_DIMS, Graph
 from hlorank.featurize.feature_spec import NUMERIC_COLUMNS
 from hlorank.files import DataError
@@ -21,7 +21,7 @@ _BLOCK_ENTRIES = 2**22  # of a dense block of walk probabilities: 32 MiB
 _FILLED = 0.1  # share of nonzero entries above which a block becomes dense
 
 
-def node_columns(graph: Graph, options: FeaturizeOptions, extra: Extra | None) -> NDArray[np.float32]:
+def node_columns(graph: Graph, options: FeaturizeConfig, extra: Extra | None) -> NDArray[np.float32]:
     """Compute the columns of all nodes, from which a `ColumnTransform` selects.
 
     Args:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import ModelWrapValidatorHandler, PlainSerializer, PlainValidator, computed_field, model_validator
 
 from hlorank import files
-from hlorank.config import FeaturizeOptions, Section
+from hlorank.config import FeaturizeConfig, Section
 from hlorank.data.collection import Collection, Kind
 from hlorank.data.graph import LAYOUT_DIMS, MAX_OPCODE, NODE_FEATURES, TILE_FEATURES
 from hlorank.featurize.transform import ColumnTransform, Float32Array, UInt8Array
@@ -22,7 +22,7 @@ VIRTUAL_OPCODE = MAX_OPCODE + 1
 _COMPUTED = ("extra_columns", "fingerprint")
 
 
-def extra_columns(options: FeaturizeOptions) -> list[str]:
+def extra_columns(options: FeaturizeConfig) -> list[str]:
     """Return the names of the numeric columns beyond the 134, in order; those of the protobuf index its arrays."""
     names: list[str] = []
     if options.dims_128:
@@ -46,7 +46,7 @@ class FeatureSpec(Section):
     """Version of the format; increment it if equal specifications would give other features, or if keys change."""
     collection: Annotated[Collection, PlainValidator(_address), PlainSerializer(str)]
     """Collection that it was fitted on."""
-    options: FeaturizeOptions
+    options: FeaturizeConfig
     """Settings that it was fitted with."""
     node_columns: ColumnTransform
     """Transform of the first 134 node features and the extra columns; the other six are layouts."""

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hlorank.compute.workers import Workers
-from hlorank.config import FeaturizeConfig, FeaturizeOptions
+from hlorank.compute.graph_map import SERIAL, GraphMap
+from hlorank.config import FeaturizeConfig
 from hlorank.data.collection import (
     SPLITS,
     Collection,
@@ -44,17 +44,20 @@ _LOGGER = logging.getLogger(__name__)
 _FLOAT32_BYTES = 4
 
 
-def featurize_collection(raw: Path, collection: Collection, config: FeaturizeConfig, output: Path) -> None:
+def featurize_collection(
+    raw: Path, collection: Collection, config: FeaturizeConfig, output: Path, compute: GraphMap = SERIAL
+) -> None:
     """Fit a specification on the train split, and featurize every graph of every split into a store.
 
     The features of a graph are reused if its raw file, the specification and the code in `CODE` are unchanged; folders
-    of other graphs are removed. The bytes written depend neither on the number of workers nor on an earlier content.
+    of other graphs are removed. The bytes written depend neither on `compute` nor on an earlier content.
 
     Args:
         raw: folder of the npz tree.
         collection: the collection to featurize.
-        config: settings; `workers` does not change the result.
+        config: settings.
         output: folder of the store.
+        compute: place where the graphs are featurized.
 
     Raises:
         DataError: the train split is empty, or files are damaged, all of which are named.
@@ -63,31 +66,33 @@ def featurize_collection(raw: Path, collection: Collection, config: FeaturizeCon
     if not files["train"]:
         expected = "at least one npz file in the train split, to fit statistics on"
         raise DataError("train", expected, "none", file=raw / collection.path)
-    featurize_files(files, collection, config, output)
+    featurize_files(files, collection, config, output, compute)
 
 
 def featurize_files(
-    files: Mapping[Split, Sequence[Path]], collection: Collection, config: FeaturizeConfig, output: Path
+    files: Mapping[Split, Sequence[Path]],
+    collection: Collection,
+    config: FeaturizeConfig,
+    output: Path,
+    compute: GraphMap = SERIAL,
 ) -> None:
     """Do the work of `featurize_collection` on the npz files of each split, wherever they are.
 
     Raises:
         DataError: the train split is empty, or files are damaged, all of which are named.
     """
-    options = config.options
     (output / INDEX_FILE).unlink(missing_ok=True)
-    with Workers(config.workers) as workers:
-        sample = partial(_train_sample, kind=collection.kind, options=options)
-        try:
-            spec = fit_spec(collection, options, workers.map(sample, files["train"], "featurize: statistics"))
-        except (DataError, ExceptionGroup):
-            # All damaged files are named, not only those of the train split.
-            check = partial(_read, kind=collection.kind, protobuf=options.protobuf)
-            for _ in workers.map(check, [path for split in SPLITS for path in files[split]], "featurize: check"):
-                pass
-            raise
-        write_json(output / SPEC, spec.model_dump(mode="json"))
-        index = _store_graphs(workers, files, collection.kind, spec, output)
+    sample = partial(_train_sample, kind=collection.kind, options=config)
+    try:
+        spec = fit_spec(collection, config, compute.map(sample, files["train"], "featurize: statistics"))
+    except (DataError, ExceptionGroup):
+        # All damaged files are named, not only those of the train split.
+        check = partial(_read, kind=collection.kind, protobuf=config.protobuf)
+        for _ in compute.map(check, [path for split in SPLITS for path in files[split]], "featurize: check"):
+            pass
+        raise
+    write_json(output / SPEC, spec.model_dump(mode="json"))
+    index = _store_graphs(compute, files, collection.kind, spec, output)
     for name, entry in index.splits["train"].items():
         if entry.skipped is not None:
             _LOGGER.warning("%s: training skips the graph %s: %s", collection, name, entry.skipped)
@@ -111,18 +116,17 @@ def store_official(files: Mapping[Split, Sequence[Path]], kind: Kind, output: Pa
         DataError: files are damaged, all of which are named.
     """
     (output / INDEX_FILE).unlink(missing_ok=True)
-    with Workers(1) as workers:
-        index = _store_graphs(workers, files, kind, None, output)
+    index = _store_graphs(SERIAL, files, kind, None, output)
     write_json(output / INDEX_FILE, index.model_dump(mode="json"))
 
 
 def _store_graphs(
-    workers: Workers, files: Mapping[Split, Sequence[Path]], kind: Kind, spec: FeatureSpec | None, output: Path
+    compute: GraphMap, files: Mapping[Split, Sequence[Path]], kind: Kind, spec: FeatureSpec | None, output: Path
 ) -> Index:
     """Store every graph that is out of date, remove other graphs, and return the index of the store.
 
     Args:
-        workers: the pool that does it.
+        compute: place where it is done.
         files: the npz files of each split.
         kind: kind of their configurations.
         spec: the specification; None for official columns.
@@ -132,7 +136,7 @@ def _store_graphs(
     columns = "official" if spec is None else spec.fingerprint
     made_by = {"spec": columns, "code": code_digest(*CODE)}
     store = partial(_store_graph, kind=kind, spec=spec, made_by=made_by, output=output)
-    results = list(workers.map(store, tasks, "featurize: graphs"))
+    results = list(compute.map(store, tasks, "featurize: graphs"))
     entries: dict[Split, dict[str, GraphEntry]] = {split: {} for split in SPLITS}
     for (split, path), (_, entry) in zip(tasks, results, strict=True):
         entries[split][path.stem] = entry
@@ -153,7 +157,7 @@ def _read(path: Path, kind: Kind, protobuf: bool, first: int | None = None) -> t
     return measured, read_extra(path, measured.graph.nodes) if protobuf else None
 
 
-def _train_sample(path: Path, kind: Kind, options: FeaturizeOptions) -> TrainSample:
+def _train_sample(path: Path, kind: Kind, options: FeaturizeConfig) -> TrainSample:
     # Layout configurations are most of a file and are not used here; one is enough to make the graph valid.
     measured, extra = _read(path, kind, options.protobuf, first=1 if kind == "layout" else None)
     return TrainSample.of(_source(path, options.protobuf), measured, options, extra)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.config import FeaturizeOptions
+from hlorank.config import FeaturizeConfig
 from hlorank.data.collection import Collection
 from hlorank.data.graph import Int64, MeasuredGraph, TileConfigurations
 from hlorank.featurize.columns import node_columns
@@ -40,7 +40,7 @@ class TrainSample:
 
     @classmethod
     def of(
-        cls, source: str, measured: MeasuredGraph, options: FeaturizeOptions, extra: Extra | None = None
+        cls, source: str, measured: MeasuredGraph, options: FeaturizeConfig, extra: Extra | None = None
     ) -> TrainSample:
         """Take the sample of a measured graph; arguments as in `featurize_graph`."""
         configurations = measured.configurations
@@ -50,7 +50,7 @@ class TrainSample:
         return cls(source, columns, reduced.opcode, reduced.edge_index, tile_feat)
 
 
-def fit_spec(collection: Collection, options: FeaturizeOptions, samples: Iterable[TrainSample]) -> FeatureSpec:
+def fit_spec(collection: Collection, options: FeaturizeConfig, samples: Iterable[TrainSample]) -> FeatureSpec:
     """Fit a specification on the graphs of the train split, one graph at a time.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.config import FeaturizeOptions
+from hlorank.config import FeaturizeConfig
 from hlorank.data.graph import Float32, Int64, LayoutConfigurations, MeasuredGraph
 from hlorank.featurize.feature_spec import VIRTUAL_OPCODE
 from hlorank.featurize.paths import connecting_paths, distances
@@ -52,7 +52,7 @@ class Reduction:
         return np.add.reduceat(columns, self.first, axis=0, dtype=np.float64).astype(np.float32)
 
 
-def reduction(measured: MeasuredGraph, options: FeaturizeOptions) -> Reduction:
+def reduction(measured: MeasuredGraph, options: FeaturizeConfig) -> Reduction:
     """Reduce a graph to the nodes that the options keep; a tile graph, without configurable nodes, keeps all.
 
     Other nodes are left out, or with `virtual_nodes` merged: consecutive ones in the same computation become one
@@ -88,7 +88,7 @@ def reduction(measured: MeasuredGraph, options: FeaturizeOptions) -> Reduction:
     )
 
 
-def _kept(measured: MeasuredGraph, options: FeaturizeOptions) -> NDArray[np.bool_]:
+def _kept(measured: MeasuredGraph, options: FeaturizeConfig) -> NDArray[np.bool_]:
     """Return whether each node is kept unchanged: (nodes,) bool."""
     graph, configurations = measured.graph, measured.configurations
     if not (options.reduces and isinstance(configurations, LayoutConfigurations)):

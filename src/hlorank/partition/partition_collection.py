@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank import files
-from hlorank.compute.workers import Workers
+from hlorank.compute.graph_map import SERIAL, GraphMap
 from hlorank.config import PartitionConfig, find
 from hlorank.data.collection import SPLITS, Split
 from hlorank.featurize.feature_store import FeatureStore, graph_folder, remove_other_graphs
@@ -30,8 +30,8 @@ CODE = ("hlorank.partition", "hlorank.featurize")
 _LOGGER = logging.getLogger(__name__)
 
 
-def partition_collection(features: Path, config: PartitionConfig, output: Path) -> None:
-    """Partition every graph of a featurized collection, in worker processes.
+def partition_collection(features: Path, config: PartitionConfig, output: Path, compute: GraphMap = SERIAL) -> None:
+    """Partition every graph of a featurized collection.
 
     Writes the store that `PartitionStore` reads, with metrics.json (see `summary`) and segments.csv (see `SegmentRow`).
     A graph's partition is reused if its structure, its codes, the options and the code in `CODE` are unchanged;
@@ -41,8 +41,9 @@ def partition_collection(features: Path, config: PartitionConfig, output: Path) 
 
     Args:
         features: the collection's folder under data/features.
-        config: options; `workers` does not change the result.
+        config: options.
         output: the collection's folder under data/segments.
+        compute: place where the graphs are partitioned; it does not change the result.
 
     Raises:
         ConfigError: PARTITIONERS has no `config.algorithm`.
@@ -62,10 +63,8 @@ def partition_collection(features: Path, config: PartitionConfig, output: Path) 
         tasks = [(split, name) for split, names in graphs.items() for name in names]
         code = files.code_digest(*CODE, partitioner.__module__)
         work = partial(_partition, features=features, config=config, code=code, output=output)
-        with Workers(config.workers) as workers:
-            rows = list(chain.from_iterable(workers.map(work, tasks, "partition")))
-        options = config.model_dump(exclude={"workers"})
-        spec = PartitionSpec(features=store.fingerprint, **options)
+        rows = list(chain.from_iterable(compute.map(work, tasks, "partition")))
+        spec = PartitionSpec(features=store.fingerprint, **config.model_dump())
     metrics = summary(rows)
     files.write_text(output / SEGMENTS, to_csv(rows))
     files.write_json(output / METRICS, metrics)

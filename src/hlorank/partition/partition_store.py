@@ -46,8 +46,8 @@ class PartitionSpec(Section):
 
     @property
     def options(self) -> PartitionConfig:
-        """Options that the collection was partitioned with, for one worker."""
-        return PartitionConfig(algorithm=self.algorithm, max_nodes=self.max_nodes, halo=self.halo, workers=1)
+        """Options that the collection was partitioned with."""
+        return PartitionConfig(algorithm=self.algorithm, max_nodes=self.max_nodes, halo=self.halo)
 
     @property
     def fingerprint(self) -> str:

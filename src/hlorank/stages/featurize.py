@@ -7,14 +7,15 @@ from hlorank.data.collection import Collection
 from hlorank.stages.hydra_main import own_output, stage
 
 
-@stage(reads=["featurize"])
+@stage(reads=["featurize", "compute"])
 def main(config: Config) -> None:
     """Turn the raw graphs of `collection` into features, opcode embeddings and configuration codes."""
+    from hlorank.compute.graph_map import open_graph_map
     from hlorank.featurize.featurize_collection import featurize_collection
 
     collection = Collection.parse(config.collection)
-    with own_output(config, config.paths.features) as output:
-        featurize_collection(Path(config.paths.raw), collection, config.featurize, output)
+    with own_output(config, config.paths.features) as output, open_graph_map(config.compute) as compute:
+        featurize_collection(Path(config.paths.raw), collection, config.featurize, output, compute)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ EXTENSION_POINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 ALWAYS_READ = ("plugins", "collection", "kind", "output", "paths", "experiment", "hparams_search")
 """Keys that every stage accepts; files of the last two groups set keys of several stages."""
-_STAGE_OF = {"data": "fetch", "featurize": "featurize", "partition": "partition", "evaluate": "evaluate"}
+_STAGE_OF = {"data": "fetch", "compute": "featurize"} | {name: name for name in ("featurize", "partition", "evaluate")}
 """Stages that read a section; train reads the others."""
 
 

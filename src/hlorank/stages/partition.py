@@ -4,14 +4,15 @@ from hlorank.config import Config
 from hlorank.stages.hydra_main import collection_folder, own_output, stage
 
 
-@stage("partitioners", reads=["partition"])
+@stage("partitioners", reads=["partition", "compute"])
 def main(config: Config) -> None:
     """Cut the graphs of `collection` into segments."""
+    from hlorank.compute.graph_map import open_graph_map
     from hlorank.partition.partition_collection import partition_collection
 
     features = collection_folder(config, config.paths.features)
-    with own_output(config, config.paths.segments) as output:
-        partition_collection(features, config.partition, output)
+    with own_output(config, config.paths.segments) as output, open_graph_map(config.compute) as compute:
+        partition_collection(features, config.partition, output, compute)
 
 
 if __name__ == "__main__":

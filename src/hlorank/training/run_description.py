@@ -31,11 +31,11 @@ def data_settings(graphs: GraphLoader, featurize: FeaturizeConfig, partition: Pa
         partition: the configured settings, which only the stage partition applies.
 
     Returns:
-        The sections `featurize` and, for segments, `partition`, without the number of workers.
+        The sections `featurize` and, for segments, `partition`.
     """
     made = {"featurize": graphs.store.spec.options.model_dump(mode="json")}
     if graphs.options is not None:
-        made["partition"] = graphs.options.model_dump(mode="json", exclude={"workers"})
+        made["partition"] = graphs.options.model_dump(mode="json")
     if (experiment := chosen_experiment()) is not None:
         configured = {"featurize": featurize.model_dump(mode="json"), "partition": partition.model_dump(mode="json")}
         for section, values in made.items():

@@ -30,7 +30,7 @@ from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.gst.methods import METHODS
 from hlorank.training.gst.segment_aggregator import MissingPlans, SegmentAggregator, StepCost
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
-from tests.sections import featurize_options
+from tests.sections import featurize_config
 from tests.training.training_helpers import planned
 
 MakeInputs = Callable[..., GraphInputs]
@@ -244,7 +244,7 @@ def distance(features: GraphFeatures, cut: Partition, model: CostModel) -> float
 
 
 def cut_graph(features: GraphFeatures, max_nodes: int, halo: int, algorithm: str = "topological") -> Partition:
-    return partition_graph(features, PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo, workers=1))
+    return partition_graph(features, PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo))
 
 
 @settings(deadline=None, max_examples=25)
@@ -297,7 +297,7 @@ def test_a_halo_equals_training_on_the_whole_unet_3d(
     shared_data: Path, dtype: torch.dtype, tolerance: float, make_model: MakeModel
 ) -> None:
     measured = read_graph(shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz", "layout")
-    options = featurize_options()
+    options = featurize_config()
     spec = fit_spec(Collection.parse("layout:xla:default"), options, [TrainSample.of("unet_3d", measured, options)])
     features = featurize_graph(measured, spec)
     features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())
