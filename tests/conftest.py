@@ -149,6 +149,7 @@ def _settings(folder: Path, collections: Path, tracking_database: Path) -> Setti
     fixed = {
         "experiment": "synthetic",
         "collection": "layout/synthetic/random",
+        "compute": "serial",
         "model.width": 8,
         "model.blocks": 2,
         "trainer.accelerator": "cpu",

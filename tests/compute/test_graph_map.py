@@ -75,11 +75,12 @@ def test_one_bad_item_is_the_error_itself(tasks: ModuleType) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_unexpected_errors_name_the_item_and_have_the_traceback(tasks: ModuleType, form: str) -> None:
     treated: list[float] = []
+    items = [("train", Path("a"), 1), ("valid", Path("raw/b.npz"), 0), ("test", Path("c"), 2)]
     with open_graph_map(FORMS[form]) as compute, pytest.raises(ZeroDivisionError) as caught:
-        treated.extend(compute.map(tasks.inverse, [("train", 1), ("valid", 0), ("test", 2)], "test"))
+        treated.extend(compute.map(tasks.inverse, items, "test"))
     assert treated == [1, 0.5]
     notes = caught.value.__notes__
-    assert notes[-1] == "test: valid/0"
+    assert notes[-1] == "test: valid/b"
     assert form == "serial" or "in inverse" in notes[0]
 
 

@@ -42,9 +42,9 @@ def even_number(item: int) -> int:
     return item
 
 
-def inverse(item: tuple[str, int]) -> float:
+def inverse(item: tuple[str, Path, int]) -> float:
     """Return the inverse of the number."""
-    return 1 / item[1]
+    return 1 / item[2]
 
 
 def misconfigured(item: int) -> int:

@@ -12,7 +12,8 @@ import pytest
 
 from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection
-from hlorank.evaluation.evaluate_model import LOGGED, TABLE, evaluate
+from hlorank.evaluation.evaluate_model import LOGGED, TABLE, evaluate, score_model
+from hlorank.evaluation.protocol import PER_GRAPH, PREDICTIONS, SUBMISSION
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import METRICS, RUN, DataError, read_json, write_json
 from hlorank.models.baselines.baseline import BASELINES
@@ -20,6 +21,7 @@ from hlorank.models.serialization import sealed
 from hlorank.partition.partition_collection import partition_collection
 from hlorank.training.baselines.train_baseline import train_baseline
 from hlorank.training.trainer import train
+from tests.sections import compute_config
 
 Settings = Callable[..., Config]
 
@@ -74,6 +76,25 @@ def test_metrics_join_the_run_of_the_training(
         *("valid/synthetic_valid_000", "valid/synthetic_valid_001", "test/synthetic_test_000")
     ], "once, after two evaluations"
     assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": TABLE, "type": "table"}]
+
+
+@pytest.mark.parametrize("method", ["gst", "gradient_boosting"])
+def test_worker_processes_write_the_same_tables(
+    method: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(method=method, trainer__max_epochs=1)
+    trained(config, tmp_path / "model")
+    collection, folders = (
+        Collection.parse(config.collection),
+        (Path(config.paths.features), Path(config.paths.segments)),
+    )
+    monkeypatch.setattr("hlorank.evaluation.evaluate_model._MIN_NODE_STATES", 0)
+    for workers in (None, 1, 2):
+        compute = None if workers is None else compute_config(workers=workers)
+        output = tmp_path / f"{workers}"
+        score_model(tmp_path / "model", collection, *folders, config.evaluate, output, "cpu", 1, compute)
+    for name in (METRICS, PER_GRAPH, PREDICTIONS, SUBMISSION):
+        assert len({(tmp_path / f"{workers}" / name).read_bytes() for workers in (None, 1, 2)}) == 1
 
 
 def test_models_with_attention_rank_the_same_groups_in_validation_and_evaluation(

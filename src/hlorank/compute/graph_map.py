@@ -144,7 +144,7 @@ def open_graph_map(config: ComputeConfig) -> Iterator[GraphMap]:
 
 
 def _name(item: object) -> str:
-    """Return the name of an item for messages, such as `train/unet_3d`."""
+    """Return the name of an item for messages: of a tuple the words and names of files, such as `train/unet_3d`."""
     if not isinstance(item, tuple):
         return str(item)
-    return "/".join(part.stem if isinstance(part, Path) else str(part) for part in item)
+    return "/".join(part.stem if isinstance(part, Path) else part for part in item if isinstance(part, str | Path))

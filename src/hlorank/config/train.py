@@ -71,8 +71,8 @@ class TrainerConfig(Section):
     accelerator: Literal["auto", "cpu", "cuda"]
     """Device; auto is CUDA where PyTorch finds it, otherwise the CPU."""
     threads: Literal["auto"] | Annotated[int, Field(ge=1)]
-    """Threads of PyTorch, in evaluate too; auto is one for each core that no worker uses; OMP_NUM_THREADS bounds the
-    cores."""
+    """Threads of PyTorch, in each process of evaluate too; auto is one for each core that no worker uses, and one in
+    evaluate, whose processes take the other cores; OMP_NUM_THREADS bounds the cores."""
     workers: Literal["auto"] | Annotated[int, Field(ge=0)]
     """Processes that plan training steps ahead; auto is one for every four cores, none for fewer; 0 plans them between
     the steps. The results are the same."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,14 +16,16 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from hlorank.config import Config, EvaluateConfig
+from hlorank.compute.graph_map import SERIAL, open_graph_map
+from hlorank.config import ComputeConfig, Config, EvaluateConfig
 from hlorank.data.collection import Collection, Split
 from hlorank.evaluation.one_segment import one_segment
 from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import LOCKS, RUN, SPEC, DataError, read_json, recorded_run, redact_credentials, write_json
+from hlorank.models.device import find_device
 from hlorank.models.graph_loader import GraphLoader
-from hlorank.models.scorer import load_scorer
+from hlorank.models.scorer import Scorer, load_scorer
 from hlorank.models.serialization import Spec
 from hlorank.tracking import EXPERIMENT, FEATURES, open_run, tracking_uri
 
@@ -29,6 +35,8 @@ LOGGED = ("kendall_tau", "slowdown_1", "slowdown_5", "slowdown_10")
 """Metrics of an evaluation in MLflow; the others follow from these or are facts of the data: metrics.json has all."""
 TABLE = "per_graph.json"
 """Artifact of an evaluated run: the table of graphs that MLflow's UI compares between runs."""
+
+_MIN_NODE_STATES = 10_000_000  # one for each node and distinct configuration; a worker takes seconds to import PyTorch
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +55,56 @@ class Evaluation(NamedTuple):
     features: str
 
 
+@dataclass(frozen=True)
+class _ModelScores:
+    """Scores of a model for the graphs of its collection; each process reads the files when it needs them.
+
+    Attributes:
+        model: the model folder.
+        features: the collection's folder under data/features.
+        segments: its folder under data/segments, which a model of whole graphs does not need.
+        memory_bytes: bound of memory while scoring.
+        accelerator: the device, as in `trainer.accelerator`.
+        threads: threads of PyTorch; None leaves them as they are.
+    """
+
+    model: Path
+    features: Path
+    segments: Path
+    memory_bytes: int
+    accelerator: str
+    threads: int | None
+
+    def graphs(self, split: Split) -> Sequence[str]:
+        """Return the names of a split's graphs."""
+        return _loaded(self)[1].store.graphs(split)
+
+    def open(self, split: Split, name: str) -> GraphFeatures:
+        """Return one graph."""
+        return _loaded(self)[1].store.open(split, name)
+
+    def score(self, split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
+        """Return the scores of the distinct configurations of a graph."""
+        scorer, graphs = _loaded(self)
+        return scorer.score(graph, graphs.cut(split, name))
+
+
+@lru_cache(maxsize=1)
+def _loaded(scores: _ModelScores) -> tuple[Scorer, GraphLoader]:
+    """Return the model and the graphs, which this process reads once."""
+    if scores.threads is not None:
+        torch.set_num_threads(scores.threads)
+    scorer = load_scorer(scores.model, scores.memory_bytes, scores.accelerator)
+    return scorer, GraphLoader(scores.features, None if scorer.cut is None else scores.segments)
+
+
+def _is_for_one_process(scores: _ModelScores, splits: Sequence[Split]) -> bool:
+    """Return True on a GPU, which one process uses, and where several would need longer to begin than to score."""
+    entries = [entry for split in splits for entry in _loaded(scores)[1].store.entries(split).values()]
+    little = sum(entry.nodes * entry.distinct for entry in entries) < _MIN_NODE_STATES
+    return little or find_device(scores.accelerator).type != "cpu"
+
+
 def score_model(
     model: Path,
     collection: Collection,
@@ -55,6 +113,8 @@ def score_model(
     settings: EvaluateConfig,
     output: Path,
     accelerator: str = "auto",
+    threads: int | None = None,
+    compute: ComputeConfig | None = None,
 ) -> Evaluation:
     """Score every configuration of every graph, and write the tables.
 
@@ -66,26 +126,27 @@ def score_model(
         settings: the splits, the bound of memory, and the index file.
         output: folder of the tables.
         accelerator: the device, as in `trainer.accelerator`.
+        threads: threads of PyTorch in each process, on which the rounding of scores may depend; None leaves them.
+        compute: place where graphs are scored; None is this process.
 
     Raises:
         DataError: the model is damaged, or was trained on other features or segments.
     """
-    scorer = load_scorer(model, settings.memory_bytes, accelerator)
+    _loaded.cache_clear()  # the files may have changed
+    folders = features / collection.path, segments / collection.path
+    scores = _ModelScores(model, *folders, settings.memory_bytes, accelerator, threads)
+    scorer, graphs = _loaded(scores)
     spec = scorer.spec
-    cut = None if scorer.cut is None else segments / collection.path
-    graphs = GraphLoader(features / collection.path, cut)
     if spec.data != graphs.fingerprint:
         expected = f"data {spec.data}, which the model was trained on"
         raise DataError("data", expected, f"{graphs.fingerprint}; re-run the stage train", file=model / SPEC)
     if spec.steps == 0:
         log.warning("%s: the model was never trained; its scores are meaningless", collection)
-
-    def score(split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
-        return scorer.score(graph, graphs.cut(split, name))
-
     experiment = recorded_run(model).get(EXPERIMENT)
-    about = {EXPERIMENT: experiment, "one_segment": cut is not None and one_segment(cut)}
-    metrics = evaluate_collection(graphs.store, collection, score, settings, output, about)
+    about = {EXPERIMENT: experiment, "one_segment": scorer.cut is not None and one_segment(scores.segments)}
+    alone = compute is None or (compute.form == "processes" and _is_for_one_process(scores, settings.splits))
+    with nullcontext(SERIAL) if compute is None or alone else open_graph_map(compute) as graph_map:
+        metrics = evaluate_collection(scores, collection, scores.score, settings, output, about, graph_map)
     return Evaluation(metrics, spec, graphs.store.fingerprint)
 
 
@@ -98,7 +159,6 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
         config: the whole configuration.
         model_folder: output of the stage train.
         output: folder of the tables.
-        accelerator: the device, as in `trainer.accelerator`.
 
     Returns:
         The metrics, by path such as `valid/kendall_tau`.
@@ -108,11 +168,13 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
     """
     import mlflow
 
-    torch.set_num_threads(config.trainer.thread_count)
     collection = Collection.parse(config.collection)
     features, segments = Path(config.paths.features), Path(config.paths.segments)
+    accelerator = config.trainer.accelerator
+    # The same number in every form, and for any number of workers, so that scores are equal.
+    threads = 1 if config.trainer.threads == "auto" else config.trainer.threads
     metrics, spec, fingerprint = score_model(
-        model_folder, collection, features, segments, config.evaluate, output, config.trainer.accelerator
+        model_folder, collection, features, segments, config.evaluate, output, accelerator, threads, config.compute
     )
     recorded = recorded_run(model_folder)
     digest = read_json(model_folder / SPEC)["spec_sha256"]

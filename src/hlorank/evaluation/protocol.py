@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import csv
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import track
 
+from hlorank.compute.graph_map import SERIAL, GraphMap
 from hlorank.config import EvaluateConfig
 from hlorank.data.collection import SPLITS, Collection, Kind, Split
 from hlorank.evaluation.graph_report import (
@@ -138,6 +137,36 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     return flat
 
 
+class _Evaluated(NamedTuple):
+    """Results of one graph.
+
+    Attributes:
+        reports: over all configurations, and over those of the index file if it lists the graph.
+        points: rows of predictions.csv.
+        ranking: (configurations,) int64 if its labels are withheld.
+    """
+
+    reports: list[GraphReport]
+    points: list[dict[str, object]]
+    ranking: NDArray[np.int64] | None
+
+
+def _evaluate_graph(
+    task: tuple[Split, str, NDArray[np.int64] | None], features: Features, kind: Kind, score: Score
+) -> _Evaluated:
+    """Score one graph of a split, with the configurations that the index file lists."""
+    split, name, listed = task
+    graph = features.open(split, name)
+    key = f"scores of {split}/{name}"
+    distinct = check_scores(score(split, name, graph), key, graph.distinct, "distinct configuration")
+    scores = distinct[graph.row_of]
+    reports = [report_graph(kind, split, graph, scores)]
+    points = predictions(split, graph, scores) if reports[0].metrics and not graph.withheld else []
+    if listed is not None:
+        reports.append(report_graph(kind, split, graph, scores, listed))
+    return _Evaluated(reports, points, ranking(scores) if graph.withheld else None)
+
+
 def evaluate_collection(
     features: Features,
     collection: Collection,
@@ -145,6 +174,7 @@ def evaluate_collection(
     config: EvaluateConfig,
     output: Path,
     about: Mapping[str, str | bool | None] = MappingProxyType({}),
+    compute: GraphMap = SERIAL,
 ) -> dict[str, float]:
     """Score all configurations of all graphs of some splits, and write the tables.
 
@@ -159,6 +189,7 @@ def evaluate_collection(
         config: the splits, and the index file of the paper's protocol, which applies to the split valid.
         output: folder of the tables.
         about: facts about the model, which metrics.json holds too if they are not None or False.
+        compute: place where graphs are scored; worker processes get `features` and `score` by pickle.
 
     Returns:
         The values of metrics.json by path, such as `valid/kendall_tau` or `valid/indexed/opa`, without unknown ones.
@@ -172,28 +203,24 @@ def evaluate_collection(
         counts = {name: len(features.open("valid", name).row_of) for name in features.graphs("valid")}
         indices = read_indices(resolve_path(config.index_file), counts)
 
-    jobs = [(split, name) for split in splits for name in features.graphs(split)]
-    bar = track(jobs, "Scoring", console=Console(stderr=True), disable=not sys.stderr.isatty())
+    tasks = [
+        (split, name, indices.get(name) if split == "valid" else None)
+        for split in splits
+        for name in features.graphs(split)
+    ]
+    evaluate_graph = partial(_evaluate_graph, features=features, kind=kind, score=score)
     reports: list[GraphReport] = []
     with (
         open_submission(output / SUBMISSION, collection) as submit,
         _table(output / PREDICTIONS, PREDICTION_COLUMNS) as points,
         _table(output / PER_GRAPH, per_graph_columns(kind)) as per_graph,
     ):
-        for split, name in bar:
-            graph = features.open(split, name)
-            key = f"scores of {split}/{name}"
-            distinct = check_scores(score(split, name, graph), key, graph.distinct, "distinct configuration")
-            scores = distinct[graph.row_of]
-            rows = [report_graph(kind, split, graph, scores)]
-            if graph.withheld:
-                submit(name, ranking(scores))
-            elif rows[0].metrics:
-                points.writerows(predictions(split, graph, scores))
-            if split == "valid" and name in indices:
-                rows.append(report_graph(kind, split, graph, scores, indices[name]))
-            elif split == "valid" and config.index_file is not None:
-                rows = [replace(rows[0], notes=(*rows[0].notes, f"not in {Path(config.index_file).name}"))]
+        for rows, shown, order in compute.map(evaluate_graph, tasks, "Scoring"):
+            if order is not None:
+                submit(rows[0].graph, order)
+            points.writerows(shown)
+            if rows[0].split == "valid" and config.index_file is not None and rows[0].graph not in indices:
+                rows[0] = replace(rows[0], notes=(*rows[0].notes, f"not in {Path(config.index_file).name}"))
             per_graph.writerows(report.row for report in rows)
             reports += rows
 

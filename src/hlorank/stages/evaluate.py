@@ -6,7 +6,7 @@ from hlorank.config import Config
 from hlorank.stages.hydra_main import collection_folder, own_output, stage
 
 
-@stage("methods", reads=["method", "evaluate", "trainer.threads", "trainer.workers", "trainer.accelerator", "tracking"])
+@stage("methods", reads=["method", "evaluate", "compute", "trainer.threads", "trainer.accelerator", "tracking"])
 def main(config: Config) -> None:
     """Score every configuration of `collection` with the model of `method`, and write a report."""
     from mlflow.tracking import MlflowClient
