@@ -35,6 +35,7 @@ MAX_UNPACKED_BYTES = 2**28
 EXTRA_SUFFIX = ".extra.npz"
 """Suffix of files next to the graphs with features beyond the 140 (hlorank.hlo.extra)."""
 
+_LEVEL = 3  # of deflate: a fourth of the time of the default for 20 to 60 % more bytes of layouts
 _COMMON_KEYS = {"node_feat", "node_opcode", "edge_index", "config_runtime"}
 _KEYS = {
     "layout": _COMMON_KEYS | {"node_config_feat", "node_config_ids", "node_splits"},
@@ -249,9 +250,10 @@ def write_graph(path: Path, measured: MeasuredGraph, chunk_bytes: int = CHUNK_BY
         arrays["config_runtime_normalizers"] = measured.measurements.normalizer
 
     def write(output: IO[bytes]) -> None:
-        with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as archive:
+        # Names instead of ZipInfo get the level, and a fixed date: equal content gives equal bytes.
+        with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
             for key, array in arrays.items():
-                with archive.open(_member(key), "w", force_zip64=True) as stream:
+                with archive.open(f"{key}.npy", "w", force_zip64=True) as stream:
                     npy.write_array(stream, np.ascontiguousarray(array), allow_pickle=False)
             if isinstance(configurations, LayoutConfigurations):
                 _write_layouts(archive, configurations, chunk_bytes)
@@ -259,16 +261,10 @@ def write_graph(path: Path, measured: MeasuredGraph, chunk_bytes: int = CHUNK_BY
     write_atomic(path, write)
 
 
-def _member(key: str) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(f"{key}.npy")  # a fixed date: equal content gives equal bytes
-    info.compress_type = zipfile.ZIP_DEFLATED
-    return info
-
-
 def _write_layouts(archive: zipfile.ZipFile, configurations: LayoutConfigurations, chunk_bytes: int) -> None:
     shape = (*configurations.codes.shape, LAYOUT_VALUES)
     step = max(1, chunk_bytes // (shape[1] * LAYOUT_VALUES * 4))
-    with archive.open(_member("node_config_feat"), "w", force_zip64=True) as stream:
+    with archive.open("node_config_feat.npy", "w", force_zip64=True) as stream:
         npy.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
         for start in range(0, shape[0], step):
             stream.write(configurations.values(slice(start, start + step)).astype("<f4").tobytes())

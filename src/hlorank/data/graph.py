@@ -35,6 +35,9 @@ Float32 = NDArray[np.float32]
 
 _RADIX = LAYOUT_MAX - LAYOUT_MIN + 2  # 8: three bits a value, so that 18 values fit in one 64-bit key
 _POWERS = np.array([_RADIX**i for i in reversed(range(LAYOUT_VALUES))], dtype=np.int64)
+# The key is summed tensor by tensor: 18 bits, which float32 has exactly, so that a product of matrices does it.
+_TENSOR_BITS = 3 * LAYOUT_DIMS
+_TENSOR_POWERS = np.kron(np.eye(len(LAYOUT_TENSORS)), _POWERS[-LAYOUT_DIMS:, None]).astype(np.float32)
 
 
 def check_name(name: str) -> None:
@@ -129,17 +132,24 @@ def pack_layouts(values: NDArray[Any], first: int = 0) -> Int64:
     Raises:
         DataError: a value is not a whole number in -1..5.
     """
-    wrong = ~((values >= LAYOUT_MIN) & (values <= LAYOUT_MAX))
-    if not wrong.any() and not np.issubdtype(values.dtype, np.integer):
-        wrong = values != np.trunc(values)
-    if wrong.any():
+    integers = np.issubdtype(values.dtype, np.integer)
+    if values.size and not (values.min() >= LAYOUT_MIN and values.max() <= LAYOUT_MAX and (integers or _whole(values))):
+        wrong = ~((values >= LAYOUT_MIN) & (values <= LAYOUT_MAX))
+        if not wrong.any():
+            wrong = values != np.trunc(values)
         row, *rest = np.argwhere(wrong)[0].tolist()
         found = f"{values[row, *rest]} at {[first + row, *rest]}"
         raise DataError("node_config_feat", f"whole numbers in {LAYOUT_MIN}..{LAYOUT_MAX}", found)
-    keys = np.zeros(values.shape[:-1], dtype=np.int64)
-    for column, power in enumerate(_POWERS):
-        keys += (values[..., column].astype(np.int64) - LAYOUT_MIN) * power
+    offsets = -LAYOUT_MIN * _TENSOR_POWERS.sum(axis=0)
+    tensors = (values.astype(np.float32, copy=False) @ _TENSOR_POWERS + offsets).astype(np.int64)
+    keys: Int64 = tensors[..., 0]
+    for tensor in range(1, len(LAYOUT_TENSORS)):
+        keys = (keys << _TENSOR_BITS) | tensors[..., tensor]
     return keys
+
+
+def _whole(values: NDArray[Any]) -> bool:
+    return bool((np.rint(values) == values).all())
 
 
 def unpack_layouts(keys: Int64) -> NDArray[np.int8]:
@@ -256,6 +266,8 @@ class LayoutConfigurations:
         Raises:
             DataError: a chunk has another shape or other values than above, or there are too many distinct rows.
         """
+        from pandas import factorize  # a heavy import
+
         known = _NumberedKeys()
         parts: list[NDArray[Any]] = []
         rows = 0
@@ -263,8 +275,12 @@ class LayoutConfigurations:
             if chunk.ndim != 3 or chunk.shape[1:] != (len(node_ids), LAYOUT_VALUES):
                 expected = f"shape (configurations, {len(node_ids)}, {LAYOUT_VALUES})"
                 raise DataError("node_config_feat", expected, chunk.shape)
-            keys, inverse = np.unique(pack_layouts(chunk, rows), return_inverse=True)
-            codes_of_keys = known.number(keys).astype(_smallest_unsigned(known.count))
+            # By hashing: sorting the keys of a chunk takes as long as unpacking it from a file.
+            inverse, keys = factorize(pack_layouts(chunk, rows).ravel())
+            order = np.argsort(keys)
+            numbers_of_keys = np.empty(len(keys), dtype=np.int64)
+            numbers_of_keys[order] = known.number(keys[order])
+            codes_of_keys = numbers_of_keys.astype(_smallest_unsigned(known.count))
             parts.append(codes_of_keys[inverse].reshape(chunk.shape[:2]))
             rows += len(chunk)
             if max_distinct is not None and known.count > max_distinct:
