@@ -1,0 +1,341 @@
+"""The pipeline at the full size of TpuGraphs, simulated: time, memory and disk of each stage of each collection.
+
+Writes generated graphs with the published numbers of graphs, nodes, edges, configurable nodes and configurations
+(published_sizes.py), and runs the commands of dvc.yaml on them, each in a process of its own: fetch from the generated
+files; then featurize, partition, 2,000 steps of training and evaluate over valid and test, for gst on whole graphs in
+segments of 500 nodes and for best_layout on the default reduction of graphs, or for best_tile. A row per stage is added
+to the figures: wall and CPU time with children, the peak resident memory of all processes together, of the largest one,
+and the bytes that it wrote.
+
+A call that was interrupted continues at its stage, which begins again; a row that is there is not measured again. One
+collection after the other needs disk space, as its files are deleted at its end.
+
+    python benchmarks/full_size.py --json benchmarks/results/full_size.json --collection tile/xla
+    python benchmarks/full_size.py --json benchmarks/results/full_size.json --configurations 0.01 --nodes 0.1
+    python benchmarks/full_size.py --json benchmarks/results/full_size.json --show --plot growth.svg
+
+The layouts of nlp take several hours, the others less than one each, the quick form three minutes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+from command_line import Parser, positive  # type: ignore[import-not-found] # same folder
+from command_line import run as run_command
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from published_sizes import (  # type: ignore[import-not-found] # same folder
+    PUBLISHED,
+    graph_sizes,
+    write_sized_graph,
+)
+
+from hlorank.compute.graph_map import open_graph_map
+from hlorank.config import ComputeConfig, ConfigError
+from hlorank.data.collection import Collection
+from hlorank.files import read_json, write_json
+
+ROOT = Path(__file__).resolve().parents[1]
+SETTINGS = ("data=local", "data.local.root=generated", "partition.max_nodes=500")
+EPOCHS, STEPS_PER_EPOCH, QUICK_STEPS = 10, 200, 2
+QUICK = {"configurations": 1 / 200, "nodes": 0.1, "graphs": 0.05}
+_RAW_BYTES, _FEATURE_BYTES, _TILE_BYTES = 72 / 12, 2.5, 200  # on disk, for each configured node or tile, at most
+_SAMPLE_SECONDS = 0.5
+_FOLDERS = {
+    "generate": "generated",
+    "fetch": "data/raw",
+    "featurize": "data/features",
+    "partition": "data/segments",
+    "train": "models",
+    "evaluate": "reports",
+}
+
+
+class Stage(NamedTuple):
+    """A stage of a collection.
+
+    Attributes:
+        name: that of an entry of dvc.yaml, or `generate`.
+        training: what is trained; empty for generate and fetch.
+        overrides: the settings of the training.
+        method: its method.
+    """
+
+    name: str
+    training: str = ""
+    overrides: tuple[str, ...] = ()
+    method: str = ""
+
+    @property
+    def outputs(self) -> list[str]:
+        """Folders that the stage writes, that of its results first."""
+        return [_FOLDERS[self.name]] + [f"state/{self.training}"] * (self.name == "train")
+
+
+class Size(NamedTuple):
+    """Shares of the published numbers of configurations, nodes and graphs."""
+
+    configurations: float
+    nodes: float
+    graphs: float
+
+
+def stages(collection: Collection, *, quick: bool) -> list[Stage]:
+    """Return the stages of a collection, in their order."""
+    epochs, steps = (1, QUICK_STEPS) if quick else (EPOCHS, STEPS_PER_EPOCH)
+    length = (f"trainer.max_epochs={epochs}", f"trainer.steps_per_epoch={steps}", f"trainer.patience={epochs}")
+    trainings: list[tuple[str, tuple[str, ...], str]] = [("best_tile", ("experiment=best_tile",), "full")]
+    if collection.kind == "layout":
+        whole = ("method=gst", "featurize.prune_hops=null")
+        trainings = [("gst", whole, "gst"), ("best_layout", ("experiment=best_layout",), "full")]
+    own = [
+        Stage(stage, name, (*overrides, *length, *_tracking(name)), method)
+        for name, overrides, method in trainings
+        for stage in ("featurize", "partition", "train", "evaluate")
+    ]
+    return [Stage("generate"), Stage("fetch"), *own]
+
+
+def _tracking(training: str) -> tuple[str, ...]:
+    """Return the overrides with which a training has a store and a state of its own, which can be deleted."""
+    state = f"state/{training}"
+    return f"paths.state={state}", f"tracking.uri=sqlite:///{state}/mlflow.db", f"tracking.artifacts={state}/artifacts"
+
+
+class Run:
+    """The pipeline of one collection in a folder of its own.
+
+    Args:
+        collection: the collection.
+        size: its size.
+        place: the folder; the file `done` in it lists its finished stages.
+    """
+
+    def __init__(self, collection: Collection, size: Size, place: Path) -> None:
+        self.collection, self.size, self.place = collection, size, place
+        self._done = place / "done"
+        place.mkdir(parents=True, exist_ok=True)
+        if not (place / "conf").exists():
+            (place / "conf").symlink_to(ROOT / "conf")
+
+    def is_done(self, stage: Stage) -> bool:
+        """Return whether the outputs of a stage are complete."""
+        return self._done.exists() and f"{stage.name} {stage.training}" in self._done.read_text().splitlines()
+
+    def run(self, stage: Stage) -> dict[str, Any]:
+        """Run a stage from its beginning, and return its figures."""
+        for output in stage.outputs:
+            shutil.rmtree(self.place / output, ignore_errors=True)
+        if stage.name == "generate":
+            start = time.perf_counter()
+            self._generate()
+            figures: dict[str, Any] = {"wall_seconds": round(time.perf_counter() - start, 1)}
+        else:
+            figures = measured(self._command(stage), self.place)
+        figures["bytes"] = sum(map(size_on_disk, (self.place / output for output in stage.outputs[:1])))
+        with self._done.open("a") as done:
+            done.write(f"{stage.name} {stage.training}\n")
+        return figures
+
+    def _generate(self) -> None:
+        sizes = graph_sizes(self.collection, **self.size._asdict())
+        write = partial(write_sized_graph, collection=self.collection, root=self.place / "generated")
+        with open_graph_map(ComputeConfig(form="processes", workers="auto", retries=2)) as graph_map:
+            for _ in graph_map.map(write, sizes, f"generate {self.collection}"):
+                pass
+
+    def _command(self, stage: Stage) -> list[str]:
+        """Compose params.yaml, and return the stage's command in dvc.yaml."""
+        # As `dvc exp run` composes it; not by DVC, whose import takes memory that a child would count as its own.
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            composed = compose("config", overrides=[*SETTINGS, f"collection={self.collection.path}", *stage.overrides])
+        OmegaConf.save(composed, self.place / "params.yaml", resolve=True)
+        pipeline: Any = OmegaConf.load(ROOT / "dvc.yaml")
+        entry = OmegaConf.to_container(pipeline.stages[stage.name], resolve=False)
+        assert isinstance(entry, dict)
+        command = entry.get("do", entry)["cmd"]
+        values = {"entry": pipeline.vars[0].entry, "item.collection": self.collection.path, "item.method": stage.method}
+        for key, value in values.items():
+            command = command.replace(f"${{{key}}}", str(value))
+        python, *arguments = shlex.split(command)
+        assert python == "python"
+        return [sys.executable, *arguments]
+
+
+def measured(command: Sequence[str], place: Path) -> dict[str, Any]:
+    """Run a command in a folder to its end, and return its figures.
+
+    Returns:
+        wall_seconds; cpu_seconds, with children; peak_bytes, the largest sum of the resident memory of all processes,
+        shared pages counted once, sampled; and largest_process_bytes, exact.
+    """
+    start = time.perf_counter()
+    peak = 0
+    with (place / "output").open("w+") as output:
+        process = subprocess.Popen(command, cwd=place, stdout=output, stderr=output)
+        while True:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            peak = max(peak, _resident_bytes(process.pid))
+            time.sleep(_SAMPLE_SECONDS)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        wall = time.perf_counter() - start
+        output.seek(0)
+        lines = output.read().strip().splitlines()
+    if process.returncode:
+        raise ConfigError(f"{shlex.join(command)}: status {process.returncode}: {lines[-1] if lines else 'no output'}")
+    return {
+        "wall_seconds": round(wall, 1),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
+        "peak_bytes": max(peak, usage.ru_maxrss * 1024),
+        "largest_process_bytes": usage.ru_maxrss * 1024,
+    }
+
+
+def _resident_bytes(pid: int) -> int:
+    """Return the proportional set size of a process and its descendants together."""
+    total = 0
+    try:
+        root = psutil.Process(pid)
+        processes = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0
+    for process in processes:
+        try:
+            total += process.memory_full_info().pss
+        except (psutil.NoSuchProcess, psutil.AccessDenied):  # it has just ended
+            continue
+    return total
+
+
+def size_on_disk(folder: Path) -> int:
+    """Return the bytes of the files of a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def check_disk(collection: Collection, size: Size, work: Path) -> None:
+    """Raise ConfigError unless a collection needs at most half of the free space."""
+    sizes = graph_sizes(collection, **size._asdict())
+    needed = sum(graph.configurations for graph in sizes) * _TILE_BYTES
+    if collection.kind == "layout":
+        nodes = sum(graph.configurations * graph.configurable for graph in sizes)
+        needed = round(nodes * (2 * _RAW_BYTES + _FEATURE_BYTES))
+    work.mkdir(parents=True, exist_ok=True)
+    if needed > (free := shutil.disk_usage(work).free) / 2:
+        raise ConfigError(f"--work {work}: {collection} takes up to {needed:,} bytes, more than half of {free:,} free")
+
+
+def measure(collection: Collection, size: Size, work: Path, results: Path, *, quick: bool) -> None:
+    """Run the stages of a collection whose rows are missing, add the rows, and delete the files at the end."""
+    cores = len(os.sched_getaffinity(0))
+    own = {"collection": str(collection), **size._asdict(), "cores": cores}
+    known = {_key(row) for row in _rows(results)}
+    names = {
+        _key({**own, "stage": stage.name, "training": stage.training}) for stage in stages(collection, quick=quick)
+    }
+    if names <= known:
+        return
+    check_disk(collection, size, work)
+    run = Run(collection, size, work / "-".join([*collection.parts, *map(str, size), f"{cores}"]))
+    for stage in stages(collection, quick=quick):
+        row = {**own, "stage": stage.name, "training": stage.training}
+        if not run.is_done(stage):
+            row |= run.run(stage)
+            write_json(results, {"stages": [*(old for old in _rows(results) if _key(old) != _key(row)), row]})
+            print(line(row), flush=True)
+        if stage.name == "fetch":
+            shutil.rmtree(run.place / "generated", ignore_errors=True)  # there is a copy
+    shutil.rmtree(run.place)
+
+
+def _rows(results: Path) -> list[dict[str, Any]]:
+    return list(read_json(results)["stages"]) if results.exists() else []
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("collection", *Size._fields, "cores", "stage", "training"))
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return a row as a line of a table."""
+    share = "x".join(f"{row[name]:g}" for name in Size._fields)
+    memory = f"{row['peak_bytes'] / 1e9:6.2f} GB peak" if "peak_bytes" in row else " " * 14
+    return (
+        f"{row['collection']:19} {share:12} {row['cores']} cores  {row['stage']:9} {row['training']:11}"
+        f" {row['wall_seconds']:9.1f} s {row.get('cpu_seconds', math.nan):9.1f} s CPU {memory} {row['bytes']:15,} bytes"
+    )
+
+
+def draw_growth(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw CPU time and peak memory of each stage against the share of configurations and of nodes, as SVG."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys((row["stage"], row["training"]) for row in rows if "cpu_seconds" in row))
+    panels = [(size, figure) for figure in ("cpu_seconds", "peak_bytes") for size in ("configurations", "nodes")]
+    with mpl.rc_context({"svg.hashsalt": "hlorank", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(3.2 * len(panels), 2.6 * len(names)), layout="constrained")
+        for axes_row, name in zip(figure.subplots(len(names), len(panels), squeeze=False), names, strict=True):
+            for axes, (size, value) in zip(axes_row, panels, strict=True):
+                other = "nodes" if size == "configurations" else "configurations"
+                own = [row for row in rows if (row["stage"], row["training"]) == name and "cpu_seconds" in row]
+                for group in sorted({(row["collection"], row["cores"], row[other]) for row in own}):
+                    some = [row for row in own if (row["collection"], row["cores"], row[other]) == group]
+                    some.sort(key=lambda row: row[size])
+                    if len(some) > 1:
+                        x, y = ([row[key] for row in some] for key in (size, value))
+                        axes.loglog(x, y, marker=".", label=f"{group[0]}, {group[2]:g} of {other}")
+                        axes.loglog(x, [y[-1] * share / x[-1] for share in x], color="gray", linestyle=":")
+                axes.set_title(" ".join(name), fontsize=9)
+                axes.set_xlabel(f"share of {size}; dotted: linear")
+                axes.set_ylabel(value)
+                if axes.get_legend_handles_labels()[0]:
+                    axes.legend(fontsize=6)
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def main() -> None:
+    parser = Parser(__doc__)
+    parser.add_json("rows of the stages, also those of earlier calls (default: full_size.json in the folder of --work)")
+    parser.add_argument(
+        "--collection", action="append", type=Collection.parse, metavar="ADDRESS",
+        help="only this collection; may be repeated",
+    )  # fmt: skip
+    for name in Size._fields:
+        parser.add_argument(f"--{name}", type=positive, default=1.0, metavar="SHARE", help=f"share of the {name}")
+    parser.add_argument("--quick", action="store_true", help="few small graphs, 1/200 of their configurations, 2 steps")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / ".hlorank" / "full_size", metavar="FOLDER",
+        help="files of the pipeline, deleted after each collection (default: .hlorank/full_size)",
+    )  # fmt: skip
+    parser.add_argument("--show", action="store_true", help="only print the rows")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw time and memory over sizes, as SVG")
+    options = parser.parse_args()
+    results = options.json or options.work / "full_size.json"
+    for collection in options.collection or map(Collection.parse, PUBLISHED):
+        if str(collection) not in PUBLISHED:
+            raise ConfigError(f"--collection {collection}: expected one of {', '.join(PUBLISHED)}")
+        if not options.show:
+            size = Size(**QUICK) if options.quick else Size(options.configurations, options.nodes, options.graphs)
+            measure(collection, size, options.work, results, quick=options.quick)
+    if options.show:
+        print(*map(line, _rows(results)), sep="\n")
+    if options.plot:
+        draw_growth(_rows(results), options.plot)
+
+
+if __name__ == "__main__":
+    run_command(main)
