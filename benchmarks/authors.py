@@ -133,7 +133,7 @@ def maker(arrangement: Arrangement) -> Make:
 
 def main() -> None:
     parser = Parser(__doc__)
-    parser.add_argument("--quick", action="store_true", help="one seed, small graphs, narrow model, 240 steps")
+    parser.add_argument("--quick", action="store_true", help="one seed, small graphs, narrow model, 3 seconds")
     parser.add_argument(
         "--json", type=output_file, metavar="FILE",
         help="results (default: benchmarks/results/authors.json; of the quick form, none are kept)",
@@ -142,9 +142,7 @@ def main() -> None:
     methods.SHARED.update({"trainer.graphs_per_step": BATCH, "model.head": "linear", "segments.aggregation": "sum"})
     file = arguments.json or (None if arguments.quick else RESULTS)
     makes = {name: methods.make if one is None else maker(one) for name, one in ARRANGEMENTS.items()}
-    runs = methods.measure_variants(
-        "synthetic-default-50", "arrangement", makes, 3, file, batch=BATCH, quick=arguments.quick
-    )
+    runs = methods.measure_variants("synthetic-default-50", "arrangement", makes, 3, file, quick=arguments.quick)
     print("| table | valid tau | test tau | train tau | loss, first, highest and last epoch |\n|---|---|---|---|---|")
     for name in ARRANGEMENTS:
         some = [one for one in runs if one["arrangement"] == name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -18,8 +19,8 @@ from hlorank.training.gst.methods import METHODS
 
 Run = dict[str, Any]
 LABELS = (
-    "mean over seeds and half the width of its 95 % interval; *at T* is the best validation tau within the CPU seconds "
-    "that gst_e takes in all"
+    "mean over seeds and half the width of its 95 % interval; *after N* is the best validation tau within the steps "
+    "that full takes in all, *long* 10,000 steps"
 )
 # Line and marker distinguish methods where colours (Okabe and Ito's, for all kinds of vision) do not.
 STYLES = {
@@ -32,6 +33,8 @@ STYLES = {
     "gst_efd": ("#009E73", "-", "*"),
     "gst_e, reweight": ("#CC79A7", "--", "^"),
     "gst_ed, reweight": ("#56B4E9", "--", "D"),
+    "full, long": ("black", ":", "s"),
+    "gst, long": ("#0072B2", ":", "o"),
 }
 AXES = ("training steps", "CPU seconds of training")
 MARKERS = 5  # on a line
@@ -63,18 +66,18 @@ class Record:
         write_json(self._file, {"runs": self.runs})
 
     def of(self, method: str, missing: str, seed: int) -> list[Run]:
-        """Return the trainings of a method with one seed."""
-        key = {"method": method, "missing": missing, "seed": seed}
+        """Return the trainings of a method with one seed, but the long ones."""
+        key = {"method": method, "missing": missing, "long": False, "seed": seed}
         return [one for one in self.runs if key.items() <= one.items()]
 
     def rows(self) -> dict[str, list[Run]]:
-        """Return the tested trainings by method, those that weigh instead of computing missing entries apart."""
+        """Return the tested trainings by method; those that weigh missing entries, and the long ones, apart."""
         rows: dict[str, list[Run]] = {}
-        for missing in ("compute", "reweight"):
-            for method in METHODS:
-                some = [one for one in self.runs if (one["method"], one["missing"]) == (method, missing)]
-                if some := [one for one in some if one["seed"] != self._tuning_seed]:
-                    rows[method if missing == "compute" else f"{method}, {missing}"] = some
+        for (missing, long), method in product((("compute", False), ("reweight", False), ("compute", True)), METHODS):
+            key = {"method": method, "missing": missing, "long": long}
+            some = [one for one in self.runs if key.items() <= one.items() and one["seed"] != self._tuning_seed]
+            if some:
+                rows[f"{method}, long" if long else method if missing == "compute" else f"{method}, {missing}"] = some
         return rows
 
 
@@ -85,15 +88,15 @@ def interval(values: list[float]) -> float | None:
     return float(t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5)
 
 
-def best_within(run: Run, seconds: float) -> float:
-    """Return the best validation tau that a training has reached within some CPU seconds."""
-    return max((tau for _, spent, tau, _ in run["curve"] if spent <= seconds), default=0.0)
+def best_within(run: Run, steps: float) -> float:
+    """Return the best validation tau that a training has reached within some steps."""
+    return max((tau for step, _, tau, _ in run["curve"] if step <= steps), default=0.0)
 
 
 def table(record: Record) -> str:
     """Return a Markdown table: a row for each method."""
     rows = record.rows()
-    reference = [one["cpu_seconds"] for one in rows.get("gst_e", [])]
+    reference = [one["steps"] for one in rows.get("full", [])]
     limit = mean(reference) if reference else 0.0
 
     def cell(values: list[float | None], form: str) -> str:
@@ -104,7 +107,7 @@ def table(record: Record) -> str:
         return f"{mean(known):{form}}" + ("" if half is None else f" ± {half:{form}}")
 
     titles = ["method", "seeds", "learning rate", "valid tau", "test tau", "train tau"]
-    titles += ["at T", "steps", "CPU s", "ms a step", "MiB"]
+    titles += [f"after {limit:.0f}", "steps", "CPU s", "ms a step", "MiB"]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for name, some in rows.items():
         cells = [cell([one.get(key) for one in some], ".3f") for key in ("valid_tau", "test_tau", "train_tau")]

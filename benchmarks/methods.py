@@ -5,11 +5,12 @@ nodes (11 a graph) and of 220 (about 50), in which a configured layout travels a
 another one; the measured collection of models, graphs of 500 to 20,000 nodes; and the real pair, trained on unet3d and
 validated on unet_3d.
 
-Every method has the learning rate, of three, with which its validation is best after a third of the steps, for a seed
-of its own. Then each seed trains for 10,000 steps, or until validation has not risen for 3,000. The weights of the best
-validation are tested, once. gst_ef and gst_efd take the very steps of gst_e and gst_ed, and then the head is finetuned.
-CPU seconds are those of training: opening graphs, validation and testing are not in them; the embeddings that
-finetuning recomputes are.
+A step of one method takes up to twenty times as long as that of another. So all train for the same CPU seconds, a
+number for each workload; full and gst, which take fewer than 10,000 steps in them, also for that many steps, on fewer
+seeds. Every method has the learning rate, of three, with which its validation is best after a quarter of the seconds,
+for a seed of its own. The weights of the best validation are tested, once. gst_ef and gst_efd take the very steps of
+gst_e and gst_ed, and then the head is finetuned. CPU seconds are those of steps: opening graphs, validation and testing
+are not in them; the embeddings that finetuning recomputes are.
 
 A finished training is written to <results>/<workload>.json and not repeated, so that a killed run
 continues; two processes can measure two workloads. All of it takes about 15 hours of CPU time, the quick form minutes.
@@ -33,7 +34,6 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import lightning
-import numpy as np
 import torch
 from command_line import Parser, run  # type: ignore[import-not-found] # same folder
 from curves import LABELS, Record, draw, table  # type: ignore[import-not-found] # same folder
@@ -67,9 +67,9 @@ from hlorank.training.step_plans import StepPlanner
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "methods"
 RATES = (1e-3, 3e-4, 3e-3)
-TUNING_SEED = 100
-SEEDS = range(5)
-STEPS, QUICK_STEPS, VALIDATIONS, PATIENCE = 10_000, 240, 40, 12
+TUNING_SEED, SEEDS, LONG_SEEDS = 100, 5, 2
+STEPS, EPOCH, SHORT_EPOCH = 10_000, 1000, 250
+"""Steps of a long training, and between two validations: where a step takes milliseconds, and of full and gst."""
 SHARED = {
     "partition.max_nodes": 1000,
     "featurize.prune_hops": "null",
@@ -82,7 +82,7 @@ SHARED = {
     "segments.redraw_epochs": 10**6,
     "segments.finetune_epochs": 4,
 }
-QUICK = {"model.width": 16, "segments.finetune_epochs": 1}
+QUICK = {"model.width": 16, "segments.finetune_epochs": 1, "trainer.cpu_seconds": 3, "trainer.steps_per_epoch": 30}
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,13 @@ class Row:
         method: its name.
         missing: as `segments.missing`.
         finetuned: the method whose head is finetuned where this one ends.
+        long: it takes 10,000 steps, whatever their time.
     """
 
     method: str
     missing: str = "compute"
     finetuned: str | None = None
+    long: bool = False
 
 
 ROWS = (
@@ -108,6 +110,8 @@ ROWS = (
     Row("full"),
     Row("gst_e", "reweight", "gst_ef"),
     Row("gst_ed", "reweight", "gst_efd"),
+    Row("gst", long=True),
+    Row("full", long=True),
 )
 
 
@@ -119,18 +123,18 @@ class Workload:
         collection: its path.
         overrides: of the configuration, besides SHARED.
         quick: further ones of a short run.
+        seconds: CPU seconds of a training.
         graphs: those of the shared data; none for other collections.
-        slow_seeds: seeds of full and gst, which take several times as long as the others.
     """
 
     collection: str
     overrides: dict[str, Any]
     quick: dict[str, Any]
+    seconds: int = 300
     graphs: tuple[str, ...] = ()
-    slow_seeds: int = 3
 
 
-def _generated(search: str, max_nodes: int) -> Workload:
+def _generated(search: str, max_nodes: int, seconds: int) -> Workload:
     size = {
         "min_nodes": 2000, "max_nodes": 20_000, "configurations": 250, "repeated": 0.2, "noise": 0.001,
         "train": 12, "valid": 12, "test": 12,
@@ -142,12 +146,13 @@ def _generated(search: str, max_nodes: int) -> Workload:
         | {f"data.synthetic.{key}": value for key, value in size.items()}
         | {"segments.configs_per_graph": 64, "trainer.validation_configs": 64, "partition.max_nodes": max_nodes},
         {f"data.synthetic.{key}": value for key, value in quick.items()} | {"partition.max_nodes": max_nodes // 5},
+        seconds,
     )
 
 
 WORKLOADS = {
-    "synthetic-default-11": _generated("default", 1000),
-    "synthetic-default-50": _generated("default", 220),
+    "synthetic-default-11": _generated("default", 1000, 200),
+    "synthetic-default-50": _generated("default", 220, 300),
     "models": Workload(
         "layout/cpu/models",
         {"experiment": "models", "data.local.root": ROOT / "data" / "models"}
@@ -155,24 +160,29 @@ WORKLOADS = {
         | {"partition.max_nodes": 200, "segments.configs_per_graph": 64},
         {"trainer.validation_configs": 20},
     ),
-    "synthetic-random-11": _generated("random", 1000),
-    "synthetic-random-50": _generated("random", 220),
+    "synthetic-random-11": _generated("random", 1000, 100),
+    "synthetic-random-50": _generated("random", 220, 100),
     "unet3d-to-unet_3d": Workload(
         "layout/xla/default",
         {"data": "local", "segments.configs_per_graph": 256, "trainer.validation_configs": 500},
         {"trainer.validation_configs": 50},
+        60,
         ("train/unet3d.npz", "valid/unet_3d.4x4.bf16.npz"),
-        slow_seeds=5,
     ),
 }
 
 
-def settings(workload: Workload, work: Path, row: Row, seed: int, rate: float, steps: int, *, quick: bool) -> Config:
+def settings(
+    workload: Workload, work: Path, row: Row, seed: int, rate: float, seconds: float, *, quick: bool
+) -> Config:
     """Compose the configuration of a training."""
     values = {"collection": workload.collection, "method": row.method, "seed": seed, **SHARED, **workload.overrides}
     values |= {f"paths.{name}": work / name for name in ("raw", "features", "segments")}
     values |= {"trainer.learning_rate": rate, "segments.missing": row.missing}
-    values |= {"trainer.max_epochs": VALIDATIONS, "trainer.steps_per_epoch": steps // VALIDATIONS}
+    epoch = SHORT_EPOCH if row.method in ("full", "gst") else EPOCH
+    length = (STEPS // epoch, "null") if row.long else (10**6, seconds)
+    values |= dict(zip(("trainer.max_epochs", "trainer.cpu_seconds"), length, strict=True))
+    values["trainer.steps_per_epoch"] = epoch
     if workload.graphs:
         values["data.local.root"] = work / "tree"
     if quick:
@@ -201,15 +211,13 @@ class Clock(Callback):
     """Count the CPU seconds of training steps, and keep a point of the curve, and the weights of the best one.
 
     Attributes:
-        progress: advances by one an epoch.
-        patience: validations without a higher tau, after which training ends.
+        progress: shows the seconds.
         seconds: CPU seconds so far.
         curve: step, CPU seconds, validation tau and mean loss of each epoch.
         best: the weights of the best epoch.
     """
 
     progress: Progress
-    patience: int
     seconds: float = 0.0
     curve: list[list[float]] = field(default_factory=list)
     best: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -219,9 +227,11 @@ class Clock(Callback):
     _start: float = 0.0
     _end: float = 0.0
 
-    def on_train_epoch_start(self, *_: Any) -> None:
-        """Start the epoch's clock."""
+    def on_train_epoch_start(self, _: Any, pl_module: lightning.LightningModule) -> None:
+        """Start the epoch's clock; what validation took is no part of the training's seconds."""
         self._start = time.process_time()
+        if isinstance(pl_module, RankingModule) and self._end:
+            pl_module.budget.add(self._end - self._start)
 
     def on_train_batch_end(self, *_: Any) -> None:
         """Read the clock: validation comes after the last step."""
@@ -231,7 +241,7 @@ class Clock(Callback):
         """Add the epoch; of the head's epochs only the time."""
         self.seconds += self._end - self._start
         for task in self.progress.task_ids:
-            self.progress.advance(task)
+            self.progress.update(task, completed=self.seconds)
         if not isinstance(pl_module, RankingModule):
             return
         tau = float(trainer.callback_metrics[VALID_TAU])
@@ -239,8 +249,6 @@ class Clock(Callback):
             self.best = copy.deepcopy(pl_module.model.state_dict())
         loss = float(trainer.callback_metrics[pl_module.loss_metric])
         self.curve.append([trainer.global_step, round(self.seconds, 1), round(tau, 4), round(loss, 4)])
-        taus = [point[2] for point in self.curve]
-        trainer.should_stop = len(taus) - 1 - int(np.argmax(taus)) >= self.patience
         cost = pl_module.aggregator.cost  # of this epoch: the module replaces it after this hook
         self.peak_rows = max(self.peak_rows, cost.peak_rows)
         if cost.looked_up:
@@ -262,7 +270,7 @@ def fit(module: RankingModule | HeadModule, data: lightning.LightningDataModule,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[clock],
+        callbacks=[clock, *([module.budget] if isinstance(module, RankingModule) else [])],
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's, on workers and loggers
@@ -298,7 +306,7 @@ def train(
     Args:
         config: the whole configuration.
         finetuned: that method, if there is one.
-        progress: advances by one an epoch.
+        progress: shows its seconds.
         tested: rank the test graphs, and those of training; finetune.
         make: makes the training.
     """
@@ -310,7 +318,7 @@ def train(
     model.encoder.start_opcodes(graphs.store.spec.opcode_embedding)
     data, module = make(config, graphs, model)
     trained = [data.train_graph(number) for number in range(len(data.train))]  # they stay open
-    clock = Clock(progress, PATIENCE)
+    clock = Clock(progress)
 
     def figures(valid_tau: float | None) -> dict[str, Any]:
         found = {
@@ -345,20 +353,19 @@ def train(
 
 def measure(name: str, work: Path, record: Record, *, quick: bool) -> None:
     """Add what is not yet measured of a workload: learning rates first, then seed after seed."""
-    workload, steps = WORKLOADS[name], QUICK_STEPS if quick else STEPS
-    first = settings(workload, work, ROWS[0], 0, RATES[0], steps, quick=quick)
-    data = prepare(workload, first)
+    workload = WORKLOADS[name]
+    data = prepare(workload, settings(workload, work, ROWS[0], 0, RATES[0], 0.1, quick=quick))
 
-    def measured(row: Row, seed: int, rate: float, steps: int, *, tested: bool) -> None:
-        config = settings(workload, work, row, seed, rate, steps, quick=quick)
+    def measured(row: Row, seed: int, rate: float, seconds: float, *, tested: bool) -> None:
+        config = settings(workload, work, row, seed, rate, seconds, quick=quick)
         plain = config.model_dump(mode="json")
         identity = fingerprint([data, *(plain[part] for part in ("partition", "model", "segments", "loss", "trainer"))])
-        key = {"missing": row.missing, "seed": seed, "learning_rate": rate, "settings": identity}
+        key = {"missing": row.missing, "long": row.long, "seed": seed, "learning_rate": rate, "settings": identity}
         names = [row.method, *([row.finetuned] if tested and row.finetuned else [])]
         if all(record.holds({"method": one, **key}) for one in names):
             return
         with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
-            progress.add_task(f"{name}, seed {seed}, {row.method}", total=VALIDATIONS)
+            progress.add_task(f"{name}, seed {seed}, {row.method}", total=None if row.long else seconds)
             for method, figures in train(config, row.finetuned, progress, tested=tested):
                 record.add({"method": method, **key}, figures)
                 print(
@@ -369,18 +376,19 @@ def measure(name: str, work: Path, record: Record, *, quick: bool) -> None:
 
     rates = {}
     for row in ROWS:
-        for rate in RATES[: 1 if quick else None]:
-            measured(row, TUNING_SEED, rate, steps // 3, tested=False)
-        tried = record.of(row.method, row.missing, TUNING_SEED)
-        rates[row] = max(tried, key=lambda one: one["valid_tau"])["learning_rate"]
-    for seed in range(1) if quick else SEEDS:
+        if not row.long:
+            for rate in RATES[: 1 if quick else None]:
+                measured(row, TUNING_SEED, rate, workload.seconds / 4, tested=False)
+            tried = record.of(row.method, row.missing, TUNING_SEED)
+            rates[row.method, row.missing] = max(tried, key=lambda one: one["valid_tau"])["learning_rate"]
+    for seed in range(1 if quick else SEEDS):
         for row in ROWS:
-            if row.method not in ("full", "gst") or seed < workload.slow_seeds:
-                measured(row, seed, rates[row], steps, tested=True)
+            if not row.long or (seed < LONG_SEEDS and not quick):
+                measured(row, seed, rates[row.method, row.missing], workload.seconds, tested=True)
 
 
 def measure_variants(
-    name: str, title: str, makes: Mapping[str, Make], seeds: int, file: Path | None, *, batch: int = 1, quick: bool
+    name: str, title: str, makes: Mapping[str, Make], seeds: int, file: Path | None, *, quick: bool
 ) -> list[dict[str, Any]]:
     """Train gst_e on a workload with changes, and return the figures of all trainings.
 
@@ -390,7 +398,6 @@ def measure_variants(
         makes: by that name, what makes the training.
         seeds: of each.
         file: results, written after each training; what it holds is not repeated. None keeps none.
-        batch: graphs of a step, of which there are fewer then.
         quick: one seed of the short form.
     """
     for logger in ("hlorank", "lightning.pytorch"):
@@ -402,11 +409,10 @@ def measure_variants(
     for seed, (change, made) in product(range(1 if quick else seeds), makes.items()):
         if any((one[title], one["seed"]) == (change, seed) for one in runs):
             continue
-        steps = (QUICK_STEPS if quick else STEPS) // batch
-        config = settings(workload, work, ROWS[0], seed, RATES[0], steps, quick=quick)
+        config = settings(workload, work, ROWS[0], seed, RATES[0], workload.seconds, quick=quick)
         prepare(workload, config)
         with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
-            progress.add_task(f"{change}, seed {seed}", total=VALIDATIONS)
+            progress.add_task(f"{change}, seed {seed}", total=workload.seconds)
             ((_, figures),) = train(config, None, progress, make=made)
         runs.append({title: change, "seed": seed, **figures})
         if file is not None:
@@ -417,7 +423,7 @@ def measure_variants(
 
 def main() -> None:
     parser = Parser(__doc__)
-    parser.add_argument("--quick", action="store_true", help="one seed, small graphs, narrow model, 240 steps")
+    parser.add_argument("--quick", action="store_true", help="one seed, small graphs, narrow model, 3 seconds")
     parser.add_argument(
         "--workload", choices=WORKLOADS, action="append", metavar="NAME",
         help=f"only this one; may be repeated (default: {', '.join(WORKLOADS)})",

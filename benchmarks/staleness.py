@@ -11,6 +11,7 @@ time, the quick form minutes.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -115,13 +116,17 @@ class RemedyAggregator(SegmentAggregator):
     Args:
         model: the cost model.
         data: the steps.
-        steps: of the training.
+
+    Attributes:
+        progress: returns the finished share of the training; set by its maker.
     """
 
-    def __init__(self, model: CostModel, data: RemedyData, steps: int) -> None:
+    progress: Callable[[], float]
+
+    def __init__(self, model: CostModel, data: RemedyData) -> None:
         self.kept = EmbeddingTable(model.embedding_width, 2**30, "float32")
         super().__init__(model, METHODS["gst_e"], 1.0, self.kept, data.missing_plans)
-        self.data, self.remedy, self.steps = data, data.remedy, steps
+        self.data, self.remedy = data, data.remedy
 
     def __call__(self, step: PlannedStep, now: int) -> Tensor:
         """Compute the weighted sum over segments, and write the table."""
@@ -130,7 +135,7 @@ class RemedyAggregator(SegmentAggregator):
         (sampled,) = step.with_gradient.tolist()
         inclusion = self.data.inclusion(step.number)[sampled] if count > 1 else 1.0
         first, last = self.remedy.keep
-        keep = first + (last - first) * now / self.steps
+        keep = first + (last - first) * self.progress()
         present = np.stack([self.kept.look_up(row.tolist()) for row in keys])
         self.cost.looked_up += present.size
         self.cost.found += int(present.sum())
@@ -195,16 +200,17 @@ def maker(remedy: Remedy) -> Make:
         data = RemedyData(graphs, planner, config.trainer, config.segments, config.seed)
         data.remedy, data.importance = remedy, {}
         per_row = bytes_per_row(model, data.planned_step((0, 0)))
-        steps = config.trainer.max_epochs * config.trainer.steps_per_epoch
-        aggregator, memory = RemedyAggregator(model, data, steps), config.evaluate.memory_bytes
-        return data, RankingModule(aggregator, make_loss(config.loss), config.trainer, config.seed, memory, per_row)
+        aggregator, memory = RemedyAggregator(model, data), config.evaluate.memory_bytes
+        module = RankingModule(aggregator, make_loss(config.loss), config.trainer, config.seed, memory, per_row)
+        aggregator.progress = module.progress
+        return data, module
 
     return make
 
 
 def main() -> None:
     parser = Parser(__doc__)
-    parser.add_argument("--quick", action="store_true", help="small graphs, narrow model, 240 steps")
+    parser.add_argument("--quick", action="store_true", help="small graphs, narrow model, 3 seconds")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="(default: 3; of the quick form 1)")
     parser.add_argument(
         "--workload", choices=WORKLOADS, action="append", metavar="NAME",
