@@ -2,10 +2,10 @@
 
 Writes generated graphs with the published numbers of graphs, nodes, edges, configurable nodes and configurations
 (published_sizes.py), and runs the commands of dvc.yaml on them, each in a process of its own: fetch from the generated
-files; then featurize, partition, 2,000 steps of training and evaluate over valid and test, for gst on whole graphs in
-segments of 500 nodes and for best_layout on the default reduction of graphs, or for best_tile. A row per stage is added
-to the figures: wall and CPU time with children, the peak resident memory of all processes together, of the largest one,
-and the bytes that it wrote.
+files; then featurize, partition, 2,000 steps of training (of each member of an ensemble) and evaluate over valid and
+test, for gst on whole graphs in segments of 500 nodes and for best_layout on the default reduction of graphs, or for
+best_tile. A row per stage is added to the figures: wall and CPU time with children, the peak resident memory of all
+processes together, of the largest one, and the bytes that it wrote.
 
 A call that was interrupted continues at its stage, which begins again; a row that is there is not measured again. One
 collection after the other needs disk space, as its files are deleted at its end.
@@ -46,10 +46,11 @@ from hlorank.compute.graph_map import open_graph_map
 from hlorank.config import ComputeConfig, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.files import read_json, write_json
+from hlorank.terminal import min_int
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = ("data=local", "data.local.root=generated", "partition.max_nodes=500")
-EPOCHS, STEPS_PER_EPOCH, QUICK_STEPS = 10, 200, 2
+STEPS, EPOCHS = 2_000, 10
 QUICK = {"configurations": 1 / 200, "nodes": 0.1, "graphs": 0.05}
 _RAW_BYTES, _FEATURE_BYTES, _TILE_BYTES = 72 / 12, 2.5, 200  # on disk, for each configured node or tile, at most
 _SAMPLE_SECONDS = 0.5
@@ -92,10 +93,14 @@ class Size(NamedTuple):
     graphs: float
 
 
-def stages(collection: Collection, *, quick: bool) -> list[Stage]:
-    """Return the stages of a collection, in their order."""
-    epochs, steps = (1, QUICK_STEPS) if quick else (EPOCHS, STEPS_PER_EPOCH)
-    length = (f"trainer.max_epochs={epochs}", f"trainer.steps_per_epoch={steps}", f"trainer.patience={epochs}")
+def stages(collection: Collection, steps: int) -> list[Stage]:
+    """Return the stages of a collection, in their order, with trainings of `steps` steps."""
+    epochs = min(steps, EPOCHS)
+    length = (
+        f"trainer.max_epochs={epochs}",
+        f"trainer.steps_per_epoch={steps // epochs}",
+        f"trainer.patience={epochs}",
+    )
     trainings: list[tuple[str, tuple[str, ...], str]] = [("best_tile", ("experiment=best_tile",), "full")]
     if collection.kind == "layout":
         whole = ("method=gst", "featurize.prune_hops=null")
@@ -238,19 +243,17 @@ def check_disk(collection: Collection, size: Size, work: Path) -> None:
         raise ConfigError(f"--work {work}: {collection} takes up to {needed:,} bytes, more than half of {free:,} free")
 
 
-def measure(collection: Collection, size: Size, work: Path, results: Path, *, quick: bool) -> None:
+def measure(collection: Collection, size: Size, steps: int, work: Path, results: Path) -> None:
     """Run the stages of a collection whose rows are missing, add the rows, and delete the files at the end."""
     cores = len(os.sched_getaffinity(0))
-    own = {"collection": str(collection), **size._asdict(), "cores": cores}
+    own = {"collection": str(collection), **size._asdict(), "steps": steps, "cores": cores}
     known = {_key(row) for row in _rows(results)}
-    names = {
-        _key({**own, "stage": stage.name, "training": stage.training}) for stage in stages(collection, quick=quick)
-    }
+    names = {_key({**own, "stage": stage.name, "training": stage.training}) for stage in stages(collection, steps)}
     if names <= known:
         return
     check_disk(collection, size, work)
-    run = Run(collection, size, work / "-".join([*collection.parts, *map(str, size), f"{cores}"]))
-    for stage in stages(collection, quick=quick):
+    run = Run(collection, size, work / "-".join([*collection.parts, *map(str, size), f"{steps}", f"{cores}"]))
+    for stage in stages(collection, steps):
         row = {**own, "stage": stage.name, "training": stage.training}
         if not run.is_done(stage):
             row |= run.run(stage)
@@ -266,7 +269,7 @@ def _rows(results: Path) -> list[dict[str, Any]]:
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("collection", *Size._fields, "cores", "stage", "training"))
+    return tuple(row[name] for name in ("collection", *Size._fields, "steps", "cores", "stage", "training"))
 
 
 def line(row: dict[str, Any]) -> str:
@@ -316,6 +319,9 @@ def main() -> None:
     )  # fmt: skip
     for name in Size._fields:
         parser.add_argument(f"--{name}", type=positive, default=1.0, metavar="SHARE", help=f"share of the {name}")
+    parser.add_argument(
+        "--steps", type=min_int(1), default=STEPS, metavar="N", help=f"of each training (default: {STEPS:,})"
+    )
     parser.add_argument("--quick", action="store_true", help="few small graphs, 1/200 of their configurations, 2 steps")
     parser.add_argument(
         "--work", type=Path, default=ROOT / ".hlorank" / "full_size", metavar="FOLDER",
@@ -330,7 +336,7 @@ def main() -> None:
             raise ConfigError(f"--collection {collection}: expected one of {', '.join(PUBLISHED)}")
         if not options.show:
             size = Size(**QUICK) if options.quick else Size(options.configurations, options.nodes, options.graphs)
-            measure(collection, size, options.work, results, quick=options.quick)
+            measure(collection, size, 2 if options.quick else options.steps, options.work, results)
     if options.show:
         print(*map(line, _rows(results)), sep="\n")
     if options.plot:

@@ -85,10 +85,15 @@ def test_collections_of_a_source_have_the_same_graphs() -> None:
 def test_rows_that_are_there_are_kept(run: Callable[..., Outcome], tmp_path: Path) -> None:
     def row(stage: full_size.Stage, **figures: Any) -> dict[str, Any]:
         size = full_size.Size(1.0, 1.0, 1.0)._asdict()
-        own = {"collection": "tile:xla", **size, "cores": len(full_size.os.sched_getaffinity(0))}
+        own = {
+            "collection": "tile:xla",
+            **size,
+            "steps": full_size.STEPS,
+            "cores": len(full_size.os.sched_getaffinity(0)),
+        }
         return {**own, "stage": stage.name, "training": stage.training, "wall_seconds": 1.0, "bytes": 2, **figures}
 
-    stages = full_size.stages(Collection.parse("tile:xla"), quick=False)
+    stages = full_size.stages(Collection.parse("tile:xla"), full_size.STEPS)
     rows = [row(stage, cpu_seconds=float(number), peak_bytes=10**9) for number, stage in enumerate(stages)]
     (results := tmp_path / "rows.json").write_text(json.dumps({"stages": rows}))
     before = results.read_text()
@@ -134,7 +139,7 @@ def test_an_interrupted_call_continues_at_its_stage(
     (place / "data/raw").unlink()
     assert run("full_size", *options).status == 0
     rows = json.loads((tmp_path / "rows").read_text())["stages"]
-    wanted = full_size.stages(Collection.parse("layout:nlp:random"), quick=True)
+    wanted = full_size.stages(Collection.parse("layout:nlp:random"), 2)
     assert [(row["stage"], row["training"]) for row in rows] == [(stage.name, stage.training) for stage in wanted]
     assert rows[0] == stages[0]
     assert all(row["bytes"] > 0 for row in rows)
