@@ -7,8 +7,8 @@ test, for gst on whole graphs in segments of 500 nodes and for best_layout on th
 best_tile. A row per stage is added to the figures: wall and CPU time with children, the peak resident memory of all
 processes together, of the largest one, and the bytes that it wrote.
 
-A call that was interrupted continues at its stage, which begins again; a row that is there is not measured again. One
-collection after the other needs disk space, as its files are deleted at its end.
+A call that was interrupted or killed continues at its stage, which begins again; rows that are there are kept. One
+collection after the other takes disk space, as its files are deleted at its end.
 
     python benchmarks/full_size.py --json benchmarks/results/full_size.json --collection tile/xla
     python benchmarks/full_size.py --json benchmarks/results/full_size.json --configurations 0.01 --nodes 0.1
@@ -19,10 +19,12 @@ The layouts of nlp take several hours, the others less than one each, the quick 
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -54,6 +56,7 @@ STEPS, EPOCHS = 2_000, 10
 QUICK = {"configurations": 1 / 200, "nodes": 0.1, "graphs": 0.05}
 _RAW_BYTES, _FEATURE_BYTES, _TILE_BYTES = 72 / 12, 2.5, 200  # on disk, for each configured node or tile, at most
 _SAMPLE_SECONDS = 0.5
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _FOLDERS = {
     "generate": "generated",
     "fetch": "data/raw",
@@ -141,9 +144,9 @@ class Run:
 
     def run(self, stage: Stage) -> dict[str, Any]:
         """Run a stage from its beginning, and return its figures."""
-        for output in stage.outputs:
+        for output in stage.outputs if stage.name != "generate" else []:
             shutil.rmtree(self.place / output, ignore_errors=True)
-        if stage.name == "generate":
+        if stage.name == "generate":  # graphs that are there are kept: this is no stage whose time matters
             start = time.perf_counter()
             self._generate()
             figures: dict[str, Any] = {"wall_seconds": round(time.perf_counter() - start, 1)}
@@ -189,7 +192,7 @@ def measured(command: Sequence[str], place: Path) -> dict[str, Any]:
     start = time.perf_counter()
     peak = 0
     with (place / "output").open("w+") as output:
-        process = subprocess.Popen(command, cwd=place, stdout=output, stderr=output)
+        process = subprocess.Popen(command, cwd=place, stdout=output, stderr=output, preexec_fn=_end_with_parent)
         while True:
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid:
@@ -208,6 +211,11 @@ def measured(command: Sequence[str], place: Path) -> dict[str, Any]:
         "peak_bytes": max(peak, usage.ru_maxrss * 1024),
         "largest_process_bytes": usage.ru_maxrss * 1024,
     }
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is killed: a later call would delete the files that it writes."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _resident_bytes(pid: int) -> int:
@@ -251,17 +259,19 @@ def measure(collection: Collection, size: Size, steps: int, work: Path, results:
     names = {_key({**own, "stage": stage.name, "training": stage.training}) for stage in stages(collection, steps)}
     if names <= known:
         return
-    check_disk(collection, size, work)
-    run = Run(collection, size, work / "-".join([*collection.parts, *map(str, size), f"{steps}", f"{cores}"]))
+    place = work / "-".join([*collection.parts, *map(str, size), f"{steps}", f"{cores}"])
+    if not place.exists():
+        check_disk(collection, size, work)
+    run = Run(collection, size, place)
     for stage in stages(collection, steps):
         row = {**own, "stage": stage.name, "training": stage.training}
-        if not run.is_done(stage):
+        if not (run.is_done(stage) and _key(row) in known):
             row |= run.run(stage)
             write_json(results, {"stages": [*(old for old in _rows(results) if _key(old) != _key(row)), row]})
             print(line(row), flush=True)
         if stage.name == "fetch":
-            shutil.rmtree(run.place / "generated", ignore_errors=True)  # there is a copy
-    shutil.rmtree(run.place)
+            shutil.rmtree(place / "generated", ignore_errors=True)  # there is a copy
+    shutil.rmtree(place)
 
 
 def _rows(results: Path) -> list[dict[str, Any]]:
