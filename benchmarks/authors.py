@@ -111,12 +111,10 @@ class AuthorsModule(RankingModule):
 
     aggregator: AuthorsAggregator
 
-    def training_step(self, step: PlannedStep, index: int) -> Tensor:
+    def graph_loss(self, step: PlannedStep, index: int) -> Tensor:
         """Compute the loss of one graph."""
         now = self.current_epoch * self.settings.steps_per_epoch * self.settings.graphs_per_step + index
-        loss = self.loss(self.aggregator.scores(step, now), step.labels)
-        self.log(self.loss_metric, loss.detach(), on_step=False, on_epoch=True, batch_size=1)
-        return loss
+        return self.loss(self.aggregator.scores(step, now), step.labels)
 
 
 def maker(arrangement: Arrangement) -> Make:

@@ -11,8 +11,10 @@ from hlorank.config.section import Section
 
 
 def _cores() -> int:
-    """Return the number of cores that this process may use: OMP_NUM_THREADS bounds them."""
+    """Return the number of cores that this process may use: ranks share them, and OMP_NUM_THREADS bounds them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        cores = max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(limit)) if limit.isdecimal() and int(limit) else cores
 
@@ -70,6 +72,9 @@ class TrainerConfig(Section):
     """Precision of the training steps, as named by Lightning; 16-mixed needs CUDA."""
     accelerator: Literal["auto", "cpu", "cuda"]
     """Device; auto is CUDA where PyTorch finds it, otherwise the CPU."""
+    devices: int = Field(ge=1)
+    """Devices of this machine that train one model together, a process for each; on the CPU, processes. The steps are
+    those of one. For several machines start the stage with torchrun or srun, and leave this at 1."""
     threads: Literal["auto"] | Annotated[int, Field(ge=1)]
     """Threads of PyTorch, in each process of evaluate too; auto is one for each core that no worker uses, and one in
     evaluate, whose processes take the other cores; OMP_NUM_THREADS bounds the cores."""

@@ -18,10 +18,12 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import configure_log
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from hlorank.config import Config, ConfigError, Registries, load
+from hlorank.config.plugins import import_plugin
 from hlorank.config.section import fields_at
 from hlorank.data.collection import Collection
 from hlorank.files import LOCKS, DataError, fingerprint, one_line, one_process
@@ -95,9 +97,6 @@ def stage(*extension_points: str, reads: Iterable[str]) -> Callable[[Task], Call
         @wraps(task)  # Hydra names the job after the module of the function below this
         def run(composed: DictConfig) -> Any:
             _quieten()  # a launcher may run this in a process of its own
-            for handler in logging.getLogger().handlers:
-                if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:  # Hydra's
-                    handler.setFormatter(_Formatter())
             if HydraConfig.get().mode is not RunMode.RUN:
                 return validated(composed)
             try:
@@ -106,7 +105,8 @@ def stage(*extension_points: str, reads: Iterable[str]) -> Callable[[Task], Call
                 lines = error_lines(error)
                 if lines is None or os.environ.get("HYDRA_FULL_ERROR"):
                     raise
-                sys.stderr.writelines(f"{line}\n" for line in lines)
+                if not _reported_by_another_rank(error):
+                    sys.stderr.writelines(f"{line}\n" for line in lines)
                 refused = isinstance(error, ConfigError | DataError | ExceptionGroup)
             raise SystemExit(2 if refused else 1)
 
@@ -160,9 +160,40 @@ def _accepted_by_hydra(argument: str) -> str:
 
 
 def _quieten() -> None:
-    """Hide what libraries log about routine steps."""
+    """Hide what libraries log about routine steps, and format the lines on the console."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # on import; DDP warns where a special form would be faster
     logging.getLogger("alembic").setLevel(logging.WARNING)
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # on import it sets the level itself
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:  # Hydra's
+            handler.setFormatter(_Formatter())
+
+
+def _reported_by_another_rank(error: Exception) -> bool:
+    """Return whether the first rank of this machine reports an error: a wrong configuration is wrong on all ranks."""
+    local = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
+    return local != "0" and isinstance(error, ConfigError | ConnectionError)
+
+
+class TaskOfJob:
+    """The task of a stage, as other processes of the same job of Hydra run it, with its log and its overrides.
+
+    Args:
+        task: the task.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._job: Any = HydraConfig.instance().cfg
+
+    def __call__(self, config: Config) -> Any:
+        """Run the task on the configuration that the job has composed and validated."""
+        HydraConfig.instance().cfg = self._job
+        configure_log(self._job.hydra.job_logging, self._job.hydra.verbose)
+        _quieten()
+        for name in config.plugins:
+            import_plugin(name)
+        return self._task(config)
 
 
 def collection_folder(config: Config, parent: str) -> Path:

@@ -1,7 +1,9 @@
 """Stage train: from data/features and data/segments to a model folder and an MLflow run."""
 
+from contextlib import nullcontext
+
 from hlorank.config import Config
-from hlorank.stages.hydra_main import own_output, stage
+from hlorank.stages.hydra_main import TaskOfJob, output_folder, own_output, stage
 
 
 @stage(
@@ -14,15 +16,35 @@ from hlorank.stages.hydra_main import own_output, stage
 def main(config: Config) -> float | None:
     """Train `method` on `collection` and return the validation Kendall tau, the objective of sweeps."""
     from hlorank.models.baselines.baseline import BASELINES
+    from hlorank.training.ranks import is_first, launched
+
+    if config.method in BASELINES:
+        return _train_baseline(config) if is_first() else None
+    if config.trainer.devices == 1 or launched():
+        return _train_network(config)
+    from hlorank.training.launch import start_ranks
+
+    output = output_folder(config, config.paths.models, config.method)
+    return start_ranks(TaskOfJob(_train_network), config.model_copy(update={"output": str(output)}))
+
+
+def _train_baseline(config: Config) -> float | None:
+    from hlorank.training.baselines.train_baseline import train_baseline
 
     with own_output(config, config.paths.models, config.method) as output:
-        if config.method in BASELINES:
-            from hlorank.training.baselines.train_baseline import train_baseline
+        return train_baseline(config, output)
 
-            return train_baseline(config, output)
-        from hlorank.training.trainer import train  # imports Lightning, which takes seconds
 
-        return train(config, output)
+def _train_network(config: Config) -> float | None:
+    """Train alone, or as one of the ranks that a launcher has started."""
+    from hlorank.training.ranks import joined_ranks
+    from hlorank.training.trainer import train  # imports Lightning, which takes seconds
+
+    place = (config, config.paths.models, config.method)
+    with joined_ranks(config.trainer) as ranks:
+        folder = own_output(*place) if ranks.first else nullcontext(output_folder(*place))
+        with folder as output:
+            return train(config, output, ranks)
 
 
 if __name__ == "__main__":

@@ -191,8 +191,9 @@ class Patience(EarlyStopping):
 class CpuBudget(Callback):
     """Bound of the CPU time of a training, which ends after the step or the validation that uses it up.
 
-    CPU time is that of all threads of this process from the first step on, and what worker processes
-    `add`. Time that was spent before a checkpoint counts too, so that a resumed training does not get a new budget.
+    CPU time is that of all threads of this process from the first step on, what worker processes `add`, and the same of
+    all other ranks. Time that was spent before a checkpoint counts too, so that a resumed training does not get a new
+    budget.
 
     Args:
         seconds: the budget; None for no bound.
@@ -206,6 +207,7 @@ class CpuBudget(Callback):
         self.ended = False
         self._before = 0.0
         self._start: float | None = None
+        self._agreed: float | None = None
 
     @property
     def share(self) -> float:
@@ -214,6 +216,11 @@ class CpuBudget(Callback):
 
     @property
     def _spent(self) -> float:
+        """Seconds spent; by several ranks, what they have last added up, so that all take the same steps."""
+        return self._own if self._agreed is None else self._agreed
+
+    @property
+    def _own(self) -> float:
         return self._before if self._start is None else self._before + time.process_time() - self._start
 
     def add(self, seconds: float) -> None:
@@ -230,6 +237,7 @@ class CpuBudget(Callback):
 
     def on_train_start(self, trainer: lightning.Trainer, *_: Any) -> None:
         """Start the clock; stop before the first step if the budget was used up before."""
+        self._before /= trainer.world_size
         self._start = time.process_time()
         self._stop_at_end(trainer)
 
@@ -245,6 +253,9 @@ class CpuBudget(Callback):
         self._stop_at_end(trainer)
 
     def _stop_at_end(self, trainer: lightning.Trainer) -> None:
+        if trainer.world_size > 1 and self.seconds < math.inf:
+            own = torch.tensor(self._own, dtype=torch.float64, device=trainer.strategy.root_device)
+            self._agreed = float(trainer.strategy.reduce(own, reduce_op="sum"))
         if self.share >= 1 and not self.ended:
             self.ended = trainer.should_stop = True
             log.info("trainer.cpu_seconds=%g: used up after %d steps", self.seconds, trainer.global_step)

@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, cast
 
 import lightning
@@ -15,13 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from hlorank.config import SegmentsConfig, TrainerConfig
+from hlorank.config import ConfigError, SegmentsConfig, TrainerConfig
 from hlorank.data.collection import Split
+from hlorank.files import counted
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.plan_tensors import PackedPlan
 from hlorank.training.gst.segment_sampling import sample_segments
 from hlorank.training.random_streams import Stream, generator
+from hlorank.training.ranks import ALONE, Ranks, deal
 from hlorank.training.samplers import SAMPLERS, Targets, rankable_graphs, usable_graphs, validation_targets
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 
@@ -45,8 +47,16 @@ class Ranking(NamedTuple):
     labels: NDArray[np.float64]
 
 
+class Idle(NamedTuple):
+    """Place of a graph, in a step or in validation, that another rank computes."""
+
+
 class StepData(lightning.LightningDataModule):
     """Training steps and validation rankings of one collection.
+
+    Several ranks have the same steps, and each computes some graphs of a step; in place of the others it is idle. With
+    an embedding table each training graph belongs to one rank, which has its entries; otherwise the graphs of each step
+    are dealt out. Either is balanced by the node states of the dense form.
 
     Args:
         graphs: opens the collection's graphs.
@@ -55,10 +65,14 @@ class StepData(lightning.LightningDataModule):
         segments: number of segments that a step trains, and the settings of working sets.
         seed: the seed of the training.
         held_out: graphs of train that validation ranks instead of those of valid; training leaves them out.
+        ranks: the ranks that train together.
 
     Attributes:
         train: names of the graphs that are trained on.
         valid: names of the graphs that validation ranks.
+
+    Raises:
+        ConfigError: there are more ranks than training graphs, or than graphs in a step.
     """
 
     def __init__(
@@ -69,8 +83,10 @@ class StepData(lightning.LightningDataModule):
         segments: SegmentsConfig,
         seed: int,
         held_out: Collection[str] = (),
+        ranks: Ranks = ALONE,
     ) -> None:
         super().__init__()
+        self.ranks = ranks
         self.planner = planner
         self._steps: DataLoader[Any] | None = None
         self.settings = settings
@@ -91,6 +107,54 @@ class StepData(lightning.LightningDataModule):
                 "or lower partition.max_nodes to cut more segments",
                 *(sampled, fewer, len(self.train)),
             )
+        self._order = lru_cache(2)(self._round)
+        self._entries = graphs.store.entries
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        """Check that every rank has something to compute."""
+        count, settings = self.ranks.count, self.settings
+        if self.train and count > len(self.train):
+            graphs = counted(len(self.train), "training graph")
+            raise ConfigError(f"{count} ranks: there are {graphs} to deal out; start at most that many ranks")
+        if count > settings.graphs_per_step:
+            raise ConfigError(
+                f"trainer.graphs_per_step={settings.graphs_per_step}: {count} ranks share the graphs of a step; set it "
+                f"to at least {count}, or start fewer ranks"
+            )
+
+    @cached_property
+    def _work(self) -> NDArray[np.float64]:
+        """The node states that a step on each training graph computes in the dense form."""
+        entries, settings = self._entries("train"), self.settings
+        rows = [entries[name].nodes * min(settings.configs_per_step, entries[name].distinct) for name in self.train]
+        if self.planner.method.others == "fresh":
+            return np.array(rows, dtype=np.float64)
+        cuts = [self._cut(name) for name in self.train]
+        shares = [1.0 if cut is None else min(1.0, self.segments.sampled / cut.segments) for cut in cuts]
+        return np.array(rows) * shares
+
+    @cached_property
+    def owners(self) -> NDArray[np.int64] | None:
+        """The rank that each graph of `train` belongs to; None without an embedding table."""
+        return deal(self._work, self.ranks.count) if self.planner.method.others == "table" else None
+
+    @cached_property
+    def _valid_owners(self) -> NDArray[np.int64]:
+        """The rank that validates each graph of `valid`."""
+        entries, bound = self._entries(self._valid_split), self.settings.validation_configs
+        rows = [entries[name].nodes * min(bound, entries[name].distinct) for name in self.valid]
+        return deal(np.array(rows, dtype=np.float64), self.ranks.count)
+
+    def _is_own(self, epoch: int, index: int) -> bool:
+        """Return whether this rank computes the graph of a step."""
+        if self.ranks.count == 1:
+            return True
+        if self.owners is not None:
+            return bool(self.owners[self._graph_number(epoch, index)] == self.ranks.number)
+        place = index % self.settings.graphs_per_step
+        numbers = [self._graph_number(epoch, index - place + i) for i in range(self.settings.graphs_per_step)]
+        return bool(deal(self._work[numbers], self.ranks.count)[place] == self.ranks.number)
 
     def train_graph(self, number: int) -> GraphInputs:
         """Open one of the graphs of `train`."""
@@ -132,15 +196,21 @@ class StepData(lightning.LightningDataModule):
             epoch: number of the epoch.
             index: number of the step within it, one for each graph.
         """
-        round_, place = divmod(epoch * self.graphs_per_epoch + index, len(self.train))
-        # Every graph once in a round, each round in an order of its own.
-        number = int(generator(self.seed, Stream.GRAPH_ORDER, round_).permutation(len(self.train))[place])
+        number = self._graph_number(epoch, index)
         graph = self.train_graph(number)
         rng = generator(self.seed, Stream.STEP, epoch, index)
         rows, labels = self.working_set(number, epoch)
         drawn = self.sampler(rng, labels, min(self.settings.configs_per_step, len(rows)))
         sample = sample_segments(rng, len(graph.segments), self.segments.sampled)
         return Step(graph, number, rows[drawn], labels[drawn], *sample)
+
+    def _graph_number(self, epoch: int, index: int) -> int:
+        """Return the graph of a step: every graph once in a round, each round in an order of its own."""
+        round_, place = divmod(epoch * self.graphs_per_epoch + index, len(self.train))
+        return int(self._order(round_)[place])
+
+    def _round(self, number: int) -> NDArray[np.int64]:
+        return generator(self.seed, Stream.GRAPH_ORDER, number).permutation(len(self.train))
 
     def planned_step(self, key: tuple[int, int]) -> PlannedStep:
         """Draw and plan the step of an epoch and an index."""
@@ -154,8 +224,10 @@ class StepData(lightning.LightningDataModule):
         """Make the plans of segment j of a graph of `train` under some configurations; for `SegmentAggregator`."""
         return self.planner.without_gradient(self.train_graph(number), rows, j)
 
-    def _loaded_step(self, key: tuple[int, int]) -> PlannedStep | Exception:
+    def _loaded_step(self, key: tuple[int, int]) -> PlannedStep | Idle | Exception:
         """Plan a step; a worker process returns an error, of which DataLoader would make one of another type."""
+        if not self._is_own(*key):
+            return Idle()
         if get_worker_info() is None:  # this process measures its own CPU time
             return self.planned_step(key)
         start = time.process_time()
@@ -183,11 +255,14 @@ class StepData(lightning.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Return one item for each validation graph."""
-        return ordered(self.ranking, range(len(self.valid)))
+        return ordered(self._own_ranking, range(len(self.valid)))
+
+    def _own_ranking(self, number: int) -> Ranking | Idle:
+        return self.ranking(number) if self._valid_owners[number] == self.ranks.number else Idle()
 
     def transfer_batch_to_device(
-        self, batch: PlannedStep | Ranking | Exception, device: torch.device, _: int
-    ) -> PlannedStep | Ranking:
+        self, batch: PlannedStep | Ranking | Idle | Exception, device: torch.device, _: int
+    ) -> PlannedStep | Ranking | Idle:
         """Move a step; the plans of a ranking are moved one by one.
 
         Raises:

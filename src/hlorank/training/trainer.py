@@ -7,21 +7,25 @@ import math
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import lightning
 import numpy as np
 import torch
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.strategies import DDPStrategy
+from lightning_utilities.core.rank_zero import rank_zero_only
 
 from hlorank import __version__
-from hlorank.config import Config, ConfigError, TrainerConfig, find
+from hlorank.config import Config, ConfigError, TrackingConfig, TrainerConfig, find
 from hlorank.config.plugins import plugin_digests
 from hlorank.data.collection import Collection
-from hlorank.files import LOCKS, RUN, fingerprint, one_process
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.files import LOCKS, RUN, code_digest, fingerprint, one_process
 from hlorank.models.cost_model import CostModel
 from hlorank.models.device import find_device
 from hlorank.models.graph_loader import GraphLoader
@@ -46,6 +50,7 @@ from hlorank.training.losses import make_loss
 from hlorank.training.method_choice import METHOD_CHOICES
 from hlorank.training.mlflow_run import keep_record, take_finished, training_run
 from hlorank.training.ranking_module import RankingModule
+from hlorank.training.ranks import Ranks
 from hlorank.training.run_description import data_settings
 from hlorank.training.step_data import StepData
 from hlorank.training.step_memory import bound_memory
@@ -58,19 +63,24 @@ logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # otherwise it
 _IDENTITY = {"collection", "method", "seed", "model", "segments", "loss", "trainer", "ensemble"}
 
 
-def train(config: Config, output: Path) -> float | None:
+def train(config: Config, output: Path, ranks: Ranks | None = None) -> float | None:
     """Train one method on one collection; continue an interrupted training of the same configuration and data.
 
     Writes the model folder (weights.safetensors, spec.json, history.csv, run.json) and one MLflow run. The members of
     an ensemble are trained one after the other; those that were complete before an interruption are not trained again.
     In a sweep, a training that an earlier run has finished is not repeated, and nothing is written.
 
+    Several ranks train one model together, or the members of an ensemble if there are at least as many. Rank 0 writes
+    all files but the checkpoints of members that other ranks train.
+
     Args:
         config: the whole configuration.
         output: the model folder.
+        ranks: the ranks of the training; all of them call this. By default this process trains alone.
 
     Returns:
-        The best validation Kendall tau, its mean over the members of an ensemble; None if no graph can be validated.
+        The best validation Kendall tau, its mean over the members of an ensemble; None if no graph can be validated,
+        and on ranks other than 0.
 
     Raises:
         DataError: features or segments are missing or do not belong together, or a checkpoint in this training's
@@ -81,21 +91,27 @@ def train(config: Config, output: Path) -> float | None:
 
     # Open the data.
     torch.set_num_threads(config.trainer.thread_count)
-    if config.method in METHOD_CHOICES:
-        config = config.model_copy(update={"method": METHOD_CHOICES[config.method](config)})
-    method = find(METHODS, "method", config.method)
-    graphs, spec = _open_collection(config, method)
-    names = graphs.store.trainable("train")
+    ranks = ranks or Ranks(device=find_device(config.trainer.accelerator))
+    with ranks.agreed():
+        if config.method in METHOD_CHOICES:
+            config = config.model_copy(update={"method": METHOD_CHOICES[config.method](config)})
+        method = find(METHODS, "method", config.method)
+        graphs, spec = _open_collection(config, method)
+        names = graphs.store.trainable("train")
 
-    # Build all models and their data before anything is written, so that a mistake leaves nothing behind.
-    raw = Path(config.paths.raw) / Collection.parse(config.collection).path / "train"
-    members = make_members(config.ensemble, config.seed, names, raw)
-    device = _device(config.trainer)
-    trainings = [_MemberTraining(config, method, member, graphs, spec, device) for member in members]
-    models = [training.model for training in trainings]
+        # Build all models and their data before anything is written, so that a mistake leaves nothing behind.
+        raw = Path(config.paths.raw) / Collection.parse(config.collection).path / "train"
+        members = make_members(config.ensemble, config.seed, names, raw)
+        _check_precision(config.trainer, ranks.device)
+        # Members need no exchange of gradients. A search decides after each epoch of one whether the next is worth it.
+        dealt = len(members) >= ranks.count > 1 and config.sweep.trial is None
+        within = ranks.alone if dealt else ranks
+        trainings = [_MemberTraining(config, method, member, graphs, spec, within) for member in members]
+        models = [training.model for training in trainings]
 
     # Identify the training: what it has finished or saved before is found by this key.
     settings = config.model_dump(mode="json", include=_IDENTITY)
+    del settings["trainer"]["devices"]  # steps and weights are the same for any number of ranks
     key = fingerprint([settings, spec.data, __version__, spec.plugins])
     identity = {
         "partition": spec.partition,
@@ -104,44 +120,115 @@ def train(config: Config, output: Path) -> float | None:
         "version": __version__,
         **spec.plugins,
     }
+    ranks.check_equal({**_versions(), **identity})
     state = Path(config.paths.state) / "training" / key
     locks = Path(config.paths.state) / LOCKS
-    with one_process(locks / key, "this training") as waited:
-        if (tau := take_finished(config.tracking, key, output, locks, waited=waited)) is not None:
+    record: AbstractContextManager[tuple[float | None, str]] = nullcontext((None, ""))
+    if ranks.first:
+        tags = (spec, _parameters(config, method, graphs, ranks), key, graphs.store)
+        record = _record(config.tracking, state, locks, output, *tags)
+    with record as opened:
+        tau, run_id = ranks.broadcast(opened)
+        if tau is not None:
             return tau
-        parameters = _parameters(config, method, graphs)
-        opened = training_run(config.tracking, spec, parameters, key, graphs.store, locks, state / RUN)
-        with _removed_if_pruned(state), opened as run_id:
+        with ranks.agreed():
+            _check_shared(state)
+        if ranks.first:
             mlflow.log_metric("train/parameters", sum(p.numel() for model in models for p in model.parameters()))
 
-            # Train the members one after the other.
-            trial, results = current_trial(config.sweep), list[_Result]()
-            if not names:
-                log.warning("%s: no graph to train on; the model keeps its initial weights", spec.collection)
-                trainings.clear()
-            for number in range(len(trainings)):
-                training = trainings.pop(0)  # so that its graphs are closed at its end
-                if len(members) > 1:
-                    log.info("member %d of %d", number + 1, len(members))
-                logger = MemberLogger(config.tracking, run_id, f"member_{number}" if len(members) > 1 else "")
-                reports = [] if trial is None else [TrialReport(trial, number * config.trainer.max_epochs)]
-                own = CheckpointIdentity({**identity, "member": number})
-                results.append(training.run(state / str(number), own, logger, reports))
+        # Train the members one after the other.
+        trial = current_trial(config.sweep) if ranks.first else None
+        results = dict[int, _Result]()
+        if not names:
+            log.warning("%s: no graph to train on; the model keeps its initial weights", spec.collection)
+            trainings.clear()
+        for number in range(len(trainings)):
+            training = trainings.pop(0)  # so that its graphs are closed at its end
+            if dealt and number % ranks.count != ranks.number:
+                continue
+            if len(members) > 1:
+                log.info("member %d of %d", number + 1, len(members))
+            reports = [] if trial is None else [TrialReport(trial, number * config.trainer.max_epochs)]
+            own = CheckpointIdentity({**identity, "member": number})
+            logger = MemberLogger(config.tracking, run_id, f"member_{number}" if len(members) > 1 else "")
+            results[number] = training.run(state / str(number), own, logger, reports)
+        if dealt:
+            _collect(ranks, models, results)
+        if not ranks.first:
+            return None
 
-            # Save the models, and the record of the training.
-            taus = [result.best for result in results if result.best is not None]
-            best = float(np.mean(taus)) if taus else None
-            save_model(output, models, spec.model_copy(update={"steps": sum(result.steps for result in results)}))
-            history = [{"member": number, **row} for number, result in enumerate(results) for row in result.history]
-            seconds = sum(result.seconds for result in results)
-            keep_record(config.tracking, run_id, history, output, best, seconds)
-        shutil.rmtree(state)
+        # Save the models, and the record of the training.
+        if any(result.out_of_budget for result in results.values()):
+            mlflow.set_tag(ENDED_BY, "trainer.cpu_seconds")
+        taus = [result.best for _, result in sorted(results.items()) if result.best is not None]
+        best = float(np.mean(taus)) if taus else None
+        steps = sum(result.steps for result in results.values())
+        save_model(output, models, spec.model_copy(update={"steps": steps}))
+        history = [{"member": number, **row} for number, result in sorted(results.items()) for row in result.history]
+        seconds = sum(result.seconds for result in results.values())
+        keep_record(config.tracking, run_id, history, output, best, seconds)
         return best
 
 
-def _parameters(config: Config, method: Method, graphs: GraphLoader) -> dict[str, Any]:
+@contextmanager
+def _record(
+    config: TrackingConfig,
+    state: Path,
+    locks: Path,
+    output: Path,
+    spec: ModelSpec,
+    parameters: Mapping[str, Any],
+    key: str,
+    store: FeatureStore,
+) -> Iterator[tuple[float | None, str]]:
+    """Open the MLflow run of a training, which no other process runs meanwhile; arguments as of `training_run`.
+
+    The checkpoints in `state` are removed at the end, and if the training is pruned.
+
+    Yields:
+        The validation Kendall tau of a run that has finished this training before, None to train; and the run's id.
+    """
+    with one_process(locks / key, "this training") as waited:
+        if (tau := take_finished(config, key, output, locks, waited=waited)) is not None:
+            yield tau, ""
+            return
+        opened = training_run(config, spec, parameters, key, store, locks, state / RUN)
+        with _removed_if_pruned(state), opened as run_id:
+            yield None, run_id
+        shutil.rmtree(state)
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions that ranks must agree in."""
+    return {"hlorank": __version__, "code of hlorank": code_digest("hlorank")[:16], "torch": torch.__version__}
+
+
+def _check_shared(state: Path) -> None:
+    """Check that this rank sees the files of rank 0, which a resumed training reads.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if not (state / RUN).exists():
+        raise ConfigError(
+            f"paths.state: {state.parents[1]} lacks the files of rank 0; name a folder that all ranks share"
+        )
+
+
+def _collect(ranks: Ranks, models: Sequence[CostModel], results: dict[int, _Result]) -> None:
+    """Bring the models that other ranks have trained, and their results, to rank 0."""
+    own = {number: (result, models[number].state_dict()) for number, result in results.items()}
+    for part in ranks.gather(own):
+        for number, (result, weights) in part.items():
+            results[number] = result
+            models[number].load_state_dict(weights)
+
+
+def _parameters(config: Config, method: Method, graphs: GraphLoader, ranks: Ranks) -> dict[str, Any]:
     """Return the settings that the training reads, and those that its graphs were made with, by section."""
     whole_graph = graphs.options is None
+    trainer = config.trainer.model_copy(update={"devices": ranks.count})  # also if torchrun or srun has started them
+    config = config.model_copy(update={"trainer": trainer})
     return {
         **config.model_dump(mode="json", include=_IDENTITY - {"segments"}),
         "segments": config.segments.model_dump(mode="json", include=method.segment_settings(whole_graph)),
@@ -176,11 +263,9 @@ def _open_collection(config: Config, method: Method) -> tuple[GraphLoader, Model
     return graphs, spec
 
 
-def _device(trainer: TrainerConfig) -> torch.device:
-    device = find_device(trainer.accelerator)
+def _check_precision(trainer: TrainerConfig, device: torch.device) -> None:
     if trainer.precision == "16-mixed" and device.type == "cpu":
         raise ConfigError("trainer.precision=16-mixed: needs CUDA; set it to bf16-mixed or 32-true on a CPU")
-    return device
 
 
 class _Result(NamedTuple):
@@ -191,12 +276,14 @@ class _Result(NamedTuple):
         best: the best validation Kendall tau, None without validation.
         history: a row for each epoch.
         seconds: time that the epochs took.
+        out_of_budget: True if `trainer.cpu_seconds` ended it.
     """
 
     steps: int
     best: float | None
     history: list[dict[str, float | None]]
     seconds: float
+    out_of_budget: bool
 
 
 class _MemberTraining:
@@ -216,7 +303,7 @@ class _MemberTraining:
         member: Member,
         graphs: GraphLoader,
         spec: ModelSpec,
-        device: torch.device,
+        ranks: Ranks,
     ) -> None:
         segments, trainer = config.segments, config.trainer
         if trainer.cpu_seconds is not None:
@@ -224,7 +311,7 @@ class _MemberTraining:
         self._settings, self._finetune_epochs = trainer, segments.finetune_epochs
         self._finetune_head = method.finetune_head and not spec.whole_graph
         self._memory_bytes = config.evaluate.memory_bytes
-        self._device = device
+        self._ranks = ranks
         with torch.random.fork_rng(devices=[]):  # the global generator is left as it was
             torch.manual_seed(member.seed)
             self.model = CostModel(config.model, input_sizes(spec.features), segments.aggregation)
@@ -232,7 +319,7 @@ class _MemberTraining:
             self.model.encoder.start_opcodes(spec.features.opcode_embedding)
         self.model.check_halo(graphs.options is not None and graphs.options.halo > 0)
         self._data = StepData(
-            graphs, StepPlanner.of(self.model, method), trainer, segments, member.seed, member.held_out
+            graphs, StepPlanner.of(self.model, method), trainer, segments, member.seed, member.held_out, ranks
         )
         per_row = math.nan
         if self._data.train:
@@ -243,7 +330,9 @@ class _MemberTraining:
         if aggregator.table is not None:
             aggregator.table.check_budget(self._data.table_entries())
         self._loss = make_loss(config.loss)
-        self._module = RankingModule(aggregator, self._loss, trainer, member.seed, self._memory_bytes, per_row)
+        self._module = RankingModule(
+            aggregator, self._loss, trainer, member.seed, self._memory_bytes, per_row, ranks, self._data.owners
+        )
 
     def run(
         self, state: Path, identity: CheckpointIdentity, logger: MemberLogger, reports: Sequence[TrialReport]
@@ -256,21 +345,19 @@ class _MemberTraining:
             logger: logs metrics.
             reports: callbacks that report validations to the search, if the training belongs to one.
         """
-        import mlflow
-
         if not self._data.valid:
             log.warning("no graph of valid can be ranked: the epoch with the smallest training loss is the best")
         history = EpochHistory()
-        callbacks = [history, *reports, self._module.budget]
-        steps, best = self._fit(self._module, self._data, state, identity, logger, callbacks)
-        if self._module.budget.ended:
-            mlflow.set_tag(ENDED_BY, "trainer.cpu_seconds")
+        budget = self._module.budget
+        callbacks = [history, *reports, budget]
+        steps, best = self._fit(self._module, self._data, state, identity, logger, callbacks, self._ranks)
         if self._finetune_head:
-            self.model.to(self._device)  # Lightning leaves it on the CPU
+            self.model.to(self._ranks.device)  # Lightning leaves it on the CPU
             aggregates = HeadData(self.model, self._data, self._memory_bytes)
-            head = HeadModule(self.model, self._loss, self._settings, self._finetune_epochs)
-            _, best = self._fit(head, aggregates, state / "head", identity, logger, [])
-        return _Result(steps, best, history.rows, history.seconds)
+            if self._ranks.first:
+                head = HeadModule(self.model, self._loss, self._settings, self._finetune_epochs)
+                _, best = self._fit(head, aggregates, state / "head", identity, logger, [], self._ranks.alone)
+        return _Result(steps, best, history.rows, history.seconds, budget.ended)
 
     def _fit(
         self,
@@ -280,6 +367,7 @@ class _MemberTraining:
         identity: CheckpointIdentity,
         logger: MemberLogger,
         callbacks: Sequence[Callback],
+        ranks: Ranks,
     ) -> tuple[int, float | None]:
         """Train with Lightning's trainer, from the last checkpoint in the folder; load the weights of the best epoch.
 
@@ -295,24 +383,23 @@ class _MemberTraining:
         patience = Patience(watched, patience=settings.patience, mode=mode)
         callbacks = [identity, *callbacks, patience, best, last]
         if settings.averaging != "none":
-            average = StepAveraging(settings.averaging, settings.averaging_decay, module.progress, self._device)
+            average = StepAveraging(settings.averaging, settings.averaging_decay, module.progress, ranks.device)
             callbacks.append(average)
-        if sys.stderr.isatty():
+        if shows_progress := ranks.first and sys.stderr.isatty():
             callbacks.append(ProgressBar())
         trainer = lightning.Trainer(
             max_epochs=module.epochs,
-            accelerator=self._device.type,
-            devices=1,
+            **_placement(ranks),
+            use_distributed_sampler=False,  # `data` deals out its items itself
             precision=settings.precision,
             accumulate_grad_batches=settings.graphs_per_step,
             gradient_clip_val=settings.gradient_clip,
             reload_dataloaders_every_n_epochs=1,  # an epoch's steps are drawn from its number
             num_sanity_val_steps=0,
             limit_val_batches=1.0 if validated else 0,  # Lightning warns of empty data
-            logger=logger,
+            logger=logger if ranks.first else False,
             callbacks=callbacks,
-            plugins=AtomicCheckpointIO(),
-            enable_progress_bar=sys.stderr.isatty(),
+            enable_progress_bar=shows_progress,
             enable_model_summary=False,
             log_every_n_steps=settings.steps_per_epoch,
         )
@@ -331,6 +418,27 @@ class _MemberTraining:
         return trainer.global_step, float(cast("torch.Tensor", best.best_model_score)) if validated else None
 
 
+def _placement(ranks: Ranks) -> dict[str, Any]:
+    """Return the arguments of Lightning's trainer for the devices of a training."""
+    device = ranks.device
+    plugins: list[Any] = [AtomicCheckpointIO()]
+    if ranks.control is None:
+        rank_zero_only.rank = 0  # type: ignore[attr-defined]  # this process logs and saves, also if it is one of several ranks
+        return {
+            "accelerator": device.type,
+            "devices": 1 if device.index is None else [device.index],
+            "plugins": plugins,
+        }
+    return {
+        "accelerator": device.type,
+        "devices": ranks.per_machine,
+        "num_nodes": ranks.count // ranks.per_machine,
+        # In a step without a graph of its own, a rank uses the head alone.
+        "strategy": DDPStrategy(find_unused_parameters=True),
+        "plugins": [*plugins, TorchElasticEnvironment()],
+    }
+
+
 @contextmanager
 def _without_routine_warnings() -> Iterator[None]:
     """Silence warnings of Lightning that no user of hlorank can act on."""
@@ -338,6 +446,10 @@ def _without_routine_warnings() -> Iterator[None]:
         warnings.filterwarnings("ignore", ".*does not have many workers")  # steps are rows of memory maps
         warnings.filterwarnings("ignore", "Checkpoint directory .* exists")  # as in every resumed training
         warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")  # Lightning 2.6 with PyTorch 2.13
+        warnings.filterwarnings(
+            "ignore", ".*sync_dist=True"
+        )  # values that are logged without are the same on all ranks
+        warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")
         yield
 
 

@@ -35,6 +35,12 @@ def entry_keys(graph: int, segment: int | NDArray[np.int64], local: NDArray[Any]
     return keys
 
 
+def graph_numbers(keys: Tensor) -> NDArray[np.int64]:
+    """Return the numbers of the graphs that keys belong to."""
+    numbers: NDArray[np.int64] = keys.numpy() >> (_SEGMENT_BITS + _LOCAL_BITS)
+    return numbers
+
+
 class EmbeddingTable:
     """Embeddings keyed by (graph, segment, segment-local configuration); the least recently used are evicted.
 
@@ -155,11 +161,12 @@ class EmbeddingTable:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Replace all entries.
+        """Replace all entries; of more than fit, the last are kept.
 
         Raises:
             DataError: the embeddings have another width.
         """
+        state = {name: values[-self.capacity :] for name, values in state.items()}
         embeddings = state["embeddings"]
         if embeddings.shape[1] != self._embeddings.shape[1]:
             raise DataError("table", f"embeddings of width {self._embeddings.shape[1]}", embeddings.shape[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import lightning
@@ -40,7 +41,9 @@ class Aggregates(NamedTuple):
 
 
 class HeadData(lightning.LightningDataModule):
-    """Recomputed embeddings of the working sets and of what validation ranks, each computed once.
+    """Recomputed embeddings of the working sets and of what validation ranks, each computed once, by one of the ranks.
+
+    Only rank 0 has them afterwards: it trains the head alone, as that takes seconds.
 
     Args:
         model: the cost model.
@@ -58,11 +61,24 @@ class HeadData(lightning.LightningDataModule):
 
         # The working sets that the next epoch would have had.
         epoch = data.settings.max_epochs
-        self.train = [
-            aggregates(data.train_graph(number), data.working_set(number, epoch)) for number in range(len(data.train))
-        ]
-        rankings = map(data.ranking, range(len(data.valid)))
-        self.valid = [aggregates(graph, (rows, labels)) for graph, rows, labels in rankings]
+        self.train = self._dealt(
+            len(data.train), lambda number: aggregates(data.train_graph(number), data.working_set(number, epoch))
+        )
+
+        def ranked(number: int) -> Aggregates:
+            graph, rows, labels = data.ranking(number)
+            return aggregates(graph, (rows, labels))
+
+        self.valid = self._dealt(len(data.valid), ranked)
+
+    def _dealt(self, count: int, compute: Callable[[int], Aggregates]) -> list[Aggregates]:
+        """Compute something of each graph, by number, in turn on the ranks."""
+        ranks = self._data.ranks
+        own = {number: compute(number) for number in range(ranks.number, count, ranks.count)}
+        if ranks.count > 1:  # tensors on another rank's device cannot be read
+            own = {number: one._replace(total=one.total.cpu()) for number, one in own.items()}
+        found = {number: one for part in ranks.gather(own) for number, one in part.items()}
+        return [found[number] for number in sorted(found)]
 
     def step(self, key: tuple[int, int]) -> Aggregates:
         """Draw some configurations of a graph; they depend on the seed, and the epoch and the index in `key`, only."""

@@ -1,0 +1,90 @@
+"""Start of the ranks of a training on this machine, by torchrun's launcher."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from hlorank.config import Config
+from hlorank.tracking import Pruned, error_lines
+from hlorank.training.ranks import RankLostError, check_devices, connection_lost
+
+Result = float | None
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def start_ranks(task: Callable[[Config], Result], config: Config) -> Result:
+    """Run a task in `trainer.devices` new processes, the ranks of a training; when one ends too early, all do.
+
+    Args:
+        task: what each rank does; it can be pickled.
+        config: the composed configuration, which the ranks get as it is.
+
+    Returns:
+        The result of rank 0.
+
+    Raises:
+        ConfigError: this machine has fewer devices.
+        RankLostError: a rank was killed.
+        KeyboardInterrupt: Ctrl-C has ended the ranks.
+    """
+    check_devices(config.trainer)
+    for library in ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing"):
+        logging.getLogger(library).setLevel(logging.CRITICAL)  # otherwise they report a failure at length
+    with TemporaryDirectory() as folder, _own_signals():
+        launch = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=config.trainer.devices,
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+            run_id=uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=0,
+        )
+        try:
+            results = elastic_launch(launch, _run)(task, config)
+        except ChildFailedError as error:
+            number, failure = error.get_first_failure()
+            if failure.exitcode > 0:
+                raise SystemExit(failure.exitcode) from None  # the rank has printed what it failed at
+            raise connection_lost(f"{failure.signal_name()} has ended rank {number}") from None
+        except SignalException as error:
+            if error.sigval == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            raise SystemExit(128 + error.sigval) from None
+    failures = [result for result in results.values() if isinstance(result, Exception)]
+    if failures:
+        raise next((failure for failure in failures if not isinstance(failure, RankLostError)), failures[0])
+    result: Result = results[0]
+    return result
+
+
+def _run(task: Callable[[Config], Result], config: Config) -> Result | Exception:
+    """Run the task of a rank; errors that users can correct are returned, for the process that started the ranks."""
+    try:
+        return task(config)
+    except Exception as error:
+        if error_lines(error) is None and not isinstance(error, Pruned):
+            raise
+        return error
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Restore the handlers of signals, which the launcher replaces."""
+    handlers = {one: signal.getsignal(one) for one in _SIGNALS}
+    try:
+        yield
+    finally:
+        for one, handler in handlers.items():
+            signal.signal(one, handler)

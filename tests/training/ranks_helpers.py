@@ -1,0 +1,54 @@
+"""Ranks of a training as forks of the test's process, which has imported all that they need."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hlorank.config import Config
+from hlorank.training.ranks import Ranks, joined_ranks
+from hlorank.training.trainer import train
+
+
+def free_port() -> int:
+    """Return a port that no process listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def run_ranks(config: Config, count: int, task: Callable[[Ranks], Any]) -> list[Any]:
+    """Run a task on several ranks; return the result of each, or its error."""
+    fork = multiprocessing.get_context("fork")
+    results: Any = fork.Queue()
+    variables = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+
+    def rank(number: int) -> None:
+        for name, value in {**variables, "RANK": number, "LOCAL_RANK": number}.items():
+            os.environ[name] = str(value)
+        try:
+            with joined_ranks(config.trainer) as ranks:
+                result = task(ranks)
+        except Exception as error:
+            traceback.print_exc()
+            result = error
+        results.put((number, result))
+
+    processes = [fork.Process(target=rank, args=(number,)) for number in range(count)]
+    for process in processes:
+        process.start()
+    found = dict(results.get(timeout=120) for _ in processes)
+    for process in processes:
+        process.join()
+    return [found[number] for number in range(count)]
+
+
+def train_with(count: int, config: Config, output: Path) -> list[Any]:
+    """Train with several ranks."""
+    return run_ranks(config, count, lambda ranks: train(config, output, ranks))
