@@ -125,6 +125,13 @@ def _python(arguments: Sequence[str]) -> None:
             _script(lambda: runpy.run_path(path, run_name="__main__"), path, rest)
 
 
+def _torchrun(arguments: Sequence[str]) -> None:
+    from torch.distributed import run
+
+    options = run.parse_args(list(arguments))  # type: ignore[no-untyped-call]
+    _python(["-m", options.training_script, *options.training_script_args])
+
+
 def _dvc(arguments: Sequence[str]) -> None:
     from dvc.cli import parse_args
 
@@ -188,6 +195,7 @@ CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     "hlorank": _hlorank,
     "python": _python,
     "python3": _python,
+    "torchrun": _torchrun,
     "dvc": _dvc,
     "mlflow": _mlflow,
     "make": _make,
@@ -231,6 +239,8 @@ def test_python_imports_what_there_is(page: str) -> None:
         ("dvc", "exp run -S loss=listmle -S method=gist"),
         ("dvc", "exp run train@layout/cpu/nothing-gst"),
         ("dvc", "exp sing"),
+        ("torchrun", "--nproc-per-nude 2 -m hlorank.stages.train"),
+        ("torchrun", "-m hlorank.stages.train method=gist"),
         ("mlflow", "server --hoste 127.0.0.1"),
         ("make", "everything"),
         ("git", "chekout params.yaml"),

@@ -36,7 +36,7 @@ def run_ranks(config: Config, count: int, task: Callable[[Ranks], Any]) -> list[
             with joined_ranks(config.trainer) as ranks:
                 result = task(ranks)
         except Exception as error:
-            traceback.print_exc()
+            traceback.print_exc()  # pytest shows it if the test fails
             result = error
         results.put((number, result))
 

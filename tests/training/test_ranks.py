@@ -1,25 +1,42 @@
-"""Trainings by several ranks: the steps of one, their mistakes, and their checkpoints."""
+"""Trainings by several ranks: the steps of one, who computes what, mistakes, and checkpoints."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from mlflow.entities import Run
+from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
-from hlorank.config import Config
+import hlorank
+from hlorank.config import Config, ConfigError
+from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
+from hlorank.files import DataError
 from hlorank.models.cost_model import CostModel
+from hlorank.models.graph_loader import GraphLoader
+from hlorank.training import trainer
+from hlorank.training.callbacks import CpuBudget
+from hlorank.training.ranking_module import RankingModule
+from hlorank.training.ranks import RankLostError, Ranks, check_devices, deal, joined_ranks, launched
+from hlorank.training.step_data import Idle, StepData
 from hlorank.training.trainer import train
-from tests.training.ranks_helpers import train_with
-from tests.training.training_helpers import DROPOUT, WEIGHTS
+from tests.training.ranks_helpers import run_ranks, train_with
+from tests.training.training_helpers import DROPOUT, WEIGHTS, Interrupted, interrupt, open_data
 
 Settings = Callable[..., Config]
 Runs = Callable[[Config], list[Run]]
@@ -45,17 +62,211 @@ def double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(features, node_feat=features.node_feat.astype(np.float64))
 
     monkeypatch.setattr(FeatureStore, "open", opened)
-    monkeypatch.setattr("hlorank.training.trainer.CostModel", lambda *values: CostModel(*values).double())
+    monkeypatch.setattr(trainer, "CostModel", lambda *values: CostModel(*values).double())
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
 
 
-@pytest.mark.parametrize("method", ["full", "gst", "gst_efd"])
+@pytest.mark.parametrize("method", ["gst", "gst_efd"])
 def test_two_ranks_take_the_steps_of_one(
     method: str, double_precision: None, settings: Settings, tmp_path: Path, history: History, runs: Runs
 ) -> None:
-    """Each computes half the graphs of a step."""
+    """Each computes some of the graphs of a step; one of them writes the files and the run."""
     config = settings(**TWENTY_STEPS, **DROPOUT, method=method, trainer__patience=9)
     best = train(config, tmp_path / "one")
     assert train_with(2, config, tmp_path / "two") == [pytest.approx(best, rel=1e-6), None]
-    print(method, difference(tmp_path / "one", tmp_path / "two"))
-    assert difference(tmp_path / "one", tmp_path / "two") < 1e-6
+    assert difference(tmp_path / "one", tmp_path / "two") < 1e-9
+    for one, two in zip(history(tmp_path / "one"), history(tmp_path / "two"), strict=True):
+        for key in ("train_loss", "valid_kendall_tau"):
+            assert float(two[key]) == pytest.approx(float(one[key]), rel=1e-6)
+    first, second = (run.data for run in sorted(runs(config), key=lambda run: run.info.start_time))
+    assert (first.params.pop("trainer.devices"), second.params.pop("trainer.devices")) == ("1", "2")
+    assert second.params == first.params
+    assert second.metrics["train/rows"] == first.metrics["train/rows"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_interrupted_training_continues_with_any_number_of_ranks(
+    count: int, double_precision: None, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: Runs
+) -> None:
+    config = settings(method="gst_ed", trainer__graphs_per_step=2, segments__configs_per_graph=20)
+    train_with(2, config, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        interrupt(patched, RankingModule, "training_step", lambda module: module.global_step == 6)
+        errors = train_with(2, config, tmp_path / "resumed")
+    assert all(isinstance(error, Interrupted | RankLostError) for error in errors)
+    assert not (tmp_path / "resumed").exists()
+    train_with(count, config, tmp_path / "resumed")
+    if count == 2:
+        assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    assert difference(tmp_path / "whole", tmp_path / "resumed") < 1e-9
+    assert sorted(run.info.status for run in runs(config)) == ["FINISHED", "FINISHED"]
+
+
+def test_members_of_an_ensemble_are_dealt_out(settings: Settings, tmp_path: Path, history: History, runs: Runs) -> None:
+    config = settings(ensemble__seeds=3, trainer__max_epochs=2)
+    train(config, tmp_path / "one")
+    train_with(2, config, tmp_path / "two")
+    assert (tmp_path / "two" / WEIGHTS).read_bytes() == (tmp_path / "one" / WEIGHTS).read_bytes()
+    assert history(tmp_path / "two") == history(tmp_path / "one")
+    first, second = (run.data.metrics for run in runs(config))
+    curve = "member_1/curves/train_loss"
+    assert second[curve] == first[curve]
+
+
+def test_work_is_dealt_evenly() -> None:
+    assert deal(np.array([5.0, 1, 1, 3]), 2).tolist() == [0, 1, 1, 1]
+    assert deal(np.zeros(4), 2).tolist() == [0, 1, 0, 1]  # as many to each
+    assert deal(np.array([]), 3).tolist() == []
+    work = np.random.default_rng(0).lognormal(size=100)
+    loads = np.bincount(deal(work, 4), work)
+    assert loads.max() - loads.min() <= work.min() * 4
+
+
+@pytest.mark.parametrize("method", ["gst", "gst_ed"])
+def test_each_graph_of_a_step_is_computed_by_one_rank(
+    method: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(method=method, trainer__graphs_per_step=4, trainer__steps_per_epoch=6)
+    path = Collection.parse(config.collection).path
+    graphs = GraphLoader(Path(config.paths.features) / path, Path(config.paths.segments) / path)
+    planner, keys = open_data(graphs, config).planner, [(epoch, index) for epoch in (0, 1) for index in range(24)]
+    of_rank = [
+        StepData(graphs, planner, config.trainer, config.segments, config.seed, (), Ranks(number, 2))
+        for number in range(2)
+    ]
+    steps = [[data._loaded_step(key) for key in keys] for data in of_rank]
+    whole = [open_data(graphs, config).planned_step(key) for key in keys]
+    graphs_of: list[set[int]] = [set(), set()]
+    for place, expected in enumerate(whole):
+        (rank,) = [number for number in range(2) if not isinstance(steps[number][place], Idle)]
+        found = steps[rank][place]
+        assert not isinstance(found, Idle | Exception)
+        assert (found.number, found.rows.tolist()) == (expected.number, expected.rows.tolist())
+        graphs_of[rank].add(found.number)
+    assert set.union(*graphs_of) == {0, 1, 2}
+    assert bool(set.intersection(*graphs_of)) == (method == "gst")  # a graph of a table belongs to one rank
+    validated = [[type(item) is Idle for item in data.val_dataloader()] for data in of_rank]
+    assert sorted(validated) == [[False, True], [True, False]]
+
+
+@pytest.mark.parametrize(
+    ("per_step", "count", "named"), [(8, 4, "3 training graphs"), (1, 2, "trainer.graphs_per_step=1")]
+)
+def test_more_ranks_than_graphs(per_step: int, count: int, named: str, settings: Settings, tmp_path: Path) -> None:
+    config = settings(trainer__graphs_per_step=per_step)
+    with pytest.raises(ConfigError, match=named):
+        train(config, tmp_path / "model", Ranks(0, count))
+
+
+def test_mistakes_are_reported_once_and_leave_nothing(settings: Settings, tmp_path: Path, runs: Runs) -> None:
+    config = settings(trainer__graphs_per_step=2)
+
+    def differs(ranks: Ranks) -> None:
+        if ranks.number == 1:
+            vars(trainer)["__version__"] = "0.0.1"
+        train(config, tmp_path / "model", ranks)
+
+    def lacks_data(ranks: Ranks) -> None:
+        with ranks.agreed():
+            if ranks.number == 1:
+                raise DataError("file", "an index", "nothing", file="graphs.json")
+
+    for task, kind, message in ((differs, DataError, "hlorank: expected"), (lacks_data, ConfigError, "rank 1 on ")):
+        first, second = run_ranks(config, 2, task)
+        assert (type(first), type(second)) == (kind, RankLostError)
+        assert message in str(first)
+    assert not (tmp_path / "model").exists()
+    assert not (tmp_path / "state" / "training").exists()
+    assert runs(config) == []
+
+
+def test_devices_that_a_machine_does_not_have(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_devices(settings(trainer__devices=1).trainer)
+    with pytest.raises(ConfigError, match=r"trainer.devices=9999: this machine has \d+ cores"):
+        check_devices(settings(trainer__devices=9999).trainer)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match=r"trainer.devices=2: this machine has 1 CUDA devices"):
+        check_devices(settings(trainer__devices=2, trainer__accelerator="cuda").trainer)
+
+
+@pytest.fixture
+def srun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables of the second of two tasks on the first of two machines, as srun sets them."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK"):
+        monkeypatch.setenv(name, "")  # restored afterwards
+        monkeypatch.delenv(name)
+    values = {"STEP_NUM_TASKS": 4, "STEP_NUM_NODES": 2, "STEP_NODELIST": "node-[3,7]", "JOB_ID": 1_234_567}
+    for name, value in {**values, "PROCID": 1, "LOCALID": 1, "NODEID": 0}.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+
+
+def test_ranks_of_slurm(srun: None, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert launched()
+    with (
+        pytest.raises(ConfigError, match=r"trainer\.devices=3: 4 ranks were started"),
+        joined_ranks(settings(trainer__devices=3).trainer),
+    ):
+        pass
+    assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")] == list("1412")
+    assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("node-3", "19567")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")  # a job of one task is no rank
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name)
+    assert not launched()
+
+
+def test_ranks_share_a_budget_of_cpu_time() -> None:
+    class Both(Ranks):
+        def gather(self, value: Any) -> list[Any]:
+            return [value, 30.0]
+
+    budget = CpuBudget(100.0, Both(0, 2))
+    budget.load_state_dict({"spent": 80.0})
+    stopped: Any = type("Trainer", (), {"should_stop": False, "global_step": 3})()
+    budget.on_train_start(stopped)
+    assert budget.share == pytest.approx(0.7, abs=0.01)  # half of what both had spent, and what the other one has
+    assert not stopped.should_stop
+    budget.add(40.0)
+    budget.on_train_epoch_end(stopped)
+    assert (stopped.should_stop, budget.ended) == (True, True)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_all_and_the_same_command_continues(
+    settings: Settings, tmp_path: Path, runs: Runs, history: History
+) -> None:
+    """Kill -9 of rank 1 that `trainer.devices` has started; then torchrun, to the weights of a training without."""
+    changes = {"trainer__graphs_per_step": 2, "trainer__max_epochs": 30, "trainer__patience": 99, "method": "gst_ed"}
+    config = settings(**DROPOUT, **changes, output=tmp_path / "resumed")
+    train_with(2, config, tmp_path / "whole")
+    root = Path(hlorank.__file__).parents[2]
+    shutil.copytree(root / "conf", tmp_path / "conf")
+    OmegaConf.save(config.model_dump(mode="json"), tmp_path / "params.yaml")
+    stage = ["-m", "hlorank.stages.train", "--config-dir", ".", "--config-name", "params"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    environment |= {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
+    told: Any = {"cwd": tmp_path, "env": environment, "text": True, "stderr": subprocess.PIPE}
+
+    started = subprocess.Popen([sys.executable, *stage, "trainer.devices=2"], **told)
+    end = time.monotonic() + 240
+    while not list((tmp_path / "state").rglob("last.ckpt")):
+        assert started.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    children = psutil.Process(started.pid).children(recursive=True)
+    ranks = sorted((one for one in children if "spawn_main" in " ".join(one.cmdline())), key=psutil.Process.create_time)
+    ranks[1].send_signal(signal.SIGKILL)
+    _, errors = started.communicate(timeout=60)
+    assert started.returncode == 1
+    assert errors == (
+        "error: SIGKILL has ended rank 1: the training ends; the same command continues after the last complete epoch\n"
+    )
+    assert not psutil.wait_procs(ranks, timeout=10)[1]
+    assert not (tmp_path / "resumed").exists()
+
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    subprocess.run([*torchrun, *stage], **told, check=True)
+    assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    assert history(tmp_path / "resumed") == history(tmp_path / "whole")
+    assert [run.info.status for run in runs(config)] == ["FINISHED", "FINISHED"]

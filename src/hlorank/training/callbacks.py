@@ -22,6 +22,7 @@ from hlorank.files import DataError, write_atomic
 from hlorank.sweeps.trial import SearchTrial
 from hlorank.tracking import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU, tracking_uri
 from hlorank.training.mlflow_run import peak_memory_bytes
+from hlorank.training.ranks import ALONE, Ranks
 
 log = logging.getLogger(__name__)
 
@@ -197,14 +198,16 @@ class CpuBudget(Callback):
 
     Args:
         seconds: the budget; None for no bound.
+        ranks: the ranks that train together.
 
     Attributes:
         ended: True if the budget has ended the training.
     """
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, ranks: Ranks = ALONE) -> None:
         self.seconds = math.inf if seconds is None else seconds
         self.ended = False
+        self._ranks = ranks
         self._before = 0.0
         self._start: float | None = None
         self._agreed: float | None = None
@@ -237,7 +240,7 @@ class CpuBudget(Callback):
 
     def on_train_start(self, trainer: lightning.Trainer, *_: Any) -> None:
         """Start the clock; stop before the first step if the budget was used up before."""
-        self._before /= trainer.world_size
+        self._before /= self._ranks.count
         self._start = time.process_time()
         self._stop_at_end(trainer)
 
@@ -253,9 +256,8 @@ class CpuBudget(Callback):
         self._stop_at_end(trainer)
 
     def _stop_at_end(self, trainer: lightning.Trainer) -> None:
-        if trainer.world_size > 1 and self.seconds < math.inf:
-            own = torch.tensor(self._own, dtype=torch.float64, device=trainer.strategy.root_device)
-            self._agreed = float(trainer.strategy.reduce(own, reduce_op="sum"))
+        if self._ranks.count > 1 and self.seconds < math.inf:
+            self._agreed = self._ranks.broadcast(sum(self._ranks.gather(self._own)))
         if self.share >= 1 and not self.ended:
             self.ended = trainer.should_stop = True
             log.info("trainer.cpu_seconds=%g: used up after %d steps", self.seconds, trainer.global_step)

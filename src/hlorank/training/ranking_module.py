@@ -70,7 +70,7 @@ class RankingModule(lightning.LightningModule):
         self.owners = owners
         self._validation_plans = PlanCache(memory_bytes)
         self.epochs = settings.max_epochs
-        self.budget = CpuBudget(settings.cpu_seconds)
+        self.budget = CpuBudget(settings.cpu_seconds, ranks)
 
     def on_train_start(self) -> None:
         """Move the table of a checkpoint to the model's device, as it is read before it is written."""
