@@ -98,7 +98,8 @@ class AuthorsAggregator(SegmentAggregator):
             if j != sampled and present.any():
                 values, _ = self.kept.read(keys[j][present].tolist())
                 total[torch.from_numpy(np.flatnonzero(present))] += values
-        embedding = self._embed(step.plans[sampled])
+        (part,) = step.sampled
+        embedding = self._embed(part, step).squeeze(0)
         own = self.model.head(embedding) if self.arrangement.scores else embedding
         unique, first = np.unique(keys[sampled], return_index=True)
         self.kept.write(unique.tolist(), own[torch.from_numpy(first)], now)

@@ -153,7 +153,8 @@ class RemedyAggregator(SegmentAggregator):
             total += values
             self.cost.used += configurations
             self.cost.staleness += int((now - written).sum())
-        own = self._embed(step.plans[sampled])
+        (part,) = step.sampled
+        own = self._embed(part, step).squeeze(0)
         self._write(keys[sampled], own.detach(), now)
         self.cost.peak_rows = max(self.cost.peak_rows, step.rows_with_gradient)
         self._weigh(step.number, sampled, count, own)
@@ -177,9 +178,9 @@ class RemedyAggregator(SegmentAggregator):
     def _compute(self, step: PlannedStep, keys: NDArray[np.int64], j: int, some: NDArray[np.bool_], now: int) -> None:
         """Compute entries of a segment without gradient."""
         unique, first = np.unique(keys[j][some], return_index=True)
+        (part,) = self.data.missing_plans(step.number, {j: step.rows[some][first]})
         with torch.no_grad():
-            embedding = self._embed(self.data.missing_plans(step.number, step.rows[some][first], j))
-        self._write(unique, embedding, now)
+            self._write(unique, self._embed(part, step).squeeze(0), now)
 
     def _write(self, keys: NDArray[np.int64], embedding: Tensor, now: int) -> None:
         unique, first = np.unique(keys, return_index=True)

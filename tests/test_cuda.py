@@ -37,7 +37,7 @@ def test_nothing_waits_for_the_gpu(
     layer: str, make_model: Callable[..., CostModel], make_inputs: Callable[..., GraphInputs]
 ) -> None:
     model = make_model(block=["linear", layer, "residual"], pooling=list(POOLINGS)).eval()
-    plan: Any = tensors(make_inputs().plan(np.array([3, 0, 3, 7]), 0, model.recipe), torch.device("cpu"))
+    plan: Any = tensors(make_inputs().plan({0: np.array([3, 0, 3, 7])}, model.recipe), torch.device("cpu"))
     expected = model(plan)
     plan = tree_map_only(torch.Tensor, torch.Tensor.cuda, plan)
     model.cuda()(plan)  # libraries start

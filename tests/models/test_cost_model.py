@@ -89,7 +89,7 @@ def test_the_order_of_the_parts(join: str, make_model: MakeModel, make_inputs: M
     model = make_model(stem=["relu"], blocks=3, post_layers=["linear", "gelu"], join=join)
     graph = make_inputs()
     recipe = replace(model.recipe, compress=False, deduplicate=False)
-    plan: Plan[Tensor] = tensors(graph.plan(ROWS, 0, recipe), CPU)
+    plan: Plan[Tensor] = tensors(graph.plan({0: ROWS}, recipe), CPU)
     indices = iter(plan.steps)
 
     def joined(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hlorank.config import Directions, PartitionConfig
 from hlorank.data.collection import Collection, read_graph
-from hlorank.featurize.features import GraphFeatures, LayoutFeatures
+from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.models.compression.recipe import Mixing
@@ -186,13 +186,3 @@ def test_fast_paths_equal_the_dense_form_on_unet_3d(
     config = make_model().config.model_copy(update={"width": 8, "blocks": 3, "block": layers})
     rows = np.random.default_rng(0).choice(features.distinct, size=5, replace=False)
     assert_fast_equals_dense(CostModel(config, sizes, "mean").to(dtype), graph, rows, tolerance)
-
-
-def test_each_distinct_local_configuration_is_computed_once(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    model, graph = make_model(), make_inputs(segments=4)
-    computed = [graph.plan(ROWS, j, model.recipe).pool.configurations for j in range(4)]
-    layouts = graph.features.configurations
-    assert isinstance(layouts, LayoutFeatures)
-    local = [layouts.codes[ROWS][:, graph.partition.segment_of[layouts.node_ids] == j] for j in range(4)]
-    assert computed == [len({tuple(row) for row in codes.tolist()}) for codes in local]
-    assert min(computed) < len(np.unique(ROWS))

@@ -50,7 +50,7 @@ def reference_nodes(encoder: Encoder, graph: GraphInputs) -> Tensor:
 def test_layouts_join_at_their_configurable_nodes(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     encoder, graph, rows = make_model().encoder, make_inputs(), np.array([4, 0, 9])
     (segment,) = graph.segments
-    states = first_states(encoder, segment, graph.configurations(rows, segment))
+    states = first_states(encoder, segment, graph.configurations(rows[None], segment))
     expected = reference_nodes(encoder, graph)[:, None].repeat(1, 3, 1)
     layouts = graph.features.configurations
     assert isinstance(layouts, LayoutFeatures)
@@ -74,7 +74,7 @@ def test_a_configuration_overrides_its_nodes_layout(make_model: MakeModel, make_
     codebook = layouts.codebook.copy()
     codebook[1, :6] = -1
     changed = GraphInputs(replace(graph.features, configurations=replace(layouts, codebook=codebook)), graph.partition)
-    states = first_states(encoder, segment, changed.configurations(rows, segment))
+    states = first_states(encoder, segment, changed.configurations(rows[None], segment))
     expected = reference_nodes(encoder, graph)[:, None].repeat(1, 12, 1)
 
     def layout(values: np.ndarray) -> Tensor:
@@ -103,7 +103,7 @@ def test_without_sizes_a_model_does_not_depend_on_them(make_model: MakeModel, ma
     for one, other in zip(encoder.parameters(), expected, strict=True):
         assert torch.equal(one, other)
     (segment,) = graph.segments
-    batch = graph.configurations(np.arange(12), segment)
+    batch = graph.configurations(np.arange(12)[None], segment)
     assert isinstance(batch, LayoutBatch)
     embedded = encoder.layout_value.weight[torch.from_numpy(batch.codebook) + 1].flatten(1)
     codebook, sizes = torch.from_numpy(batch.codebook), torch.from_numpy(batch.sizes)
@@ -124,7 +124,7 @@ def test_sizes_distinguish_equal_layouts(make_model: MakeModel) -> None:
 def test_tiles_join_at_every_node(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     encoder, graph = make_model("tile").encoder, make_inputs(kind="tile")
     (segment,) = graph.segments
-    batch = graph.configurations(np.arange(12), segment)
+    batch = graph.configurations(np.arange(12)[None], segment)
     assert isinstance(batch, TileBatch)
     expected = reference_nodes(encoder, graph)[:, None] + encoder.configuration(torch.from_numpy(batch.feat))[None]
     torch.testing.assert_close(first_states(encoder, segment, batch), expected, rtol=1e-12, atol=1e-12)
@@ -133,7 +133,7 @@ def test_tiles_join_at_every_node(make_model: MakeModel, make_inputs: MakeInputs
 def test_nodes_and_configurations_share_embeddings_of_layouts(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     encoder, graph = make_model().encoder, make_inputs()
     (segment,) = graph.segments
-    states = first_states(encoder, segment, graph.configurations(np.arange(12), segment))
+    states = first_states(encoder, segment, graph.configurations(np.arange(12)[None], segment))
     (gradient,) = torch.autograd.grad(states.sum(), encoder.layout_value.weight)
     assert encoder.layout_value.weight.shape == (7, 2)  # -1..5
     assert (gradient != 0).any(dim=1).all()

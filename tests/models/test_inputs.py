@@ -104,14 +104,14 @@ def test_initial_colours_are_equal_features(known: GraphInputs) -> None:
 
 def test_a_segment_gets_its_own_part_of_a_configuration(known: GraphInputs) -> None:
     first, second = known.segments
-    batch = known.configurations(np.array([1, 0, 1]), first)
+    batch = known.configurations(np.array([[1, 0, 1]]), first)
     assert isinstance(batch, LayoutBatch)
     assert len(batch) == 3
     assert batch.codes.tolist() == [[1, 0], [0, 1], [1, 0]]
     assert batch.codebook.tolist() == np.arange(36).reshape(2, 18).tolist()
     assert batch.sizes.tolist() == np.arange(36, 72).reshape(2, 18).tolist()
     # Node 3 has row 1 of the codebook there; the other row is not embedded.
-    other = known.configurations(np.array([0]), second)
+    other = known.configurations(np.array([[0]]), second)
     assert isinstance(other, LayoutBatch)
     assert other.codes.tolist() == [[0]]
     assert other.codebook.tolist() == [list(range(18, 36))]
@@ -161,7 +161,7 @@ def test_each_node_and_inner_edge_is_in_one_segment(make_inputs: Callable[..., G
 
 def test_tiles(make_inputs: Callable[..., GraphInputs]) -> None:
     graph = make_inputs(kind="tile", dtype=np.float32)
-    batch = graph.configurations(np.array([3, 3, 0]), graph.segments[0])
+    batch = graph.configurations(np.array([[3, 3, 0]]), graph.segments[0])
     assert isinstance(batch, TileBatch)
     assert len(batch) == 3
     assert isinstance(graph.features.configurations, TileFeatures)

@@ -24,7 +24,7 @@ def test_packing_keeps_every_array(
     kind: str, block: list[str], make_model: Callable[..., CostModel], make_inputs: Callable[..., GraphInputs]
 ) -> None:
     model, graph = make_model(kind, block=block), make_inputs(kind=kind)
-    plan = graph.plan(np.array([3, 0, 3]), 0, model.recipe)
+    plan = graph.plan({0: np.array([3, 0, 3])}, model.recipe)
     packed = PackedPlan(plan)
     sent: PackedPlan = pickle.loads(pickle.dumps(packed))
     expected, shape = tree_flatten(tensors(plan, CPU))
@@ -41,7 +41,7 @@ def test_packing_keeps_every_array(
 def test_a_plan_moves_in_one_piece(
     make_model: Callable[..., CostModel], make_inputs: Callable[..., GraphInputs]
 ) -> None:
-    packed = PackedPlan(make_inputs().plan(np.arange(4), 0, make_model().recipe))
+    packed = PackedPlan(make_inputs().plan({0: np.arange(4)}, make_model().recipe))
     moved: Any = packed.to(torch.device("meta")).unpack()
     parts = [part for part in tree_flatten(moved)[0] if isinstance(part, torch.Tensor)]
     assert {part.device.type for part in parts} == {"meta"}

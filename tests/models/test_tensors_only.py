@@ -33,7 +33,7 @@ def test_shapes_alone_decide_what_is_computed(
         kind, block=["linear", *block, "residual"], join=join, pooling=list(POOLINGS), override_layout=join == "early",
         operators={"GATv2Conv": {"self_loops": True}},
     )  # fmt: skip
-    plan: Any = tensors(make_inputs(kind=kind).plan(np.array([3, 0, 3, 7]), 0, model.recipe), CPU)
+    plan: Any = tensors(make_inputs(kind=kind).plan({0: np.array([3, 0, 3, 7])}, model.recipe), CPU)
     expected = model(plan)
     with FakeTensorMode() as mode:
         for module in model.modules():

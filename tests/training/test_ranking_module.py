@@ -15,7 +15,6 @@ from torch import Tensor
 from hlorank.config import Config
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs, InputSizes
-from hlorank.models.plan_tensors import PackedPlan
 from hlorank.models.scoring import embed_rows, score_configurations
 from hlorank.tracking import TRAIN_LOSS, VALID_TAU
 from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD
@@ -24,7 +23,7 @@ from hlorank.training.gst.segment_aggregator import StepCost, make_aggregator
 from hlorank.training.losses import make_loss
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.step_data import Ranking
-from hlorank.training.step_plans import PlannedStep, Step
+from hlorank.training.step_plans import PlannedPart, PlannedStep, Step
 from tests.training.training_helpers import planned
 
 Settings = Callable[..., Config]
@@ -47,7 +46,7 @@ def make_module(config: Config) -> tuple[RankingModule, dict[str, float]]:
     return module, logged
 
 
-def no_plans(*_: object) -> list[PackedPlan]:
+def no_plans(*_: object) -> list[PlannedPart]:
     raise AssertionError
 
 

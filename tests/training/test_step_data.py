@@ -126,10 +126,10 @@ def test_any_number_of_workers_plans_the_same_steps(
     assert len(planned[0]) == 2 * config.trainer.steps_per_epoch
     for steps in planned[1:]:
         for one, other in zip(planned[0], steps, strict=True):
-            assert one.plans.keys() == other.plans.keys()
-            for j, parts in one.plans.items():
-                for ours, theirs in zip(parts, other.plans[j], strict=True):
-                    torch.testing.assert_close(tree_leaves(ours.unpack()), tree_leaves(theirs.unpack()), rtol=0, atol=0)
+            for ours, theirs in zip(one.others + one.sampled, other.others + other.sampled, strict=True):
+                assert ours.segments == theirs.segments
+                plans = tree_leaves(ours.plan.unpack()), tree_leaves(theirs.plan.unpack())
+                torch.testing.assert_close(*plans, rtol=0, atol=0)
             np.testing.assert_array_equal(one.local, other.local)
             assert torch.equal(one.labels, other.labels)
             assert one.seconds == 0 < other.seconds

@@ -35,7 +35,7 @@ def test_a_layer_adds_the_states_that_it_keeps(make_model: MakeModel, make_input
         model = make_model(blocks=1, block=block)
         model.recipe = replace(model.recipe, compress=False, deduplicate=False)
         step = whole(model, graph)
-        kept.append(bytes_per_row(model, step) * step.plans[0][0].rows)
+        kept.append(bytes_per_row(model, step) * step.sampled[0].plan.rows)
     state = graph.segments[0].nodes * len(ROWS) * model.config.width * model.dtype.itemsize
     assert 1 <= (kept[1] - kept[0]) / state <= 2  # the backward pass needs memory too
 
@@ -72,6 +72,8 @@ def test_segments_share_the_bound(make_model: MakeModel, make_inputs: MakeInputs
     model.recipe = replace(model.recipe, compress=False, deduplicate=False)
     step = Step(graph, 0, ROWS, np.ones(len(ROWS)), np.array([0, 2]), np.zeros(3))
     free = StepPlanner.of(model, METHODS["gst"])(step, np.random.default_rng(0))
-    assert free.rows_with_gradient == sum(free.plans[j][0].rows for j in (0, 2))
+    assert [list(part.segments) for part in free.sampled] == [[0, 2]]
+    assert free.rows_with_gradient == free.sampled[0].plan.rows
     divided = replace(StepPlanner.of(model, METHODS["gst"]), max_rows=1)(step, np.random.default_rng(0))
-    assert divided.rows_with_gradient == max(part.rows for j in (0, 2) for part in divided.plans[j])
+    assert {j for part in divided.sampled for j in part.segments} == {0, 2}
+    assert divided.rows_with_gradient == max(part.plan.rows for part in divided.sampled)

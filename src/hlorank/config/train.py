@@ -82,8 +82,8 @@ class TrainerConfig(Section):
     """Processes that plan training steps ahead; auto is one for every four cores, none for fewer; 0 plans them between
     the steps. The results are the same."""
     memory_bytes: int = Field(ge=1)
-    """Bound of the states and gradients that a training step holds, besides model, optimizer and table: a segment that
-    needs more is computed in parts of its configurations, and again for their gradients."""
+    """Bound of the states and gradients that a training step holds, besides model, optimizer and table: what needs
+    more is computed in parts, of the segments and then of their configurations, and again for their gradients."""
     averaging: Literal["none", "ema", "swa"]
     """Average of the weights over the steps: ema is the exponential moving average, swa the unweighted average over the
     second half."""

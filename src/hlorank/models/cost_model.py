@@ -31,7 +31,7 @@ POOLINGS: ExtensionPoint[Pooling] = ExtensionPoint(
     "a function of states and the index of a plan",
     lambda _, found: found if is_function(found, 2) else None,
 )
-"""Functions of (states, width) and the index of a plan to (configurations, width)."""
+"""Functions of (states, width) and the index of a plan to (rows, width): a row for each segment and configuration."""
 _HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "mlp": lambda inputs, width: nn.Sequential(nn.Linear(inputs, width), nn.GELU(), nn.Linear(width, 1)),
     "linear": lambda inputs, _: nn.Linear(inputs, 1),
@@ -126,7 +126,7 @@ class CostModel(nn.Module):
             )
 
     def forward(self, plan: Plan[Tensor]) -> Tensor:
-        """Compute F, the embedding of one segment under some configurations: (configurations, width * poolings).
+        """Compute F, the embeddings of segments under configurations, segment by segment: (rows, width * poolings).
 
         Shapes alone decide what is computed, so that nothing waits for a device.
         """

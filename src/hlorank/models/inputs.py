@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -16,7 +16,7 @@ from hlorank.featurize.paths import distances
 from hlorank.models.compression.edges import Edges
 from hlorank.models.compression.plan import Array, Plan, make_plan
 from hlorank.models.compression.recipe import Recipe
-from hlorank.models.compression.segment import ConfigurationBatch, LayoutBatch, Segment, TileBatch
+from hlorank.models.compression.segment import ConfigurationBatch, LayoutBatch, Segment, TileBatch, join
 from hlorank.partition.segments import Partition
 
 
@@ -68,16 +68,18 @@ class GraphInputs:
         return rows[first], inverse
 
     def configurations(self, rows: NDArray[np.int64], segment: Segment) -> ConfigurationBatch:
-        """Return some distinct configurations, restricted to the nodes of one segment.
+        """Return some distinct configurations, restricted to the nodes of one segment, or of several joined.
 
         Args:
-            rows: (configurations,) int64, indices of distinct configurations.
-            segment: one of `segments`.
+            rows: (segments, configurations) int64, indices of distinct configurations.
+            segment: the segments.
         """
         configurations = self.features.configurations
         if isinstance(configurations, TileFeatures):
-            return TileBatch(np.array(configurations.feat[rows]))
-        codes = configurations.codes[rows][:, segment.config_columns]
+            return TileBatch(np.array(configurations.feat[rows[0]]))
+        used, place = np.unique(rows, return_inverse=True)
+        of_node = place.reshape(rows.shape)[segment.part[: len(segment.config_columns)]].T
+        codes = np.asarray(configurations.codes[used])[of_node, segment.config_columns]
         # A codebook may be long; rows that are not used here need not be embedded.
         number, used = pd.factorize(codes.ravel(), sort=True)
         return LayoutBatch(
@@ -87,22 +89,22 @@ class GraphInputs:
         )
 
     def plan(
-        self, rows: NDArray[np.int64], j: int, recipe: Recipe, kept_edges: NDArray[np.bool_] | None = None
+        self, rows: Mapping[int, NDArray[np.int64]], recipe: Recipe, kept_edges: NDArray[np.bool_] | None = None
     ) -> Plan[Array]:
-        """Make the plan of some distinct configurations in a segment.
+        """Make the plan of some segments, each under distinct configurations of its own.
 
         Args:
-            rows: (configurations,) int64, indices of distinct configurations.
-            j: the segment.
-            recipe: the steps of the model.
-            kept_edges: (edges,) mask of the edges that messages pass along; None for all.
+            rows: of each segment, (its configurations,) int64, indices of distinct configurations. Its embeddings are
+                as many rows of the plan's as the segment with the most has; those beyond its own are of no use.
+            recipe: the steps of the model; for several segments, one that `joins_segments`.
+            kept_edges: (edges of all segments,) mask of the edges that messages pass along; None for all.
         """
-        segment, inverse = self.segments[j], None
+        segment = join([self.segments[j] for j in rows])
         if kept_edges is not None:
             segment = replace(segment, edges=segment.edges.only(kept_edges))
-        if recipe.deduplicates:
-            rows, inverse = self.distinct(rows, j)
-        return make_plan(segment, self.configurations(rows, segment), recipe, inverse)
+        most = max(map(len, rows.values()))
+        padded = np.stack([np.append(own, np.repeat(own[:1], most - len(own))) for own in rows.values()])
+        return make_plan(segment, self.configurations(padded, segment), recipe)
 
 
 def _segments(features: GraphFeatures, partition: Partition) -> list[Segment]:
@@ -113,6 +115,9 @@ def _segments(features: GraphFeatures, partition: Partition) -> list[Segment]:
     column = np.full(features.nodes, -1)  # of each configurable node in the configuration codes
     if isinstance(features.configurations, LayoutFeatures):
         column[features.configurations.node_ids] = np.arange(len(features.configurations.node_ids))
+
+    of_node = np.concatenate([features.node_feat, features.opcode[:, None], features.node_layout], axis=1)
+    _, colour_node, colour = np.unique(of_node, axis=0, return_index=True, return_inverse=True)
 
     place = np.full(features.nodes, -1)  # position of each node in the current segment
     segments = []
@@ -133,18 +138,15 @@ def _segments(features: GraphFeatures, partition: Partition) -> list[Segment]:
         near = distance[distance >= 0]
         # A segment with a halo gives the result of the whole graph, and so needs its degrees.
         whole = (degrees[0][nodes], degrees[1][nodes]) if len(halo) else None
-        node_columns = (features.node_feat, features.opcode[:, None], features.node_layout)
-        _, colour_node, initial_colour = np.unique(
-            np.concatenate([part[nodes] for part in node_columns], axis=1),
-            axis=0,
-            return_index=True,
-            return_inverse=True,
-        )
+        colours, initial_colour = np.unique(colour[nodes], return_inverse=True)
         configurable = int((near == 0).sum())
-        of_colour = nodes[colour_node]
+        of_colour = colour_node[colours]
         segments.append(
             Segment(
                 node_ids=nodes,
+                part=np.zeros_like(nodes),
+                parts=1,
+                colours=colours,
                 initial_colour=initial_colour,
                 colour_numeric=features.node_feat[of_colour],
                 colour_opcode=features.opcode[of_colour].astype(np.int64),

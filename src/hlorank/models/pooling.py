@@ -1,4 +1,4 @@
-"""Sums and maxima of node states over the nodes of a segment, for each configuration."""
+"""Sums and maxima of node states over the nodes of segments, for each configuration."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from hlorank.models.propagation import propagate
 
 
 def _dense(values: Tensor, index: PoolIndex[Tensor]) -> Tensor:
-    return values.view(index.nodes, index.configurations, values.shape[1])
+    return values.view(-1, index.configurations, values.shape[1])
 
 
 def sum_nodes(values: Tensor, index: PoolIndex[Tensor]) -> Tensor:
-    """Return the sum over the pooled nodes, (configurations, width)."""
+    """Return the sum over the pooled nodes, (rows, width)."""
     if index.states is None:
         return _dense(values, index).sum(dim=0)
     sums = propagate(values, index.states)
-    return sums[:-1] + sums[-1]
+    rows = len(index.nodes)
+    return (sums[:rows].view(-1, index.configurations, sums.shape[1]) + sums[rows:, None]).flatten(0, 1)
 
 
 def sum_configurable_nodes(values: Tensor, index: PoolIndex[Tensor]) -> Tensor:
-    """Return the sum over the configurable nodes among them, (configurations, width)."""
+    """Return the sum over the configurable nodes among them, (rows, width)."""
     if index.states is None:
         return _dense(values, index)[: index.configurable_nodes].sum(dim=0)
     return propagate(values, cast("Sparse[Tensor]", index.configurable))
@@ -46,12 +47,9 @@ class _Max(torch.autograd.Function):
 
 
 def max_nodes(values: Tensor, index: PoolIndex[Tensor]) -> Tensor:
-    """Return the maximum over the pooled nodes, (configurations, width)."""
+    """Return the maximum over the pooled nodes, (rows, width)."""
     if index.states is None:
         return _dense(values, index).amax(dim=0)
     best: Tensor = _Max.apply(values, index.states)  # type: ignore[no-untyped-call] # untyped in PyTorch
-    if index.varied == 0:
-        return best[-1].expand(index.configurations, -1)
-    if index.varied == index.nodes:
-        return best[:-1]
-    return torch.maximum(best[:-1], best[-1])
+    own, of_segment = cast("Tensor", index.filled)
+    return torch.maximum(best[own], best[of_segment])

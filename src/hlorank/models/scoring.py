@@ -78,7 +78,7 @@ class PlanCache:
         """Return the plan of segment j of a graph under distinct configurations."""
         key = graph.features.name, j, rows.tobytes()
         if (plan := self._plans.get(key)) is None:
-            plan = PackedPlan(graph.plan(rows, j, recipe))
+            plan = PackedPlan(graph.plan({j: rows}, recipe))
             if plan.bytes <= self._free_bytes:
                 self._free_bytes -= plan.bytes
                 self._plans[key] = plan
@@ -87,7 +87,7 @@ class PlanCache:
 
 def embed_rows(model: CostModel, graph: GraphInputs, j: int, rows: NDArray[np.int64]) -> Tensor:
     """Compute the embedding of segment j of a graph under distinct configurations, (rows, width * poolings)."""
-    result: Tensor = model(PackedPlan(graph.plan(rows, j, model.recipe)).to(model.device).unpack())
+    result: Tensor = model(PackedPlan(graph.plan({j: rows}, model.recipe)).to(model.device).unpack())
     return result
 
 

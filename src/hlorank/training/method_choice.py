@@ -106,11 +106,7 @@ def _local_counts(graphs: GraphLoader, name: str) -> NDArray[np.int64]:
 
 def _rows(steps: Iterable[PlannedStep]) -> tuple[float, float]:
     """Return the node states of a step, the mean over some: of the segments with gradient, and of the others."""
-    counts = []
-    for step in steps:
-        rows = {j: sum(part.rows for part in parts) for j, parts in step.plans.items()}
-        sampled = sum(rows[j] for j in step.with_gradient.tolist())
-        counts.append((sampled, sum(rows.values()) - sampled))
+    counts = [[sum(part.plan.rows for part in parts) for parts in (step.sampled, step.others)] for step in steps]
     sampled, others = np.mean(counts, axis=0)
     return float(sampled), float(others)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, cast
 
@@ -20,12 +20,11 @@ from hlorank.data.collection import Split
 from hlorank.files import counted
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.inputs import GraphInputs
-from hlorank.models.plan_tensors import PackedPlan
 from hlorank.training.gst.segment_sampling import sample_segments
 from hlorank.training.random_streams import Stream, generator
 from hlorank.training.ranks import ALONE, Ranks, deal
 from hlorank.training.samplers import SAMPLERS, Targets, rankable_graphs, usable_graphs, validation_targets
-from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
+from hlorank.training.step_plans import PlannedPart, PlannedStep, Step, StepPlanner
 
 log = logging.getLogger(__name__)
 
@@ -220,9 +219,9 @@ class StepData(lightning.LightningDataModule):
         """Plan a step; the edges that it leaves out are those of an epoch and an index."""
         return self.planner(step, generator(self.seed, Stream.DROP_EDGE, *key))
 
-    def missing_plans(self, number: int, rows: NDArray[np.int64], j: int) -> list[PackedPlan]:
-        """Make the plans of segment j of a graph of `train` under some configurations; for `SegmentAggregator`."""
-        return self.planner.without_gradient(self.train_graph(number), rows, j)
+    def missing_plans(self, number: int, rows: Mapping[int, NDArray[np.int64]]) -> list[PlannedPart]:
+        """Plan segments of a graph of `train`, each under some configurations; for `SegmentAggregator`."""
+        return self.planner.without_gradient(self.train_graph(number), rows)
 
     def _loaded_step(self, key: tuple[int, int]) -> PlannedStep | Idle | Exception:
         """Plan a step; a worker process returns an error, of which DataLoader would make one of another type."""

@@ -34,7 +34,7 @@ def bytes_per_row(model: CostModel, step: PlannedStep) -> float:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    plans = [step.plans[j][0] for j in step.with_gradient.tolist()]
+    plans = [part.plan for part in step.sampled]
     with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         _embeddings = [model(plan.unpack()) for plan in plans]  # they hold what is kept
     return _BACKWARD * sum(kept.values()) / max(1, sum(plan.rows for plan in plans))
@@ -72,6 +72,5 @@ def bound_memory(model: CostModel, data: StepData, largest: str, memory_bytes: i
             f"trainer.memory_bytes={memory_bytes}: {which}the graph {largest}, under {count} "
             f"configuration{'s' * (count > 1)}, needs about {needed}; {remedy}, or raise it"
         )
-    at_once = min(data.segments.sampled, len(graph.segments))
-    data.planner = replace(data.planner, max_rows=int(memory_bytes / per_row / at_once))
+    data.planner = replace(data.planner, max_rows=int(memory_bytes / per_row))
     return per_row

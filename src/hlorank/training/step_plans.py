@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hlorank.models.compression.plan import Array, Plan
 from hlorank.models.compression.recipe import Mixing, Recipe
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
@@ -21,6 +20,9 @@ from hlorank.training.gst.methods import Method
 
 # Parts repeat the states that do not depend on the configuration; beyond this share they save little.
 _MAX_SHARE = 0.95
+# Node states of segments without gradient that are computed at once. Even a small segment takes milliseconds, so small
+# ones are computed together; more than these take memory and save no more time.
+_ROWS_AT_ONCE = 2**14
 
 
 class Step(NamedTuple):
@@ -43,6 +45,20 @@ class Step(NamedTuple):
     draws: NDArray[np.float64]
 
 
+class PlannedPart(NamedTuple):
+    """Some segments under some configurations, which are computed at once.
+
+    Attributes:
+        plan: their plan; its embeddings are those of the first segment under each configuration, then of the next one.
+        segments: the segments.
+        configurations: places of the configurations among those of the step.
+    """
+
+    plan: PackedPlan
+    segments: Sequence[int]
+    configurations: slice
+
+
 class PlannedStep(NamedTuple):
     """A training step with the plans of the segments that it computes.
 
@@ -53,8 +69,10 @@ class PlannedStep(NamedTuple):
         with_gradient: as in `Step`.
         draws: as in `Step`.
         local: (J, configurations), the local configuration of each segment.
-        plans: the plans of each segment that is computed, one for each part of its configurations; segments without
-            gradient come first, as the others keep their states in memory for the backward pass.
+        others: the parts without gradient; they are computed first, as the sampled ones keep their states in memory
+            for the backward pass.
+        sampled: the parts with gradient.
+        recomputed: the parts with gradient do not fit into memory together, and are computed again for it, one by one.
         dense_rows: the rows of the plans in the dense form.
         seconds: CPU time that it took to draw and plan the step.
     """
@@ -65,21 +83,24 @@ class PlannedStep(NamedTuple):
     with_gradient: NDArray[np.int64]
     draws: NDArray[np.float64]
     local: NDArray[np.integer]
-    plans: dict[int, list[PackedPlan]]
+    others: list[PlannedPart]
+    sampled: list[PlannedPart]
+    recomputed: bool
     dense_rows: int
     seconds: float = 0
 
     @property
     def rows_with_gradient(self) -> int:
-        """The most rows whose states are held at once for their gradients: of several parts, those of one."""
-        parts = [[part.rows for part in self.plans[j]] for j in self.with_gradient.tolist()]
-        kept = sum(rows[0] for rows in parts if len(rows) == 1)
-        return kept + max((max(rows) for rows in parts if len(rows) > 1), default=0)
+        """The most rows whose states are held at once for their gradients."""
+        rows = [part.plan.rows for part in self.sampled]
+        return max(rows) if self.recomputed else sum(rows)
 
     def to(self, device: torch.device) -> PlannedStep:
         """Return the step with its tensors on a device."""
-        plans = {j: [part.to(device) for part in parts] for j, parts in self.plans.items()}
-        return self._replace(labels=self.labels.to(device, non_blocking=True), plans=plans)
+        others, sampled = (
+            [part._replace(plan=part.plan.to(device)) for part in parts] for parts in (self.others, self.sampled)
+        )
+        return self._replace(labels=self.labels.to(device, non_blocking=True), others=others, sampled=sampled)
 
 
 @dataclass(frozen=True)
@@ -90,8 +111,8 @@ class StepPlanner:
         recipe: the steps of the model in training.
         method: determines which segments are computed.
         drop_edge: share of the edges that a step leaves out.
-        max_rows: bound of the rows of a plan; a segment with more is divided into parts of its configurations, as long
-            as these have fewer, unless a layer mixes configurations. None for no bound.
+        max_rows: bound of the rows of a plan; segments with more are divided, a single one into parts of its
+            configurations as long as these have fewer, unless a layer mixes configurations. None for no bound.
     """
 
     recipe: Recipe
@@ -111,33 +132,85 @@ class StepPlanner:
             step: the step.
             rng: draws the edges that are left out.
         """
-        graph, plans, dense_rows = step.graph, dict[int, list[PackedPlan]](), 0
+        graph, count = step.graph, len(step.rows)
         sampled = step.with_gradient.tolist()
         others = sorted(set(range(len(graph.segments))) - {*sampled}) if self.method.others == "fresh" else []
-        for j in [*others, *sampled]:
-            segment = graph.segments[j]
-            kept = rng.random(len(segment.edges)) >= self.drop_edge if self.drop_edge > 0 else None
-            recipe = replace(self.recipe, gradients=j in sampled)
-            make = partial(graph.plan, j=j, recipe=recipe, kept_edges=kept)
-            plans[j] = [PackedPlan(part) for part in self._parts(make, step.rows, make(step.rows))]
-            dense_rows += self.recipe.dense_rows(segment, len(step.rows))
-        local = np.asarray(graph.partition.local_codes[step.rows]).T
-        labels = torch.from_numpy(step.labels)
-        return PlannedStep(step.number, step.rows, labels, step.with_gradient, step.draws, local, plans, dense_rows)
+        kept = None
+        if self.drop_edge > 0:
+            kept = {j: rng.random(len(graph.segments[j].edges)) >= self.drop_edge for j in [*others, *sampled]}
 
-    def without_gradient(self, graph: GraphInputs, rows: NDArray[np.int64], j: int) -> list[PackedPlan]:
-        """Make the plans of segment j under some distinct configurations, with all of its edges, part by part."""
-        make = partial(graph.plan, j=j, recipe=replace(self.recipe, gradients=False))
-        return [PackedPlan(part) for part in self._parts(make, rows, make(rows))]
+        def make(recipe: Recipe, segments: Sequence[int], places: slice) -> PlannedPart:
+            rows, inverse = dict.fromkeys(segments, step.rows[places]), None
+            if recipe.deduplicates:
+                distinct = {j: graph.distinct(own, j) for j, own in rows.items()}
+                rows = {j: own for j, (own, _) in distinct.items()}
+                most = max(map(len, rows.values()))
+                inverse = np.concatenate([p * most + own for p, (_, own) in enumerate(distinct.values())])
+            only = None if kept is None else np.concatenate([kept[j] for j in segments])
+            plan = graph.plan(rows, recipe, only)._replace(inverse=inverse)
+            return PlannedPart(PackedPlan(plan), segments, places)
+
+        without = partial(make, replace(self.recipe, gradients=False))
+        groups = [sampled] if self.recipe.joins_segments else [[j] for j in sampled]
+        plans = self._parts(partial(make, self.recipe), groups, count)
+        return PlannedStep(
+            number=step.number,
+            rows=step.rows,
+            labels=torch.from_numpy(step.labels),
+            with_gradient=step.with_gradient,
+            draws=step.draws,
+            local=np.asarray(graph.partition.local_codes[step.rows]).T,
+            others=self._parts(without, self._groups(graph, others), count),
+            sampled=plans,
+            recomputed=self.max_rows is not None and len(plans) > 1 and sum(p.plan.rows for p in plans) > self.max_rows,
+            dense_rows=sum(self.recipe.dense_rows(graph.segments[j], count) for j in [*others, *sampled]),
+        )
+
+    def without_gradient(self, graph: GraphInputs, rows: Mapping[int, NDArray[np.int64]]) -> list[PlannedPart]:
+        """Plan some segments, with all of their edges, each under distinct configurations of its own.
+
+        The `configurations` of a part are places among those of each of its segments, as far as it has them.
+        """
+        recipe = replace(self.recipe, gradients=False)
+
+        def make(segments: Sequence[int], places: slice) -> PlannedPart:
+            places = slice(places.start, min(places.stop, max(len(rows[j]) for j in segments)))
+            return PlannedPart(PackedPlan(graph.plan({j: rows[j][places] for j in segments}, recipe)), segments, places)
+
+        return self._parts(make, self._groups(graph, list(rows)), max(map(len, rows.values()), default=0))
+
+    def _groups(self, graph: GraphInputs, segments: Sequence[int]) -> list[list[int]]:
+        """Divide segments into groups that are computed at once."""
+        if not self.recipe.joins_segments:
+            return [[j] for j in segments]
+        groups: list[list[int]] = []
+        free = 0
+        for j in segments:
+            rows = self.recipe.dense_rows(graph.segments[j], 1)
+            if not groups or rows > free:
+                groups.append([])
+                free = _ROWS_AT_ONCE
+            groups[-1].append(j)
+            free -= rows
+        return groups
 
     def _parts(
-        self, make: Callable[[NDArray[np.int64]], Plan[Array]], rows: NDArray[np.int64], plan: Plan[Array]
-    ) -> list[Plan[Array]]:
-        """Return the plans of the parts of a segment's configurations, in their order; `plan` is that of all rows."""
-        divisible = len(rows) > 1 and Mixing.CONFIGURATIONS not in self.recipe.mixing
-        if self.max_rows is None or plan.rows <= self.max_rows or not divisible:
-            return [plan]
-        halves = [(half, make(half)) for half in np.array_split(rows, 2)]
-        if max(part.rows for _, part in halves) > _MAX_SHARE * plan.rows:
-            return [plan]
-        return [part for half, planned in halves for part in self._parts(make, half, planned)]
+        self, make: Callable[[Sequence[int], slice], PlannedPart], groups: list[list[int]], configurations: int
+    ) -> list[PlannedPart]:
+        """Plan groups of segments, under the first `configurations` of each, in parts within the bound of rows."""
+        return [part for group in groups for part in self._divided(make, make(group, slice(0, configurations)))]
+
+    def _divided(self, make: Callable[[Sequence[int], slice], PlannedPart], part: PlannedPart) -> list[PlannedPart]:
+        if self.max_rows is None or part.plan.rows <= self.max_rows:
+            return [part]
+        count, places = len(part.segments), part.configurations
+        middle = (places.start + places.stop) // 2
+        if count > 1:
+            halves = [make(part.segments[: count // 2], places), make(part.segments[count // 2 :], places)]
+        elif middle > places.start and Mixing.CONFIGURATIONS not in self.recipe.mixing:
+            halves = [make(part.segments, slice(places.start, middle)), make(part.segments, slice(middle, places.stop))]
+            if max(half.plan.rows for half in halves) > _MAX_SHARE * part.plan.rows:
+                return [part]
+        else:
+            return [part]
+        return [piece for half in halves for piece in self._divided(make, half)]

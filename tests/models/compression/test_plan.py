@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hlorank.models.compression.plan import QuotientEdges, QuotientGraph, QuotientPieces, Sparse, make_plan
+from hlorank.models.compression.plan import QuotientEdges, QuotientGraph, QuotientPieces, Sparse
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
 
@@ -25,10 +25,10 @@ def test_plans_are_made_without_pytorch() -> None:
 
 def test_the_work_is_the_states_of_layers_that_mix(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model, graph = make_model(block=["layer_norm", "sage", "gelu"], blocks=2), make_inputs()
-    plan = graph.plan(np.arange(5), 0, model.recipe)
+    plan = graph.plan({0: np.arange(5)}, model.recipe)
     graphs = [index for index in plan.steps if isinstance(index, QuotientGraph)]
     assert plan.rows == sum(len(index.matrix.row_starts) for index in graphs)
-    dense = graph.plan(np.arange(5), 0, replace(model.recipe, compress=False, deduplicate=False))
+    dense = graph.plan({0: np.arange(5)}, replace(model.recipe, compress=False, deduplicate=False))
     assert dense.rows == 2 * 24 * 5 == model.recipe.dense_rows(graph.segments[0], 5)
     assert plan.rows < dense.rows
 
@@ -40,7 +40,7 @@ def test_edges_are_in_the_form_that_the_layer_reads(
     layer: str, form: type, make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
     model, graph = make_model(block=[layer], blocks=1), make_inputs()
-    assert sum(isinstance(index, form) for index in graph.plan(np.arange(4), 0, model.recipe).steps) == 1
+    assert sum(isinstance(index, form) for index in graph.plan({0: np.arange(4)}, model.recipe).steps) == 1
 
 
 def matrices(value: object) -> list[Sparse[np.ndarray]]:
@@ -53,7 +53,8 @@ def matrices(value: object) -> list[Sparse[np.ndarray]]:
 def test_only_gradients_need_columns(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model, graph = make_model(), make_inputs()
     ours, theirs = (
-        matrices(graph.plan(np.arange(4), 0, replace(model.recipe, gradients=gradients))) for gradients in (True, False)
+        matrices(graph.plan({0: np.arange(4)}, replace(model.recipe, gradients=gradients)))
+        for gradients in (True, False)
     )
     assert len(ours) > 4
     for one, other in zip(ours, theirs, strict=True):
@@ -61,15 +62,3 @@ def test_only_gradients_need_columns(make_model: MakeModel, make_inputs: MakeInp
         np.testing.assert_array_equal(one.column, other.column)
         assert one.row is not None
         assert len(one.row) == len(one.column)
-
-
-def test_equal_rows_are_planned_once(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    model, graph = make_model(), make_inputs()
-    plan = graph.plan(np.array([3, 0, 3]), 0, model.recipe)
-    assert plan.inverse is not None
-    assert plan.pool.configurations == 2
-    assert plan.inverse[0] == plan.inverse[2] != plan.inverse[1]
-    segment = graph.segments[0]
-    alone = make_plan(segment, graph.configurations(np.array([3]), segment), model.recipe)
-    assert alone.inverse is None
-    assert alone.pool.configurations == 1

@@ -156,5 +156,5 @@ def test_no_node_depends_on_configurations_before_they_join(
     name: str, directions: str, make_model: Callable[..., CostModel], make_inputs: MakeInputs
 ) -> None:
     model, graph = make_model(block=[name], join="late", directions=directions), make_inputs()
-    rows = [graph.plan(np.array(chosen), 0, model.recipe).rows for chosen in ([3], [3, 0, 7])]
+    rows = [graph.plan({0: np.array(chosen)}, model.recipe).rows for chosen in ([3], [3, 0, 7])]
     assert rows[0] == rows[1] > 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def step_on(
 
 def plans_of(model: CostModel, graph: GraphInputs) -> MissingPlans:
     planner = StepPlanner.of(model, METHODS["gst_e"])
-    return lambda _, rows, j: planner.without_gradient(graph, rows, j)
+    return lambda _, rows: planner.without_gradient(graph, rows)
 
 
 def fresh_total(model: CostModel, graph: GraphInputs) -> Tensor:
@@ -317,6 +318,22 @@ def test_missing_and_dropped_segments_cost_nothing(model: CostModel, make_inputs
     assert 0 < combine.cost.rows < combine.cost.dense_rows
 
 
+def test_segments_with_gradient_are_planned_together_each_distinct_local_configuration_once(
+    model: CostModel, make_inputs: MakeInputs
+) -> None:
+    graph = make_inputs(segments=SEGMENTS)
+    combine = SegmentAggregator(model, METHODS["gst_one"], 0.5, None)
+    (part,) = step_on(combine, graph, (0, 2)).sampled
+    local = [graph.partition.local_codes[ROWS, j] for j in (0, 2)]
+    counts = [len(np.unique(codes)) for codes in local]
+    plan: Any = part.plan.unpack()
+    assert plan.pool.configurations == max(counts) < len(ROWS)
+    assert part.segments == [0, 2]
+    starts = np.repeat([0, max(counts)], len(ROWS))
+    expected = starts + np.concatenate([np.unique(codes, return_inverse=True)[1] for codes in local])
+    assert plan.inverse.tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("method", ["gst", "gst_e"])
 def test_parts_of_a_segment_have_the_same_gradients(
     method: str, make_model: MakeModel, make_inputs: MakeInputs
@@ -328,7 +345,9 @@ def test_parts_of_a_segment_have_the_same_gradients(
         planned_step = replace(StepPlanner.of(model, METHODS[method]), max_rows=max_rows)(
             step, np.random.default_rng(0)
         )
-        assert [len(plans) for plans in planned_step.plans.values()] == [parts] * len(planned_step.plans)
+        assert len(planned_step.sampled) == parts
+        assert len(planned_step.others) == (parts if method == "gst" else 0)
+        assert planned_step.recomputed == (parts > 1)
         table = EmbeddingTable(model.embedding_width, 10**6, "float32") if method == "gst_e" else None
         total = SegmentAggregator(model, METHODS[method], 1.0, table)(planned_step, now=0)
         results.append((total, torch.autograd.grad(total.square().sum(), list(model.encoder.parameters()))))
@@ -339,11 +358,11 @@ def test_parts_without_gradient_are_bounded(make_model: MakeModel, make_inputs: 
     model, graph = make_model(), make_inputs(segments=2)
     model.recipe = replace(model.recipe, compress=False, deduplicate=False)
     whole, divided = (
-        replace(StepPlanner.of(model, METHODS["gst_e"]), max_rows=rows).without_gradient(graph, ROWS, 1)
+        replace(StepPlanner.of(model, METHODS["gst_e"]), max_rows=rows).without_gradient(graph, {1: ROWS})
         for rows in (None, 1)
     )
     assert (len(whole), len(divided)) == (1, len(ROWS))
-    assert max(part.rows for part in divided) < whole[0].rows
+    assert max(part.plan.rows for part in divided) < whole[0].plan.rows
 
 
 def test_states_that_all_configurations_share_are_not_repeated_in_parts(
@@ -351,7 +370,7 @@ def test_states_that_all_configurations_share_are_not_repeated_in_parts(
 ) -> None:
     step = Step(make_inputs(segments=1), 0, np.full(4, 3), np.ones(4), np.array([0]), np.zeros(1))
     planned_step = replace(StepPlanner.of(make_model(), METHODS["full"]), max_rows=1)(step, np.random.default_rng(0))
-    assert [len(plans) for plans in planned_step.plans.values()] == [1]
+    assert len(planned_step.sampled) == 1
 
 
 @pytest.mark.parametrize("method", ["gst_one", "gst", "gst_e"])

@@ -118,6 +118,19 @@ class Edges:
     def __len__(self) -> int:
         return len(self.ends)
 
+    @property
+    def partial(self) -> bool:
+        """True if degrees count edges that the segment lacks."""
+        return self._whole is not None
+
+    @property
+    def degrees(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(nodes,) int64, the number of operands of each node, and the same of users."""
+        if self._whole is not None:
+            return self._whole
+        operands, users = (np.bincount(end, minlength=self.nodes) for end in self.ends.T)
+        return operands, users
+
     def only(self, kept: NDArray[np.bool_]) -> Edges:
         """Return some of the edges, of a (edges,) mask; degrees count only these."""
         return Edges(self.ends[kept], self.nodes, self.configurable, None)
@@ -130,8 +143,7 @@ class Edges:
 
     def _weighted(self, kind: EdgeKind) -> Neighbourhood:
         user, operand = self.ends.T
-        counts = tuple(np.bincount(end, minlength=self.nodes) for end in (user, operand))
-        operands, users = counts if self._whole is None else self._whole
+        operands, users = self.degrees
         nodes, received, degrees = np.arange(self.nodes), [(user, operand), (operand, user)], [operands, users]
         if kind.directions == "users":
             received, degrees = received[1:], degrees[1:]

@@ -1,6 +1,6 @@
-"""Plans: the indices along which a model computes the embedding of a segment under some configurations.
+"""Plans: the indices along which a model computes the embeddings of segments under some configurations.
 
-A plan follows from the segment, the configurations and the model's recipe, never from weights. It is made of NumPy
+A plan follows from the segments, the configurations and the model's recipe, never from weights. It is made of NumPy
 arrays here, ahead of the step that runs it; `hlorank.models.plan_tensors` moves it to a device.
 """
 
@@ -148,23 +148,25 @@ class MaskIndex(NamedTuple, Generic[A]):
 
 
 class PoolIndex(NamedTuple, Generic[A]):
-    """The states that are pooled for each configuration.
+    """The states that are pooled for each segment and configuration; a row stands for such a pair, segment by segment.
 
     Attributes:
-        configurations: their number.
-        nodes: number of pooled nodes.
-        varied: number of pooled nodes that have a colour for each configuration.
-        states: (configurations + 1, colours), the pooled states: of varied nodes for each configuration; in the last
-            row those of all others. None if every node that has states is pooled and they are dense.
-        configurable: (configurations, colours), those of configurable nodes; None where `states` is None, or where no
-            pooling reads it.
+        configurations: their number, the same for each segment.
+        nodes: (rows, 1) int64, number of pooled nodes.
+        states: (rows + segments, colours), the pooled states: first those of the nodes that have a colour for each
+            configuration, row by row; then, for each segment, those of all its other nodes. None if every node that has
+            states is pooled, they are dense, and there is one segment.
+        filled: (2, rows) int64, rows of `states` that have an entry: both a row's own and that of its segment, or the
+            one of them that has entries twice; None where `states` is None.
+        configurable: (rows, colours), those of configurable nodes; None where `states` is None, or where no pooling
+            reads it.
         configurable_nodes: number of configurable nodes among the pooled ones.
     """
 
     configurations: int
-    nodes: int
-    varied: int
+    nodes: A
     states: Sparse[A] | None
+    filled: A | None
     configurable: Sparse[A] | None
     configurable_nodes: int
 
@@ -173,7 +175,7 @@ StepIndex = Messages[A] | JoinIndex[A] | DenseIndex[A] | NodeIndex[A] | MaskInde
 
 
 class Plan(NamedTuple, Generic[A]):
-    """All that a model needs to embed a segment under some configurations.
+    """All that a model needs to embed segments under some configurations.
 
     Attributes:
         numeric: (initial colours, columns) float32, features of one node of each initial colour.
@@ -186,7 +188,7 @@ class Plan(NamedTuple, Generic[A]):
         tiles: (configurations, tile columns) float32; None for layouts.
         steps: an index for each step of the recipe, None for a step that needs none.
         pool: what is pooled.
-        inverse: (rows,) int64, for each row the configuration whose embedding it has; None if they are the same.
+        inverse: (rows,) int64, for each row of the result the embedding that it has; None if they are the same.
         rows: the work: number of states that layers which mix states compute.
     """
 
@@ -203,19 +205,13 @@ class Plan(NamedTuple, Generic[A]):
     rows: int
 
 
-def make_plan(
-    segment: Segment,
-    batch: ConfigurationBatch,
-    recipe: Recipe,
-    inverse: NDArray[np.int64] | None = None,
-) -> Plan[Array]:
-    """Make the plan of a segment under some configurations.
+def make_plan(segment: Segment, batch: ConfigurationBatch, recipe: Recipe) -> Plan[Array]:
+    """Make the plan of a segment, or of several beside each other, under some configurations.
 
     Args:
         segment: the nodes and edges.
         batch: the configurations.
         recipe: the steps of the model.
-        inverse: (rows,) the configuration of each row; see `Plan`.
     """
     builder = _Builder(segment, batch, recipe)
     count = len(segment.colour_opcode)
@@ -233,7 +229,7 @@ def make_plan(
         tiles=None if isinstance(batch, LayoutBatch) else batch.feat,
         steps=steps,
         pool=builder.pool(),
-        inverse=inverse,
+        inverse=None,
         rows=builder.rows,
     )
 
@@ -355,24 +351,45 @@ class _Builder:
 
     def pool(self) -> PoolIndex[Array]:
         """Return the index of the pooling, after the last step."""
-        colouring, pooled, configurable = self._now, self._segment.pooled, self._segment.configurable
-        nodes, count = colouring.colour_of.shape
-        if pooled is None and colouring.is_identity:
-            return PoolIndex(count, nodes, nodes, None, None, configurable)
-        colour_of, varied = colouring.colour_of, colouring.prefix
+        colouring, segment, gradients = self._now, self._segment, self._recipe.gradients
+        pooled, configurable, parts = segment.pooled, segment.configurable, segment.parts
+        colour_of, part, varied = colouring.colour_of, segment.part, colouring.prefix
+        count = colour_of.shape[1]
         if pooled is not None:
-            colour_of, varied = colour_of[pooled], int(pooled[:varied].sum())
+            colour_of, part, varied = colour_of[pooled], part[pooled], int(pooled[:varied].sum())
             configurable = int(pooled[:configurable].sum())
-        first, others = colour_of[:varied].T, colour_of[varied:, 0]
-        starts = np.append(np.arange(count + 1) * varied, first.size + len(others))
-        gradients = self._recipe.gradients
-        states = sparse(np.concatenate([first.ravel(), others]), starts, len(colouring), gradients=gradients)
+        nodes = np.repeat(np.bincount(part, minlength=parts), count)[:, None]
+        if pooled is None and colouring.is_identity and parts == 1:
+            return PoolIndex(count, nodes, None, None, None, configurable)
+        first, first_counts = _by_part(colour_of[:varied], part[:varied], parts)
+        others, other_counts = _by_part(colour_of[varied:, :1], part[varied:], parts)
+        counts = np.append(first_counts, other_counts)
+        states = sparse(np.append(first, others), np.append(0, np.cumsum(counts)), len(colouring), gradients=gradients)
+        filled = np.stack([np.arange(parts * count), parts * count + np.repeat(np.arange(parts), count)])
+        filled = np.where(counts[filled] > 0, filled, filled[::-1])
         of_configurable = None
         if self._recipe.pool_configurable:
-            only = colour_of[:configurable].T
-            starts = np.arange(count + 1) * configurable
-            of_configurable = sparse(only.ravel(), starts, len(colouring), gradients=gradients)
-        return PoolIndex(count, len(colour_of), varied, states, of_configurable, configurable)
+            only, only_counts = _by_part(colour_of[:configurable], part[:configurable], parts)
+            starts = np.append(0, np.cumsum(only_counts))
+            of_configurable = sparse(only, starts, len(colouring), gradients=gradients)
+        return PoolIndex(count, nodes, states, filled, of_configurable, configurable)
+
+
+def _by_part(colour_of: Array, part: Array, parts: int) -> tuple[Array, Array]:
+    """Return the colours of the nodes of each segment under each configuration.
+
+    Args:
+        colour_of: (nodes, configurations), colours.
+        part: (nodes,), the segment of each node.
+        parts: number of segments.
+
+    Returns:
+        (nodes * configurations,) the colours, by segment and then by configuration, and (segments * configurations,)
+        how many each of these pairs has.
+    """
+    sizes = np.bincount(part, minlength=parts)
+    blocks = np.split(colour_of[np.argsort(part, kind="stable")], np.cumsum(sizes)[:-1])
+    return np.concatenate([block.T.ravel() for block in blocks]), np.repeat(sizes, colour_of.shape[1])
 
 
 def sparse(

@@ -94,6 +94,11 @@ class Recipe:
         """True if rows with equal local configurations share one embedding."""
         return self.deduplicate and Mixing.CONFIGURATIONS not in self.mixing
 
+    @property
+    def joins_segments(self) -> bool:
+        """True if several segments can be computed beside each other: states depend on others along edges only."""
+        return self.mixing <= {Mixing.ROW, Mixing.NEIGHBOURS}
+
     def dense_rows(self, segment: Segment, configurations: int) -> int:
         """Return the number of states that layers which mix states compute in the dense form."""
         layers = sum(isinstance(step, Mix) and step.mixing is not Mixing.ROW for step in self.steps)

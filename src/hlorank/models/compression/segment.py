@@ -1,4 +1,4 @@
-"""A segment of a graph, and some of its configurations, as integers and features."""
+"""Segments of a graph, and some of their configurations, as integers and features."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hlorank.models.compression.edges import Edges
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """The nodes of one segment and its halo, and the edges between them.
+    """The nodes of a segment and its halo, and the edges between them; or those of several segments, side by side.
 
     Nodes are ordered by their distance, in edges of either direction, from the nearest configurable node. So the
     nodes that a configuration can change after k layers of message passing are the first ones, the k-hop prefix, and
@@ -21,6 +21,9 @@ class Segment:
 
     Attributes:
         node_ids: (nodes,) int64, numbers of these nodes in the graph.
+        part: (nodes,) int64, which one of the segments each node belongs to.
+        parts: number of the segments.
+        colours: (initial colours,) int64, their numbers in the graph, by which those of several segments are compared.
         initial_colour: (nodes,) int64, equal for nodes with equal features.
         colour_numeric: (initial colours, node columns) float32, the features of the nodes of each initial colour.
         colour_opcode: (initial colours,) int64.
@@ -33,6 +36,9 @@ class Segment:
     """
 
     node_ids: NDArray[np.int64]
+    part: NDArray[np.int64]
+    parts: int
+    colours: NDArray[np.int64]
     initial_colour: NDArray[np.int64]
     colour_numeric: NDArray[np.floating]
     colour_opcode: NDArray[np.int64]
@@ -56,10 +62,63 @@ class Segment:
         """Return the number of nodes at most `k` edges away from a configurable node."""
         return self.hop_prefixes[min(k, len(self.hop_prefixes) - 1)]
 
+    @property
+    def distances(self) -> NDArray[np.int64]:
+        """(nodes,) edges to the nearest configurable node; a number larger than those of all others without a path."""
+        near = np.searchsorted(self.hop_prefixes, np.arange(self.nodes), side="right")
+        return np.where(near < len(self.hop_prefixes), near, np.iinfo(np.int64).max)
+
+
+def join(segments: Sequence[Segment]) -> Segment:
+    """Return some segments of a graph, each of one part, beside each other as one; what is equal gets equal colours."""
+    if len(segments) == 1:
+        return segments[0]
+    count = len(segments)
+    sizes = [segment.nodes for segment in segments]
+    distance = np.concatenate([segment.distances for segment in segments])
+    order = np.argsort(distance, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+
+    def shifted(arrays: Sequence[NDArray[np.int64]], lengths: Sequence[int]) -> NDArray[np.int64]:
+        starts = np.cumsum([0, *lengths[:-1]])
+        return np.concatenate([array + start for array, start in zip(arrays, starts, strict=True)])
+
+    tables = [len(segment.colours) for segment in segments]
+    initial = shifted([segment.initial_colour for segment in segments], tables)[order]
+    every = np.concatenate([segment.colours for segment in segments])
+    colours, first, colour_of = np.unique(every, return_index=True, return_inverse=True)
+    near = distance[distance < np.iinfo(np.int64).max]
+    prefixes = np.cumsum(np.bincount(near, minlength=1)).tolist()
+    degrees = None
+    if any(segment.edges.partial for segment in segments):
+        both = [segment.edges.degrees for segment in segments]
+        degrees = np.concatenate([one for one, _ in both])[order], np.concatenate([other for _, other in both])[order]
+    pooled = None
+    if any(segment.pooled is not None for segment in segments):
+        masks = (np.ones(one.nodes, np.bool_) if one.pooled is None else one.pooled for one in segments)
+        pooled = np.concatenate([*masks])[order]
+    return Segment(
+        node_ids=np.concatenate([segment.node_ids for segment in segments])[order],
+        part=np.repeat(np.arange(count), sizes)[order],
+        parts=count,
+        colours=colours,
+        initial_colour=colour_of[initial],
+        colour_numeric=np.concatenate([segment.colour_numeric for segment in segments])[first],
+        colour_opcode=np.concatenate([segment.colour_opcode for segment in segments])[first],
+        colour_layout=np.concatenate([segment.colour_layout for segment in segments])[first],
+        edges=Edges(
+            place[shifted([segment.edges.ends for segment in segments], sizes)], len(order), prefixes[0], degrees
+        ),
+        hop_prefixes=prefixes,
+        config_columns=np.concatenate([segment.config_columns for segment in segments]),
+        pooled=pooled,
+    )
+
 
 @dataclass(frozen=True, eq=False)
 class LayoutBatch:
-    """Some layout configurations of a segment.
+    """Some layout configurations of a segment; of several segments, each has as many of its own.
 
     Attributes:
         codebook: (U, 18) int64, layout values -1..5; the rows that these configurations use.

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from hlorank.config import ConfigError, SegmentsConfig
 from hlorank.models.compression.plan import sparse
 from hlorank.models.compression.recipe import Mixing
 from hlorank.models.cost_model import CostModel
-from hlorank.models.plan_tensors import PackedPlan, tensors
+from hlorank.models.plan_tensors import tensors
 from hlorank.models.propagation import propagate
 from hlorank.training.gst.embedding_table import EmbeddingTable, entry_keys
 from hlorank.training.gst.methods import METHODS, Method
 from hlorank.training.gst.segment_sampling import segment_weights
-from hlorank.training.step_plans import PlannedStep
+from hlorank.training.step_plans import PlannedPart, PlannedStep
 
-MissingPlans = Callable[[int, NDArray[np.int64], int], list[PackedPlan]]
-"""Plans without gradient of a segment of a training graph: by the graph's number, configurations, and the segment."""
+MissingPlans = Callable[[int, Mapping[int, NDArray[np.int64]]], list[PlannedPart]]
+"""Plans without gradient of segments of a training graph: by its number and the configurations of each segment."""
 
 
 @dataclass
@@ -141,14 +142,14 @@ class SegmentAggregator:
             if self.missing is not None:
                 self._compute_missing(self.table, self.missing, step, keys, entry, (stale > 0) & ~present, now)
             total = self._stale(self.table, keys, entry, stale, now)
+        with torch.no_grad():
+            for part in step.others:
+                total = self._add(total, part, self._embed(part, step), weights)
         written = []
-        for j, parts in step.plans.items():
-            with torch.set_grad_enabled(torch.is_grad_enabled() and bool(sampled[j])):
-                embedding = self._embed(parts)
-            weight = torch.from_numpy(weights[j]).to(embedding, non_blocking=True)
-            total = total + weight[:, None] * embedding
-            if sampled[j]:
-                written.append((entry[j], embedding.detach()))
+        for part in step.sampled:
+            embedding = self._embed(part, step, recomputed=step.recomputed)
+            total = self._add(total, part, embedding, weights)
+            written.append((entry[part.segments, part.configurations].ravel(), embedding.detach().flatten(0, 1)))
         self.cost.dense_rows += step.dense_rows
         self.cost.peak_rows = max(self.cost.peak_rows, step.rows_with_gradient)
         if self.table is not None:
@@ -168,20 +169,29 @@ class SegmentAggregator:
         now: int,
     ) -> None:
         """Compute the entries of the mask `missing`, (J, configurations), without gradient, and write them."""
+        first = {}  # of the places of each entry of a segment
         for j in np.flatnonzero(missing.any(axis=1)).tolist():
-            places, first = np.unique(entry[j, missing[j]], return_index=True)
-            with torch.no_grad():
-                parts = plans(step.number, step.rows[missing[j]][first], j)
-                embedding = self._embed([part.to(step.labels.device) for part in parts])
-            table.write([keys[place] for place in places], embedding, now)
+            first[j] = np.flatnonzero(missing[j])[np.unique(entry[j, missing[j]], return_index=True)[1]]
+        with torch.no_grad():
+            for part in plans(step.number, {j: step.rows[places] for j, places in first.items()}):
+                for j, embeddings in zip(part.segments, self._embed(part, step), strict=True):
+                    places = first[j][part.configurations]
+                    table.write([keys[place] for place in entry[j, places]], embeddings[: len(places)], now)
 
-    def _embed(self, parts: Sequence[PackedPlan]) -> Tensor:
-        """Compute the embedding of a segment; the states of several parts are computed again for their gradients."""
-        self.cost.rows += sum(part.rows for part in parts)
-        if len(parts) == 1:
-            alone: Tensor = self.model(parts[0].unpack())
-            return alone
-        return torch.cat([checkpoint(self.model, part.unpack(), use_reentrant=False) for part in parts])
+    def _embed(self, part: PlannedPart, step: PlannedStep, *, recomputed: bool = False) -> Tensor:
+        """Compute the embeddings of a part, (segments, configurations, width); perhaps again for their gradients."""
+        self.cost.rows += part.plan.rows
+        plan = part.plan.to(step.labels.device).unpack()
+        embedding: Tensor = checkpoint(self.model, plan, use_reentrant=False) if recomputed else self.model(plan)
+        return embedding.view(len(part.segments), -1, embedding.shape[1])
+
+    @staticmethod
+    def _add(total: Tensor, part: PlannedPart, embedding: Tensor, weights: NDArray[np.float64]) -> Tensor:
+        """Add the weighted embeddings of a part to the sum over segments."""
+        own = torch.from_numpy(weights[part.segments, part.configurations]).to(embedding, non_blocking=True)
+        added = (own[:, :, None] * embedding).sum(dim=0)
+        start, stop = part.configurations.start, part.configurations.stop
+        return total + pad(added, (0, 0, start, weights.shape[1] - stop))
 
     def _stale(
         self, table: EmbeddingTable, keys: list[int], entry: NDArray[np.int64], weights: NDArray[np.float64], now: int
