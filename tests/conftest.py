@@ -119,7 +119,8 @@ def tracking_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """End an active run of MLflow, and restore its settings in the environment."""
     import mlflow
 
-    variables = ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID", "HLORANK_PARENT_RUN")
+    on_server = ("MLFLOW_SQLALCHEMYSTORE_POOLCLASS", "PGCONNECT_TIMEOUT")
+    variables = ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID", "HLORANK_PARENT_RUN", *on_server)
     for name in variables:
         monkeypatch.delenv(name, raising=False)
     yield

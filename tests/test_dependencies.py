@@ -27,6 +27,7 @@ NOT_IMPORTED = {
     "hydra-joblib-launcher": "a plugin that Hydra finds",
     "hydra-submitit-launcher": "a plugin that Hydra finds",
     "hydra-ray-launcher": "a plugin that Hydra finds",
+    "psycopg": "a driver that SQLAlchemy imports",
     "ray": "imported by hydra-ray-launcher",
     "jaxlib": "pinned together with jax",
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from hlorank.tracking import (
     Pruned,
     _make_database,
     database_file,
+    error_lines,
     existing_store,
     flatten,
     open_run,
@@ -140,23 +143,26 @@ def test_each_configuration_has_its_own_store(tracking: TrackingConfig, tmp_path
     assert [run.info.run_name for run in runs(other)] == ["second"]
 
 
-def test_only_a_local_store_gets_an_artifact_location(
-    tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_databases_get_an_artifact_location(tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
 
     from hlorank.tracking import open_experiment
 
+    monkeypatch.setattr("hlorank.tracking.check_database_server", lambda uri: None)
+
     created: dict[str, str | None] = {}
     monkeypatch.setattr(mlflow, "get_experiment_by_name", lambda name: None)
     monkeypatch.setattr(
-        mlflow, "create_experiment", lambda name, artifact_location: created.update({name: artifact_location})
+        mlflow, "create_experiment", lambda name, artifact_location, tags: created.update({name: artifact_location})
     )
     monkeypatch.setattr(
         mlflow, "set_experiment", lambda name: type("Experiment", (), {"experiment_id": "7", "tags": {}})
     )
     monkeypatch.setattr(mlflow, "set_experiment_tags", lambda tags: None)
     assert open_experiment(tracking) == "7"
+    assert created == {"hlorank": Path(tracking.artifacts).as_uri()}
+    created.clear()
+    open_experiment(tracking.model_copy(update={"uri": "postgresql+psycopg://me@127.0.0.1/mlflow"}))
     assert created == {"hlorank": Path(tracking.artifacts).as_uri()}
     printed = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
     monkeypatch.setenv(printed, "false")
@@ -231,6 +237,50 @@ def test_a_database_whose_creation_was_killed_is_created_again(
         pass
     assert len(runs(tracking)) == 1
     assert {path.name for path in tmp_path.glob("mlflow.db*")} == {"mlflow.db", "mlflow.db.lock"}
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("postgresql+psycopg://me:secret@127.0.0.1:{port}/mlflow", "[Cc]onnection timeout expired"),
+        (
+            "postgresql+psycopg://me:secret@127.0.0.1:1/mlflow",
+            "Connection refused.*; start the server, or give",
+        ),
+        ("mysql+no_such_driver://me:secret@127.0.0.1/mlflow", "Can't load plugin: .*no_such_driver"),
+        ("postgresql+pg8000://me:secret@127.0.0.1/mlflow", "No module named 'pg8000'; install the driver"),
+    ],
+)
+def test_a_database_server_that_cannot_be_used(
+    address: str, reason: str, tracking: TrackingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is one line, without the password; MLflow's own attempts would take two minutes."""
+    pytest.importorskip("psycopg", reason="needs psycopg (extra postgresql)")
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "2")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        uri = address.format(port=silent.getsockname()[1])
+        with (
+            pytest.raises(ConnectionError) as raised,
+            open_run(tracking.model_copy(update={"uri": uri}), "name", {}, locks=tmp_path / "locks"),
+        ):
+            pass
+    (line,) = error_lines(raised.value) or []
+    assert re.search(reason, line)
+    assert line.startswith(f"error: {uri.replace('me:secret', '***')}: ")
+    assert not (tmp_path / "locks").exists()
+    assert URI_VARIABLE not in os.environ, "which would overrule the next configuration"
+
+
+def test_an_existing_store_on_a_server_that_cannot_be_used(
+    tracking_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("psycopg", reason="needs psycopg (extra postgresql)")
+    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)
+    monkeypatch.setenv(URI_VARIABLE, "postgresql+psycopg://me:secret@127.0.0.1:1/mlflow")
+    with pytest.raises(ConnectionError, match="Connection refused"):
+        existing_store()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import platform
@@ -28,6 +29,8 @@ CHECKOUT = "hlorank.checkout"
 """Tag of a run: the fingerprint of the machine and the folder of locks of the last process that opened it."""
 FEATURES = "features"
 """Tag of a run: the fingerprint of its features, however these are cut into segments."""
+MODEL = "model"
+"""Tag of an evaluated run: the digest of its model."""
 ENDED_BY = "ended_by"
 """Tag of a run that ended early: by `trainer.cpu_seconds` or, by its search, `PRUNING`."""
 PRUNING = "pruning"
@@ -41,6 +44,9 @@ NOTE = "mlflow.note.content"
 """Tag of a run or an experiment that MLflow shows as its description, in Markdown."""
 NOTE_LENGTH = 5000
 """Characters that every store has room for in a tag."""
+
+_CONNECT_SECONDS = "10"
+_TABLES_LOCK = 0x686C6F72  # any number that other programs do not lock
 
 _ABOUT = """\
 Trainings of hlorank: learned rankers of compiler configurations.
@@ -73,11 +79,19 @@ def database_file(uri: str) -> Path | None:
     return Path(make_url(uri).database or "")
 
 
+def is_database(uri: str) -> bool:
+    """Return whether a store is a database, a file or on a server, and not a server of MLflow."""
+    from mlflow.store.db.db_types import DATABASE_ENGINES
+
+    return uri.partition(":")[0].partition("+")[0] in DATABASE_ENGINES
+
+
 def existing_store() -> str:
     """Return the store that MLflow is set up for: MLFLOW_TRACKING_URI, else mlflow.db in the current folder.
 
     Raises:
         DataError: the store is a database file that does not exist; MLflow would create an empty one.
+        ConnectionError: the store is on a database server that cannot be used.
     """
     import mlflow
 
@@ -86,7 +100,51 @@ def existing_store() -> str:
     if path is not None and not path.is_file():
         remedy = "no such file; run in the project's folder after make repro, or set MLFLOW_TRACKING_URI"
         raise DataError("tracking store", "an MLflow database", remedy, file=path)
+    check_database_server(uri)
     return uri
+
+
+@cache
+def check_database_server(uri: str) -> None:
+    """Connect to the database server of a store, and create MLflow's tables, one process at a time; else do nothing.
+
+    MLflow itself tries for two minutes to connect, and processes that create tables at the same time fail.
+
+    Raises:
+        ConnectionError: the server or the database cannot be used, or the driver is missing.
+    """
+    if not is_database(uri) or database_file(uri) is not None:
+        return
+    import sqlalchemy
+    from mlflow.tracking import MlflowClient
+
+    os.environ.setdefault("PGCONNECT_TIMEOUT", _CONNECT_SECONDS)  # of all connections; by default over two minutes
+    # A server has a limit of connections: each is closed after use, not kept open by every training.
+    os.environ.setdefault("MLFLOW_SQLALCHEMYSTORE_POOLCLASS", sqlalchemy.NullPool.__name__)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # otherwise it logs each new database
+    try:
+        engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.NullPool)
+        with engine.connect() as connection:
+            # MLflow's last step writes this table.
+            if engine.name == "postgresql" and not sqlalchemy.inspect(connection).has_table("alembic_version"):
+                connection.execute(sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(_TABLES_LOCK)))
+                MlflowClient(uri).search_experiments(max_results=1)
+    except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
+        problem = database_problem(error, f"{URI_VARIABLE} or tracking.uri")
+        raise ConnectionError(errno.ECONNREFUSED, problem, redact_credentials(uri)) from None
+
+
+def database_problem(error: Exception, place: str) -> str:
+    """Return the reason why a database cannot be used, from SQLAlchemy's error, and the remedy.
+
+    Args:
+        error: the error of SQLAlchemy or of the import of a driver.
+        place: the key or variable that has the address.
+    """
+    if isinstance(error, ImportError):
+        return f"{error}; install the driver: for postgresql+psycopg://, the extra postgresql of hlorank"
+    reason = " ".join(str(getattr(error, "orig", None) or error).split())
+    return f"{reason}; start the server, or give another address in {place}"
 
 
 @cache
@@ -123,12 +181,17 @@ def _remove_database(path: Path) -> None:
 
 
 def connect(config: TrackingConfig) -> str:
-    """Set MLflow up for the tracking store, create a database that does not exist, and return the address."""
+    """Set MLflow up for the tracking store, create a database file that does not exist, and return the address.
+
+    Raises:
+        ConnectionError: the store is on a database server that cannot be used.
+    """
     import mlflow
 
     uri, by_variable = tracking_uri(config), URI_VARIABLE in os.environ
     if redact_credentials(uri) != uri:  # MLflow prints the address of each run that ends
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    check_database_server(uri)
     mlflow.set_tracking_uri(uri)
     if (path := database_file(uri)) is not None:
         _make_database(uri, path)
@@ -144,32 +207,50 @@ def open_experiment(config: TrackingConfig) -> str:
     from mlflow.exceptions import MlflowException
 
     uri = connect(config)
+    described = {"mlflow.experimentKind": "custom_model_development", NOTE: _ABOUT}
     if mlflow.get_experiment_by_name(config.experiment) is None:
-        # Servers have an artifact location of their own, also one that the variable puts in place of a local store.
-        location = Path(config.artifacts).resolve().as_uri() if uri.startswith("sqlite:") else None
+        # Servers of MLflow have a location of their own, also one that the variable puts in place of a database.
+        location = Path(config.artifacts).resolve().as_uri() if is_database(uri) else None
         try:
-            mlflow.create_experiment(config.experiment, artifact_location=location)
+            # With its tags: setting one fails in a process if another one does so at the same time.
+            mlflow.create_experiment(config.experiment, artifact_location=location, tags=described)
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process has created it meanwhile
                 raise
     experiment = mlflow.set_experiment(config.experiment)
-    described = {"mlflow.experimentKind": "custom_model_development", NOTE: _ABOUT}
     if missing := {key: text for key, text in described.items() if key not in experiment.tags}:
         mlflow.set_experiment_tags(missing)
     experiment_id: str = experiment.experiment_id
     return experiment_id
 
 
-def _experiment_of(run_id: str) -> str | None:
+def _experiment_of(client: Any, run_id: str) -> str | None:
     """Return the experiment of a run, None if the store has no such run or it was deleted."""
-    import mlflow
     from mlflow.exceptions import MlflowException
 
     try:
-        info = mlflow.get_run(run_id).info
+        info = client.get_run(run_id).info
     except MlflowException:
         return None
     return info.experiment_id if info.lifecycle_stage == "active" else None
+
+
+def run_of_model(client: Any, run_id: str | None, digest: str) -> str | None:
+    """Return the run of a model in a store: the one that trained it, or else the last one that evaluated it.
+
+    Args:
+        client: client of the store.
+        run_id: the run that trained the model, None if it is not known.
+        digest: digest of the model's specification.
+
+    Returns:
+        The id of the run; None if the store has neither of these runs.
+    """
+    if run_id is not None and _experiment_of(client, run_id) is not None:
+        return run_id
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    found = client.search_runs(experiments, f"tags.{MODEL} = '{digest}'", max_results=1)
+    return str(found[0].info.run_id) if found else None
 
 
 def _git_commit() -> dict[str, str]:
@@ -220,8 +301,8 @@ def open_run(
     """
     import mlflow
 
-    connect(config)
-    earlier = None if run_id is None else _experiment_of(run_id)
+    client = mlflow.MlflowClient(connect(config))
+    earlier = None if run_id is None else _experiment_of(client, run_id)
     experiment = open_experiment(config) if earlier is None else earlier
     if earlier is not None:
         mlflow.set_experiment(experiment_id=earlier)

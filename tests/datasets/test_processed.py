@@ -45,6 +45,20 @@ def test_an_unchanged_tree_is_read_once(layout_tree: Path, monkeypatch: pytest.M
     assert times(store.root) == before
 
 
+def test_an_unchanged_tree_is_not_written_from_another_path(
+    layout_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on another machine, which mounts the tree elsewhere, or may only read it."""
+    store = processed_store(LAYOUT, layout_tree)
+    (store.root / "lock").unlink()
+    before = {path: path.stat().st_mtime_ns for path in layout_tree.rglob("*")}
+    (tmp_path / "mounted").symlink_to(layout_tree)
+    monkeypatch.chdir(tmp_path)
+    for tree in (layout_tree, tmp_path / "mounted", "own"):
+        assert processed_store(LAYOUT, tree).fingerprint == store.fingerprint
+    assert {path: path.stat().st_mtime_ns for path in layout_tree.rglob("*")} == before
+
+
 def test_only_changed_graphs_are_written_again(layout_tree: Path) -> None:
     store = processed_store(LAYOUT, layout_tree)
     before = times(store.root)

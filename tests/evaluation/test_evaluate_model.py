@@ -129,7 +129,10 @@ def test_a_model_without_its_run_gets_one(settings: Settings, tmp_path: Path) ->
     train(config, tmp_path / "model")
     (trained,) = runs(config)
     write_json(tmp_path / "model/run.json", {"run_id": "0" * 32, "tracking_uri": config.tracking.uri})
-    metrics = evaluate(config, tmp_path / "model", tmp_path / "report")
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "model").iterdir()}
+    for _ in range(2):
+        metrics = evaluate(config, tmp_path / "model", tmp_path / "report")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "model").iterdir()} == files
     (own,) = [run for run in runs(config) if run.info.run_id != trained.info.run_id]
     assert own.data.tags["run"] == "evaluated elsewhere"
     logged = {name for name in own.data.metrics if name.startswith("evaluate/valid/")}

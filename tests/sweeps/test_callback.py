@@ -328,6 +328,23 @@ def test_mistakes_are_one_line_and_status_2(
     assert message in line
 
 
+def test_without_a_store_nothing_is_trained(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("psycopg", reason="needs psycopg (extra postgresql)")
+    closed = "postgresql+psycopg://me:secret@127.0.0.1:1/searches"
+
+    def never(config: Config) -> None:
+        raise AssertionError("trained")
+
+    assert call(f"tracking.uri={closed}", "seed=0,1", task=never) == 1
+    assert call("hparams_search=random", f"sweep.storage={closed}", task=never) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2
+    for error in errors:
+        assert "postgresql+psycopg://***@127.0.0.1:1/searches: " in error
+        assert "Connection refused" in error
+        assert "secret" not in error
+
+
 def test_one_process_at_a_time_runs_a_sweep(
     call: Call, client: MlflowClient, config: Config, capsys: pytest.CaptureFixture[str]
 ) -> None:

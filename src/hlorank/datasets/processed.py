@@ -46,7 +46,8 @@ def processed_store(
     """Open the processed store of a collection, which is brought up to date first.
 
     Graphs are written one by one, each in one step, so that a call after a kill continues where the other one stopped.
-    One process writes; others wait for it. Nothing is read again while sizes and times of all files are as they were.
+    One process writes; others wait for it. While sizes and times of all files are as they were, nothing is read again,
+    written or locked: the store may then be on a read-only file system, and in use by many processes.
 
     Args:
         collection: the collection.
@@ -68,16 +69,17 @@ def processed_store(
     tree = resolve_path(root)
     folder, sources = _find_files(tree, collection)
     place = resolve_path(tree / PROCESSED if cache is None else cache) / collection.path / columns
-    with one_process(place / _LOCK, f"the processing of {folder}"):
-        stamp = _stamp(sources, tree / SPLIT_FILE, columns)
-        if not (_is_stamped(place, stamp) and (place / INDEX_FILE).is_file()):
-            files = _by_split(sources, folder, collection, tree / SPLIT_FILE)
-            if columns == "official":
-                store_official(files, collection.kind, place)
-            else:
-                featurize_files(files, collection, FEATURIZE, place)
-            write_json(place / _STAMP, stamp)
-        return GraphStore(place) if columns == "official" else FeatureStore(place)
+    stamp = _stamp(sources, tree, columns)
+    if not _is_stamped(place, stamp):
+        with one_process(place / _LOCK, f"the processing of {folder}"):
+            if not _is_stamped(place, stamp):  # by the process that this one waited for
+                files = _by_split(sources, folder, collection, tree / SPLIT_FILE)
+                if columns == "official":
+                    store_official(files, collection.kind, place)
+                else:
+                    featurize_files(files, collection, FEATURIZE, place)
+                write_json(place / _STAMP, stamp)
+    return GraphStore(place) if columns == "official" else FeatureStore(place)
 
 
 def _find_files(tree: Path, collection: Collection) -> tuple[Path, dict[Path, Split]]:
@@ -91,18 +93,21 @@ def _find_files(tree: Path, collection: Collection) -> tuple[Path, dict[Path, Sp
         raise DataError(error.key, expected, error.found, file=tree) from None
 
 
-def _stamp(sources: Iterable[Path], split_file: Path, columns: Columns) -> dict[str, str]:
-    """Return what a store is made from, without reading a file of the tree: names, sizes and times, and the code."""
+def _stamp(sources: Iterable[Path], tree: Path, columns: Columns) -> dict[str, str]:
+    """Return what a store is made from, without reading a file of the tree: names, sizes and times, and the code.
+
+    Names are relative to the tree, which may have another path on another machine.
+    """
     named = (file for path in sources for file in (path, sidecar_path(path)))
-    files = [path for path in (*named, split_file) if path.is_file()]
-    states = [[path.as_posix(), (state := path.stat()).st_size, state.st_mtime_ns] for path in files]
+    files = [path for path in (*named, tree / SPLIT_FILE) if path.is_file()]
+    states = [[path.relative_to(tree).as_posix(), (state := path.stat()).st_size, state.st_mtime_ns] for path in files]
     options: dict[str, Any] = {} if columns == "official" else FEATURIZE.model_dump(mode="json")
     return {"files": fingerprint(states), "options": fingerprint(options), "code": code_digest(*CODE)}
 
 
 def _is_stamped(place: Path, stamp: dict[str, str]) -> bool:
     with suppress(DataError):
-        return read_json(place / _STAMP) == stamp
+        return read_json(place / _STAMP) == stamp and (place / INDEX_FILE).is_file()
     return False
 
 

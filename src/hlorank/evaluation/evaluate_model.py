@@ -22,15 +22,13 @@ from hlorank.data.collection import Collection, Split
 from hlorank.evaluation.one_segment import one_segment
 from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
 from hlorank.featurize.features import GraphFeatures
-from hlorank.files import LOCKS, RUN, SPEC, DataError, read_json, recorded_run, redact_credentials, write_json
+from hlorank.files import LOCKS, SPEC, DataError, read_json, recorded_run
 from hlorank.models.device import find_device
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scorer import Scorer, load_scorer
 from hlorank.models.serialization import Spec
-from hlorank.tracking import EXPERIMENT, FEATURES, open_run, tracking_uri
+from hlorank.tracking import EXPERIMENT, FEATURES, MODEL, connect, open_run, run_of_model
 
-MODEL = "model"
-"""Tag of an evaluated run: the digest of its model."""
 LOGGED = ("kendall_tau", "slowdown_1", "slowdown_5", "slowdown_10")
 """Metrics of an evaluation in MLflow; the others follow from these or are facts of the data: metrics.json has all."""
 TABLE = "per_graph.json"
@@ -153,7 +151,8 @@ def score_model(
 def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, float]:
     """Score every configuration of every graph, write the tables, and log them into the model's MLflow run.
 
-    A model whose run is not in the store, such as one from a DVC remote, gets a new run, tagged `evaluated elsewhere`.
+    A model whose run is not in the store, such as one from a DVC remote, gets a new run, tagged `evaluated elsewhere`;
+    later evaluations find it by the digest of the model. The model folder is only read.
 
     Args:
         config: the whole configuration.
@@ -165,9 +164,11 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
 
     Raises:
         DataError: the model is damaged, or was trained on other features or segments.
+        ConnectionError: the store is on a database server that cannot be used.
     """
     import mlflow
 
+    store = connect(config.tracking)  # before the scores, which may take hours
     collection = Collection.parse(config.collection)
     features, segments = Path(config.paths.features), Path(config.paths.segments)
     accelerator = config.trainer.accelerator
@@ -176,18 +177,11 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
     metrics, spec, fingerprint = score_model(
         model_folder, collection, features, segments, config.evaluate, output, accelerator, threads, config.compute
     )
-    recorded = recorded_run(model_folder)
     digest = read_json(model_folder / SPEC)["spec_sha256"]
     tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "run": "evaluated elsewhere"}
+    earlier = run_of_model(mlflow.MlflowClient(store), recorded_run(model_folder).get("run_id"), digest)
     locks = Path(config.paths.state) / LOCKS
-    opened = open_run(
-        config.tracking, f"{spec.method} evaluation {collection}", tags, recorded.get("run_id"), locks=locks
-    )
-    with opened as (run_id, known):
-        if not known:
-            address = redact_credentials(tracking_uri(config.tracking))
-            run = {EXPERIMENT: None, **recorded, "run_id": run_id, "tracking_uri": address, "model": digest}
-            write_json(model_folder / RUN, run)
+    with open_run(config.tracking, f"{spec.method} evaluation {collection}", tags, earlier, locks=locks):
         mlflow.set_tags({FEATURES: fingerprint, MODEL: digest})
         own = {name: value for name, value in metrics.items() if name.rpartition("/")[2] in LOGGED}
         mlflow.log_metrics({f"evaluate/{name}": value for name, value in own.items()})

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlorank.data.collection import Collection
-from hlorank.evaluation.evaluate_model import MODEL
 from hlorank.files import RUN, SPEC, DataError, read_json, recorded_run, redact_credentials
 from hlorank.models.scorer import load_scorer
 from hlorank.models.serialization import Spec
 from hlorank.serving.locate import model_folder
 from hlorank.serving.package import log_package
 from hlorank.serving.ranker import MEMORY_BYTES
-from hlorank.tracking import BEST_TAU, FEATURES, existing_store
+from hlorank.tracking import BEST_TAU, FEATURES, MODEL, existing_store, run_of_model
 
 CHAMPION = "champion"
 MEASURES = {"evaluate": "evaluate/valid/kendall_tau", "training": BEST_TAU}
@@ -117,21 +116,15 @@ def _run_of(client: Any, folder: Path, digest: str) -> str:
         DataError: the store has neither of these runs.
     """
     from mlflow import get_tracking_uri
-    from mlflow.exceptions import MlflowException
 
-    recorded = {"run_id": "none", "tracking_uri": "its store"} | recorded_run(folder)
-    try:
-        client.get_run(recorded["run_id"])
-    except MlflowException:
-        experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-        if found := client.search_runs(experiments, f"tags.{MODEL} = '{digest}'", max_results=1):
-            return str(found[0].info.run_id)
-        remedy = f"set MLFLOW_TRACKING_URI to {recorded['tracking_uri']}, or run the stage evaluate, which opens one"
+    recorded = recorded_run(folder)
+    run_id = run_of_model(client, recorded.get("run_id"), digest)
+    if run_id is None:
+        store = recorded.get("tracking_uri", "its store")
+        found = f"{recorded.get('run_id', 'none')}, which is not; set MLFLOW_TRACKING_URI to {store}, or run the stage "
         expected = f"a run in the MLflow store {redact_credentials(get_tracking_uri())}"
-        raise DataError(
-            "run_id", expected, f"{recorded['run_id']}, which is not; {remedy}", file=folder / RUN
-        ) from None
-    return str(recorded["run_id"])
+        raise DataError("run_id", expected, f"{found}evaluate, which opens one", file=folder / RUN)
+    return run_id
 
 
 def _new_version(client: Any, folder: Path, spec: Spec, name: str, digest: str) -> Any:

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from hlorank.config import Config, ConfigError, load
 from hlorank.files import DataError
 from hlorank.sweeps.jobs import Job
-from hlorank.tracking import PARENT_VARIABLE, Pruned, tracking_uri
+from hlorank.tracking import PARENT_VARIABLE, Pruned, error_lines, tracking_uri
 
 if TYPE_CHECKING:
     from hlorank.sweeps.sweep import Sweep
@@ -39,7 +39,8 @@ class SweepRun(Callback):
         """Open the parent run, pass its id to the jobs, and wrap the launcher in a fault-tolerant one.
 
         Raises:
-            SystemExit: the configuration is wrong, or another process runs the sweep of this name.
+            SystemExit: the configuration is wrong, another process runs the sweep of this name, or the tracking store
+                cannot be used.
         """
         if config.hydra.job.name != "train":
             return
@@ -49,9 +50,12 @@ class SweepRun(Callback):
             own = own_config(config)
             locks = Path(own.paths.state) / "locks"
             sweep = Sweep(own.sweep.name, own.tracking, locks, list(config.hydra.overrides.task))
-        except ConfigError as error:  # Hydra turns other exceptions of a callback into warnings
-            sys.stderr.writelines(f"error: {line}\n" for line in str(error).splitlines())
-            raise SystemExit(2) from None
+        except Exception as error:
+            if (lines := error_lines(error)) is None:
+                raise
+            # Hydra turns exceptions of a callback into warnings, and would train without the sweep's run.
+            sys.stderr.writelines(f"{line}\n" for line in lines)
+            raise SystemExit(2 if isinstance(error, ConfigError) else 1) from None
         _open.append(sweep)
         self._sweep = sweep.run_id, tracking_uri(own.tracking)
         with read_write(config.hydra), open_dict(config.hydra):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hlorank.config import ConfigError, SweepConfig
-from hlorank.tracking import PARENT_VARIABLE, Pruned
+from hlorank.tracking import PARENT_VARIABLE, Pruned, database_problem
 
 if TYPE_CHECKING:
     import optuna
@@ -28,17 +28,20 @@ def open_study(config: SweepConfig, parent: str, create: bool) -> optuna.Study:
         ConfigError: `sweep.storage` is no database that can be opened.
     """
     import optuna
+    from sqlalchemy import NullPool
     from sqlalchemy.exc import SQLAlchemyError
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    waiting = {}
+    # A server has a limit of connections: each is closed after use, not kept open by every training.
+    settings: dict[str, Any] = {"poolclass": NullPool}
     if config.storage.startswith(_SQLITE):
         Path(config.storage.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
-        waiting = {"connect_args": {"timeout": _PATIENCE_SECONDS}}
+        settings = {"connect_args": {"timeout": _PATIENCE_SECONDS}}
     try:
-        storage = optuna.storages.RDBStorage(config.storage, engine_kwargs=waiting)
+        storage = optuna.storages.RDBStorage(config.storage, engine_kwargs=settings)
     except (SQLAlchemyError, ImportError) as error:
-        raise ConfigError(f"sweep.storage={config.storage}: {str(error).splitlines()[0]}") from None
+        problem = database_problem(error, "sweep.storage")
+        raise ConfigError(f"sweep.storage={config.storage}: {problem}") from None
     pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
     if config.prune:
         pruner = optuna.pruners.MedianPruner(config.prune_after_trials, config.prune_after_epochs)

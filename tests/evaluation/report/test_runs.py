@@ -195,7 +195,15 @@ def test_jobs_of_a_sweep_without_a_model_are_named(
 
 
 def test_a_store_that_lost_the_run_is_no_error(settings: Settings, tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
     config, model = tiny(settings, tmp_path)
+    run_id = read_json(model / "run.json")["run_id"]
     write_json(model / "run.json", {"run_id": "0" * 32, "tracking_uri": "sqlite:///nowhere/mlflow.db"})
+    tracked = read_run(model, model, config.tracking.uri).tracked
+    assert tracked is not None
+    assert tracked.run_id == run_id, "found by the digest of the model that it evaluated"
+    MlflowClient(config.tracking.uri).delete_run(run_id)
     assert read_run(model, model, config.tracking.uri).tracked is None
     assert read_run(model, model).tracked is None
+    assert read_run(model, model, "postgresql+psycopg://me@127.0.0.1:1/mlflow").tracked is None

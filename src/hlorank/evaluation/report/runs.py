@@ -19,7 +19,14 @@ from hlorank.evaluation.graph_report import PREDICTION_COLUMNS
 from hlorank.evaluation.protocol import PER_GRAPH, PREDICTIONS
 from hlorank.files import HISTORY, METRICS, RUN, SPEC, WEIGHTS, DataError, read_json, recorded_run
 from hlorank.sweeps import jobs
-from hlorank.tracking import BEST_TAU, TRAIN_SECONDS, URI_VARIABLE, database_file
+from hlorank.tracking import (
+    BEST_TAU,
+    TRAIN_SECONDS,
+    URI_VARIABLE,
+    check_database_server,
+    database_file,
+    run_of_model,
+)
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -167,7 +174,7 @@ def read_run(model: Path, report: Path, uri: str | None = None, place: str | Non
         collection, method = _address(folder)
     # Without the mark of redacted credentials: the environment may have others, or none are needed.
     store = uri or os.environ.get(URI_VARIABLE) or run.get("tracking_uri", LOCAL_STORE).replace("***@", "")
-    tracked = _tracked(run["run_id"], store) if run else None
+    tracked = _tracked(store, run.get("run_id"), spec.get("spec_sha256", ""))
     tables = (_table(file) for file in (model / HISTORY, report / PER_GRAPH, report / PREDICTIONS))
     history, per_graph, predictions = tables
     return Run(place, collection, method, spec, history, per_graph, predictions, tracked)
@@ -215,21 +222,33 @@ def _table(path: Path) -> list[Row]:
 
 
 def _client(uri: str) -> MlflowClient | None:
-    """Return a client of a store; None for a local store that does not exist, which MLflow would create."""
+    """Return a client of a store; None for a local store that does not exist, which MLflow would create.
+
+    Raises:
+        ConnectionError: the store is on a database server that cannot be used.
+    """
     if (path := database_file(uri)) is not None and not path.is_file():
         return None
     from mlflow.tracking import MlflowClient
 
+    check_database_server(uri)
+
     return MlflowClient(uri)
 
 
-def _tracked(run_id: str, uri: str) -> Tracked | None:
-    """Return a store's record of a run, None if the store has no such run or is unreachable."""
-    if (client := _client(uri)) is None:
-        return None
+def _tracked(uri: str, run_id: str | None, digest: str) -> Tracked | None:
+    """Return a store's record of a model's run, None if the store has none or is unreachable.
+
+    Args:
+        uri: the store.
+        run_id: the run that trained the model, None if it is not known.
+        digest: digest of the model's specification.
+    """
     from mlflow.exceptions import MlflowException
 
     try:
+        if (client := _client(uri)) is None or (run_id := run_of_model(client, run_id, digest)) is None:
+            return None
         run = client.get_run(run_id)
         sizes = [
             one.value
@@ -237,7 +256,7 @@ def _tracked(run_id: str, uri: str) -> Tracked | None:
             if key.endswith(_STEP_MEMORY)
             for one in client.get_metric_history(run_id, key)
         ]
-    except MlflowException:
+    except (MlflowException, ConnectionError):
         return None
     return Tracked(
         run_id=run_id,
