@@ -10,9 +10,9 @@ processes together, of the largest one, and the bytes that it wrote.
 A call that was interrupted or killed continues at its stage, which begins again; rows that are there are kept. One
 collection after the other takes disk space, as its files are deleted at its end.
 
-    python benchmarks/full_size.py --json benchmarks/results/full_size.json --collection tile/xla
-    python benchmarks/full_size.py --json benchmarks/results/full_size.json --configurations 0.01 --nodes 0.1
-    python benchmarks/full_size.py --json benchmarks/results/full_size.json --show --plot growth.svg
+    python benchmarks/full_size.py --json rows.json --collection tile/xla
+    python benchmarks/full_size.py --json rows.json --configurations 0.03
+    python benchmarks/full_size.py --json rows.json --show --plot growth.svg
 
 The layouts of nlp take several hours, the others less than one each, the quick form three minutes.
 """
