@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, cast
 
 import torch
@@ -9,6 +10,10 @@ from torch import Tensor
 
 from hlorank.models.compression.plan import PoolIndex, Sparse
 from hlorank.models.propagation import propagate
+
+with warnings.catch_warnings():  # PyTorch warns of each kind of sparse tensor at the first one
+    warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+    torch.sparse_csr_tensor([0, 1], [0], [1.0], (1, 1), check_invariants=False)
 
 
 def _dense(values: Tensor, index: PoolIndex[Tensor]) -> Tensor:
@@ -46,10 +51,24 @@ class _Max(torch.autograd.Function):
         return gradient.new_zeros(ctx.states, gradient.shape[1]).scatter_add_(0, ctx.place, gradient), None
 
 
+def _max(values: Tensor, matrix: Sparse[Tensor]) -> Tensor:
+    """Return the maximum over each row, 0 in empty ones."""
+    best: Tensor
+    if torch.is_grad_enabled() or values.is_cuda:  # the product below has neither the places of maxima, nor CUDA
+        best = _Max.apply(values, matrix)  # type: ignore[no-untyped-call] # untyped in PyTorch
+        return best
+    row_starts = torch.cat([matrix.row_starts, matrix.row_starts.new_tensor([len(matrix.column)])])
+    shape = len(matrix.row_starts), len(values)
+    entries = matrix.column, values.new_ones(len(matrix.column))
+    ones = torch.sparse_csr_tensor(row_starts, *entries, shape, check_invariants=False)
+    best = torch.sparse.mm(ones, values, "amax")  # four to seven times as fast as `embedding_bag`
+    return best
+
+
 def max_nodes(values: Tensor, index: PoolIndex[Tensor]) -> Tensor:
     """Return the maximum over the pooled nodes, (rows, width)."""
     if index.states is None:
         return _dense(values, index).amax(dim=0)
-    best: Tensor = _Max.apply(values, index.states)  # type: ignore[no-untyped-call] # untyped in PyTorch
+    best = _max(values, index.states)
     own, of_segment = cast("Tensor", index.filled)
     return torch.maximum(best[own], best[of_segment])
