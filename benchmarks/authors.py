@@ -139,6 +139,7 @@ def main() -> None:
     )  # fmt: skip
     arguments = parser.parse_args()
     methods.SHARED.update({"trainer.graphs_per_step": BATCH, "model.head": "linear", "segments.aggregation": "sum"})
+    methods.WORKLOADS["synthetic-default-50"].overrides["segments.sampled"] = 1
     file = arguments.json or (None if arguments.quick else RESULTS)
     makes = {name: methods.make if one is None else maker(one) for name, one in ARRANGEMENTS.items()}
     runs = methods.measure_variants("synthetic-default-50", "arrangement", makes, 3, file, quick=arguments.quick)

@@ -1,9 +1,9 @@
 """The seven training methods, trained to convergence: Kendall tau against steps and against CPU seconds, over seeds.
 
 Workloads: generated collections of 12 + 12 + 12 graphs of 2,000 to 20,000 nodes, by either search, in segments of 1,000
-nodes (11 a graph) and of 220 (about 50), in which a configured layout travels along the graph until something asks for
-another one; the measured collection of models, graphs of 500 to 20,000 nodes; and the real pair, trained on unet3d and
-validated on unet_3d.
+nodes (11 a graph, 2 of them with gradient) and of 220 (about 50, 10 with gradient), in which a configured layout
+travels along the graph until something asks for another one; the measured collection of models, graphs of 500 to 20,000
+nodes; and the real pair, trained on unet3d and validated on unet_3d.
 
 A step of one method takes up to twenty times as long as that of another. So all train for the same CPU seconds, a
 number for each workload; full and gst, which take fewer than 10,000 steps in them, also for that many steps, on fewer
@@ -134,7 +134,7 @@ class Workload:
     graphs: tuple[str, ...] = ()
 
 
-def _generated(search: str, max_nodes: int, seconds: int) -> Workload:
+def _generated(search: str, max_nodes: int, sampled: int, seconds: int) -> Workload:
     size = {
         "min_nodes": 2000, "max_nodes": 20_000, "configurations": 250, "repeated": 0.2, "noise": 0.001,
         "train": 12, "valid": 12, "test": 12,
@@ -144,24 +144,25 @@ def _generated(search: str, max_nodes: int, seconds: int) -> Workload:
         f"layout/synthetic/{search}",
         {"experiment": "synthetic"}
         | {f"data.synthetic.{key}": value for key, value in size.items()}
-        | {"segments.configs_per_graph": 64, "trainer.validation_configs": 64, "partition.max_nodes": max_nodes},
+        | {"segments.configs_per_graph": 64, "trainer.validation_configs": 64, "partition.max_nodes": max_nodes}
+        | {"segments.sampled": sampled},
         {f"data.synthetic.{key}": value for key, value in quick.items()} | {"partition.max_nodes": max_nodes // 5},
         seconds,
     )
 
 
 WORKLOADS = {
-    "synthetic-default-11": _generated("default", 1000, 200),
-    "synthetic-default-50": _generated("default", 220, 300),
+    "synthetic-default-11": _generated("default", 1000, 2, 200),
+    "synthetic-default-50": _generated("default", 220, 10, 300),
     "models": Workload(
         "layout/cpu/models",
         {"experiment": "models", "data.local.root": ROOT / "data" / "models"}
         | {"data.local.split_file": ROOT / "data" / "models" / "split.json"}
-        | {"partition.max_nodes": 200, "segments.configs_per_graph": 64},
+        | {"partition.max_nodes": 200, "segments.configs_per_graph": 64, "segments.sampled": 2},
         {"trainer.validation_configs": 20},
     ),
-    "synthetic-random-11": _generated("random", 1000, 100),
-    "synthetic-random-50": _generated("random", 220, 100),
+    "synthetic-random-11": _generated("random", 1000, 2, 100),
+    "synthetic-random-50": _generated("random", 220, 10, 100),
     "unet3d-to-unet_3d": Workload(
         "layout/xla/default",
         {"data": "local", "segments.configs_per_graph": 256, "trainer.validation_configs": 500},

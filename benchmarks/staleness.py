@@ -1,7 +1,8 @@
 """What lowers the staleness of the embedding table, or its harm, at equal cost: next to gst_e as it is.
 
-Each remedy is a setting of a test double of the aggregation, or of the sampling of segments, on two workloads of
-methods.py: generated graphs of about 50 segments, and measured ones. Weights and gradients stay unbiased: a sampled
+The first remedy is the product's: more than one segment with gradient. Each other one is a setting of a test double of
+the aggregation, or of the sampling of segments. They are measured on two workloads of methods.py: generated graphs of
+about 50 segments, and measured ones. Weights and gradients stay unbiased: a sampled
 segment's gradient is divided by the probability of drawing it where that is not the same for all.
 
 A finished training is written to <results>/<workload>.json and not repeated. A seed of a workload takes an hour of CPU
@@ -19,11 +20,12 @@ from typing import Literal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import methods  # type: ignore[import-not-found] # same folder
 import numpy as np
 import torch
 from command_line import Parser, run  # type: ignore[import-not-found] # same folder
 from curves import interval  # type: ignore[import-not-found] # same folder
-from methods import Make, measure_variants  # type: ignore[import-not-found] # same folder
+from methods import Make, measure_variants  # same folder
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -209,6 +211,19 @@ def maker(remedy: Remedy) -> Make:
     return make
 
 
+def sampler(count: int) -> Make:
+    """Return what makes trainings with some segments that have gradient."""
+
+    def make(config: Config, graphs: GraphLoader, model: CostModel) -> tuple[StepData, RankingModule]:
+        segments = config.segments.model_copy(update={"sampled": count})
+        made: tuple[StepData, RankingModule] = methods.make(
+            config.model_copy(update={"segments": segments}), graphs, model
+        )
+        return made
+
+    return make
+
+
 def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="small graphs, narrow model, 3 seconds")
@@ -223,13 +238,14 @@ def main() -> None:
     )  # fmt: skip
     arguments = parser.parse_args()
     folder = arguments.results or (None if arguments.quick else RESULTS)
-    makes = {name: maker(remedy) for name, remedy in REMEDIES.items()}
+    makes = {f"{count} segments with gradient": sampler(count) for count in (2, 5, 10, 20)}
+    makes |= {name: maker(remedy) for name, remedy in REMEDIES.items()}
     titles = ["remedy", "seeds", "valid tau", "test tau", "train tau", "staleness, steps", "CPU s"]
     for workload in arguments.workload or WORKLOADS:
         file = None if folder is None else folder / f"{workload}.json"
         runs = measure_variants(workload, "remedy", makes, arguments.seeds, file, quick=arguments.quick)
         print(f"\n{workload}:\n\n| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
-        for name in REMEDIES:
+        for name in makes:
             if some := [one for one in runs if one["remedy"] == name]:
                 taus = []
                 for key in ("valid_tau", "test_tau", "train_tau"):
