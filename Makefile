@@ -20,7 +20,7 @@ install: $(READY) ## Install hlorank and its tools into .venv (the other targets
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,collect,postgresql,sweep]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,collect,postgresql,sweep,rivals]'
 	python scripts/plots_page.py
 	@touch $@
 
@@ -43,7 +43,7 @@ coverage: $(READY) ## Show the lines that `make test test-slow COVERAGE=1` misse
 lower-bounds: ## Run part of the tests with the lowest versions that pyproject.toml allows, in .venv-lower
 	$(PYTHON) -m venv .venv-lower
 	$(PYTHON) scripts/lower_bounds.py > .venv-lower/constraints.txt
-	.venv-lower/bin/python -m pip install --quiet -c .venv-lower/constraints.txt -e '.[dev,sweep]'
+	.venv-lower/bin/python -m pip install --quiet -c .venv-lower/constraints.txt -e '.[dev,sweep,rivals]'
 	.venv-lower/bin/python -m pytest -n 2 -W ignore::DeprecationWarning tests/config tests/data tests/featurize tests/partition tests/models tests/training
 
 lint: $(READY) ## Check format, lint, types and layers

@@ -21,8 +21,13 @@ GROUPS = {
     for name, lines in {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}.items()
 }
 """Requirements by distribution; "" is what is always installed, the others are extras."""
-EXTRAS = {"hlorank_collect": "collect", "hlorank/sweeps": "sweep", "hydra_plugins": "sweep"}
-"""The extra that the modules of a folder may import."""
+EXTRAS = {
+    "hlorank_collect": "collect",
+    "hlorank/sweeps": "sweep",
+    "hlorank/training/baselines/fit_rankers": "rivals",
+    "hydra_plugins": "sweep",
+}
+"""The extra that a module, or the modules of a folder, may import."""
 NOT_IMPORTED = {
     "hydra-joblib-launcher": "a plugin that Hydra finds",
     "hydra-submitit-launcher": "a plugin that Hydra finds",

@@ -22,6 +22,7 @@ from hlorank.partition.partition_collection import partition_collection
 from hlorank.training.baselines.train_baseline import train_baseline
 from hlorank.training.trainer import train
 from tests.sections import compute_config
+from tests.training.baselines.conftest import with_library
 
 Settings = Callable[..., Config]
 
@@ -140,7 +141,7 @@ def test_a_model_without_its_run_gets_one(settings: Settings, tmp_path: Path) ->
     assert own.data.metrics["evaluate/valid/slowdown_5"] == pytest.approx(metrics["valid/slowdown_5"])
 
 
-@pytest.mark.parametrize("method", BASELINES)
+@pytest.mark.parametrize("method", [*map(with_library, BASELINES)])
 def test_a_baseline_needs_no_segments(method: str, settings: Settings, tmp_path: Path) -> None:
     config = settings(method=method, paths__segments=tmp_path / "none")
     train_baseline(config, tmp_path / "model")

@@ -27,6 +27,7 @@ from hlorank.models.serialization import load_model
 from hlorank.serving.ranker import Ranker
 from hlorank.training.baselines.train_baseline import train_baseline
 from hlorank.training.trainer import train
+from tests.training.baselines.conftest import with_library
 
 Settings = Callable[..., Config]
 
@@ -43,7 +44,7 @@ def given(measured: MeasuredGraph) -> tuple[Graph, LayoutConfigurations | TileCo
 @pytest.mark.parametrize(
     ("method", "address"),
     [
-        *((method, "layout:synthetic:random") for method in ("gst", "full", *BASELINES)),
+        *(with_library(method, "layout:synthetic:random") for method in ("gst", "full", *BASELINES)),
         *((method, "tile:synthetic") for method in ("gst", "full", "gradient_boosting", "linear_ranking", "random")),
     ],
 )

@@ -10,7 +10,7 @@ from hlorank.config.section import Section
 
 
 class BaselineConfig(Section):
-    """The baselines on pooled features: `gradient_boosting` fits trees, `linear_ranking` weights."""
+    """The baselines on pooled features: trees of three libraries, and the weights of `linear_ranking`."""
 
     iterations: int = Field(ge=1)
     """Trees at most; valid chooses how many of them are kept."""
@@ -19,9 +19,15 @@ class BaselineConfig(Section):
     leaves: int = Field(ge=2)
     """Leaves of a tree, at most."""
     min_leaf: int = Field(ge=1)
-    """Training rows in a leaf, at least."""
+    """Training rows in a leaf, at least; for `xgboost` see `min_hessian`."""
+    min_hessian: float = Field(ge=0)
+    """Sum of the second derivatives of the loss in a leaf, at least; of `xgboost`, which counts no rows."""
     l2: float = Field(ge=0)
     """L2 regularization of the values of leaves."""
+    columns: float = Field(gt=0, le=1)
+    """Share of the columns that each tree may use, drawn at random; of `lightgbm` and `xgboost`."""
+    grades: int = Field(ge=2)
+    """Quantiles of the runtimes of a graph, whose order `lightgbm` and `xgboost` are fitted to."""
     rows_per_graph: int = Field(ge=2)
     """Configurations of a graph that trees are fitted to, at most."""
     pairs_per_graph: int = Field(ge=2)

@@ -28,7 +28,10 @@ SETTINGS = BaselineConfig(
     learning_rate=0.1,
     leaves=4,
     min_leaf=1,
+    min_hessian=1.0,
     l2=0.0,
+    columns=1.0,
+    grades=8,
     rows_per_graph=100,
     pairs_per_graph=50,
     strengths=[0.1, 1.0],
@@ -63,7 +66,7 @@ def predictors(store: FeatureStore) -> dict[str, Predictor]:
         base=np.array([0.25]),
     )
     return {
-        "gradient_boosting": stump,
+        **dict.fromkeys(("gradient_boosting", "lightgbm", "xgboost"), stump),
         "linear_ranking": Linear(rng.normal(size=columns), np.full(columns, 2.0)),
         "random": RandomRanker(np.array([7])),
         "default_configuration": Linear.of_column(changed, columns),

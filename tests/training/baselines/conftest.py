@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,15 @@ from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 
 Settings = Callable[..., Config]
+
+RIVALS = ("lightgbm", "xgboost")
+"""Baselines of the extra `rivals`, by the names of their libraries."""
+
+
+def with_library(method: str, *others: Any) -> Any:
+    """Return the parameters of a test of a baseline, skipped where the library of the baseline is not installed."""
+    absent = method in RIVALS and find_spec(method) is None
+    return pytest.param(method, *others, marks=pytest.mark.skipif(absent, reason=f"{method} needs the extra rivals"))
 
 
 @pytest.fixture

@@ -44,6 +44,8 @@ def test_graphs_have_equal_weights(collection: str, small: Settings, store_of: S
     sample = draw_sample(store, names, config.baseline.rows_per_graph, config.seed)
     counts = [min(30, len(store.open("train", name).targets()[0])) for name in names]
     assert len(sample.x) == len(sample.y) == len(sample.weight) == sum(counts)
+    assert sample.counts.tolist() == counts
+    assert [len(sample.y[rows]) for rows in sample.graphs] == counts
     assert sample.weight.mean() == pytest.approx(1)
     sums = [weight.sum() for weight in np.split(sample.weight, np.cumsum(counts)[:-1])]
     assert sums == pytest.approx([sum(counts) / len(names)] * len(names))

@@ -24,6 +24,7 @@ from hlorank.models.baselines.baseline import BASELINES, load_baseline
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.tracking import FINGERPRINT, PARENT_VARIABLE, TRAIN_LOSS, VALID_TAU
 from hlorank.training.baselines.train_baseline import RECIPES, train_baseline
+from tests.training.baselines.conftest import RIVALS, with_library
 
 Settings = Callable[..., Config]
 History = Callable[[Path], list[dict[str, str]]]
@@ -31,13 +32,14 @@ Runs = Callable[[Config], list[Run]]
 StoreOf = Callable[[Config], FeatureStore]
 FILES = ["history.csv", "run.json", "spec.json", "weights.safetensors"]
 RULES = ("random", "default_configuration")
+TREES = ("gradient_boosting", *RIVALS)
 KINDS = [
-    *((method, "layout:synthetic:random") for method in BASELINES),
-    *((method, "tile:synthetic") for method in BASELINES if method != "default_configuration"),
+    *(with_library(method, "layout:synthetic:random") for method in BASELINES),
+    *(with_library(method, "tile:synthetic") for method in BASELINES if method != "default_configuration"),
 ]
 
 every_kind = pytest.mark.parametrize(("method", "collection"), KINDS)
-every_baseline = pytest.mark.parametrize("method", BASELINES)
+every_baseline = pytest.mark.parametrize("method", [*map(with_library, BASELINES)])
 
 
 def test_every_baseline_has_a_recipe() -> None:
@@ -59,11 +61,11 @@ def test_outputs(
     features = Path(config.paths.features) / Collection.parse(collection).path
     assert spec.data == GraphLoader(features, None).fingerprint
     rows = history(tmp_path / "model")
-    counts = {"gradient_boosting": 12, "linear_ranking": len(config.baseline.strengths)}
+    counts = {**dict.fromkeys(TREES, 12), "linear_ranking": len(config.baseline.strengths)}
     assert [int(row["epoch"]) for row in rows] == list(range(1, 1 + counts.get(method, 1)))
     taus = [float(row["valid_kendall_tau"]) for row in rows]
     assert best == max(taus)
-    if method == "gradient_boosting":
+    if method in TREES:
         assert spec.steps == 1 + taus.index(best)
     assert spec.steps == 1 if method in RULES else spec.steps >= 1
     (run,) = runs(config)
@@ -77,7 +79,7 @@ def test_outputs(
 def test_losses(small: Settings, tmp_path: Path, history: History) -> None:
     """The loss falls with the number of trees and rises with the strength of regularization; rules have none."""
     losses = {}
-    for method in BASELINES:
+    for method in BASELINES.keys() - RIVALS:
         train_baseline(small(method=method), tmp_path / method)
         losses[method] = [row["train_loss"] for row in history(tmp_path / method)]
     trees, weights = ([float(loss) for loss in losses[name]] for name in ("gradient_boosting", "linear_ranking"))
@@ -100,7 +102,7 @@ def test_the_mlflow_run(method: str, small: Settings, tmp_path: Path, history: H
     assert sections == {"collection", "method", "seed", "featurize", "trainer"} | (
         set() if method in RULES else {"baseline"}
     )
-    assert run.data.params.get("baseline.iterations") == ("12" if method == "gradient_boosting" else None)
+    assert run.data.params.get("baseline.iterations") == ("12" if method in TREES else None)
     client, rows = MlflowClient(config.tracking.uri), history(tmp_path / "model")
     for key, column in ((TRAIN_LOSS, "train_loss"), (VALID_TAU, "valid_kendall_tau")):
         logged = sorted(client.get_metric_history(run.info.run_id, key), key=lambda metric: metric.step)
@@ -128,7 +130,9 @@ def test_the_same_training_gives_the_same_bits(method: str, small: Settings, tmp
     assert same == (method == "default_configuration")
 
 
-@pytest.mark.parametrize(("method", "min_tau"), [("gradient_boosting", 0.5), ("linear_ranking", 0.4)])
+@pytest.mark.parametrize(
+    ("method", "min_tau"), [*(with_library(method, 0.5) for method in TREES), ("linear_ranking", 0.4)]
+)
 def test_it_learns(
     method: str, min_tau: float, small: Settings, store_of: StoreOf, tmp_path: Path, without_valid: None
 ) -> None:
@@ -136,7 +140,7 @@ def test_it_learns(
     config = small(method=method, baseline__iterations=60)
     assert train_baseline(config, tmp_path / "model") is None
     baseline, spec = load_baseline(tmp_path / "model")
-    assert spec.steps == 60 or method == "linear_ranking"
+    assert spec.steps == 60 or method in ("linear_ranking", *RIVALS)  # their loss need not fall with each tree
     store = store_of(config)
     graphs = [store.open("train", name) for name in store.graphs("train")]
     assert min(kendall_tau(baseline.score(graph, 2**30), graph.targets()[1]) for graph in graphs) > min_tau
@@ -189,6 +193,17 @@ def test_tiles_have_no_default(small: Settings, tmp_path: Path, runs: Runs) -> N
         train_baseline(config, tmp_path / "model")
     assert not runs(config)
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("method", RIVALS)
+def test_a_library_that_is_not_installed(
+    method: str, small: Settings, tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(method=method)
+    monkeypatch.setattr("hlorank.training.baselines.fit_rankers.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=rf"method={method}: .*pip install 'hlorank\[rivals\]'"):
+        train_baseline(config, tmp_path / "model")
+    assert not runs(config)
 
 
 def test_missing_features_are_an_error(small: Settings, tmp_path: Path) -> None:

@@ -19,10 +19,15 @@ from hlorank.models.baselines.trees import Trees
 from hlorank.models.inputs import InputSizes
 from hlorank.models.serialization import Spec, input_sizes, read_folder, save_folder
 
-GRADIENT_BOOSTING, LINEAR_RANKING = "gradient_boosting", "linear_ranking"
-RANDOM, DEFAULT_CONFIGURATION = "random", "default_configuration"
+GRADIENT_BOOSTING, LIGHTGBM, XGBOOST = "gradient_boosting", "lightgbm", "xgboost"
+LINEAR_RANKING, RANDOM, DEFAULT_CONFIGURATION = "linear_ranking", "random", "default_configuration"
 BASELINES: Mapping[str, type[Predictor]] = MappingProxyType(
-    {GRADIENT_BOOSTING: Trees, LINEAR_RANKING: Linear, RANDOM: RandomRanker, DEFAULT_CONFIGURATION: Linear}
+    {
+        **dict.fromkeys((GRADIENT_BOOSTING, LIGHTGBM, XGBOOST), Trees),
+        LINEAR_RANKING: Linear,
+        RANDOM: RandomRanker,
+        DEFAULT_CONFIGURATION: Linear,
+    }
 )
 """Predictors of the baselines by name; a baseline is chosen by `method` like a training method."""
 

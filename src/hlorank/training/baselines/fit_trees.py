@@ -1,10 +1,10 @@
-"""Gradient boosting: regression trees fitted to log runtimes, by scikit-learn."""
+"""Gradient boosting: regression trees fitted to log runtimes, by scikit-learn; the sample of all boosted trees."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,18 +26,34 @@ _MAX_CANDIDATES = 50
 _ROWS_AT_ONCE = 1024
 
 
+Loss = Callable[[NDArray[np.float64], NDArray[np.float64]], Sequence[float] | NDArray[np.float64]]
+"""Function of (rows, candidates) scores and the (rows,) targets `Sample.y` of one graph to the candidates' losses."""
+
+
 class Sample(NamedTuple):
-    """Training rows of the trees.
+    """Training rows of the trees, graph after graph.
 
     Attributes:
         x: (rows, columns) float32, pooled features.
         y: (rows,) float64, log runtimes, standardized within each graph: mean 0, standard deviation 1.
-        weight: (rows,) float64, 1 on average; each graph has the same sum.
+        counts: (graphs,) int64, rows of each graph.
     """
 
     x: NDArray[np.float32]
     y: NDArray[np.float64]
-    weight: NDArray[np.float64]
+    counts: NDArray[np.int64]
+
+    @property
+    def weight(self) -> NDArray[np.float64]:
+        """Weights of the rows, (rows,) float64: 1 on average, and each graph has the same sum."""
+        weights: NDArray[np.float64] = np.repeat(self.counts.mean() / self.counts, self.counts)
+        return weights
+
+    @property
+    def graphs(self) -> Iterator[slice]:
+        """The rows of each graph."""
+        ends = np.cumsum(self.counts).tolist()
+        return (slice(end - count, end) for end, count in zip(ends, self.counts.tolist(), strict=True))
 
 
 def fit_trees(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:
@@ -66,15 +82,35 @@ def fit_trees(store: FeatureStore, names: Sequence[str], settings: BaselineConfi
     trees = trees_of(regressor.fit(sample.x, sample.y, sample.weight))
     seconds = (time.perf_counter() - start) / settings.iterations
     check_trees(trees, regressor, sample.x[:_ROWS_AT_ONCE])
+    return fit_of(trees, sample, _squared_error, seconds)
+
+
+def fit_of(trees: Trees, sample: Sample, loss: Loss, step_seconds: float) -> Fit:
+    """Return the first 1, 2, ... of fitted trees as candidates, at most 50 of them.
+
+    Args:
+        trees: all trees, at least one.
+        sample: the rows that they were fitted to.
+        loss: the loss on one graph; that of a candidate is its mean over the graphs.
+        step_seconds: time of one tree.
+    """
     fitted = len(trees.root)
     counts = np.unique(np.linspace(1, fitted, min(fitted, _MAX_CANDIDATES)).round().astype(np.int64))
 
-    def scores(graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        return trees.staged(graph.rows(rows))[:, counts]  # one pass for all candidates
+    def staged(x: NDArray[np.float32]) -> NDArray[np.float64]:
+        return trees.staged(x)[:, counts]  # one pass for all candidates
 
-    losses = _losses(trees, counts, sample).tolist()
-    candidates = [Candidate(trees.first(n), n, n, loss) for n, loss in zip(counts.tolist(), losses, strict=True)]
-    return Fit(candidates, scores, seconds)
+    def scores(graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        return staged(graph.rows(rows))
+
+    losses = np.zeros(len(counts))
+    for rows in sample.graphs:
+        starts = range(rows.start, rows.stop, _ROWS_AT_ONCE)
+        parts = (sample.x[start : min(start + _ROWS_AT_ONCE, rows.stop)] for start in starts)
+        losses += loss(np.concatenate([staged(x) for x in parts]), sample.y[rows])
+    means = (losses / len(sample.counts)).tolist()
+    candidates = [Candidate(trees.first(n), n, n, mean) for n, mean in zip(counts.tolist(), means, strict=True)]
+    return Fit(candidates, scores, step_seconds)
 
 
 def draw_sample(store: FeatureStore, names: Sequence[str], max_rows: int, seed: int) -> Sample:
@@ -89,8 +125,7 @@ def draw_sample(store: FeatureStore, names: Sequence[str], max_rows: int, seed: 
         drawn = np.sort(rng.choice(len(rows), size=min(max_rows, len(rows)), replace=False))
         xs.append(PooledGraph(graph, sizes).rows(rows[drawn]))
         ys.append((logs[drawn] - logs.mean()) / logs.std())
-    counts = np.array([len(y) for y in ys])
-    return Sample(np.concatenate(xs), np.concatenate(ys), np.repeat(counts.mean() / counts, counts))
+    return Sample(np.concatenate(xs), np.concatenate(ys), np.array([len(y) for y in ys], dtype=np.int64))
 
 
 def trees_of(regressor: HistGradientBoostingRegressor) -> Trees:
@@ -127,11 +162,7 @@ def check_trees(trees: Trees, regressor: HistGradientBoostingRegressor, x: NDArr
         )
 
 
-def _losses(trees: Trees, counts: NDArray[np.int64], sample: Sample) -> NDArray[np.float64]:
-    """Compute the weighted mean squared error of the first trees for each of some numbers of trees: (counts,)."""
-    total = np.zeros(len(counts))
-    for start in range(0, len(sample.x), _ROWS_AT_ONCE):
-        rows = slice(start, start + _ROWS_AT_ONCE)
-        error = trees.staged(sample.x[rows])[:, counts] - sample.y[rows, None]
-        total += sample.weight[rows] @ error**2
-    return total / len(sample.x)
+def _squared_error(scores: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute the mean squared error of the scores (rows, candidates) for the targets (rows,): (candidates,)."""
+    errors: NDArray[np.float64] = np.mean((scores - y[:, None]) ** 2, axis=0)
+    return errors

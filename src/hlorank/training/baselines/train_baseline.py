@@ -21,8 +21,10 @@ from hlorank.models.baselines.baseline import (
     BASELINES,
     DEFAULT_CONFIGURATION,
     GRADIENT_BOOSTING,
+    LIGHTGBM,
     LINEAR_RANKING,
     RANDOM,
+    XGBOOST,
     BaselineSpec,
     save_baseline,
 )
@@ -34,6 +36,7 @@ from hlorank.models.serialization import input_sizes
 from hlorank.tracking import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
 from hlorank.training.baselines.candidates import Fit, changed_share, random_scores
 from hlorank.training.baselines.fit_linear import fit_linear
+from hlorank.training.baselines.fit_rankers import check_library, fit_lightgbm, fit_xgboost
 from hlorank.training.baselines.fit_trees import fit_trees
 from hlorank.training.mlflow_run import keep_record, peak_memory_bytes, take_finished, training_run
 from hlorank.training.run_description import data_settings
@@ -57,13 +60,13 @@ class Recipe(NamedTuple):
     settings: Sequence[str] = ()
 
 
+_TREES = ("iterations", "learning_rate", "leaves", "l2", "rows_per_graph")
+
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
-        GRADIENT_BOOSTING: Recipe(
-            fit_trees,
-            lambda _: Trees.none(),
-            ("iterations", "learning_rate", "leaves", "min_leaf", "l2", "rows_per_graph"),
-        ),
+        GRADIENT_BOOSTING: Recipe(fit_trees, lambda _: Trees.none(), (*_TREES, "min_leaf")),
+        LIGHTGBM: Recipe(fit_lightgbm, lambda _: Trees.none(), (*_TREES, "min_leaf", "columns", "grades")),
+        XGBOOST: Recipe(fit_xgboost, lambda _: Trees.none(), (*_TREES, "min_hessian", "columns", "grades")),
         LINEAR_RANKING: Recipe(fit_linear, Linear.none, ("pairs_per_graph", "strengths")),
         RANDOM: Recipe(random_scores, None),
         DEFAULT_CONFIGURATION: Recipe(changed_share, None),
@@ -103,7 +106,8 @@ def train_baseline(config: Config, output: Path) -> float | None:
 
     Raises:
         DataError: features are missing or damaged.
-        ConfigError: `method` is default_configuration, and `collection` one of tiles.
+        ConfigError: `method` is default_configuration, and `collection` one of tiles; or the library of `method` is
+            not installed.
     """
     collection = Collection.parse(config.collection)
     _check(config, collection)
@@ -167,6 +171,8 @@ def _fit(config: Config, spec: BaselineSpec, key: str, graphs: GraphLoader, outp
 
 
 def _check(config: Config, collection: Collection) -> None:
+    if config.method in (LIGHTGBM, XGBOOST):
+        check_library(config.method)
     if config.method == DEFAULT_CONFIGURATION and collection.kind == "tile":
         others = ", ".join(name for name in BASELINES if name != DEFAULT_CONFIGURATION)
         raise ConfigError(
