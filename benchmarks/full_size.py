@@ -305,12 +305,13 @@ def draw_growth(rows: Sequence[dict[str, Any]], path: Path) -> None:
             for axes, (size, value) in zip(axes_row, panels, strict=True):
                 other = "nodes" if size == "configurations" else "configurations"
                 own = [row for row in rows if (row["stage"], row["training"]) == name and "cpu_seconds" in row]
-                for group in sorted({(row["collection"], row["cores"], row[other]) for row in own}):
-                    some = [row for row in own if (row["collection"], row["cores"], row[other]) == group]
+                same = ("collection", other, "graphs", "steps", "cores")
+                for group in sorted({tuple(row[key] for key in same) for row in own}):
+                    some = [row for row in own if tuple(row[key] for key in same) == group]
                     some.sort(key=lambda row: row[size])
                     if len(some) > 1:
                         x, y = ([row[key] for row in some] for key in (size, value))
-                        axes.loglog(x, y, marker=".", label=f"{group[0]}, {group[2]:g} of {other}")
+                        axes.loglog(x, y, marker=".", label=f"{group[0]}, {group[1]:g} of {other}")
                         axes.loglog(x, [y[-1] * share / x[-1] for share in x], color="gray", linestyle=":")
                 axes.set_title(" ".join(name), fontsize=9)
                 axes.set_xlabel(f"share of {size}; dotted: linear")
