@@ -18,7 +18,15 @@ _FEATURIZE: dict[str, Any] = {
     "walk_steps": 0,
     "protobuf": False,
 }
-_COMPUTE: dict[str, Any] = {"form": "processes", "workers": 1, "retries": 2}
+_COMPUTE: dict[str, Any] = {
+    "form": "processes",
+    "workers": 1,
+    "retries": 2,
+    "address": None,
+    "cpus": 1,
+    "gpus": 0,
+    "memory_bytes": None,
+}
 
 
 def compute_config(**changes: Any) -> ComputeConfig:

@@ -25,6 +25,7 @@ EXTRAS = {
     "hlorank_collect": "collect",
     "hlorank/sweeps": "sweep",
     "hlorank/training/baselines/fit_rankers": "rivals",
+    "hlorank/compute/ray_cluster": "ray",
     "hydra_plugins": "sweep",
 }
 """The extra that a module, or the modules of a folder, may import."""
@@ -33,7 +34,6 @@ NOT_IMPORTED = {
     "hydra-submitit-launcher": "a plugin that Hydra finds",
     "hydra-ray-launcher": "a plugin that Hydra finds",
     "psycopg": "a driver that SQLAlchemy imports",
-    "ray": "imported by hydra-ray-launcher",
     "jaxlib": "pinned together with jax",
 }
 

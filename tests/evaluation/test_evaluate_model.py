@@ -79,6 +79,7 @@ def test_metrics_join_the_run_of_the_training(
     assert json.loads(run.data.tags["mlflow.loggedArtifacts"]) == [{"path": TABLE, "type": "table"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["gst", "gradient_boosting"])
 def test_worker_processes_write_the_same_tables(
     method: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

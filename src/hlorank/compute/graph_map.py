@@ -6,16 +6,19 @@ import itertools
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import track
 
-from hlorank.compute.processes import ProcessPool, WorkerDiedError
+from hlorank.compute.messages import WorkerDiedError
+from hlorank.compute.processes import ProcessPool
+from hlorank.compute.ray_cluster import open_ray_pool
 from hlorank.config import ComputeConfig, ConfigError
 from hlorank.files import DataError
 
@@ -35,12 +38,14 @@ class Pool(Protocol):
     """Place where calls run.
 
     Attributes:
-        capacity: number of calls that may be started before the first result is taken.
         remedy: what helps if workers die.
     """
 
-    capacity: int
     remedy: str
+
+    @property
+    def capacity(self) -> int:
+        """Number of calls that may be started before the first result is taken."""
 
     def start(self, function: Callable[[Item], Result], item: Item) -> Finish[Result]:
         """Start a call. The returned function raises WorkerDiedError if the worker of the call died."""
@@ -130,17 +135,28 @@ SERIAL = GraphMap(SerialPool(), retries=0)
 
 
 @contextmanager
-def open_graph_map(config: ComputeConfig) -> Iterator[GraphMap]:
+def open_graph_map(
+    config: ComputeConfig, shared: Path | None = None, resources: Mapping[str, float] = MappingProxyType({})
+) -> Iterator[GraphMap]:
     """Yield the map that the configuration chooses; its workers end with the block, at once if that is interrupted.
 
     Args:
-        config: form and number of workers.
+        config: form, number of workers, and what the form needs.
+        shared: folder that the work writes to: the nodes of a cluster must have the same one.
+        resources: custom resources that a task takes of its node of a cluster, by name.
+
+    Raises:
+        ConfigError: the extra of the form is not installed, or the cluster cannot be used.
     """
-    if config.form == "serial":
-        yield SERIAL
-        return
-    with ProcessPool(config.process_count) as pool:
-        yield GraphMap(pool, config.retries)
+    match config.form:
+        case "serial":
+            yield SERIAL
+        case "processes":
+            with ProcessPool(config.process_count) as processes:
+                yield GraphMap(processes, config.retries)
+        case "ray":
+            with open_ray_pool(config, shared, resources) as cluster:
+                yield GraphMap(cluster, config.retries)
 
 
 def _name(item: object) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
-import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
@@ -16,18 +14,13 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, TypeVar
 
-from hlorank.config import ConfigError
+from hlorank.compute.messages import WorkerDiedError, answer, message, result_of
 from hlorank.config.plugins import import_plugin, imported_plugins
-from hlorank.files import DataError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _EXIT_SECONDS = 10.0  # from the end of a worker's pipe to the end of its process
-
-
-class WorkerDiedError(Exception):
-    """The end of a worker before its call returned; the message gives the reason."""
 
 
 class ProcessPool:
@@ -69,13 +62,13 @@ class ProcessPool:
         """Start a call, as `Pool.start`."""
         return self._threads.submit(self._call, function, item).result
 
-    def _call(self, function: Callable[[Item], Result], item: Item) -> Result:
+    def _call(self, function: Callable[[Item], Result], item: Item) -> Any:
         try:
             worker = self._idle.get_nowait()
         except Empty:
             worker = self._begin()
         try:
-            result: Result = worker.call(function, item)
+            result = worker.call(function, item)
         except WorkerDiedError:
             self._all.discard(worker)
             raise
@@ -104,7 +97,7 @@ class _Worker:
         self._process.start()
         other.close()  # so that the pipe ends with the process
 
-    def call(self, function: Callable[[Item], Result], item: Item) -> Result:
+    def call(self, function: Callable[[Item], Result], item: Item) -> Any:
         """Return the result of a call in the process.
 
         Raises:
@@ -112,14 +105,11 @@ class _Worker:
             Exception: what the call raised.
         """
         try:
-            self._pipe.send((function, item))
-            result, error = self._pipe.recv()
+            self._pipe.send_bytes(message(function, item))
+            reply = self._pipe.recv_bytes()
         except (EOFError, ConnectionError):
             raise WorkerDiedError(self._death()) from None
-        if error is not None:
-            raise error
-        returned: Result = result
-        return returned
+        return result_of(reply)
 
     def kill(self) -> None:
         """End the process at once."""
@@ -157,28 +147,13 @@ def _serve(pipe: Connection, plugins: tuple[str, ...]) -> None:
         import_plugin(name)
     while True:
         try:
-            message = pipe.recv_bytes()
+            received = pipe.recv_bytes()
         except EOFError:
             return
-        reply = _reply(message)
         try:
-            pipe.send(reply)
+            pipe.send_bytes(answer(received))
         except ConnectionError:
             return
-        except Exception as error:  # a result or an error that cannot be pickled
-            pipe.send((None, RuntimeError(f"{type(error).__name__}: {error}")))
-
-
-def _reply(message: bytes) -> tuple[Any, Exception | None]:
-    """Return the result of a call, or its error; that of the program has its traceback as a note."""
-    try:
-        function, item = pickle.loads(message)  # noqa: S301 - from the parent
-        return function(item), None
-    except (ConfigError, DataError, OSError) as error:
-        return None, error
-    except Exception as error:
-        error.add_note("".join(traceback.format_tb(error.__traceback__)))
-        return None, error
 
 
 def _exit_with_parent() -> None:

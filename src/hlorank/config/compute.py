@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hlorank.config.section import Section
 
@@ -13,13 +13,29 @@ from hlorank.config.section import Section
 class ComputeConfig(Section):
     """Place where the work on each graph runs; results do not depend on it."""
 
-    form: Literal["serial", "processes"]
-    """serial (this process) or processes (of this machine)."""
+    form: Literal["serial", "processes", "ray"]
+    """serial (this process), processes (of this machine) or ray (a Ray cluster, which needs the extra `ray`)."""
     workers: Literal["auto"] | Annotated[int, Field(ge=1)]
-    """Graphs in progress at the same time; auto is one for each core. Each takes its own memory: use fewer if it
-    runs out. serial ignores it."""
+    """Graphs in progress at the same time; auto is one for each core of this machine, or as many as the cluster has
+    room for. Each takes its own memory: use fewer if it runs out. serial ignores it."""
     retries: int = Field(ge=0)
-    """Times that the work on a graph is repeated after its process died."""
+    """Times that the work on a graph is repeated after its process died or its node was lost."""
+    address: str | None
+    """Ray cluster: auto (the one that runs on this machine), `host:port`, or `ray://host:port` of its client server;
+    only for ray."""
+    cpus: float = Field(gt=0)
+    """CPUs that a graph's task takes of its node, and its threads of BLAS; only for ray."""
+    gpus: float = Field(ge=0)
+    """GPUs that a graph's task takes of its node: above 0, evaluate scores on them; only for ray."""
+    memory_bytes: int | None = Field(ge=1)
+    """Memory that a graph's task takes of its node, so that fewer run there at the same time; null counts CPUs only;
+    only for ray."""
+
+    @model_validator(mode="after")
+    def _check_address(self) -> Self:
+        return self.require(
+            self.form != "ray" or self.address is not None, "address", "auto, host:port or ray://host:port"
+        )
 
     @property
     def process_count(self) -> int:

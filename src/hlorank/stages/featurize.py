@@ -14,7 +14,7 @@ def main(config: Config) -> None:
     from hlorank.featurize.featurize_collection import featurize_collection
 
     collection = Collection.parse(config.collection)
-    with own_output(config, config.paths.features) as output, open_graph_map(config.compute) as compute:
+    with own_output(config, config.paths.features) as output, open_graph_map(config.compute, output) as compute:
         featurize_collection(Path(config.paths.raw), collection, config.featurize, output, compute)
 
 

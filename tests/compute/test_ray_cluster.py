@@ -1,0 +1,279 @@
+"""A Ray cluster of two nodes on this machine: the same results, deaths of workers and of a node, refusals."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+
+import psutil
+import pytest
+
+from hlorank.compute.graph_map import open_graph_map
+from hlorank.compute.messages import message, result_of
+from hlorank.compute.ray_cluster import _sent_as_code
+from hlorank.compute.ray_node import call, surroundings
+from hlorank.config import ComputeConfig, ConfigError
+from hlorank.files import sha256_file
+from tests.sections import compute_config
+
+HERE = Path(__file__).parent
+SRC = HERE.parents[1] / "src"
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra ray is not installed")
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import a module that nodes can import by its name."""
+    monkeypatch.syspath_prepend(HERE)
+    return importlib.import_module("worker_tasks")
+
+
+class Node:
+    """A node of a cluster: the command that keeps it, and its processes."""
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        command = [str(Path(sys.executable).with_name("ray")), "start", *arguments, "--block", "--num-cpus=1"]
+        with log.open("wb") as file:
+            self._process = subprocess.Popen([*command, "--disable-usage-stats"], stdout=file, stderr=file)
+        deadline = time.monotonic() + 120
+        while b"Ray runtime started" not in (text := log.read_bytes()):
+            assert self._process.poll() is None, text
+            assert time.monotonic() < deadline, text
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """End the node at once, as when its machine is lost."""
+        if self._process.poll() is not None:
+            return
+        processes = [*psutil.Process(self._process.pid).children(recursive=True), psutil.Process(self._process.pid)]
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
+        psutil.wait_procs(processes, timeout=30)
+
+
+class Cluster:
+    """A cluster of one node with one CPU, and the commands that use it, each in a process of its own.
+
+    Ray reads its token when it is imported, which this process may have done before.
+    """
+
+    def __init__(self, folder: Path, add: Callable[..., Node]) -> None:
+        self._folder, self._add = folder, add
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        add("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")
+        host = re.search(r"Local node IP: (\S+)", (folder / "log").read_text())
+        assert host is not None
+        self.address = f"{host[1]}:{port}"
+
+    def add(self) -> Node:
+        """Add a node with one CPU."""
+        return self._add(f"--address={self.address}")
+
+    def run(self, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Python in a folder."""
+        return subprocess.run(
+            [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=240, check=False
+        )
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A cluster, whose nodes end with the tests."""
+    # Sockets are in this folder, and their paths are limited.
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        ExitStack() as nodes,
+        TemporaryDirectory(prefix="ray", dir="/tmp") as root,
+    ):
+        folder = Path(root)
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", f"{SRC}:{HERE}:{HERE.parents[1]}")
+
+        def add(*arguments: str) -> Node:
+            node = Node(folder / "log", *arguments)
+            nodes.callback(node.kill)
+            return node
+
+        yield Cluster(folder, add)
+
+
+FAILURES = """
+import os, sys
+from functools import partial
+from pathlib import Path
+
+import worker_tasks as tasks
+from hlorank.compute.graph_map import open_graph_map
+from tests.sections import compute_config
+
+config = partial(compute_config, form="ray", address=sys.argv[1], workers="auto")
+
+def error_of(compute, function, items):
+    treated = []
+    try:
+        for result in compute.map(function, items, "test"):
+            treated.append(result)
+    except Exception as error:
+        return treated, f"{type(error).__name__}: {error}"
+
+folder = Path("deaths")
+with open_graph_map(config(retries=1), folder) as compute:
+    results = list(compute.map(tasks.process_of, range(40), "test"))
+    assert [item for item, _ in results] == list(range(40))
+    assert os.getpid() not in {process for _, process in results}
+    again = list(compute.map(partial(tasks.die_once, folder=folder, deadly={2, 5}), range(8), "test"))
+    assert again == list(range(8))
+    runs = [len([*folder.glob(f"{item}.*")]) for item in range(8)]
+    assert runs == [1, 1, 2, 1, 1, 2, 1, 1], runs
+    print(*error_of(compute, tasks.die_at_2, range(5)))
+    print(*error_of(compute, partial(tasks.even, file=Path("a.npz")), range(3)))
+assert not [*folder.glob(".shared.*")]
+try:
+    with open_graph_map(config(cpus=64)):
+        pass
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@needs_ray
+def test_results_failures_and_deaths(cluster: Cluster, tmp_path: Path) -> None:
+    done = cluster.run(tmp_path, "-c", FAILURES, cluster.address)
+    assert done.returncode == 0, done.stderr
+    # Ray adds lines about the dead workers.
+    killed, failed, refused = [line for line in done.stdout.splitlines() if "(raylet)" not in line]
+    assert killed.startswith(
+        "[0, 1, 3, 4] ComputeError: test: 2: its worker process died (attempt 2); if memory ran out"
+    )
+    assert failed == "[0, 2] DataError: a.npz: item: expected an even number, found 1"
+    assert refused == "compute=ray: no node of the cluster has what a task takes: CPU 64; see `ray status`"
+
+
+@pytest.mark.slow
+@needs_ray
+def test_a_lost_node_does_not_change_a_byte(cluster: Cluster, tmp_path: Path) -> None:
+    shutil.copytree(SRC.parent / "conf", tmp_path / "conf")
+
+    def stage(name: str, *options: str) -> str:
+        done = cluster.run(tmp_path, "-m", f"hlorank.stages.{name}", "experiment=synthetic", *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    sizes = {"train": 30, "valid": 4, "test": 4, "min_nodes": 1000, "max_nodes": 1200, "configurations": 200}
+    stage("fetch", *(f"data.synthetic.{name}={value}" for name, value in sizes.items()))
+    other = ["paths.features=features", "paths.segments=segments"]
+    for name in ("featurize", "partition"):
+        stage(name, "compute=serial")
+    node = cluster.add()
+    ray = [*other, "compute=ray", f"compute.address={cluster.address}"]
+    with _when(lambda: any((tmp_path / "features").rglob("graph.json")), node.kill) as killed:
+        log = stage("featurize", *ray)
+    assert killed.is_set()
+    assert "started again" in log
+    stage("partition", *ray)
+    for made in ("features", "segments"):
+        digests = _digests(tmp_path / made)
+        assert len(digests) > 4 * sum(sizes[split] for split in ("train", "valid", "test"))
+        assert digests == _digests(tmp_path / "data" / made)
+
+
+def _digests(root: Path) -> dict[str, str]:
+    return {path.relative_to(root).as_posix(): sha256_file(path) for path in root.rglob("*") if path.is_file()}
+
+
+@contextmanager
+def _when(reached: Callable[[], bool], act: Callable[[], None]) -> Iterator[threading.Event]:
+    """Act as soon as something is reached during the block; the event is set if that was so."""
+    done, ended = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.01):
+            if reached():
+                act()
+                done.set()
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield done
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def on(address: str) -> ComputeConfig:
+    return compute_config(form="ray", address=address)
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("127.0.0.1:1", "refused"), ("ray://127.0.0.1:1", "refused"), ("nowhere", ""), ("127.0.0.1:port", "port")],
+)
+def test_an_address_without_a_cluster_is_refused_at_once(address: str, reason: str) -> None:
+    expected = rf"^compute\.address={re.escape(address)}: no Ray cluster answers: .*{reason}.*ray start"
+    with pytest.raises(ConfigError, match=expected), open_graph_map(on(address)):
+        pass
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"Ray is not installed; pip install .*ray"), open_graph_map(on("auto")):
+        pass
+
+
+def test_a_cluster_has_an_address() -> None:
+    with pytest.raises(ValueError, match="auto, host:port or ray://host:port"):
+        compute_config(form="ray")
+
+
+@pytest.mark.parametrize(
+    ("change", "message_"),
+    [
+        ({"code": "other"}, "has hlorank .* with other code than this process; install the same on every node"),
+        ({"version": "99.0"}, r"has hlorank \S+, and this process 99.0; install the same on every node"),
+        ({"folder": "/nowhere"}, "cannot open the folder /nowhere .No such file.*all nodes share"),
+        ({"mark": "/nowhere/mark"}, "has another folder /nowhere than this process, or none; .*all nodes share"),
+    ],
+)
+def test_a_node_that_cannot_work_says_so(
+    change: dict[str, str], message_: str, tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hlorank.compute.ray_node._VISIBLE_SECONDS", 0)
+    work = message(tasks.even_number, 4)
+    mark = tmp_path / "mark"
+    mark.touch()
+    expected = surroundings(mark)
+    assert result_of(call(expected, work)) == 4
+    with pytest.raises(ConfigError, match=f"^compute=ray: node .* {message_}"):
+        result_of(call(json.dumps(json.loads(expected) | change), work))
+
+
+def test_a_node_without_hlorank_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hlorank.compute.ray_node", None)
+    monkeypatch.delattr("hlorank.compute.ray_node", raising=False)
+    with pytest.raises(ConfigError, match=r"node .* has no hlorank that fits .*install the same on every node"):
+        result_of(_sent_as_code()("", b""))
