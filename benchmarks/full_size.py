@@ -160,7 +160,9 @@ class Run:
     def _generate(self) -> None:
         sizes = graph_sizes(self.collection, **self.size._asdict())
         write = partial(write_sized_graph, collection=self.collection, root=self.place / "generated")
-        with open_graph_map(ComputeConfig(form="processes", workers="auto", retries=2)) as graph_map:
+        processes = {"form": "processes", "workers": "auto", "retries": 2, "address": None}
+        compute = ComputeConfig.model_validate(processes | {"cpus": 1, "gpus": 0, "memory_bytes": None})
+        with open_graph_map(compute) as graph_map:
             for _ in graph_map.map(write, sizes, f"generate {self.collection}"):
                 pass
 

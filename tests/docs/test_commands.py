@@ -132,6 +132,13 @@ def _torchrun(arguments: Sequence[str]) -> None:
     _python(["-m", options.training_script, *options.training_script_args])
 
 
+def _ray(arguments: Sequence[str]) -> None:
+    if importlib.util.find_spec("ray") is not None:
+        from ray.scripts.scripts import cli
+
+        cli.commands[arguments[0]].make_context(arguments[0], list(arguments[1:]))  # it only parses
+
+
 def _dvc(arguments: Sequence[str]) -> None:
     from dvc.cli import parse_args
 
@@ -196,6 +203,7 @@ CHECKS: dict[str, Callable[[Sequence[str]], None]] = {
     "python": _python,
     "python3": _python,
     "torchrun": _torchrun,
+    "ray": _ray,
     "dvc": _dvc,
     "mlflow": _mlflow,
     "make": _make,
@@ -239,6 +247,7 @@ def test_python_imports_what_there_is(page: str) -> None:
         ("dvc", "exp run -S loss=listmle -S method=gist"),
         ("dvc", "exp run train@layout/cpu/nothing-gst"),
         ("dvc", "exp sing"),
+        *([("ray", "start --hed")] if importlib.util.find_spec("ray") else []),
         ("torchrun", "--nproc-per-nude 2 -m hlorank.stages.train"),
         ("torchrun", "-m hlorank.stages.train method=gist"),
         ("mlflow", "server --hoste 127.0.0.1"),

@@ -171,7 +171,8 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
     store = connect(config.tracking)  # before the scores, which may take hours
     collection = Collection.parse(config.collection)
     features, segments = Path(config.paths.features), Path(config.paths.segments)
-    accelerator = config.trainer.accelerator
+    on_cpus = config.compute.form == "ray" and config.compute.gpus == 0
+    accelerator = "cpu" if on_cpus else config.trainer.accelerator
     # The same number in every form, and for any number of workers, so that scores are equal.
     threads = 1 if config.trainer.threads == "auto" else config.trainer.threads
     metrics, spec, fingerprint = score_model(
