@@ -159,7 +159,7 @@ def test_workers_end_with_an_ended_parent(tmp_path: Path, name: str) -> None:
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), name, repr(compute_config(workers=2).model_dump())]
     # The output ends only when the last worker has closed it.
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == -getattr(signal, name)
     assert len(set(done.stdout.split())) == 2
     assert done.stderr.count("Traceback") == (name == "SIGINT"), "that of the parent"

@@ -42,6 +42,8 @@ Settings = Callable[..., Config]
 Runs = Callable[[Config], list[Run]]
 History = Callable[[Path], list[dict[str, str]]]
 
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork")  # an earlier test of this process may have started JAX
+
 TWENTY_STEPS = {"trainer__graphs_per_step": 4, "trainer__steps_per_epoch": 5, "trainer__max_epochs": 4}
 
 

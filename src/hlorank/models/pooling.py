@@ -54,7 +54,7 @@ class _Max(torch.autograd.Function):
 def _max(values: Tensor, matrix: Sparse[Tensor]) -> Tensor:
     """Return the maximum over each row, 0 in empty ones."""
     best: Tensor
-    if torch.is_grad_enabled() or values.is_cuda:  # the product below has neither the places of maxima, nor CUDA
+    if torch.is_grad_enabled() or not values.is_cpu:  # the product below has no places of maxima, and runs on CPUs
         best = _Max.apply(values, matrix)  # type: ignore[no-untyped-call] # untyped in PyTorch
         return best
     row_starts = torch.cat([matrix.row_starts, matrix.row_starts.new_tensor([len(matrix.column)])])

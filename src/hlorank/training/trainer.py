@@ -16,9 +16,9 @@ import lightning
 import numpy as np
 import torch
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
-from lightning_utilities.core.rank_zero import rank_zero_only
 
 from hlorank import __version__
 from hlorank.config import Config, ConfigError, TrackingConfig, TrainerConfig, find
