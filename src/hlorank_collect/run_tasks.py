@@ -1,17 +1,22 @@
-"""Execution of tasks, one after the other: parallel measurements would disturb each other."""
+"""Execution of tasks, one after the other on each machine: parallel measurements would disturb each other."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
+from hlorank.compute.graph_map import GraphMap
 from hlorank.config import ConfigError
 from hlorank.files import counted
 from hlorank_collect import child_process, machine
@@ -43,6 +48,7 @@ def run_tasks(
     record: Callable[[str, str | None], object] = lambda *_: None,
     check_machine: Callable[[], object] = machine.require_quiet,
     supervise: Callable[..., child_process.Outcome] = child_process.supervise,
+    cluster: GraphMap | None = None,
 ) -> Summary:
     """Measure programs in child processes; programs measured earlier with the same settings are kept.
 
@@ -51,8 +57,10 @@ def run_tasks(
         hang_seconds: seconds without a message after which a child process is killed.
         echo: called with one line per program.
         record: called with the name of each program, and the reason why it was left out; None if it is measured.
-        check_machine: called before the first program is measured; its exception ends the run.
+        check_machine: called before the first program is measured, on a cluster before each; its exception ends the
+            run.
         supervise: measures one program.
+        cluster: nodes that measure, a program each at a time; None measures on this machine.
 
     Raises:
         ConfigError: the program of a task does not exist, two have the same name, or the machine is busy.
@@ -69,9 +77,35 @@ def run_tasks(
         record(name, None)
     if summary.present:
         echo(f"measured already: {counted(len(summary.present), 'program')}")
+    outcomes: Iterator[child_process.Outcome]
+    if cluster is None:
+        outcomes = _measured_here(waiting, hang_seconds, check_machine, supervise)
+    else:
+        measure = partial(_measure_on_node, hang_seconds=hang_seconds, check_machine=check_machine, supervise=supervise)
+        outcomes = cluster.map(measure, [*waiting.items()], "Measuring")
+    start = time.monotonic()
+    for number, ((name, task), outcome) in enumerate(zip(waiting.items(), outcomes, strict=True), start=1):
+        record(name, outcome.reason if outcome.about is None else None)
+        if outcome.about is None:
+            summary.left_out[name] = outcome.reason
+            result = f"left out: {outcome.reason}"
+        else:
+            summary.measured.append(name)
+            result = task.summarize(outcome.about)
+        left = timedelta(seconds=round((time.monotonic() - start) / number * (len(waiting) - number)))
+        echo(f"[{number}/{len(waiting)}, {left} left] {name}: {result}")
+    return summary
+
+
+def _measured_here(
+    waiting: Mapping[str, Task],
+    hang_seconds: float,
+    check_machine: Callable[[], object],
+    supervise: Callable[..., child_process.Outcome],
+) -> Iterator[child_process.Outcome]:
+    """Measure programs on this machine, with a progress bar; arguments as of `run_tasks`."""
     if waiting:
         check_machine()
-    start = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(elapsed_when_finished=True))
     bar = ProgressBar(
         *columns,
@@ -87,16 +121,22 @@ def run_tasks(
             def progress(step: Progress, name: str = name, number: int = number) -> None:
                 bar.update(shown, description=f"{name} ({step.stage})", completed=number + step.share)
 
-            outcome = supervise(task, hang_seconds=hang_seconds, progress=progress)
-            record(name, outcome.reason if outcome.about is None else None)
-            if outcome.about is None:
-                summary.left_out[name] = outcome.reason
-                result = f"left out: {outcome.reason}"
-            else:
-                summary.measured.append(name)
-                result = task.summarize(outcome.about)
-            elapsed = time.monotonic() - start
-            left = timedelta(seconds=round(elapsed / (number + 1) * (len(waiting) - number - 1)))
-            echo(f"[{number + 1}/{len(waiting)}, {left} left] {name}: {result}")
+            yield supervise(task, hang_seconds=hang_seconds, progress=progress)
             bar.update(shown, completed=number + 1)
-    return summary
+
+
+def _measure_on_node(
+    named: tuple[str, Task],
+    hang_seconds: float,
+    check_machine: Callable[[], object],
+    supervise: Callable[..., child_process.Outcome],
+) -> child_process.Outcome:
+    """Measure a program on the node of a cluster, on its last core if the task names none; arguments as above."""
+    _, task = named
+    try:
+        check_machine()
+    except ConfigError as error:
+        raise ConfigError(f"node {platform.node()}: {error}") from None
+    if task.core is None:
+        task = dataclasses.replace(task, core=max(os.sched_getaffinity(0)))
+    return supervise(task, hang_seconds=hang_seconds, progress=lambda _: None)

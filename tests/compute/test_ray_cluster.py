@@ -83,9 +83,9 @@ class Cluster:
         assert host is not None
         self.address = f"{host[1]}:{port}"
 
-    def add(self) -> Node:
+    def add(self, *arguments: str) -> Node:
         """Add a node with one CPU."""
-        return self._add(f"--address={self.address}")
+        return self._add(f"--address={self.address}", *arguments)
 
     def run(self, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Python in a folder."""
@@ -196,6 +196,31 @@ def test_a_lost_node_does_not_change_a_byte(cluster: Cluster, tmp_path: Path) ->
         digests = _digests(tmp_path / made)
         assert len(digests) > 4 * sum(sizes[split] for split in ("train", "valid", "test"))
         assert digests == _digests(tmp_path / "data" / made)
+
+
+@pytest.mark.slow
+@needs_ray
+def test_nodes_with_the_resource_measure(cluster: Cluster, tmp_path: Path) -> None:
+    program, out = "mlp.b64.forward", "own"
+    command = [
+        "-c",
+        "import sys; from hlorank.cli.main import main; sys.exit(main())",
+        "collect",
+        program,
+        "--configurations=3",
+        "--max-rounds=2",
+        "--allow-busy",
+    ]
+    command += [f"--out={out}", f"--ray={cluster.address}"]
+    refused = cluster.run(tmp_path, *command)
+    assert refused.returncode == 2
+    assert "no node of the cluster has what a task takes: CPU 1, hlorank_measure 1" in refused.stderr
+    node = cluster.add('--resources={"hlorank_measure": 1}')
+    done = cluster.run(tmp_path, *command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"[1/1, 0:00:00 left] {program}" in done.stdout
+    assert (tmp_path / out / f"layout/cpu/random/{program}.npz").is_file()
+    node.kill()
 
 
 def _digests(root: Path) -> dict[str, str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hlorank.compute.graph_map import SERIAL
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
 from hlorank.files import write_json
@@ -81,6 +83,26 @@ def test_a_program_that_cannot_be_measured_does_not_affect_the_others(make: Call
     )
     assert lines[1] == "[2/3, 0:00:00 left] bad: left out: it has side effects"
     assert len(lines) == 3
+
+
+def test_a_cluster_measures_what_one_machine_does(make: Callable[[str], LayoutTask], tmp_path: Path) -> None:
+    cores: list[int | None] = []
+
+    def on_node(one: LayoutTask, **settings: Any) -> Outcome:
+        cores.append(one.core)
+        return measures(one, **settings)
+
+    given: dict[str, Any] = {"supervise": on_node, "cluster": SERIAL}
+    tasks = [dataclasses.replace(make(name), core=core) for name, core in (("a.b", None), ("bad", 0), ("c", None))]
+    assert collect(tasks, **given) == Summary(["a.b", "c"], [], {"bad": "it has side effects"})
+    assert cores == [max(os.sched_getaffinity(0)), 0, max(os.sched_getaffinity(0))]
+    assert collect(tasks, **given) == Summary([], ["a.b", "c"], {"bad": "it has side effects"})
+
+    def busy() -> None:
+        raise ConfigError("the machine is busy")
+
+    with pytest.raises(ConfigError, match=r"^node .*: the machine is busy$"):
+        collect([make("d")], check_machine=busy, **given)
 
 
 def test_programs_measured_with_the_same_settings_are_not_measured_again(make: Callable[[str], LayoutTask]) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hlorank.config import ConfigError
+from hlorank.compute.graph_map import GraphMap, open_graph_map
+from hlorank.config import ComputeConfig, ConfigError
 from hlorank.data.collection import Collection
 from hlorank_collect.commands.common_arguments import (
     add_command,
@@ -24,6 +27,8 @@ from hlorank_collect.commands.common_arguments import (
 )
 from hlorank_collect.left_out import read_left_out, record_left_out
 
+_MEASURES = {"hlorank_measure": 1.0}
+"""Resource of a node that measures: one program takes all of it."""
 _MIN = {"configurations": 2, "kernels": 1, "max_rounds": 2, "time_limit": 1, "hang_seconds": 1}
 
 
@@ -86,6 +91,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="compile without XLA's fusion emitters, in less than half of the time: other code, with other runtimes",
     )
     add_machine_arguments(how)
+    how.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="measure on the nodes of a Ray cluster that were started with --resources '{\"hlorank_measure\": 1}', one "
+        "program on each at a time; auto is the cluster of this machine (needs the extra ray)",
+    )
 
 
 def _list_zoo() -> None:
@@ -145,7 +156,8 @@ def run(arguments: argparse.Namespace) -> int:
     names = _chosen(arguments)
     check_output(arguments.out / collection.path)
     read_left_out(arguments.out)  # raises before anything is measured
-    require_device(collection.source)
+    if arguments.ray is None:
+        require_device(collection.source)  # of a cluster, the nodes have it
     settings: dict[str, Any] = {
         "collection": str(collection),
         "output": str(arguments.out),
@@ -154,7 +166,7 @@ def run(arguments: argparse.Namespace) -> int:
         "rounds": arguments.max_rounds,
         "fast_compile": arguments.fast_compile,
         "time_limit": arguments.time_limit,
-        "core": measuring_core(arguments),
+        "core": arguments.core if arguments.ray is not None else measuring_core(arguments),
     }
     programs = program_fields(arguments, names)
     tasks: list[TileTask] | list[LayoutTask]
@@ -165,4 +177,18 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         tasks = [LayoutTask(**one, **settings) for one in programs]
     record = partial(record_left_out, arguments.out, collection)
-    return status(run_tasks(tasks, **supervision(arguments), record=record).left_out)
+    with _cluster(arguments, collection) as cluster:
+        return status(run_tasks(tasks, **supervision(arguments), record=record, cluster=cluster).left_out)
+
+
+@contextmanager
+def _cluster(arguments: argparse.Namespace, collection: Collection) -> Iterator[GraphMap | None]:
+    """Yield the nodes that measure; None without --ray."""
+    if arguments.ray is None:
+        yield None
+        return
+    gpus = float(collection.source == "gpu")
+    task = {"form": "ray", "workers": "auto", "retries": 2, "cpus": 1, "gpus": gpus, "memory_bytes": None}
+    config = ComputeConfig.model_validate(task | {"address": arguments.ray})
+    with open_graph_map(config, arguments.out, _MEASURES) as cluster:
+        yield cluster
