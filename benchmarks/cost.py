@@ -39,7 +39,7 @@ from typing import Any, TypeVar
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import quality  # type: ignore[import-not-found] # same folder
+import experiments  # type: ignore[import-not-found] # same folder
 from command_line import Parser, output_file, positive, run  # type: ignore[import-not-found] # same folder
 from rows import append_row, read_rows  # type: ignore[import-not-found] # same folder
 
@@ -196,17 +196,19 @@ def measure(collection: str, names: Sequence[str], arguments: argparse.Namespace
     rounds: dict[str, dict[int, dict[str, Any]]] = {}
     missing = []
     for name in names:
-        overrides = (*quality.overrides_of(name, quality.CPU_SECONDS), *tracking)
-        place = work / quality.data_key(quality.composed(collection, overrides, 0, work))
-        config, folder = quality.composed(collection, overrides, 0, place), place / "models" / name
-        quality.fetch(config)
-        key = quality.training_key(config, quality.featurize(config))
+        overrides = (*experiments.overrides_of(name, experiments.CPU_SECONDS), *tracking)
+        place = work / experiments.data_key(experiments.composed(collection, overrides, 0, work))
+        config, folder = experiments.composed(collection, overrides, 0, place), place / "models" / name
+        experiments.fetch(config)
+        key = experiments.training_key(config, experiments.featurize(config))
         known = [row for row in read_rows(arguments.results) if row["fingerprint"] == key]
         rounds[name] = {int(row["round"]): _numbers(row) for row in known}
         if set(range(arguments.rounds)) <= set(rounds[name]):
             continue
-        fitted = config if config.method in BASELINES else quality.composed(collection, (*overrides, *LITTLE), 0, place)
-        parameters, _ = alone(quality.train_model, fitted, folder)
+        fitted = (
+            config if config.method in BASELINES else experiments.composed(collection, (*overrides, *LITTLE), 0, place)
+        )
+        parameters = alone(experiments.train_model, fitted, folder).parameters
         start = {"collection": collection, "experiment": name, "fingerprint": key, "parameters": parameters}
         missing.append((start, config, folder))
     for number in range(arguments.rounds):
@@ -260,13 +262,15 @@ def main() -> None:
         "--collection", nargs="+", default=COLLECTIONS, choices=COLLECTIONS, metavar="PATH",
         help=f"{' or '.join(COLLECTIONS)} (default: both)",
     )  # fmt: skip
-    parser.add_argument("--experiment", nargs="+", choices=quality.NAMES, metavar="NAME", help=quality.NAMES_HELP)
+    parser.add_argument(
+        "--experiment", nargs="+", choices=experiments.NAMES, metavar="NAME", help=experiments.NAMES_HELP
+    )
     parser.add_argument("--rounds", type=min_int(1), default=3, metavar="N", help="(default: 3)")
     parser.add_argument(
         "--seconds", type=positive, default=10.0, metavar="S", help="CPU time of training in each round (default: 10)"
     )
     parser.add_argument(
-        "--work", type=Path, default=quality.ROOT / ".hlorank" / "cost", metavar="FOLDER",
+        "--work", type=Path, default=experiments.ROOT / ".hlorank" / "cost", metavar="FOLDER",
         help="features and models (default: .hlorank/cost)",
     )  # fmt: skip
     parser.add_argument(
@@ -285,15 +289,15 @@ def main() -> None:
         arguments.experiment, arguments.rounds, arguments.seconds = ["best_tile"], 1, 1.0
         arguments.results.unlink(missing_ok=True)
     rows = []
-    for collection, experiments in quality.fitting(arguments.collection, arguments.experiment).items():
-        if not experiments:
+    for collection, names in experiments.fitting(arguments.collection, arguments.experiment).items():
+        if not names:
             continue
         if collection.startswith("layout") and not (shared_dir() / "data/tpugraphs").is_dir():
             print(f"skipped {collection}: there is no {shared_dir() / 'data/tpugraphs'}")
             continue
         kind = Collection.parse(collection).kind
-        wanted = {REFERENCE[kind], *experiments}
-        rows += measure(collection, [name for name in quality.EXPERIMENTS[kind] if name in wanted], arguments)
+        wanted = {REFERENCE[kind], *names}
+        rows += measure(collection, [name for name in experiments.EXPERIMENTS[kind] if name in wanted], arguments)
     print(show(rows))
     if arguments.json:
         write_json(arguments.json, {"rounds": arguments.rounds, "rows": rows})

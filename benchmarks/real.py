@@ -32,16 +32,17 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import quality  # type: ignore[import-not-found] # same folder
+import experiments  # type: ignore[import-not-found] # same folder
 from command_line import Parser, output_file  # type: ignore[import-not-found] # same folder
 from command_line import run as run_command
 from rows import append_row, read_rows  # type: ignore[import-not-found] # same folder
 
+from hlorank.config import ConfigError
 from hlorank.data.collection import Collection, graph_files
 from hlorank.files import fingerprint, shared_dir
 from hlorank.hlo.convert import convert
@@ -49,7 +50,7 @@ from hlorank.terminal import min_int
 
 RESULTS = Path(__file__).parent / "results" / "real.csv"
 GRAPHS, KERNELS = Path("data/tpugraphs/npz"), Path("data/official/op_tuning_data.pb")
-CPU_SECONDS = {"layout/xla/default": quality.CPU_SECONDS, "tile/xla": 10.0}
+CPU_SECONDS = {"layout/xla/default": experiments.CPU_SECONDS, "tile/xla": 10.0}
 TRAIN_TAU = "train/kendall_tau"
 FIGURES = (TRAIN_TAU, *(f"test/{metric}" for metric in ("kendall_tau", "opa", "slowdown_1", "slowdown_5")))
 COLUMNS = (
@@ -78,7 +79,7 @@ class Ranking(NamedTuple):
     """One row of the results, to be computed."""
 
     graph: str
-    training: quality.Training
+    training: experiments.Training
 
 
 def folds_of(collection: Collection, work: Path) -> list[Fold]:
@@ -92,29 +93,29 @@ def folds_of(collection: Collection, work: Path) -> list[Fold]:
 def waiting(arguments: argparse.Namespace, work: Path) -> Iterator[Ranking]:
     """Prepare the data of all trainings that are asked for, and return these."""
     tracking = (f"tracking.uri=sqlite:///{work}/mlflow.db", f"tracking.artifacts={work}/artifacts")
-    for address, names in quality.fitting(arguments.collection, arguments.experiment).items():
+    for address, names in experiments.fitting(arguments.collection, arguments.experiment).items():
         collection = Collection.parse(address)
         folds = folds_of(collection, work)[: arguments.folds]
         for name in names:
             overrides = (
-                *quality.overrides_of(name, arguments.cpu_seconds or CPU_SECONDS[address]),
+                *experiments.overrides_of(name, arguments.cpu_seconds or CPU_SECONDS[address]),
                 *("evaluate.splits=[train,test]", *tracking),
             )
-            configs = [quality.composed(address, overrides, seed, work) for seed in range(arguments.seeds)]
+            configs = [experiments.composed(address, overrides, seed, work) for seed in range(arguments.seeds)]
             for fold in folds:
-                place = work / fingerprint([fold.ranked.stem, quality.data_key(configs[0])])[:12]
+                place = work / fingerprint([fold.ranked.stem, experiments.data_key(configs[0])])[:12]
                 fold.lay_out(place / "raw" / collection.path)
                 folders = {part: str(place / part) for part in ("raw", "features", "segments")}
                 paths = configs[0].paths.model_copy(update=folders)
-                data = quality.featurize(configs[0].model_copy(update={"paths": paths}))
+                data = experiments.featurize(configs[0].model_copy(update={"paths": paths}))
                 for seed, config in enumerate(configs):
-                    key = quality.training_key(config, data)
-                    yield Ranking(fold.ranked.stem, quality.Training(address, name, overrides, seed, place, key))
+                    key = experiments.training_key(config, data)
+                    yield Ranking(fold.ranked.stem, experiments.Training(address, name, overrides, seed, place, key))
 
 
 def run(ranking: Ranking) -> dict[str, Any]:
     """One training and its evaluation, as a row."""
-    row, graphs = quality.run(ranking.training)
+    row, graphs = experiments.run(ranking.training)
     trained = [float(graph["kendall_tau"]) for graph in graphs if graph["split"] == "train" and graph["kendall_tau"]]
     found = {"graph": ranking.graph, TRAIN_TAU: round(mean(trained), 4), **row}
     return {column: found[column] for column in COLUMNS}
@@ -150,6 +151,37 @@ def computed(arguments: argparse.Namespace, work: Path) -> list[dict[str, Any]]:
     return [known[ranking.training.key] for ranking in rankings]
 
 
+def show(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
+    """Mean and standard deviation of some columns over seeds, as Markdown."""
+    lines = [f"| collection | experiment | seeds | CPU s | {' | '.join(names)} |", "|---" * (4 + len(names)) + "|"]
+    for collection, experiment in dict.fromkeys((row["collection"], row["experiment"]) for row in rows):
+        some = [row for row in rows if (row["collection"], row["experiment"]) == (collection, experiment)]
+
+        def cell(name: str, some: list[dict[str, Any]] = some) -> str:
+            values = [float(row[name]) for row in some if row.get(name) not in (None, "")]
+            if not values:
+                return ""
+            return f"{mean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
+
+        cells = [collection, experiment, str(len(some)), cell("cpu_seconds"), *map(cell, names)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def recorded(results: Path, wanted: Sequence[tuple[str, str]], seeds: int) -> list[dict[str, Any]]:
+    """Return the newest row of each seed, and graph where there are several, of collections and experiments.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    columns = ("collection", "experiment", "seed", "graph")
+    known = {tuple(row.get(column) for column in columns): row for row in read_rows(results)}
+    rows = [row for pair in wanted for key, row in known.items() if key[:2] == pair and int(row["seed"]) < seeds]
+    if not rows:
+        raise ConfigError(f"{results}: no row of what is asked for; without --show it is computed")
+    return rows
+
+
 def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument(
@@ -157,7 +189,7 @@ def main() -> None:
         help=f"{' or '.join(CPU_SECONDS)} (default: both)",
     )  # fmt: skip
     budget = ", ".join(f"{seconds:g} for {collection}" for collection, seconds in CPU_SECONDS.items())
-    quality.add_training_options(parser, RESULTS, budget, "real")
+    experiments.add_training_options(parser, RESULTS, budget, "real")
     parser.add_argument("--folds", type=min_int(1), metavar="N", help="only the first N kernels (default: all)")
     parser.add_argument("--quick", action="store_true", help="one CPU second for each of two rankings, kept in --work")
     arguments = parser.parse_args()
@@ -165,16 +197,16 @@ def main() -> None:
     if arguments.quick:
         arguments.experiment, arguments.results = ["best_layout", "best_tile"], work / "quick.csv"
         arguments.collection, arguments.seeds, arguments.folds, arguments.cpu_seconds = [*CPU_SECONDS], 1, 1, 1.0
-    experiments = quality.fitting(arguments.collection, arguments.experiment)
+    chosen = experiments.fitting(arguments.collection, arguments.experiment)
     if arguments.show:
-        wanted = [(collection, name) for collection, names in experiments.items() for name in names]
-        rows = quality.recorded(arguments.results, wanted, arguments.seeds)
+        wanted = [(collection, name) for collection, names in chosen.items() for name in names]
+        rows = recorded(arguments.results, wanted, arguments.seeds)
     elif not (shared_dir() / KERNELS).is_file():
         print(f"skipped: there is no {shared_dir() / KERNELS}")
         return
     else:
         rows = computed(arguments, work)
-    print(quality.show(mean_over_graphs(rows), FIGURES))
+    print(show(mean_over_graphs(rows), FIGURES))
 
 
 if __name__ == "__main__":

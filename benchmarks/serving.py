@@ -32,8 +32,8 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import experiments  # type: ignore[import-not-found] # same folder
 import numpy as np
-import quality  # type: ignore[import-not-found] # same folder
 from command_line import Parser, run  # type: ignore[import-not-found] # same folder
 
 from hlorank.data.collection import Collection, graph_files, read_graph, write_graph
@@ -59,10 +59,10 @@ ROW = (
 def some_model(work: Path) -> Path:
     """Train a model for one step on the bundled sample and return its folder."""
     short = ("trainer.max_epochs=1", "trainer.steps_per_epoch=1", "trainer.validation_configs=2")
-    config = quality.composed(COLLECTION, short, 0, work)
-    quality.fetch(config)
-    quality.featurize(config)
-    quality.train_model(config, work / "model")
+    config = experiments.composed(COLLECTION, short, 0, work)
+    experiments.fetch(config)
+    experiments.featurize(config)
+    experiments.train_model(config, work / "model")
     return work / "model"
 
 

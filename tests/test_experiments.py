@@ -40,7 +40,7 @@ def test_the_experiments_are_there() -> None:
 
 def test_every_ablation_of_the_benchmark_composes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    ablations = runpy.run_path(str(ROOT / "benchmarks" / "quality.py"))["ABLATIONS"]
+    ablations = runpy.run_path(str(ROOT / "benchmarks" / "experiments.py"))["ABLATIONS"]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         for experiment, overrides in ablations.items():
             for override in overrides.values():

@@ -57,7 +57,8 @@ def test_help_fits_a_terminal_and_describes_every_option(
 @pytest.mark.parametrize(
     ("name", "option", "value"),
     [
-        *(("quality", option, "0") for option in ("--seeds", "--cpu-seconds", "--jobs")),
+        *(("quality", option, "0") for option in ("--seeds", "--cpu-seconds", "--jobs", "--hours")),
+        *(("quality", option, "-1") for option in ("--fold", "--seed")),
         *(("quality", "--cpu-seconds", value) for value in ("-1", "nan", "inf", "two")),
         *(("real", option, "0") for option in ("--seeds", "--cpu-seconds", "--jobs", "--folds")),
         *(("cost", option, "-5") for option in ("--rounds", "--seconds")),
@@ -82,6 +83,7 @@ def test_wrong_numbers(name: str, option: str, value: str, run: Callable[..., Ou
         ("quality", ["--collection", "layout/cpu/random", "--experiment", "best_tile"], "best_tile"),
         ("quality", ["--collection", "tile/nothing"], "nothing"),
         ("quality", ["--collection", "nothing"], "nothing"),
+        ("quality", ["--collection", "layout/xla/default"], "layout/xla/default"),
         ("real", ["--collection", "tile/xla", "--experiment", "best_layout", "--show"], "best_layout"),
         ("cost", ["--collection", "tile/cpu", "--experiment", "best_layout"], "best_layout"),
     ],
