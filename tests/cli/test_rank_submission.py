@@ -76,6 +76,20 @@ def test_other_files_are_ranked_after_a_wrong_one(
     check_submission(tmp_path / "out.csv", {f"{LAYOUT}:{path.stem}": 60 for path in graphs})
 
 
+@pytest.mark.slow
+def test_worker_processes_rank_what_one_process_does(
+    model: Path, graphs: list[Path], kernel: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    files = [str(kernel), str(graphs[0]), str(tmp_path / "none.npz"), str(graphs[1]), str(graphs[0])]
+    found = []
+    for workers in (1, 2):
+        target = tmp_path / f"{workers}.csv"
+        arguments = ["rank", "--model", str(model), *files, "--csv", str(target), "--json", "--workers", str(workers)]
+        assert main(arguments) == 2
+        found.append((target.read_bytes(), capsys.readouterr()))
+    assert found[0] == found[1]
+
+
 def test_later_records_are_ranked_after_a_wrong_one(model: Path, record: Path, tmp_path: Path, capsys: Capture) -> None:
     def changed(fingerprint: int, root: int) -> bytes:
         tuning = ModuleTuningData.FromString(record.read_bytes())

@@ -10,16 +10,17 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache, partial
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.cli.programs import HELP, add_program_options, is_function, program_paths
 from hlorank.cli.ranking_table import print_ranking, write_changes
-from hlorank.config import ConfigError
+from hlorank.config import ComputeConfig, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.files import DataError, counted, write_text
 from hlorank.hlo.configurations import NothingToConfigureError
@@ -66,6 +67,14 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     add_program_options(parser)
     add_model_arguments(parser)
+    parser.add_argument(
+        "--workers",
+        type=min_int(1),
+        default=1,
+        metavar="N",
+        help="files that are ranked at the same time, each in a process with one thread and with --memory of its own "
+        "(default: 1, with a thread for each core)",
+    )
     parser.add_argument(
         "--max-configurations",
         type=min_int(1),
@@ -209,53 +218,105 @@ def _submission(target: str | None, collection: Collection) -> Iterator[Submit]:
                 shutil.copyfileobj(file, sys.stdout)
 
 
-def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataError]:
-    """Rank the graphs of all inputs; the error of a file or a graph takes the place of its ranking.
+class _Ranked(NamedTuple):
+    """One graph, ranked.
+
+    Attributes:
+        name: its name.
+        order: (configurations,) int64, the ranking; None if there is no submission.
+        shown: what is printed.
+    """
+
+    name: str
+    order: NDArray[np.int64] | None
+    shown: dict[str, Any]
+
+
+@lru_cache(maxsize=1)
+def _opened(folder: str, memory_mib: int, accelerator: str, threads: int | None) -> Ranker:
+    """Return the ranker of a model, which each process opens once."""
+    ranker = open_ranker(folder, memory_mib, accelerator)
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    return ranker
+
+
+def _rank_file(
+    path: Path, arguments: argparse.Namespace, folder: str, threads: int | None
+) -> list[_Ranked | DataError]:
+    """Rank the graphs of a file, and write their exports and candidates; an error takes the place of its ranking.
 
     Raises:
-        DataError: the model does not exist or is damaged, or the submission cannot be continued.
-        OSError: the submission, the candidates or an exported configuration cannot be written.
+        OSError: the candidates or an exported configuration cannot be written.
     """
-    if not arguments.input:
-        return
-    ranker = open_ranker(arguments.model, arguments.memory, arguments.accelerator)
-    from rich.console import Console
-    from rich.progress import Progress
-
     from hlorank.cli.export import export
     from hlorank.data.collection import write_graph
     from hlorank.metrics import ranking
     from hlorank.serving.graph_reader import GraphReader
     from hlorank.serving.response import ranked_input
 
+    ranker = _opened(folder, arguments.memory, arguments.accelerator, threads)
     reader = GraphReader(ranker.spec.features, arguments.max_configurations, arguments.candidates, arguments.seed)
-    bar = Progress(console=Console(stderr=True), redirect_stdout=False, disable=not sys.stderr.isatty())
-    with _submission(arguments.csv, ranker.collection) as submit, bar:
-        for path in bar.track(arguments.input, description="Ranking"):
-            # The module of a function is at the right stage, and --dump says of which stage the user's modules are.
-            graphs = reader.read(path, compile_dumps=arguments.dump is None and not is_function(str(path)))
-            while True:
+    # The module of a function is at the right stage, and --dump says of which stage the user's modules are.
+    graphs = reader.read(path, compile_dumps=arguments.dump is None and not is_function(str(path)))
+    results: list[_Ranked | DataError] = []
+    while True:
+        try:
+            if (given := next(graphs, None)) is None:
+                return results
+            measured = given.measured
+            scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
+            order = ranking(scores)
+            ranked = ranked_input(given, scores, order, arguments.top, compare=arguments.compare)
+            if arguments.export is not None:
+                if (found := len(ranked["top"])) < arguments.choose:
+                    raise DataError("--choose", f"at most {found}, the number of configurations", arguments.choose)
+                chosen = ranked["top"][arguments.choose - 1]
+                files = export(arguments.export, given, chosen, arguments.model, str(ranker.collection))
+                ranked["exported"] = [*map(str, files)]
+            if given.drawn and arguments.save is not None:
+                write_graph(arguments.save / f"{measured.name}.npz", measured)
+            results.append(_Ranked(measured.name, None if arguments.csv is None else order, ranked))
+        except DataError as error:
+            results.append(error if error.file is not None else error.in_file(path))
+
+
+def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataError]:
+    """Rank the graphs of all inputs; the error of a file or a graph takes the place of its ranking.
+
+    Raises:
+        ComputeError: a file ended its worker process in each attempt.
+        DataError: the model does not exist or is damaged, or the submission cannot be continued.
+        OSError: the submission, the candidates or an exported configuration cannot be written.
+    """
+    if not arguments.input:
+        return
+    from hlorank.compute.graph_map import open_graph_map
+    from hlorank.serving.locate import model_folder
+
+    folder = str(model_folder(arguments.model))  # here, so that it is downloaded once
+    _opened.cache_clear()  # the model may have changed
+    workers = min(arguments.workers, len(arguments.input))
+    threads = None if workers == 1 else 1
+    form = {"form": "serial" if workers == 1 else "processes", "workers": workers, "retries": 2, "address": None}
+    compute = ComputeConfig.model_validate(form | {"cpus": 1, "gpus": 0, "memory_bytes": None})
+    collection = _opened(folder, arguments.memory, arguments.accelerator, threads).collection
+    rank_file = partial(_rank_file, arguments=arguments, folder=folder, threads=threads)
+    with _submission(arguments.csv, collection) as submit, open_graph_map(compute) as graph_map:
+        for path, results in zip(arguments.input, graph_map.map(rank_file, arguments.input, "Ranking"), strict=True):
+            for result in results:
+                if isinstance(result, DataError):
+                    yield result
+                    continue
                 try:
-                    if (given := next(graphs, None)) is None:
-                        break
-                    measured = given.measured
-                    scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
-                    order = ranking(scores)
-                    submit(measured.name, order)  # first: a graph that the submission refuses gets no ranking
-                    ranked = ranked_input(given, scores, order, arguments.top, compare=arguments.compare)
-                    if arguments.export is not None:
-                        if (found := len(ranked["top"])) < arguments.choose:
-                            raise DataError(
-                                "--choose", f"at most {found}, the number of configurations", arguments.choose
-                            )
-                        chosen = ranked["top"][arguments.choose - 1]
-                        files = export(arguments.export, given, chosen, arguments.model, str(ranker.collection))
-                        ranked["exported"] = [*map(str, files)]
-                    yield ranked
-                    if given.drawn and arguments.save is not None:
-                        write_graph(arguments.save / f"{measured.name}.npz", measured)
-                except DataError as error:
+                    if result.order is not None:
+                        submit(result.name, result.order)
+                except DataError as error:  # a graph that the submission refuses gets no ranking
                     yield error if error.file is not None else error.in_file(path)
+                else:
+                    yield result.shown
 
 
 def _print(graphs: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> None:
