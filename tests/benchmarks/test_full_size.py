@@ -22,6 +22,8 @@ sys.path.append(str(BENCHMARKS))
 import full_size  # type: ignore[import-not-found] # of the folder of the benchmarks
 import published_sizes as sizes  # type: ignore[import-not-found] # as above
 
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork")  # an earlier test of this process may have started JAX
+
 NAMES = [*sizes.PUBLISHED]
 
 
