@@ -84,7 +84,6 @@ FIGURES = ("kendall_tau", "opa", "slowdown_1", "slowdown_5", "noise_ceiling")
 GRAPH_COLUMNS = ("fingerprint", "graph", "family", *FIGURES)
 
 Row = dict[str, Any]
-Task = TypeVar("Task")
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +139,11 @@ class Search(NamedTuple):
     data: tuple[str, ...]
     file: Path
 
+    @property
+    def label(self) -> str:
+        """What it is, for messages."""
+        return f"{self.wanted.fold.collection} {self.wanted.experiment} {self.wanted.fold.number} settings"
+
 
 class Cell(NamedTuple):
     """A row of the results, to be computed.
@@ -155,6 +159,15 @@ class Cell(NamedTuple):
     fold: Fold
     settings: tuple[str, ...]
     search_seconds: float
+
+    @property
+    def label(self) -> str:
+        """What it is, for messages."""
+        training = self.training
+        return f"{training.collection} {training.experiment} {self.fold.number} {training.seed}"
+
+
+Task = TypeVar("Task", Search, Cell)
 
 
 def folds_of(collection: str, work: Path) -> list[Fold]:
@@ -244,7 +257,7 @@ def run_search(search: Search) -> float:
     from hlorank.sweeps.space import split
     from hlorank.training.baselines.train_baseline import RECIPES, train_baseline
 
-    logging.disable(logging.INFO)
+    logging.disable(logging.WARNING)  # the cells repeat what is to be known about the graphs
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     settings = dict(_search_settings())
     read = {f"baseline.{key}" for key in RECIPES[search.wanted.experiment].settings}
@@ -326,11 +339,10 @@ class Computation:
         missing = {search.file: search for search in searches.values() if search and not search.file.exists()}
         for search, seconds in self._run(run_search, list(missing.values())):
             self._spent += seconds
-            self._say(f"{search.wanted.fold.collection} {search.wanted.experiment} "
-                      f"{search.wanted.fold.number}: settings are chosen")  # fmt: skip
+            self._say(f"{search.label}: chosen")
         ready = [one for one, search in searches.items() if search is None or search.file.exists()]
         cells = [cell_of(one, searches[one], self.work) for one in ready]
-        for _, (row, graphs, seconds) in self._run(
+        for cell, (row, graphs, seconds) in self._run(
             run_cell, [cell for cell in cells if cell.training.key not in self.known]
         ):
             self._spent += seconds
@@ -338,7 +350,7 @@ class Computation:
                 append_row(graphs_file(self.arguments.results), GRAPH_COLUMNS, graph)
             append_row(self.arguments.results, COLUMNS, row)
             self.known[row["fingerprint"]] = row
-            self._say(f"{' '.join(str(row[column]) for column in CELL)}: valid {row['valid_tau']}")
+            self._say(f"{cell.label}: valid {row['valid_tau']}")
         return [self.known[cell.training.key] for cell in cells if cell.training.key in self.known]
 
     def _run(self, function: Callable[[Task], Any], tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
@@ -346,7 +358,13 @@ class Computation:
         with ProcessPoolExecutor(self.arguments.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
             futures = {pool.submit(function, task): task for task in tasks}
             for future in as_completed(futures):
-                if not future.cancelled():
+                if future.cancelled():
+                    continue
+                if (
+                    error := future.exception()
+                ) is not None:  # the others are worth having; the same command tries again
+                    self._say(f"{futures[future].label}: failed: {error!r}")
+                else:
                     yield futures[future], future.result()
                 if self._spent + time.process_time() > self.arguments.hours * 3600:
                     for other in futures:
@@ -546,7 +564,7 @@ def looks(results: Path, collections: Sequence[str]) -> str:
     counts = Counter((row["collection"], int(row["fold"])) for row in read_rows(results))
     lines = ["Models scored on each fold left out, of all rows of the results:"]
     for collection in collections:
-        numbers = [str(counts[place]) for place in sorted(counts) if place[0] == collection]
+        numbers = [f"{counts[place]} on {place[1]}" for place in sorted(counts) if place[0] == collection]
         lines.append(f"- {collection}: {', '.join(numbers)}")
     return "\n".join(lines)
 

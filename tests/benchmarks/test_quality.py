@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import sys
 from collections import Counter
@@ -109,6 +110,37 @@ def test_networks_far_from_the_front_leave() -> None:
     assert quality.staying(many) == [*many][: quality.STAYING]
 
 
+def test_the_first_fold_decides_who_is_continued(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[list[tuple[str, int, int]]] = []
+    valid = {"kaggle_1_tile": 0.5, "kaggle_2_tile": 0.59, "lightgbm": 0.6, "best_tile": 0.1, "random": 0.0}
+
+    class Computation:
+        def __init__(self, *given: object) -> None: ...
+
+        def rows(self, wanted: Sequence[quality.Wanted]) -> list[dict[str, Any]]:
+            calls.append([(one.experiment, one.fold.number, one.seed) for one in wanted])
+            cells = ((one.fold.collection, one.experiment, one.fold.number, one.seed) for one in wanted)
+            return [dict(zip(quality.CELL, cell, strict=True)) | {"valid_tau": valid[cell[1]]} for cell in cells]
+
+    monkeypatch.setattr(quality, "Computation", Computation)
+    arguments = argparse.Namespace(
+        collection=["tile/cpu"], experiment=[*valid], seeds=2, seed=None, fold=None, cpu_seconds=None, tried=[],
+        ablation=False,
+    )  # fmt: skip
+    rows = quality.computed(arguments, tmp_path)
+    assert calls[0] == [(name, 0, 0) for name in valid]
+    assert {(fold, seed) for _, fold, seed in calls[1]} == {(fold, 0) for fold in range(1, 5)}
+    assert {(fold, seed) for _, fold, seed in calls[2]} == {(fold, 1) for fold in range(5)}
+    for continued in calls[1:]:
+        assert {name for name, _, _ in continued} == valid.keys() - {"kaggle_1_tile"}
+    cells = [(row["experiment"], row["fold"], row["seed"]) for row in rows]
+    assert cells == [cell for call in calls for cell in call]
+    assert len(set(cells)) == len(cells) == 4 * 5 * 2 + 1
+    arguments.fold = 3
+    quality.computed(arguments, tmp_path)
+    assert {(fold, seed) for _, fold, seed in calls[3]} == {(3, 0), (3, 1)}
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """Results of three experiments on tiles, one of which left after its first fold."""
@@ -141,7 +173,7 @@ def test_tables_of_kept_results(results: Path, run: Run, tmp_path: Path) -> None
     assert "| lightgbm |  | ahead +0.050 (+0.050 to +0.050) |" in shown.out
     assert "| best_tile | behind -0.050" in shown.out
     assert "Noise ceiling: 0.980" in shown.out
-    assert "- tile/cpu: 12, 8, 8, 8, 8" in shown.out
+    assert "- tile/cpu: 12 on 0, 8 on 1, 8 on 2, 8 on 3, 8 on 4" in shown.out
     plot = (tmp_path / "plot.svg").read_text()
     assert "ahead" in plot
     assert "behind" in plot
