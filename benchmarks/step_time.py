@@ -75,6 +75,7 @@ class Workload:
             dims_128=False,
             walk_steps=0,
             protobuf=False,
+            derived=[],
         )
         known = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.load(MODEL)))
         return cls.made(measured, options, ModelConfig(**{**known, "width": width, "opcode_init": False}), device)

@@ -17,6 +17,7 @@ _FEATURIZE: dict[str, Any] = {
     "dims_128": False,
     "walk_steps": 0,
     "protobuf": False,
+    "derived": [],
 }
 _COMPUTE: dict[str, Any] = {
     "form": "processes",

@@ -12,9 +12,10 @@ import pytest
 from hlorank.config import parse
 from hlorank.data.collection import Collection, read_graph
 from hlorank.data.graph import LayoutConfigurations, MeasuredGraph, TileConfigurations
+from hlorank.featurize.columns import node_layout
 from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeatureSpec
 from hlorank.featurize.features import LayoutFeatures, TileFeatures
-from hlorank.featurize.featurize_graph import featurize_graph, node_layout
+from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.featurize.reduce import reduction
 from hlorank.files import DataError

@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from hlorank.config.section import Section
 
+Derived = Literal["tile_shares", "tile_remainders", "tile_runs", "tile_loops"]
+
 
 class FeaturizeConfig(Section):
     """Stage featurize."""
@@ -32,6 +34,10 @@ class FeaturizeConfig(Section):
     """Add random-walk positional encodings of this many steps; 0 adds none."""
     protobuf: bool
     """Add the content of <graph>.extra.npz: dot, gather and scatter dimensions, operand shapes."""
+
+    derived: list[Derived]
+    """Groups of columns derived from shapes. Of tiles: tile_shares (sizes, and shares of the dimensions that they cut),
+    tile_remainders (padding), tile_runs (contiguous bytes), tile_loops (the innermost loop)."""
 
     @property
     def reduces(self) -> bool:

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.config import FeaturizeConfig
-from hlorank.data.graph import LAYOUT_DIMS, Graph
-from hlorank.featurize.feature_spec import NUMERIC_COLUMNS
+from hlorank.data.graph import LAYOUT_DIMS, NODE_FEATURES, Graph
 from hlorank.files import DataError
 from hlorank.hlo.extra import EXTRA_SHAPES, Extra
 
+NUMERIC_COLUMNS = NODE_FEATURES - LAYOUT_DIMS  # the last six are minor_to_major, which are in node_layout
 DIMS = slice(21, 21 + LAYOUT_DIMS)
 """Columns of a node's dimensions."""
 _DIMS_PRODUCT = 28  # product of all dimensions, also of those beyond the sixth
@@ -67,6 +67,26 @@ def node_ranks(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
     rank = np.where(dims > 0, np.arange(1, LAYOUT_DIMS + 1), 0).max(axis=1)
     shortest = np.maximum((dims > 0).sum(axis=1), (layout != 0).sum(axis=1)) + 1
     return np.asarray(np.where(node_feat[:, _DIMS_PRODUCT] == 0, np.maximum(rank, shortest), rank))
+
+
+def node_layout(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
+    """Return the layout of each node's output, minor_to_major padded with -1.
+
+    The raw columns are padded with 0, which is also a dimension; so the rank is taken from the node's dimensions. A
+    layout that is no permutation of 0..rank-1 was never captured and becomes all -1. The layout of a vector, [0],
+    cannot be distinguished from padding: it counts as captured if any layout of the graph is.
+
+    Args:
+        node_feat: (nodes, 140) float32, the raw features of a whole graph.
+
+    Returns:
+        (nodes, 6) int8.
+    """
+    raw, positions = node_feat[:, -LAYOUT_DIMS:], np.arange(LAYOUT_DIMS)
+    inside = positions < node_ranks(node_feat)[:, None]
+    permutation = (np.sort(np.where(inside, raw, positions), axis=1) == positions).all(axis=1)
+    captured = permutation & (raw != 0).any()
+    return np.where(inside & captured[:, None], raw, -1).astype(np.int8)
 
 
 def return_probabilities(graph: Graph, steps: int) -> NDArray[np.float64]:

@@ -11,11 +11,12 @@ from pydantic import ModelWrapValidatorHandler, PlainSerializer, PlainValidator,
 from hlorank import files
 from hlorank.config import FeaturizeConfig, Section
 from hlorank.data.collection import Collection, Kind
-from hlorank.data.graph import LAYOUT_DIMS, MAX_OPCODE, NODE_FEATURES, TILE_FEATURES
+from hlorank.data.graph import LAYOUT_DIMS, MAX_OPCODE, TILE_FEATURES
+from hlorank.featurize.columns import NUMERIC_COLUMNS
+from hlorank.featurize.tile_columns import tile_names
 from hlorank.featurize.transform import ColumnTransform, Float32Array, UInt8Array
 from hlorank.hlo.extra import EXTRA_SHAPES
 
-NUMERIC_COLUMNS = NODE_FEATURES - LAYOUT_DIMS  # the last six are minor_to_major, which are in node_layout
 VIRTUAL_OPCODE = MAX_OPCODE + 1
 """Opcode of virtual nodes, which no instruction has."""
 
@@ -42,7 +43,7 @@ def _address(value: object) -> Collection:
 class FeatureSpec(Section):
     """Transformation of raw graphs into model inputs, fitted on the train split only: the content of spec.json."""
 
-    version: Literal[4] = 4
+    version: Literal[5] = 5
     """Version of the format; increment it if equal specifications would give other features, or if keys change."""
     collection: Annotated[Collection, PlainValidator(_address), PlainSerializer(str)]
     """Collection that it was fitted on."""
@@ -51,7 +52,7 @@ class FeatureSpec(Section):
     node_columns: ColumnTransform
     """Transform of the first 134 node features and the extra columns; the other six are layouts."""
     tile_columns: ColumnTransform | None
-    """Transform of the 24 features of tile configurations; None for layouts."""
+    """Transform of the 24 features of tile configurations and the columns derived from them; None for layouts."""
     opcodes: UInt8Array
     """(vocabulary,) increasing, the known opcodes seen in train, with that of virtual nodes; index 0 of the vocabulary
     is kept for all others."""
@@ -75,7 +76,7 @@ class FeatureSpec(Section):
             raise ValueError(f"tile_columns: expected a transform for tiles only, found another in {self.collection}")
         for key, columns, limit in (
             ("node_columns", self.node_columns, NUMERIC_COLUMNS + len(self.extra_columns)),
-            ("tile_columns", self.tile_columns, TILE_FEATURES),
+            ("tile_columns", self.tile_columns, TILE_FEATURES + len(tile_names(self.options.derived))),
         ):
             if columns is not None and (columns.columns >= limit).any():
                 raise ValueError(f"{key}.columns: expected columns below {limit}, found {columns.columns[-1]}")

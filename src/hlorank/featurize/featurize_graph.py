@@ -5,35 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.data.graph import LAYOUT_DIMS, MeasuredGraph, TileConfigurations
-from hlorank.featurize.columns import node_columns, node_ranks
+from hlorank.data.graph import MeasuredGraph, TileConfigurations
+from hlorank.featurize.columns import node_columns, node_layout
 from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.reduce import reduction
 from hlorank.featurize.sizes import sized_layouts
+from hlorank.featurize.tile_columns import tile_columns
 from hlorank.files import DataError
 from hlorank.hlo.extra import Extra
-
-
-def node_layout(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
-    """Return the layout of each node's output, minor_to_major padded with -1.
-
-    The raw columns are padded with 0, which is also a dimension; so the rank is taken from the node's dimensions. A
-    layout that is no permutation of 0..rank-1 was never captured and becomes all -1. The layout of a vector, [0],
-    cannot be distinguished from padding: it counts as captured if any layout of the graph is.
-
-    Args:
-        node_feat: (nodes, 140) float32, the raw features of a whole graph.
-
-    Returns:
-        (nodes, 6) int8.
-    """
-    raw, positions = node_feat[:, -LAYOUT_DIMS:], np.arange(LAYOUT_DIMS)
-    inside = positions < node_ranks(node_feat)[:, None]
-    permutation = (np.sort(np.where(inside, raw, positions), axis=1) == positions).all(axis=1)
-    captured = permutation & (raw != 0).any()
-    return np.where(inside & captured[:, None], raw, -1).astype(np.int8)
 
 
 def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | None = None) -> GraphFeatures:
@@ -58,7 +39,7 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | N
     parts, row_of = _distinct_configurations(measured, reduced.node_of)
     if isinstance(parts, TileFeatures):
         assert spec.tile_columns is not None  # FeatureSpec checks it
-        parts = TileFeatures(spec.tile_columns(parts.feat))
+        parts = TileFeatures(spec.tile_columns(tile_columns(measured.graph, parts.feat, spec.options.derived)))
     layout = node_layout(measured.graph.node_feat)[reduced.first]
     layout[reduced.virtual] = -1
     return GraphFeatures(

@@ -15,6 +15,7 @@ from hlorank.data.graph import Int64, MeasuredGraph, TileConfigurations
 from hlorank.featurize.columns import node_columns
 from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeatureSpec
 from hlorank.featurize.reduce import reduction
+from hlorank.featurize.tile_columns import tile_columns
 from hlorank.featurize.transform import ColumnStatistics
 from hlorank.files import DataError, fingerprint
 from hlorank.hlo.extra import Extra
@@ -29,7 +30,7 @@ class TrainSample:
         node_columns: (nodes, numeric columns) float32.
         node_opcode: (nodes,) uint8.
         edge_index: (edges, 2) int64.
-        tile_feat: (configurations, 24) float32; None for layouts, whose configurations are not needed.
+        tile_feat: (configurations, tile columns) float32; None for layouts, whose configurations are not needed.
     """
 
     source: str
@@ -44,7 +45,9 @@ class TrainSample:
     ) -> TrainSample:
         """Take the sample of a measured graph; arguments as in `featurize_graph`."""
         configurations = measured.configurations
-        tile_feat = configurations.feat if isinstance(configurations, TileConfigurations) else None
+        tile_feat = None
+        if isinstance(configurations, TileConfigurations):
+            tile_feat = tile_columns(measured.graph, configurations.feat, options.derived)
         reduced = reduction(measured, options)
         columns = reduced.sums(node_columns(measured.graph, options, extra))
         return cls(source, columns, reduced.opcode, reduced.edge_index, tile_feat)

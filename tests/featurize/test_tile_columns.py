@@ -1,0 +1,99 @@
+"""Columns of tiles relative to their kernel, exact on small kernels."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from hlorank.config import FeaturizeConfig
+from hlorank.data.graph import TILE_FEATURES, Graph
+from hlorank.featurize.tile_columns import GROUPS, tile_columns, tile_names
+from hlorank.fetch.synthetic.program import Program
+
+
+def tile(output: list[int], kernel: list[int]) -> np.ndarray:
+    """Make a row of official tile columns, without sums and products."""
+    feat = np.zeros((1, TILE_FEATURES), dtype=np.float32)
+    feat[0, 8 : 8 + len(output)], feat[0, : len(kernel)] = output, kernel
+    return feat
+
+
+def columns(graph: Graph, feat: np.ndarray, group: str) -> dict[str, float]:
+    found = tile_columns(graph, feat, [group])
+    assert (found[:, :TILE_FEATURES] == feat).all()
+    return dict(zip(tile_names([group]), found[0, TILE_FEATURES:].tolist(), strict=True))
+
+
+@pytest.fixture
+def dot() -> Graph:
+    """A product (64, 12) x (12, 40) of floats."""
+    program = Program()
+    operands = [program.add("parameter", (64, 12)), program.add("parameter", (12, 40))]
+    program.add("dot", (64, 40), operands)
+    program.mark_root()
+    return program.graph()
+
+
+def test_the_configuration_has_all_groups() -> None:
+    (names,) = get_args(FeaturizeConfig.model_fields["derived"].annotation)
+    assert {name for name in get_args(names) if name.startswith("tile_")} == set(GROUPS)
+
+
+def test_sizes_and_shares_are_in_memory_order(dot: Graph) -> None:
+    found = columns(dot, tile([16, 10], [3]), "tile_shares")
+    assert [found[f"tile[{i}]"] for i in range(3)] == [10, 16, 1]
+    assert [found[f"tile[{i}] / dims"] for i in range(3)] == [0.25, 0.25, 1]
+    assert [found[f"reduced[{i}] / dims"] for i in range(2)] == [0.25, 1]
+
+
+def test_no_bounds_are_one_tile(dot: Graph) -> None:
+    found = columns(dot, tile([], []), "tile_shares")
+    assert set(found.values()) == {40, 64, 1}
+
+
+def test_padding_of_tiles_that_do_not_divide(dot: Graph) -> None:
+    found = columns(dot, tile([16, 16], [8]), "tile_remainders")  # 3 * 16 / 40 and 2 * 8 / 12
+    assert found["padding"] == found["innermost padding"] == pytest.approx(np.log2(1.2))
+    assert found["reduced padding"] == pytest.approx(np.log2(4 / 3))
+
+
+def test_runs_are_contiguous_bytes(dot: Graph) -> None:
+    found = columns(dot, tile([16, 40], [3]), "tile_runs")
+    # The result: 16 whole rows. The left operand: 16 rows of 3 floats, the right one: 3 whole rows of 40.
+    assert found["written run"] == 16 * 40 * 4
+    assert found["shortest run"] == 12
+    assert found["mean run"] == pytest.approx((16 * 3 + 3 * 40) * 4 / 17)
+    lines = 4 * 4 * (16 * 1 + 8) * 64  # 4 x 4 tiles; a run of 480 bytes has 8 lines
+    assert found["log lines"] == pytest.approx(np.log2(lines / ((64 * 12 + 12 * 40) * 4)))
+
+
+def test_the_innermost_loop_runs_over_the_columns_of_the_right_operand(dot: Graph) -> None:
+    found = columns(dot, tile([16, 10], [3]), "tile_loops")
+    assert found["innermost"] == 10
+    assert found["innermost / dims"] == 0.25
+    assert found["vector fill"] == 10 / 16
+    assert found["innermost reduced"] == 0
+    assert found["starts"] == 4 * 4 * 4 * 16 * 3
+    assert found["log starts"] == pytest.approx(np.log2(4 * 4 * 4 * 16 * 3 / (64 * 40 * 12)))
+
+
+def test_transposed_operands_are_read_along_the_reduced_dimension() -> None:
+    program = Program()
+    operands = [program.add("parameter", (64, 12)), program.add("parameter", (40, 12))]
+    program.add("dot", (64, 40), operands)
+    found = columns(program.graph(), tile([16, 10], [3]), "tile_loops")
+    assert (found["innermost"], found["innermost reduced"]) == (3, 1)
+
+
+def test_a_tile_of_a_fused_kernel_is_followed_to_its_parameters() -> None:
+    program = Program()
+    row = program.add("parameter", (40,))
+    wide = program.add("broadcast", (64, 40), [row], columns={31: 1})
+    turned = program.add("copy", (64, 40), [program.add("parameter", (64, 40), layout=(0, 1))], layout=(1, 0))
+    program.add("add", (64, 40), [wide, turned])
+    found = columns(program.graph(), tile([16, 10], []), "tile_runs")
+    assert found["written run"] == 40
+    assert found["shortest run"] == 40  # of the row; the other array has runs of 16 floats
+    assert found["mean run"] == pytest.approx((10 + 160) * 4 / 11)
