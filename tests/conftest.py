@@ -24,6 +24,7 @@ from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatur
 from hlorank.files import SHARED_VARIABLE, shared_dir
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
 from tests.browser import PROGRAMS, Browser, chromium
+from tests.layouts import layout_features
 
 if TYPE_CHECKING:
     from hlorank.models.cost_model import CostModel
@@ -237,7 +238,7 @@ def make_features() -> MakeFeatures:
             codebook = rng.integers(-1, 6, size=(3, 18)).astype(np.int8)
             # Drawn apart, so that all else is as without them.
             sizes = np.random.default_rng(seed).integers(1, 300, size=(3, 18)) * (codebook >= 0)
-            configurations = LayoutFeatures(node_ids, codebook, sizes.astype(np.float32), codes.astype(np.uint8))
+            configurations = layout_features(node_ids, codebook, sizes.astype(np.float32), codes.astype(np.uint8))
         runtime = rng.permutation(np.arange(1, distinct + 1)) * 1000
         return GraphFeatures(
             name="graph",

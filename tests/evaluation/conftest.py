@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from tests.layouts import layout_features
 
 MakeGraph = Callable[..., GraphFeatures]
 
@@ -24,7 +25,7 @@ def make_graph() -> MakeGraph:
         if normalizer is None:
             codes = np.arange(distinct, dtype=np.uint8)[:, None]
             layouts, sizes = np.zeros((distinct, 18), dtype=np.int8), np.zeros((distinct, 18), dtype=np.float32)
-            configurations = LayoutFeatures(np.array([1]), layouts, sizes, codes)
+            configurations = layout_features(np.array([1]), layouts, sizes, codes)
         else:
             configurations = TileFeatures(np.arange(distinct, dtype=np.float32)[:, None])
         return GraphFeatures(

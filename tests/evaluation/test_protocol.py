@@ -19,6 +19,7 @@ from hlorank.evaluation.submission import check_submission, read_submission
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.files import DataError
 from hlorank.metrics import group_medians, noise_ceiling
+from tests.layouts import layout_features
 
 MakeGraph = Callable[..., GraphFeatures]
 
@@ -236,7 +237,7 @@ def real(data: Path, collection: Collection, split: Split) -> GraphFeatures:
     configurations: LayoutFeatures | TileFeatures
     if isinstance(raw := measured.configurations, LayoutConfigurations):
         codes, row_of = np.unique(raw.codes, axis=0, return_inverse=True)
-        configurations = LayoutFeatures(raw.node_ids, raw.codebook, np.zeros(raw.codebook.shape, np.float32), codes)
+        configurations = layout_features(raw.node_ids, raw.codebook, np.zeros(raw.codebook.shape, np.float32), codes)
     else:
         feat, row_of = np.unique(raw.feat, axis=0, return_inverse=True)
         configurations = TileFeatures(feat)

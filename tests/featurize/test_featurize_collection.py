@@ -16,11 +16,11 @@ import grimp
 import numpy as np
 import pytest
 
-from hlorank.data.collection import Collection, graph_files, read_graph, sidecar_path, write_graph
-from hlorank.data.graph import MeasuredGraph
+from hlorank.data.collection import SPLITS, Collection, graph_files, read_graph, sidecar_path, write_graph
+from hlorank.data.graph import TILE_FEATURES, MeasuredGraph
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.featurize.featurize_collection import CODE, featurize_collection
+from hlorank.featurize.featurize_collection import CODE, featurize_collection, featurize_files
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.reduce import reduction
 from hlorank.files import DataError, read_json, sha256_file
@@ -347,3 +347,14 @@ def test_extra_features_missing_outside_train_are_named(tmp_path: Path, raw: Pat
         featurize_collection(raw, LAYOUT, CONFIG.model_copy(update={"protobuf": True}), tmp_path / "out")
     files = [error.file for error in caught.value.exceptions if isinstance(error, DataError)]
     assert [file.name for file in files if isinstance(file, Path)] == ["c.extra.npz", "..d.extra.npz"]
+
+
+@pytest.mark.parametrize(("source", "derived"), [("cpu", ["tile_loops"]), ("xla", [])])
+def test_tiles_in_registers_have_no_derived_columns(raw: Path, tmp_path: Path, source: str, derived: list[str]) -> None:
+    files = {split: graph_files(raw, TILE, split) for split in SPLITS}
+    config = featurize_config(derived=["tile_loops"])
+    featurize_files(files, Collection("tile", source), config, tmp_path / "out")
+    spec = FeatureStore(tmp_path / "out").spec
+    assert spec.options.derived == derived
+    assert spec.tile_columns is not None
+    assert (spec.tile_columns.columns[-1] >= TILE_FEATURES) == (source == "cpu")

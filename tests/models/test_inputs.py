@@ -14,12 +14,13 @@ from hlorank.models.compression.edges import EdgeKind, Norm
 from hlorank.models.compression.segment import LayoutBatch, Segment, TileBatch
 from hlorank.models.inputs import GraphInputs
 from hlorank.partition.segments import Partition, halo_rows, local_codes, no_halo
+from tests.layouts import layout_features
 
 
 @pytest.fixture
 def known(make_features: Callable[..., GraphFeatures]) -> GraphInputs:
     """Six nodes in the segments {0, 2, 5} and {1, 3, 4}; 2, 3 and 5 are configurable."""
-    layouts = LayoutFeatures(
+    layouts = layout_features(
         np.array([2, 3, 5]),
         np.arange(36).reshape(2, 18).astype(np.int8),
         np.arange(36, 72).reshape(2, 18).astype(np.float32),

@@ -19,6 +19,7 @@ from hlorank.files import DataError
 from hlorank.partition.partitioners import PARTITIONERS, partition_graph
 from hlorank.partition.segments import Partition, whole_graph
 from hlorank.partition.statistics import segment_rows, summary, to_csv
+from tests.layouts import layout_features
 
 algorithms = st.sampled_from(sorted(PARTITIONERS))
 
@@ -30,7 +31,7 @@ def config(algorithm: str, max_nodes: int, halo: int = 0) -> PartitionConfig:
 def layouts_of(node_ids: np.ndarray, codes: np.ndarray) -> LayoutFeatures:
     """Make configurations of the given codes; the rows of the codebook do not matter."""
     rows = int(codes.max()) + 1
-    return LayoutFeatures(node_ids, np.zeros((rows, 18), np.int8), np.zeros((rows, 18), np.float32), codes)
+    return layout_features(node_ids, np.zeros((rows, 18), np.int8), np.zeros((rows, 18), np.float32), codes)
 
 
 def features_of(

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from hlorank.config.section import Section
 
-Derived = Literal["tile_shares", "tile_remainders", "tile_runs", "tile_loops"]
+Derived = Literal["tile_shares", "tile_remainders", "tile_runs", "tile_loops", "layout_moves"]
 
 
 class FeaturizeConfig(Section):
@@ -37,7 +37,8 @@ class FeaturizeConfig(Section):
 
     derived: list[Derived]
     """Groups of columns derived from shapes. Of tiles: tile_shares (sizes, and shares of the dimensions that they cut),
-    tile_remainders (padding), tile_runs (contiguous bytes), tile_loops (the innermost loop)."""
+    tile_remainders (padding), tile_runs (contiguous bytes), tile_loops (the innermost loop). Of layouts: layout_moves
+    (copies to other layouts than the graph's own)."""
 
     @property
     def reduces(self) -> bool:

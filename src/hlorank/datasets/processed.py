@@ -33,7 +33,7 @@ FEATURIZE = FeaturizeConfig(
     dims_128=False,
     walk_steps=0,
     protobuf=False,
-    derived=["tile_shares", "tile_remainders", "tile_runs", "tile_loops"],
+    derived=["tile_shares", "tile_remainders", "tile_runs", "tile_loops", "layout_moves"],
 )
 """Values of conf/featurize/default.yaml, which an installed package does not have."""
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hlorank.data.graph import Graph
-from hlorank.featurize.columns import DIMS, node_layout, node_ranks
+from hlorank.featurize.columns import DIMS, element_bytes, node_layout, node_ranks
 from hlorank.featurize.operands import operand_pairs
 from hlorank.hlo.node_features import (
     CONVOLUTION_INPUT,
@@ -19,7 +19,6 @@ from hlorank.hlo.node_features import (
     CONVOLUTION_KERNEL_SPATIAL,
     CONVOLUTION_OUTPUT,
     DIMENSIONS,
-    ELEMENT_TYPE,
     WINDOW,
     Columns,
 )
@@ -27,8 +26,6 @@ from hlorank.hlo.opcodes import OPCODES
 
 _NAMES = {number: name for name, number in OPCODES.items()}
 _SIZE, _STRIDE, _, _, _DILATION, _BASE_DILATION = WINDOW
-# By column: invalid, pred, s8 to s64, u8 to u64, f16 to f64, bf16, c64, c128, tuple, opaque, token.
-_ELEMENT_BYTES = np.array([0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0])
 
 
 class Axis(NamedTuple):
@@ -94,8 +91,7 @@ class Accesses:
         for user, operand in graph.edge_index.tolist():
             self.operands[user].append(operand)
         self.names = [_NAMES.get(opcode, "") for opcode in graph.node_opcode.tolist()]
-        one_hot = feat[:, ELEMENT_TYPE.start : ELEMENT_TYPE.stop]
-        self.element_bytes = np.where(one_hot.any(axis=1), _ELEMENT_BYTES[one_hot.argmax(axis=1)], 0)
+        self.element_bytes = element_bytes(feat)
 
     @cached_property
     def _pairs(self) -> dict[int, tuple[int, int]]:
@@ -135,7 +131,8 @@ class Accesses:
 
     def _values(self, node: int, columns: Columns, count: int) -> list[int]:
         count = min(count, columns.width)
-        return self._feat[node, columns.start : columns.start + count].astype(np.int64).tolist()
+        values: list[int] = self._feat[node, columns.start : columns.start + count].astype(np.int64).tolist()
+        return values
 
     def _dot(self, node: int) -> Access | None:
         left, right = self._pairs[node]

@@ -12,11 +12,14 @@ from hlorank.config import FeaturizeConfig
 from hlorank.data.graph import LAYOUT_DIMS, NODE_FEATURES, Graph
 from hlorank.files import DataError
 from hlorank.hlo.extra import EXTRA_SHAPES, Extra
+from hlorank.hlo.node_features import ELEMENT_TYPE
 
 NUMERIC_COLUMNS = NODE_FEATURES - LAYOUT_DIMS  # the last six are minor_to_major, which are in node_layout
 DIMS = slice(21, 21 + LAYOUT_DIMS)
 """Columns of a node's dimensions."""
-_DIMS_PRODUCT = 28  # product of all dimensions, also of those beyond the sixth
+DIMS_PRODUCT = 28  # product of all dimensions, also of those beyond the sixth
+# By column: invalid, pred, s8 to s64, u8 to u64, f16 to f64, bf16, c64, c128, tuple, opaque, token.
+_ELEMENT_BYTES = np.array([0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0])
 _BLOCK_ENTRIES = 2**22  # of a dense block of walk probabilities: 32 MiB
 _FILLED = 0.1  # share of nonzero entries above which a block becomes dense
 
@@ -66,7 +69,7 @@ def node_ranks(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
     dims, layout = node_feat[:, DIMS], node_feat[:, -LAYOUT_DIMS:]
     rank = np.where(dims > 0, np.arange(1, LAYOUT_DIMS + 1), 0).max(axis=1)
     shortest = np.maximum((dims > 0).sum(axis=1), (layout != 0).sum(axis=1)) + 1
-    return np.asarray(np.where(node_feat[:, _DIMS_PRODUCT] == 0, np.maximum(rank, shortest), rank))
+    return np.asarray(np.where(node_feat[:, DIMS_PRODUCT] == 0, np.maximum(rank, shortest), rank))
 
 
 def node_layout(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
@@ -87,6 +90,12 @@ def node_layout(node_feat: NDArray[np.float32]) -> NDArray[np.int8]:
     permutation = (np.sort(np.where(inside, raw, positions), axis=1) == positions).all(axis=1)
     captured = permutation & (raw != 0).any()
     return np.where(inside & captured[:, None], raw, -1).astype(np.int8)
+
+
+def element_bytes(node_feat: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return the size of an element of each node's result, (nodes,) int64; 0 for tuples, tokens and unknown types."""
+    one_hot = node_feat[:, ELEMENT_TYPE.start : ELEMENT_TYPE.stop]
+    return np.asarray(np.where(one_hot.any(axis=1), _ELEMENT_BYTES[one_hot.argmax(axis=1)], 0))
 
 
 def return_probabilities(graph: Graph, steps: int) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -202,7 +203,7 @@ class GraphStore:
         return GraphFeatures(
             name=name,
             **{key: array(key) for key in _GRAPH_ARRAYS},
-            configurations=LayoutFeatures(*(array(key) for key in ("node_ids", "codebook", "sizes", "codes")))
+            configurations=LayoutFeatures(*(array(field.name) for field in fields(LayoutFeatures)))
             if layout
             else TileFeatures(array("feat")),
             normalizer=None if layout else array("normalizer"),

@@ -34,11 +34,15 @@ from hlorank.featurize.feature_store import (
 )
 from hlorank.featurize.featurize_graph import featurize_graph, official_features
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
+from hlorank.featurize.tile_columns import GROUPS
 from hlorank.files import METRICS, SPEC, DataError, code_digest, counted, fingerprint, sha256_file, write_json
 from hlorank.hlo.extra import Extra, existing_extra, read_extra
 
 CODE = ("hlorank.featurize", "hlorank.hlo", "hlorank.data", "hlorank.metrics")
 """Packages that turn a raw file into features: a change of their code featurizes graphs again."""
+
+TPU_SOURCE = "xla"
+"""Source of TpuGraphs' tiles, whose bounds count registers of 8 x 128 elements, not elements as `GROUPS` expect."""
 
 _LOGGER = logging.getLogger(__name__)
 _FLOAT32_BYTES = 4
@@ -82,6 +86,8 @@ def featurize_files(
         DataError: the train split is empty, or files are damaged, all of which are named.
     """
     (output / INDEX_FILE).unlink(missing_ok=True)
+    if collection.source == TPU_SOURCE:
+        config = config.model_copy(update={"derived": [group for group in config.derived if group not in GROUPS]})
     sample = partial(_train_sample, kind=collection.kind, options=config)
     try:
         spec = fit_spec(collection, config, compute.map(sample, files["train"], "featurize: statistics"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +12,7 @@ from hlorank.featurize.columns import node_columns, node_layout
 from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.featurize.moves import byte_shares, own_layouts
 from hlorank.featurize.reduce import reduction
 from hlorank.featurize.sizes import sized_layouts
 from hlorank.featurize.tile_columns import tile_columns
@@ -36,7 +39,7 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | N
             "configurations", f"configurations of {spec.collection}", type(measured.configurations).__name__
         )
     reduced = reduction(measured, spec.options)
-    parts, row_of = _distinct_configurations(measured, reduced.node_of)
+    parts, row_of = _distinct_configurations(measured, reduced.node_of, spec.options.derived)
     if isinstance(parts, TileFeatures):
         assert spec.tile_columns is not None  # FeatureSpec checks it
         parts = TileFeatures(spec.tile_columns(tile_columns(measured.graph, parts.feat, spec.options.derived)))
@@ -67,7 +70,7 @@ def official_features(measured: MeasuredGraph) -> GraphFeatures:
         (distinct configurations, 24) float32.
     """
     graph = measured.graph
-    parts, row_of = _distinct_configurations(measured, np.arange(graph.nodes))
+    parts, row_of = _distinct_configurations(measured, np.arange(graph.nodes), ())
     return GraphFeatures(
         name=measured.name,
         node_feat=graph.node_feat,
@@ -83,13 +86,14 @@ def official_features(measured: MeasuredGraph) -> GraphFeatures:
 
 
 def _distinct_configurations(
-    measured: MeasuredGraph, node_of: NDArray[np.int64]
+    measured: MeasuredGraph, node_of: NDArray[np.int64], derived: Sequence[str]
 ) -> tuple[LayoutFeatures | TileFeatures, NDArray[np.int64]]:
     """Return the distinct configurations, those of tiles with their raw columns, and the one that each raw row is.
 
     Args:
         measured: the graph.
         node_of: (nodes,) int64, the node of the features that each node becomes.
+        derived: the setting `featurize.derived`.
     """
     configurations = measured.configurations
     if isinstance(configurations, TileConfigurations):
@@ -97,5 +101,9 @@ def _distinct_configurations(
         return TileFeatures(configurations.feat[first]), row_of
     first, row_of = distinct_rows(configurations.codes)
     node_ids = configurations.node_ids
-    sized = sized_layouts(measured.graph, node_ids, configurations.codebook, configurations.codes[first])
-    return LayoutFeatures(node_of[node_ids], *sized), row_of
+    graph, codes = measured.graph, configurations.codes[first]
+    codebook, sizes, codes, tensors = sized_layouts(graph, node_ids, configurations.codebook, codes)
+    if "layout_moves" not in derived:
+        tensors = np.full_like(tensors, -1)
+    own, shares = own_layouts(graph, tensors), byte_shares(graph, tensors)
+    return LayoutFeatures(node_of[node_ids], codebook, sizes, codes, own, shares), row_of

@@ -19,7 +19,7 @@ _TENSORS = (-1, len(LAYOUT_TENSORS), LAYOUT_DIMS)
 
 def sized_layouts(
     graph: Graph, node_ids: Int64, codebook: NDArray[np.int8], codes: Codes
-) -> tuple[NDArray[np.int8], NDArray[np.float32], Codes]:
+) -> tuple[NDArray[np.int8], NDArray[np.float32], Codes, Int64]:
     """Join to each row of layouts the sizes of the dimensions, in the order of the layouts.
 
     A row of layouts has other sizes at a node of other shapes, so the rows of the new codebook are the distinct pairs
@@ -34,10 +34,13 @@ def sized_layouts(
 
     Returns:
         The codebook, (V, 18) int8, in the order of the old one; its sizes, (V, 18) float32, 0 where a layout has no
-        value or the tensor is unknown; and the codes, of the smallest unsigned type that fits.
+        value or the tensor is unknown; the codes, of the smallest unsigned type that fits; and the nodes of output,
+        input and kernel, (configurable nodes, 3) int64, -1 for none.
     """
     used = [np.flatnonzero(np.bincount(column)) for _, block in column_blocks(codes) for column in block]
-    shapes = _shapes(graph, node_ids, np.array([codebook[rows].max(axis=0) for rows in used]))
+    tensors = _tensors(graph, node_ids, np.array([codebook[rows].max(axis=0) for rows in used]))
+    shapes = np.where(tensors[..., None] >= 0, graph.node_feat[:, DIMS][tensors], np.float32(0))
+    shapes = shapes.reshape(-1, LAYOUT_VALUES)
     first, shape_of = distinct_rows(shapes)
 
     # Nodes of equal shapes share rows, and so do nodes where the layouts order equal sizes.
@@ -58,15 +61,13 @@ def sized_layouts(
             table[used[node]] = numbers[node]
             column[:] = table[old]
         new[:, part] = columns.T
-    return codebook[row[pair]], sizes[pair], new
+    return codebook[row[pair]], sizes[pair], new, tensors
 
 
-def _shapes(graph: Graph, node_ids: Int64, highest: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Return dimensions of output and operands, (configurable nodes, 18), given the `highest` values of layouts."""
+def _tensors(graph: Graph, node_ids: Int64, highest: NDArray[np.int8]) -> Int64:
+    """Return output and operands, (configurable nodes, 3), given the `highest` values of layouts."""
     needed = highest.reshape(_TENSORS).max(axis=2).astype(np.int64) + 1
-    tensors = np.column_stack([node_ids, operand_pairs(graph, node_ids, needed[:, 1:])])
-    shapes = np.where(tensors[..., None] >= 0, graph.node_feat[:, DIMS][tensors], np.float32(0))
-    return shapes.reshape(-1, LAYOUT_VALUES)
+    return np.column_stack([node_ids, operand_pairs(graph, node_ids, needed[:, 1:])])
 
 
 def _ordered(shapes: NDArray[np.float32], layouts: NDArray[np.int8]) -> NDArray[np.float32]:

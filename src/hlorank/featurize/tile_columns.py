@@ -42,7 +42,7 @@ class _Array(NamedTuple):
     @property
     def elements(self) -> Float64:
         """Elements of the part: (configurations,)."""
-        return self.sizes.prod(axis=1)
+        return np.asarray(self.sizes.prod(axis=1))
 
     @property
     def run(self) -> Float64:

@@ -15,6 +15,7 @@ from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatur
 from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
 from hlorank.models.inputs import InputSizes
 from hlorank.models.serialization import input_sizes
+from tests.layouts import layout_features
 
 SIZES = InputSizes("layout", node_columns=2, opcodes=3, tile_columns=0)
 RANDOM = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
@@ -38,7 +39,7 @@ def known() -> GraphFeatures:
         node_layout=np.full((4, 6), -1, dtype=np.int8),
         edge_index=np.array([[1, 0]]),
         node_splits=np.array([0, 4]),
-        configurations=LayoutFeatures(
+        configurations=layout_features(
             np.array([1, 3]),
             codebook,
             np.zeros((2, 18), np.float32),
@@ -52,8 +53,10 @@ def known() -> GraphFeatures:
 
 def test_values(known: GraphFeatures) -> None:
     rows = everything(known, SIZES)
+    rows, moved = rows[:, :-3], rows[:, -3:]
+    assert not moved.any()
     assert rows.dtype == np.float32
-    assert rows.shape == (3, pooled_columns(SIZES))
+    assert rows.shape == (3, pooled_columns(SIZES) - 3)
     of_graph, places, of_changed = np.split(rows, [6, 6 + 18 * 7], axis=1)
     shared = np.array([np.log(5), 0.25, 0.5, 0.25, 3, 1], dtype=np.float32)
     np.testing.assert_array_equal(of_graph, np.tile(shared, (3, 1)))
@@ -101,7 +104,7 @@ def test_sizes_do_not_matter(make_features: MakeFeatures) -> None:
     graph = make_features(dtype=np.float32)
     layouts = graph.configurations
     assert isinstance(layouts, LayoutFeatures)
-    split = LayoutFeatures(
+    split = layout_features(
         layouts.node_ids,
         np.repeat(layouts.codebook, 2, axis=0),
         np.repeat(layouts.sizes, 2, axis=0) + np.tile([[0], [1]], (3, 1)).astype(np.float32),
@@ -130,7 +133,7 @@ def test_a_tile_keeps_its_features(make_features: MakeFeatures) -> None:
 
 
 def test_a_graph_without_configurable_nodes(known: GraphFeatures) -> None:
-    nothing = LayoutFeatures(
+    nothing = layout_features(
         np.arange(0), np.zeros((0, 18), np.int8), np.zeros((0, 18), np.float32), np.zeros((1, 0), np.uint8)
     )
     rows = everything(replace(known, configurations=nothing), SIZES)
@@ -147,3 +150,17 @@ def test_stored_graphs_have_the_columns_of_their_collection(collection: str, tin
         rows = everything(graph, sizes)
         assert rows.shape == (graph.distinct, pooled_columns(sizes))
         assert np.isfinite(rows).all()
+
+
+def test_copies_are_weighted_by_bytes(known: GraphFeatures) -> None:
+    """Row 1 is column-major where nodes 1 and 3 are row-major, in outputs of (4, 9); row 0 gives no layout."""
+    layouts = known.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    codebook, sizes = np.full((2, 18), -1, dtype=np.int8), np.zeros((2, 18), dtype=np.float32)
+    codebook[1, :2], sizes[1, :2] = [0, 1], [4, 9]
+    own = np.full((2, 18), -1, dtype=np.int8)
+    own[:, :2] = [1, 0]
+    shares = np.array([[0.25, 0.5, 0.125], [0.5, 0.5, 0]], dtype=np.float32)
+    changed = replace(layouts, codebook=codebook, sizes=sizes, own_layouts=own, byte_shares=shares)
+    moved = everything(replace(known, configurations=changed), SIZES)[:, -3:]
+    assert moved.tolist() == [[0.5] * 3, [0] * 3, [0.75] * 3]
