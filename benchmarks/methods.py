@@ -394,7 +394,7 @@ def measure(name: str, work: Path, record: Record, *, quick: bool) -> None:
 def measure_variants(
     name: str, title: str, makes: Mapping[str, Make], seeds: int, file: Path | None, *, quick: bool
 ) -> list[dict[str, Any]]:
-    """Train gst_e on a workload with changes, and return the figures of all trainings.
+    """Train gst_e on a workload with changes, for half its seconds, and return the figures of all trainings.
 
     Args:
         name: that of the workload.
@@ -413,10 +413,10 @@ def measure_variants(
     for seed, (change, made) in product(range(1 if quick else seeds), makes.items()):
         if any((one[title], one["seed"]) == (change, seed) for one in runs):
             continue
-        config = settings(workload, work, ROWS[0], seed, RATES[0], workload.seconds, quick=quick)
+        config = settings(workload, work, ROWS[0], seed, RATES[0], workload.seconds / 2, quick=quick)
         prepare(workload, config)
         with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
-            progress.add_task(f"{change}, seed {seed}", total=workload.seconds)
+            progress.add_task(f"{change}, seed {seed}", total=workload.seconds / 2)
             ((_, figures),) = train(config, None, progress, make=made)
         runs.append({title: change, "seed": seed, **figures})
         if file is not None:

@@ -2,11 +2,11 @@
 
 The first remedy is the product's: more than one segment with gradient. Each other one is a setting of a test double of
 the aggregation, or of the sampling of segments. They are measured on two workloads of methods.py: generated graphs of
-about 50 segments, and measured ones. Weights and gradients stay unbiased: a sampled
-segment's gradient is divided by the probability of drawing it where that is not the same for all.
+about 50 segments, and measured ones, in half the time. Weights and gradients stay unbiased: a sampled segment's
+gradient is divided by the probability of drawing it where that is not the same for all.
 
-A finished training is written to <results>/<workload>.json and not repeated. A seed of a workload takes an hour of CPU
-time, the quick form minutes.
+A finished training is written to <results>/<workload>.json and not repeated. A seed of a workload takes half an hour of
+CPU time, the quick form minutes.
 """
 
 from __future__ import annotations
@@ -68,13 +68,10 @@ class Remedy:
 
 REMEDIES = {
     "none": Remedy(),
-    "1 segment refreshed": Remedy(refreshed=1),
     "3 segments refreshed": Remedy(refreshed=3),
     "momentum 0.5": Remedy(momentum=0.5),
-    "keep probability 0.9": Remedy(keep=(0.9, 0.9)),
     "keep probability 0.5": Remedy(keep=(0.5, 0.5)),
     "keep probability 0.5 to 1": Remedy(keep=(0.5, 1.0)),
-    "keep probability 1 to 0.5": Remedy(keep=(1.0, 0.5)),
     "sampled in turn": Remedy(sampling="cyclic"),
     "scaled gradient": Remedy(scaled=True),
     "sampled by configurable nodes": Remedy(sampling="configurable", scaled=True),
@@ -238,7 +235,7 @@ def main() -> None:
     )  # fmt: skip
     arguments = parser.parse_args()
     folder = arguments.results or (None if arguments.quick else RESULTS)
-    makes = {f"{count} segments with gradient": sampler(count) for count in (2, 5, 10, 20)}
+    makes = {f"{count} segments with gradient": sampler(count) for count in (5, 10, 20)}
     makes |= {name: maker(remedy) for name, remedy in REMEDIES.items()}
     titles = ["remedy", "seeds", "valid tau", "test tau", "train tau", "staleness, steps", "CPU s"]
     for workload in arguments.workload or WORKLOADS:
