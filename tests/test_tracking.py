@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +23,7 @@ from hlorank.tracking import (
     URI_VARIABLE,
     Pruned,
     _make_database,
+    check_server,
     database_file,
     error_lines,
     existing_store,
@@ -148,7 +151,7 @@ def test_only_databases_get_an_artifact_location(tracking: TrackingConfig, monke
 
     from hlorank.tracking import open_experiment
 
-    monkeypatch.setattr("hlorank.tracking.check_database_server", lambda uri: None)
+    monkeypatch.setattr("hlorank.tracking.check_server", lambda uri: None)
 
     created: dict[str, str | None] = {}
     monkeypatch.setattr(mlflow, "get_experiment_by_name", lambda name: None)
@@ -271,6 +274,61 @@ def test_a_database_server_that_cannot_be_used(
     assert line.startswith(f"error: {uri.replace('me:secret', '***')}: ")
     assert not (tmp_path / "locks").exists()
     assert URI_VARIABLE not in os.environ, "which would overrule the next configuration"
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("http://me:secret@127.0.0.1:1", "no MLflow server answers: .*Connection refused; start it, or give another"),
+        ("http://nowhere.invalid:1", "no MLflow server answers: Failed to resolve 'nowhere.invalid'"),
+        ("http://me:secret@127.0.0.1:{silent}", r"no MLflow server answers: Read timed out\. .read timeout=1."),
+        ("http://me:secret@127.0.0.1:{other}", "the MLflow server refuses requests: .*error code 404"),
+    ],
+)
+def test_a_server_of_mlflow_that_cannot_be_used(
+    address: str, reason: str, tracking: TrackingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is one line, without the password, before anything is written; MLflow itself would try for minutes."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with socket.create_server(("127.0.0.1", 0)) as silent, HTTPServer(("127.0.0.1", 0), Refusing) as other:
+        Thread(target=other.serve_forever, daemon=True).start()
+        uri = address.format(silent=silent.getsockname()[1], other=other.server_port)
+        with (
+            pytest.raises(ConnectionError) as raised,
+            open_run(tracking.model_copy(update={"uri": uri}), "name", {}, locks=tmp_path / "locks"),
+        ):
+            pass
+        other.shutdown()
+    (line,) = error_lines(raised.value) or []
+    assert re.search(reason, line)
+    assert line.startswith(f"error: {uri.replace('me:secret', '***')}: ")
+    assert not (tmp_path / "locks").exists()
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ, "which would hold for all later requests"
+
+
+def test_a_busy_server_of_mlflow_is_tried_again_later() -> None:
+    with HTTPServer(("127.0.0.1", 0), Busy) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        check_server(f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A server that is none of MLflow."""
+
+    status = 404
+
+    def do_GET(self) -> None:
+        self.send_error(self.status)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 (name of the base class)
+        """Log nothing."""
+
+
+class Busy(Refusing):
+    status = 503
 
 
 def test_an_existing_store_on_a_server_that_cannot_be_used(

@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -46,6 +47,8 @@ NOTE_LENGTH = 5000
 """Characters that every store has room for in a tag."""
 
 _CONNECT_SECONDS = "10"
+_FIRST_REQUEST = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+_PLACE = f"{URI_VARIABLE} or tracking.uri"
 _TABLES_LOCK = 0x686C6F72  # any number that other programs do not lock
 
 _ABOUT = """\
@@ -91,7 +94,7 @@ def existing_store() -> str:
 
     Raises:
         DataError: the store is a database file that does not exist; MLflow would create an empty one.
-        ConnectionError: the store is on a database server that cannot be used.
+        ConnectionError: the store is on a server that cannot be used.
     """
     import mlflow
 
@@ -100,21 +103,61 @@ def existing_store() -> str:
     if path is not None and not path.is_file():
         remedy = "no such file; run in the project's folder after make repro, or set MLFLOW_TRACKING_URI"
         raise DataError("tracking store", "an MLflow database", remedy, file=path)
-    check_database_server(uri)
+    check_server(uri)
+    check_server(mlflow.get_registry_uri())
     return uri
 
 
 @cache
-def check_database_server(uri: str) -> None:
-    """Connect to the database server of a store, and create MLflow's tables, one process at a time; else do nothing.
-
-    MLflow itself tries for two minutes to connect, and processes that create tables at the same time fail.
+def check_server(uri: str) -> None:
+    """Connect to the server of a store, if it has one, and to a database server that has no tables create them.
 
     Raises:
-        ConnectionError: the server or the database cannot be used, or the driver is missing.
+        ConnectionError: the server cannot be used, or the driver of its database is missing.
     """
-    if not is_database(uri) or database_file(uri) is not None:
-        return
+    if uri.startswith(("http:", "https:")):
+        _check_mlflow_server(uri)
+    elif is_database(uri) and database_file(uri) is None:
+        _check_database_server(uri)
+
+
+def _check_mlflow_server(uri: str) -> None:
+    """Make one request, once: MLflow repeats each for minutes, so that trainings outlast a restart of the server."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+    from requests import RequestException
+    from requests.exceptions import RetryError
+
+    limits = {name: value for name, value in _FIRST_REQUEST.items() if name not in os.environ}
+    os.environ.update(limits)
+    try:
+        MlflowClient(uri).search_experiments(max_results=1)
+    except MlflowException as error:
+        reason = error.__context__
+        if isinstance(reason, RetryError):  # it answers, and is busy
+            return
+        if isinstance(reason, RequestException):
+            problem = f"no MLflow server answers: {_innermost(reason)}; start it, or give another address in {_PLACE}"
+        else:
+            problem = f"the MLflow server refuses requests: {str(error).strip().splitlines()[0]}"
+        raise ConnectionError(errno.ECONNREFUSED, problem, redact_credentials(uri)) from None
+    finally:
+        for name in limits:
+            del os.environ[name]
+
+
+def _innermost(error: BaseException) -> str:
+    """Return the reason of an error of requests, without the object of urllib3 that it begins with."""
+    while error.args and isinstance(inner := getattr(error.args[0], "reason", error.args[0]), Exception):
+        error = inner
+    return re.sub(r"^\w+\([^)]*\): ", "", str(error)).rstrip(".")
+
+
+def _check_database_server(uri: str) -> None:
+    """Connect, and create MLflow's tables, one process at a time.
+
+    MLflow itself tries for two minutes to connect, and processes that create tables at the same time fail.
+    """
     import sqlalchemy
     from mlflow.tracking import MlflowClient
 
@@ -130,7 +173,7 @@ def check_database_server(uri: str) -> None:
                 connection.execute(sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(_TABLES_LOCK)))
                 MlflowClient(uri).search_experiments(max_results=1)
     except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
-        problem = database_problem(error, f"{URI_VARIABLE} or tracking.uri")
+        problem = database_problem(error, _PLACE)
         raise ConnectionError(errno.ECONNREFUSED, problem, redact_credentials(uri)) from None
 
 
@@ -184,14 +227,14 @@ def connect(config: TrackingConfig) -> str:
     """Set MLflow up for the tracking store, create a database file that does not exist, and return the address.
 
     Raises:
-        ConnectionError: the store is on a database server that cannot be used.
+        ConnectionError: the store is on a server that cannot be used.
     """
     import mlflow
 
     uri, by_variable = tracking_uri(config), URI_VARIABLE in os.environ
     if redact_credentials(uri) != uri:  # MLflow prints the address of each run that ends
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-    check_database_server(uri)
+    check_server(uri)
     mlflow.set_tracking_uri(uri)
     if (path := database_file(uri)) is not None:
         _make_database(uri, path)

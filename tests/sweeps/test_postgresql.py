@@ -16,7 +16,7 @@ from mlflow.tracking import MlflowClient
 import hlorank
 from hlorank.config import Config
 from hlorank.sweeps.trial import open_study
-from hlorank.tracking import check_database_server, flatten
+from hlorank.tracking import check_server, flatten
 from tests.docs.blocks import PAGES
 from tests.postgresql import postgresql
 
@@ -84,7 +84,7 @@ def part() -> tuple[str, str]:
 
 
 def connected(addresses: dict[str, str]) -> MlflowClient:
-    check_database_server(addresses["mlflow"])
+    check_server(addresses["mlflow"])
     return MlflowClient(addresses["mlflow"])
 
 
@@ -110,7 +110,7 @@ def test_processes_that_start_at_once_share_one_new_database(addresses: dict[str
 def test_a_wrong_password_is_refused_at_once(addresses: dict[str, str]) -> None:
     wrong = addresses["mlflow"].replace("hlorank:", "hlorank:wrong")
     with pytest.raises(ConnectionError, match="password authentication failed") as raised:
-        check_database_server(wrong)
+        check_server(wrong)
     assert raised.value.filename == re.sub("//.*@", "//***@", wrong)
 
 

@@ -65,7 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not hasattr(parsed, "run"):
         parser.print_help()
         return 0
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # by default, an unreachable store takes minutes
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     try:

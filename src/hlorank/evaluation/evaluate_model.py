@@ -164,7 +164,7 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
 
     Raises:
         DataError: the model is damaged, or was trained on other features or segments.
-        ConnectionError: the store is on a database server that cannot be used.
+        ConnectionError: the store is on a server that cannot be used.
     """
     import mlflow
 

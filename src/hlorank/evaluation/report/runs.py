@@ -23,7 +23,7 @@ from hlorank.tracking import (
     BEST_TAU,
     TRAIN_SECONDS,
     URI_VARIABLE,
-    check_database_server,
+    check_server,
     database_file,
     run_of_model,
 )
@@ -225,13 +225,13 @@ def _client(uri: str) -> MlflowClient | None:
     """Return a client of a store; None for a local store that does not exist, which MLflow would create.
 
     Raises:
-        ConnectionError: the store is on a database server that cannot be used.
+        ConnectionError: the store is on a server that cannot be used.
     """
     if (path := database_file(uri)) is not None and not path.is_file():
         return None
     from mlflow.tracking import MlflowClient
 
-    check_database_server(uri)
+    check_server(uri)
 
     return MlflowClient(uri)
 
