@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,7 +98,8 @@ def test_one_distinct_configuration_with_several_runtimes_has_a_meaningless_rank
 
 @pytest.mark.parametrize(("kind", "normalizer"), [("layout", None), ("tile", [1, 1])])
 def test_columns_hold_every_metric(make_graph: MakeGraph, kind: Kind, normalizer: list[int] | None) -> None:
-    report = report_graph(kind, "valid", make_graph([0, 1], [1, 2], normalizer), np.arange(2.0))
+    graph = replace(make_graph([0, 1], [1, 2], normalizer), split_half_tau=0.9)
+    report = report_graph(kind, "valid", graph, np.arange(2.0))
     assert list(report.metrics) == metric_names(kind)
     assert set(per_graph_columns(kind)) <= report.row.keys()
 

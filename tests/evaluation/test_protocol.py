@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hlorank.config import EvaluateConfig
 from hlorank.data.collection import Collection, Split, graph_files, read_graph
 from hlorank.data.graph import LayoutConfigurations
+from hlorank.evaluation.errors import WRONG
 from hlorank.evaluation.protocol import evaluate_collection, read_indices
 from hlorank.evaluation.submission import check_submission, read_submission
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
@@ -37,6 +38,9 @@ class Memory:
 
     def open(self, split: Split, name: str) -> GraphFeatures:
         return self.splits[split][name]
+
+    def properties(self, graph: GraphFeatures, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+        return {"index": rows.astype(np.float64)}
 
 
 def config(*splits: Split, index_file: Path | str | None = None) -> EvaluateConfig:
@@ -108,11 +112,15 @@ def test_rows_of_graphs(make_graph: MakeGraph, tmp_path: Path) -> None:
     assert list(tied) == [
         "split",
         "graph",
+        "family",
         "protocol",
         *sizes,
         *metrics,
         "split_half_tau",
         "noise_ceiling",
+        "noise_width",
+        "wrong",
+        *WRONG,
         "note",
     ]
     assert (tied["split"], tied["graph"], tied["note"]) == ("valid", "tied", "one distinct configuration")
@@ -137,6 +145,21 @@ def test_the_noise_ceiling_is_known_where_every_graph_was_measured_twice(make_gr
     rows = table(tmp_path / "per_graph.csv")
     assert [row["split_half_tau"] for row in rows] == ["0.74", "1.0", "0.74", ""]
     assert [row["noise_ceiling"] for row in rows] == [str(noise_ceiling(0.74)), "1.0", str(noise_ceiling(0.74)), ""]
+    assert [row["noise_width"] == "" for row in rows] == [False, False, False, True]
+    assert [row["wrong_above_4"] for row in rows] == ["0.0", "0.0", "0.0", ""]
+    assert [row["wrong"] for row in rows] == ["0.0"] * 4
+
+
+def test_properties_that_the_model_misjudges_are_means_over_families(make_graph: MakeGraph, tmp_path: Path) -> None:
+    runtime = range(12, 0, -1)
+    graphs = [
+        replace(make_graph(range(12), runtime, name=name), family=name[0]) for name in ("a.small", "a.large", "b")
+    ]
+    features = Memory(valid=[*graphs, make_graph(range(2), [1, 2], name="few")], test=[make_graph([0, 1], [0, 0])])
+    evaluate_collection(features, LAYOUT, lambda *_: np.zeros(len(_[2].row_of)), config("valid", "test"), tmp_path)
+    (row,) = table(tmp_path / "properties.csv")
+    assert float(row.pop("effect")) == pytest.approx(-1)
+    assert row == {"split": "valid", "property": "index", "families": "2", "agreeing": "2", "graphs": "3"}
 
 
 def test_withheld_graphs_are_submitted_with_ties_by_index(make_graph: MakeGraph, tmp_path: Path) -> None:
@@ -166,7 +189,7 @@ def test_a_report_without_withheld_graphs_replaces_an_old_submission(make_graph:
     (tmp_path / "submission.csv").write_text("old")
     evaluate_collection(Memory(valid=[make_graph([0, 1], [1, 2])]), LAYOUT, ascending, config("valid"), tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["metrics.json", "per_graph.csv", "predictions.csv", "submission.csv"]
+    assert names == ["metrics.json", "per_graph.csv", "predictions.csv", "properties.csv", "submission.csv"]
     assert (tmp_path / "submission.csv").read_text() == "ID,TopConfigs\n"
 
 

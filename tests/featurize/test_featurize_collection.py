@@ -18,6 +18,7 @@ import pytest
 
 from hlorank.data.collection import SPLITS, Collection, graph_files, read_graph, sidecar_path, write_graph
 from hlorank.data.graph import TILE_FEATURES, MeasuredGraph
+from hlorank.data.splits import family
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.featurize_collection import CODE, featurize_collection, featurize_files
@@ -146,15 +147,16 @@ def test_another_option_featurizes_all_graphs_again(tmp_path: Path, raw: Path) -
     assert FeatureStore(output).open("train", "b").nodes < 40
 
 
-def test_the_split_half_tau_of_a_sidecar_is_kept(tmp_path: Path, raw: Path) -> None:
+def test_split_half_tau_and_family_of_a_sidecar_are_kept(tmp_path: Path, raw: Path) -> None:
     store = tmp_path / "store"
     sidecar = sidecar_path(graph_files(raw, LAYOUT, "valid")[0])
     featurize_collection(raw, LAYOUT, CONFIG, store)
     before = FeatureStore(store)
-    sidecar.write_text('{"split_half_tau": 0.75, "rounds": 20}')
+    sidecar.write_text('{"split_half_tau": 0.75, "rounds": 20, "family": "net"}')
     featurize_collection(raw, LAYOUT, CONFIG, store)
     after = FeatureStore(store)
     assert [s.open("valid", sidecar.stem).split_half_tau for s in (before, after)] == [None, 0.75]
+    assert [s.open("valid", sidecar.stem).family for s in (before, after)] == [family(sidecar.stem), "net"]
     assert before.fingerprint != after.fingerprint
 
 

@@ -20,6 +20,7 @@ from hlorank.compute.graph_map import SERIAL, open_graph_map
 from hlorank.config import ComputeConfig, Config, EvaluateConfig
 from hlorank.data.collection import Collection, Split
 from hlorank.evaluation.one_segment import one_segment
+from hlorank.evaluation.properties import properties
 from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import LOCKS, SPEC, DataError, read_json, recorded_run
@@ -80,6 +81,10 @@ class _ModelScores:
     def open(self, split: Split, name: str) -> GraphFeatures:
         """Return one graph."""
         return _loaded(self)[1].store.open(split, name)
+
+    def properties(self, graph: GraphFeatures, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+        """Return the properties of distinct configurations by name."""
+        return properties(graph, rows, _loaded(self)[1].store.spec)
 
     def score(self, split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
         """Return the scores of the distinct configurations of a graph."""

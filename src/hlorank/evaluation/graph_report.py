@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.data.collection import Kind, Split
+from hlorank.evaluation.errors import ANALYSED, WRONG, noise_width, spread, wrong_pairs
 from hlorank.featurize.features import GraphFeatures
 from hlorank.metrics import (
     kendall_tau,
     noise_ceiling,
     ordered_pair_accuracy,
-    ranking,
     repeat_ceiling,
     top_k_slowdown,
 )
@@ -31,8 +31,9 @@ def metric_names(kind: Kind) -> list[str]:
 
 def per_graph_columns(kind: Kind) -> list[str]:
     """Return the columns of per_graph.csv."""
-    identity = ["split", "graph", "protocol", "nodes", "configurations", "distinct"]
-    return [*identity, *metric_names(kind), "split_half_tau", "noise_ceiling", "note"]
+    identity = ["split", "graph", "family", "protocol", "nodes", "configurations", "distinct"]
+    noise = ["split_half_tau", "noise_ceiling", "noise_width"]
+    return [*identity, *metric_names(kind), *noise, "wrong", *WRONG, "note"]
 
 
 def rank_metrics(
@@ -68,6 +69,7 @@ class GraphReport:
     Attributes:
         split: the graph's split.
         graph: its name.
+        family: its model family.
         protocol: `all` configurations, or those `indexed` by the index file.
         nodes: nodes of the graph.
         configurations: configurations of this protocol, repeated ones included.
@@ -76,11 +78,15 @@ class GraphReport:
         metrics: the result of `rank_metrics`; empty if labels are withheld or all runtimes are equal.
         split_half_tau: Kendall tau between two halves of the measurements; None if nothing was measured twice.
         noise_ceiling: highest Kendall tau against such measurements (`hlorank.metrics.noise_ceiling`); None as above.
+        noise_width: noise of the ratio of two runtimes (`hlorank.evaluation.errors.noise_width`); None as above, or if
+            `metrics` is empty.
+        wrong: the result of `wrong_pairs`; empty if `metrics` is.
         notes: remarks for the reader of the row.
     """
 
     split: Split
     graph: str
+    family: str
     protocol: Literal["all", "indexed"]
     nodes: int
     configurations: int
@@ -89,12 +95,14 @@ class GraphReport:
     metrics: dict[str, float]
     split_half_tau: float | None
     noise_ceiling: float | None
+    noise_width: float | None
+    wrong: dict[str, float]
     notes: tuple[str, ...]
 
     @property
     def row(self) -> dict[str, object]:
         """The values by column of per_graph.csv."""
-        return {**asdict(self), **self.metrics, "note": "; ".join(self.notes)}
+        return {**asdict(self), **self.metrics, **self.wrong, "note": "; ".join(self.notes)}
 
 
 def report_graph(
@@ -126,17 +134,23 @@ def report_graph(
         notes.append("one distinct configuration")
     if repeated := len(rows) - len(np.unique(rows)):
         notes.append(f"{repeated} of {len(rows)} listed indices are repeats")
+    half = graph.split_half_tau
+    shown = spread(label, ANALYSED)
+    width = None if half is None or not rankable else noise_width(label[shown], half)
     return GraphReport(
         split=split,
         graph=graph.name,
+        family=graph.family,
         protocol="all" if listed is None else "indexed",
         nodes=graph.nodes,
         configurations=len(rows),
         distinct=distinct,
         withheld=graph.withheld,
         metrics=rank_metrics(kind, row_of, scores[rows], label) if rankable else {},
-        split_half_tau=graph.split_half_tau,
-        noise_ceiling=None if graph.split_half_tau is None else noise_ceiling(graph.split_half_tau),
+        split_half_tau=half,
+        noise_ceiling=None if half is None else noise_ceiling(half),
+        noise_width=width,
+        wrong=wrong_pairs(scores[rows][shown], label[shown], width) if rankable else {},
         notes=tuple(notes),
     )
 
@@ -158,7 +172,7 @@ def predictions(split: Split, graph: GraphFeatures, scores: NDArray[np.float64])
     from scipy.stats import rankdata
 
     last = len(graph.label) - 1
-    shown = ranking(graph.label)[np.linspace(0, last, min(last + 1, PREDICTIONS_PER_GRAPH)).astype(np.int64)]
+    shown = spread(graph.label, PREDICTIONS_PER_GRAPH)
     predicted = (rankdata(scores) - 1) / last
     measured = (rankdata(graph.label) - 1) / last
     rows = zip(shown.tolist(), predicted[shown].round(5).tolist(), measured[shown].round(5).tolist(), strict=True)

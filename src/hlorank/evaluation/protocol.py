@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hlorank.compute.graph_map import SERIAL, GraphMap
 from hlorank.config import EvaluateConfig
 from hlorank.data.collection import SPLITS, Collection, Kind, Split
+from hlorank.evaluation.errors import ANALYSED, PROPERTY_COLUMNS, effects, mean_effects, spread
 from hlorank.evaluation.graph_report import (
     PREDICTION_COLUMNS,
     GraphReport,
@@ -30,20 +31,23 @@ from hlorank.featurize.features import GraphFeatures
 from hlorank.files import METRICS, DataError, atomic_path, read_json, resolve_path, write_json
 from hlorank.metrics import ranking
 
-PER_GRAPH, PREDICTIONS, SUBMISSION = "per_graph.csv", "predictions.csv", "submission.csv"
+PER_GRAPH, PREDICTIONS, PROPERTIES, SUBMISSION = "per_graph.csv", "predictions.csv", "properties.csv", "submission.csv"
 
 Score = Callable[[Split, str, GraphFeatures], NDArray[np.float64]]
 """Function that scores the distinct configurations of a graph: (distinct,) numbers, larger = slower."""
 
 
 class Features(Protocol):
-    """The part of a feature store that evaluation reads."""
+    """The graphs, and what configurations are called."""
 
     def graphs(self, split: Split) -> Sequence[str]:
         """Return the names of a split's graphs."""
 
     def open(self, split: Split, name: str) -> GraphFeatures:
         """Return one graph."""
+
+    def properties(self, graph: GraphFeatures, rows: NDArray[np.int64]) -> Mapping[str, NDArray[np.float64]]:
+        """Return the properties of distinct configurations by name, as `hlorank.evaluation.properties`."""
 
 
 def read_indices(path: Path, configurations: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
@@ -143,11 +147,13 @@ class _Evaluated(NamedTuple):
     Attributes:
         reports: over all configurations, and over those of the index file if it lists the graph.
         points: rows of predictions.csv.
+        effects: what properties tell beyond the scores; see `hlorank.evaluation.errors.effects`.
         ranking: (configurations,) int64 if its labels are withheld.
     """
 
     reports: list[GraphReport]
     points: list[dict[str, object]]
+    effects: dict[str, float]
     ranking: NDArray[np.int64] | None
 
 
@@ -161,10 +167,14 @@ def _evaluate_graph(
     distinct = check_scores(score(split, name, graph), key, graph.distinct, "distinct configuration")
     scores = distinct[graph.row_of]
     reports = [report_graph(kind, split, graph, scores)]
-    points = predictions(split, graph, scores) if reports[0].metrics and not graph.withheld else []
+    points, found = list[dict[str, object]](), dict[str, float]()
+    if reports[0].metrics:
+        points = predictions(split, graph, scores)
+        shown = spread(graph.label, ANALYSED)
+        found = effects(features.properties(graph, graph.row_of[shown]), scores[shown], graph.label[shown])
     if listed is not None:
         reports.append(report_graph(kind, split, graph, scores, listed))
-    return _Evaluated(reports, points, ranking(scores) if graph.withheld else None)
+    return _Evaluated(reports, points, found, ranking(scores) if graph.withheld else None)
 
 
 def evaluate_collection(
@@ -179,8 +189,9 @@ def evaluate_collection(
     """Score all configurations of all graphs of some splits, and write the tables.
 
     Each file in `output` is written in one step: per_graph.csv, predictions.csv (predicted against measured rank),
-    metrics.json (means over graphs by split; those over the index file under `indexed`) and submission.csv, with a row
-    for each graph whose labels are withheld. docs/reference/metrics.md describes them.
+    properties.csv (properties of configurations that the model misjudges), metrics.json (means over graphs by split;
+    those over the index file under `indexed`) and submission.csv, with a row for each graph whose labels are withheld.
+    docs/reference/metrics.md describes them.
 
     Args:
         features: the graphs.
@@ -210,20 +221,25 @@ def evaluate_collection(
     ]
     evaluate_graph = partial(_evaluate_graph, features=features, kind=kind, score=score)
     reports: list[GraphReport] = []
+    found: dict[Split, list[tuple[str, Mapping[str, float]]]] = {split: [] for split in splits}
     with (
         open_submission(output / SUBMISSION, collection) as submit,
         _table(output / PREDICTIONS, PREDICTION_COLUMNS) as points,
         _table(output / PER_GRAPH, per_graph_columns(kind)) as per_graph,
     ):
-        for rows, shown, order in compute.map(evaluate_graph, tasks, "Scoring"):
+        for rows, shown, told, order in compute.map(evaluate_graph, tasks, "Scoring"):
             if order is not None:
                 submit(rows[0].graph, order)
             points.writerows(shown)
+            found[rows[0].split].append((rows[0].family, told))
             if rows[0].split == "valid" and config.index_file is not None and rows[0].graph not in indices:
                 rows[0] = replace(rows[0], notes=(*rows[0].notes, f"not in {Path(config.index_file).name}"))
             per_graph.writerows(report.row for report in rows)
             reports += rows
 
+    with _table(output / PROPERTIES, PROPERTY_COLUMNS) as table:
+        for split in splits:
+            table.writerows({"split": split, **row} for row in mean_effects(found[split]))
     metrics: dict[str, Any] = {
         split: mean_metrics(kind, [report for report in reports if report.split == split]) for split in splits
     }

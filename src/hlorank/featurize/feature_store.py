@@ -59,6 +59,8 @@ class GraphEntry(Section):
     """Reason why training skips the graph; None if it does not."""
     split_half_tau: float | None
     """Kendall tau between two halves of the measurements; None where nothing was measured twice."""
+    family: str
+    """Model family."""
 
 
 class Index(Section):
@@ -131,6 +133,7 @@ def write_graph_features(folder: Path, features: GraphFeatures, graph: Graph, ke
         configuration_bytes=sum(arrays[name].nbytes for name in arrays.keys() & _CONFIGURATION_ARRAYS),
         skipped=skip_reason(features),
         split_half_tau=features.split_half_tau,
+        family=features.family,
     )
     with atomic_folder(folder) as temporary:
         for name, array in arrays.items():
@@ -208,6 +211,7 @@ class GraphStore:
             else TileFeatures(array("feat")),
             normalizer=None if layout else array("normalizer"),
             split_half_tau=entry.split_half_tau,
+            family=entry.family,
             virtual_nodes=entry.virtual_nodes,
         )
 

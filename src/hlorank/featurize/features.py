@@ -62,6 +62,7 @@ class GraphFeatures:
         runtime: (configurations,) int64, nanoseconds of each original row, all 0 if withheld.
         normalizer: (configurations,) int64 for tiles, None for layouts.
         split_half_tau: Kendall tau between two halves of the measurements, None where nothing was measured twice.
+        family: its model family; empty where the graph is not of a collection.
         virtual_nodes: number of virtual nodes.
     """
 
@@ -76,6 +77,7 @@ class GraphFeatures:
     runtime: NDArray[np.int64]
     normalizer: NDArray[np.int64] | None
     split_half_tau: float | None = None
+    family: str = ""
     virtual_nodes: int = 0
 
     @property

@@ -17,11 +17,13 @@ from hlorank.data.collection import (
     Kind,
     Split,
     graph_files,
+    measured_family,
     read_graph,
     sidecar_path,
     split_half_tau,
 )
 from hlorank.data.graph import LAYOUT_VALUES, TILE_FEATURES, MeasuredGraph
+from hlorank.data.splits import family
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.feature_store import (
     INDEX_FILE,
@@ -182,7 +184,8 @@ def _store_graph(
     if entry is None:
         measured, extra = _read(path, kind, protobuf)
         features = official_features(measured) if spec is None else featurize_graph(measured, spec, extra)
-        features = replace(features, split_half_tau=split_half_tau(path))
+        named = measured_family(path) or family(path.stem)
+        features = replace(features, split_half_tau=split_half_tau(path), family=named)
         entry = write_graph_features(folder, features, measured.graph, key)
     return source, entry
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hlorank.data.collection import Collection
+from hlorank.evaluation.errors import WRONG
 from hlorank.evaluation.report.runs import Row, Run, Tracked
 
 MakeRun = Callable[..., Run]
@@ -21,6 +22,7 @@ def graph_row(
     return {
         "split": split,
         "graph": graph,
+        "family": "net",
         "protocol": protocol,
         "nodes": 27.0,
         "configurations": 64.0,
@@ -35,6 +37,9 @@ def graph_row(
         "kaggle": tau,
         "split_half_tau": 0.8,
         "noise_ceiling": ceiling,
+        "noise_width": None if ceiling is None else 0.01,
+        "wrong": (1 - tau) / 2 if tau is not None else None,
+        **dict.fromkeys(WRONG, (1 - tau) / 8 if tau is not None and ceiling is not None else None),
         "note": "" if known else "labels withheld",
     }
 
@@ -58,6 +63,10 @@ def training(
         "predictions": [
             {"split": "valid", "graph": graph, "configuration": 0.0, "predicted_rank": 0.25, "measured_rank": 0.0}
             for graph in taus
+        ],
+        "properties": [
+            {"split": "valid", "property": name, "effect": effect, "families": 3.0, "agreeing": 3.0, "graphs": 9.0}
+            for name, effect in (("tile[0]", -0.25), ("starts", 0.125))
         ],
         "tracked": None if seed is None else tracked,
     }

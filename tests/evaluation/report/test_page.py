@@ -64,7 +64,7 @@ def test_it_opens_without_a_network_and_without_warnings(
     in_view = (
         "(cell) => { const { left, right } = cell.getBoundingClientRect(); return left >= 0 && right <= innerWidth; }"
     )
-    for table in ("[aria-label^=Summary]", ".sortable"):
+    for table in ("[aria-label^=Summary]", ".graphs"):
         browser.ask(f"document.querySelector('{table}').scrollIntoView()")
         taus = (
             f"[...document.querySelectorAll('{table} th')].filter((cell) => cell.textContent.includes('Kendall tau'))"
@@ -80,7 +80,7 @@ def test_every_chart_is_drawn_without_scripts(browser: Browser, page: Path) -> N
         browser.call("Emulation.setScriptExecutionDisabled", value=True)
         browser.open(page)
         browser.call("Emulation.setScriptExecutionDisabled", value=False)  # of the next page: this one has no listeners
-        assert browser.ask("document.querySelector('.sortable thead th').ariaSort") is None, "the script has not run"
+        assert browser.ask("document.querySelector('.graphs thead th').ariaSort") is None, "the script has not run"
         drawn = (
             "[...document.querySelectorAll('figure')].map((one) => one.querySelectorAll('svg path, svg use').length)"
         )
@@ -121,20 +121,18 @@ def test_text_and_marks_stand_out_in_light_and_dark(browser: Browser, page: Path
     assert not browser.ask("document.querySelector('nav').checkVisibility()")
 
 
-GRAPHS = "[...document.querySelectorAll('.sortable tbody th span')].map((name) => name.textContent)"
-TAUS = """[...document.querySelectorAll('.sortable tbody tr')].map((row) =>
-  row.cells[[...document.querySelectorAll('.sortable thead th')].findIndex((th) => th.textContent === 'Kendall tau')]
+GRAPHS = "[...document.querySelectorAll('.graphs tbody th span')].map((name) => name.textContent)"
+TAUS = """[...document.querySelectorAll('.graphs tbody tr')].map((row) =>
+  row.cells[[...document.querySelectorAll('.graphs thead th')].findIndex((th) => th.textContent === 'Kendall tau')]
     .textContent)"""
-SORTS = (
-    "[...document.querySelectorAll('.sortable thead th')].map((th) => th.ariaSort).filter((sort) => sort !== 'none')"
-)
+SORTS = "[...document.querySelectorAll('.graphs thead th')].map((th) => th.ariaSort).filter((sort) => sort !== 'none')"
 
 
 def test_the_table_of_graphs_sorts_by_mouse_and_by_keyboard(browser: Browser, page: Path) -> None:
     browser.look()
     opened(browser, page)
     assert browser.ask(SORTS) == []
-    button = "[...document.querySelectorAll('.sortable thead button')].find((one) => one.textContent === '{}')"
+    button = "[...document.querySelectorAll('.graphs thead button')].find((one) => one.textContent === '{}')"
     browser.ask(button.format("Kendall tau") + ".click()")
     ascending = browser.ask(TAUS)
     assert ascending == ["0.250"] * 3 + ["0.500"] * 3 + ["0.750"] * 3 + [""] * 3

@@ -64,9 +64,9 @@ def written(runs: list[Run], folder: Path, **options: Any) -> Page:
 
 def test_runs_with_different_evaluations_are_counted(make_run: MakeRun, tmp_path: Path) -> None:
     runs = [make_run("gst", 0), make_run("gst", 1, {"a": 0.5}), make_run("gst", 2, per_graph=[])]
-    runs[1] = replace(runs[1], per_graph=[{**row, "opa": None} for row in runs[1].per_graph])
+    runs[1] = replace(runs[1], per_graph=[{**row, "slowdown_10": None} for row in runs[1].per_graph])
     page = written(runs, tmp_path)
-    for fact in ("1 graph, 1 left out, 3 seeds, 2 of 3 runs evaluated", "0.750 1 of 2 runs"):
+    for fact in ("1 graph, 1 left out, 3 seeds, 2 of 3 runs evaluated", "1.00% 1 of 2 runs"):
         assert fact in page.text
     assert "1 of 3 runs" in page.text
     assert "gst, seed 2, models/gst/2: Kendall tau 0.625" in page.text, "as its training measured it"
@@ -120,6 +120,17 @@ def test_scores_costs_and_provenance_are_shown(make_run: MakeRun, tmp_path: Path
     assert "model.width" in page.text
     assert page.charts == 1 + 2 + 2 + 3, "intervals, predictions of two methods, two curves, three costs"
     assert page.text.count("No drawing: the features are not on this machine") == 1
+
+
+def test_what_is_ranked_wrongly_is_shown(make_run: MakeRun, tmp_path: Path) -> None:
+    page = written([make_run()], tmp_path)
+    for fact in (
+        "all families gst valid 2 0.600 0.900 20.0% 5.0% 5.0% 5.0% 5.0% 1.0% 4.00% 2.00%",
+        "tile[0] faster than ranked gst valid -0.25 3 9",
+        "starts slower than ranked gst valid +0.12 3 9",
+    ):
+        assert fact in page.text, fact
+    assert "No property" in written([make_run(properties=[])], tmp_path).text
 
 
 def test_missing_parts_are_one_line_each(make_run: MakeRun, tmp_path: Path) -> None:

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from hlorank.config import ConfigError
 from hlorank.data.collection import SPLITS, Split
+from hlorank.evaluation.properties import opcode_names
 from hlorank.evaluation.report.graph_layout import layout
 from hlorank.evaluation.report.groups import Group
-from hlorank.featurize.feature_spec import VIRTUAL_OPCODE
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.files import DataError, fingerprint
-from hlorank.hlo.opcodes import OPCODES
 from hlorank.partition.partition_store import PartitionStore
 from hlorank.partition.segments import Partition
 
@@ -27,7 +26,6 @@ MAX_NODES = 5_000
 CELL = 14
 _FAR = 12  # rows; longer edges are shown on demand, as they cover all others
 _PAGE = 1_200  # pixels
-_NAMES = {number: name for name, number in OPCODES.items()} | {VIRTUAL_OPCODE: "virtual node"}
 
 
 class Symbol(NamedTuple):
@@ -105,7 +103,7 @@ def draw(split: Split, graph: GraphFeatures, partition: Partition | None, opcode
     places = np.stack([x, y], axis=1) * CELL + CELL
     users, operands = graph.edge_index.T
     far = (block[users] != block[operands]) | (y[users] - y[operands] > _FAR)
-    names = ["unknown", *(_NAMES.get(opcode, f"opcode {opcode}") for opcode in opcodes)]
+    names = opcode_names(opcodes)
     symbols = [
         Symbol(
             place[0],

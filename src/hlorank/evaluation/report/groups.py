@@ -76,6 +76,15 @@ class Group:
                 merged.setdefault((row["split"], row["graph"], row["protocol"]), []).append(row)
         return [_merged(rows) for rows in merged.values()]
 
+    @cached_property
+    def properties(self) -> list[Row]:
+        """Rows of properties.csv, numbers as means over the evaluated runs."""
+        merged: dict[tuple[str, str], list[Row]] = {}
+        for run in self.runs:
+            for row in run.properties:
+                merged.setdefault((row["split"], row["property"]), []).append(row)
+        return [_merged(rows) for rows in merged.values()]
+
 
 @dataclass(frozen=True)
 class Estimate:

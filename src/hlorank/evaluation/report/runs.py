@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
+from hlorank.evaluation.errors import PROPERTY_COLUMNS
 from hlorank.evaluation.graph_report import PREDICTION_COLUMNS
-from hlorank.evaluation.protocol import PER_GRAPH, PREDICTIONS
+from hlorank.evaluation.protocol import PER_GRAPH, PREDICTIONS, PROPERTIES
 from hlorank.files import HISTORY, METRICS, RUN, SPEC, WEIGHTS, DataError, read_json, recorded_run
 from hlorank.sweeps import jobs
 from hlorank.tracking import (
@@ -33,15 +34,16 @@ if TYPE_CHECKING:
 
 LOCAL_STORE = "sqlite:///mlflow.db"
 # As in hlorank.models.serialization and hlorank.training.mlflow_run, which import torch and pandas.
-_FILES = {"model": (SPEC, HISTORY, RUN), "report": (METRICS, PER_GRAPH, PREDICTIONS)}
+_FILES = {"model": (SPEC, HISTORY, RUN), "report": (METRICS, PER_GRAPH, PREDICTIONS, PROPERTIES)}
 _ROOTS = ("models", "reports")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _STEP_MEMORY = "train/step_memory_bytes"  # with a prefix for each member of an ensemble
-_TEXT = {"split", "graph", "protocol", "note"}  # columns that hold no number
+_TEXT = {"split", "graph", "family", "protocol", "note", "property"}  # columns that hold no number
 _COLUMNS = {
     HISTORY: {"member", "epoch", "train_loss", "valid_kendall_tau"},
-    PER_GRAPH: {*_TEXT, "nodes", "configurations", "distinct", "kendall_tau", "noise_ceiling"},
+    PER_GRAPH: {"graph", "split", "protocol", "nodes", "configurations", "distinct", "kendall_tau", "noise_ceiling"},
     PREDICTIONS: set(PREDICTION_COLUMNS),
+    PROPERTIES: set(PROPERTY_COLUMNS),
 }
 
 Row = dict[str, Any]
@@ -88,6 +90,7 @@ class Run:
         history: rows of history.csv.
         per_graph: rows of per_graph.csv.
         predictions: rows of predictions.csv.
+        properties: rows of properties.csv.
         tracked: record in MLflow, None if it is missing or the store is unreachable.
         unscored: reason why the evaluation failed, empty if it was not tried or succeeded.
     """
@@ -99,6 +102,7 @@ class Run:
     history: Sequence[Row]
     per_graph: Sequence[Row]
     predictions: Sequence[Row]
+    properties: Sequence[Row]
     tracked: Tracked | None
     unscored: str = ""
 
@@ -175,9 +179,7 @@ def read_run(model: Path, report: Path, uri: str | None = None, place: str | Non
     # Without the mark of redacted credentials: the environment may have others, or none are needed.
     store = uri or os.environ.get(URI_VARIABLE) or run.get("tracking_uri", LOCAL_STORE).replace("***@", "")
     tracked = _tracked(store, run.get("run_id"), spec.get("spec_sha256", ""))
-    tables = (_table(file) for file in (model / HISTORY, report / PER_GRAPH, report / PREDICTIONS))
-    history, per_graph, predictions = tables
-    return Run(place, collection, method, spec, history, per_graph, predictions, tracked)
+    return Run(place, collection, method, spec, _table(model / HISTORY), *_report_tables(report), tracked)
 
 
 def _scored(run: Run, model: Path, score: Score | None) -> Run:
@@ -189,8 +191,12 @@ def _scored(run: Run, model: Path, score: Score | None) -> Run:
             score(model, run.collection, Path(folder))
         except (DataError, ConfigError) as error:
             return replace(run, unscored=str(error))
-        per_graph, predictions = (_table(Path(folder, name)) for name in (PER_GRAPH, PREDICTIONS))
-    return replace(run, per_graph=per_graph, predictions=predictions)
+        per_graph, predictions, properties = _report_tables(Path(folder))
+    return replace(run, per_graph=per_graph, predictions=predictions, properties=properties)
+
+
+def _report_tables(report: Path) -> tuple[list[Row], list[Row], list[Row]]:
+    return _table(report / PER_GRAPH), _table(report / PREDICTIONS), _table(report / PROPERTIES)
 
 
 def _address(folder: Path) -> tuple[Collection, str]:

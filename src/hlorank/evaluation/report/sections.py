@@ -14,14 +14,16 @@ from hlorank.evaluation.graph_report import metric_names
 from hlorank.evaluation.one_segment import one_segment
 from hlorank.evaluation.report import charts
 from hlorank.evaluation.report.drawing import MAX_NODES, Drawing, StoredGraphs, open_graphs
+from hlorank.evaluation.report.error_tables import FamilyErrors, Misjudged, family_errors, misjudged
 from hlorank.evaluation.report.groups import Cost, Group, Score, cost, group_runs, scores
 from hlorank.evaluation.report.headline import Headline, headline
 from hlorank.evaluation.report.runs import Row, Run
 
 # Bounds of the whole report, which names the number of omitted rows.
 _MAX_ROWS, _MAX_POINTS = 2_000, 8_000
-# The repeat ceiling has a column next to the noise ceiling; Kaggle's score of layouts is Kendall tau.
-_NO_COLUMN: Mapping[Kind, set[str]] = {"layout": {"repeat_ceiling", "kaggle"}, "tile": {"repeat_ceiling"}}
+# The repeat ceiling has a column next to the noise ceiling; OPA follows from Kendall tau, and is Kaggle's score of
+# layouts.
+_NO_COLUMN: Mapping[Kind, set[str]] = {"layout": {"repeat_ceiling", "opa", "kaggle"}, "tile": {"repeat_ceiling", "opa"}}
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Section:
         one_segment: True if methods on segments equal `full`, as every graph is one segment.
         metrics: names of the columns of the tables.
         costs: group and cost.
+        errors: rows of the table of families.
+        misjudged: rows of the table of properties.
         graphs: rows of the table of graphs.
         all_graphs: number of rows before the table was shortened.
         intervals: charts of Kendall tau, one for each split.
@@ -55,6 +59,8 @@ class Section:
     one_segment: bool
     metrics: Sequence[str]
     costs: Sequence[tuple[Group, Cost]]
+    errors: Sequence[FamilyErrors]
+    misjudged: Sequence[Misjudged]
     graphs: Sequence[tuple[Group, Row]]
     all_graphs: int
     intervals: Sequence[charts.Spec]
@@ -130,6 +136,8 @@ def _section(
         one_segment=not isinstance(data, str) and data.partitions is not None and one_segment(data.partitions.root),
         metrics=[name for name in metric_names(collection.kind) if name not in _NO_COLUMN[collection.kind]],
         costs=costs,
+        errors=family_errors(groups)[: max(1, _MAX_ROWS // share)],
+        misjudged=misjudged(groups),
         graphs=[(group, row) for group in groups for row in group.rows[: max(1, _MAX_ROWS // share)]],
         all_graphs=len(rows),
         intervals=_intervals(_by_split(results)),

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from hlorank import __version__
 from hlorank.config import ConfigError
+from hlorank.evaluation.errors import WRONG
 from hlorank.evaluation.report import charts
 from hlorank.evaluation.report.groups import LEVEL, RESAMPLES, Estimate, Group
 from hlorank.evaluation.report.headline import NOISE
@@ -72,6 +73,7 @@ def _render(runs: Sequence[Run], sections: Sequence[Section]) -> str:
         "metric": _metric,
         "provenance": provenance,
         "settings": settings,
+        "share": _share,
         "colour": charts.colour,
         "shape": lambda number: number % len(charts.SHAPES),
     }
@@ -86,6 +88,7 @@ def _render(runs: Sequence[Run], sections: Sequence[Section]) -> str:
         level=LEVEL,
         resamples=RESAMPLES,
         noise=NOISE,
+        wrong=WRONG,
         style=Markup((_HERE / "page/report.css").read_text(encoding="utf-8")),  # noqa: S704 - files of the package
         script=Markup(script),  # noqa: S704 - as above
         hash=_hash(script),
@@ -101,6 +104,11 @@ def _hash(script: str) -> str:
 def _breakable(name: str) -> Markup:
     """Return a name that may break after a mark of punctuation."""
     return Markup("<wbr>").join(re.split(r"(?<=[._,/])", name))
+
+
+def _share(value: float | None) -> str:
+    """Return a share in percent, `unknown` for None."""
+    return "unknown" if value is None else f"{value:.1%}"
 
 
 def _figure(value: float | None, digits: int = 3) -> str:

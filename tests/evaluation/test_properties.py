@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hlorank.data.collection import Collection
+from hlorank.evaluation.properties import properties
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures
+from hlorank.hlo.opcodes import OPCODES
+
+MakeGraph = Callable[..., GraphFeatures]
+
+
+def layout(*orders: tuple[int, ...]) -> list[int]:
+    """Return a row of layouts of output, input and kernel."""
+    return [value for order in (*orders, *((),) * (3 - len(orders))) for value in (*order, *(-1,) * (6 - len(order)))]
+
+
+def test_layouts_are_elements_by_opcode_tensor_and_contiguous_dimension(
+    make_graph: MakeGraph, tiny_collections: Path
+) -> None:
+    spec = FeatureStore(tiny_collections / "features/layout/synthetic/random").spec
+    spec = spec.model_copy(update={"opcodes": np.array([OPCODES["dot"], OPCODES["reshape"]], dtype=np.uint8)})
+    codebook = np.array([layout((0, 1), (0,)), layout((1, 0)), layout((1, 2, 0))], dtype=np.int8)
+    sizes = np.zeros((3, 18), dtype=np.float32)
+    sizes[0, [0, 1, 6]], sizes[1, :2], sizes[2, :3] = (2, 3, 5), (4, 6), (1, 7, 2)
+    configurations = LayoutFeatures(
+        node_ids=np.array([0, 1, 2]),
+        codebook=codebook,
+        sizes=sizes,
+        codes=np.array([[0, 1, 2], [1, 1, 2]], dtype=np.uint8),
+        own_layouts=np.array([layout((1, 0)), layout((0, 1)), layout()], dtype=np.int8),
+        byte_shares=np.zeros((3, 3), dtype=np.float32),
+    )
+    opcode = np.array([1, 1, 2], dtype=np.uint8)
+    graph = replace(make_graph([0, 1], [1, 2]), opcode=opcode, configurations=configurations)
+    found = {name: values.tolist() for name, values in properties(graph, np.array([0, 1]), spec).items()}
+    assert found == {
+        "dot output moved": [6 + 24, 24],  # of node 1 always, of node 0 in the first configuration only
+        "dot output minor -1": [24, 24 + 24],
+        "dot output minor -2": [6, 0],
+        "dot input minor -1": [5, 0],
+        "reshape output minor -2": [14, 14],  # of three dimensions the second; not known whether it is moved
+    }
+
+
+@pytest.mark.parametrize("address", ["layout:synthetic:random", "tile:synthetic"])
+def test_every_configuration_of_a_store_has_properties(tiny_collections: Path, address: str) -> None:
+    store = FeatureStore(tiny_collections / "features" / Collection.parse(address).path)
+    graph = store.open("valid", store.graphs("valid")[0])
+    rows = np.arange(graph.distinct)[::-1]
+    found = properties(graph, rows, store.spec)
+    assert len(found) > 3
+    assert all(values.shape == (graph.distinct,) for values in found.values())
+    assert any(" output minor -1" in name or name == "tile[0]" for name in found)
+    alone = properties(graph, rows[:1], store.spec)
+    assert all(values[0] == alone.get(name, [0])[0] for name, values in found.items())
