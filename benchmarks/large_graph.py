@@ -78,7 +78,8 @@ def main() -> None:
         for number, case in enumerate(CASES):
             memory_bytes, output = case.memory_bytes // part**2, root / str(number)
             options = [f"method={case.method}", f"trainer.memory_bytes={memory_bytes}", f"model.width={width}"]
-            options += ["model.layout_sizes=false", "trainer.configs_per_step=16", "trainer.graphs_per_step=1"]
+            options += ["model.layout_sizes=false", "model.layout_moves=false"]
+            options += ["trainer.configs_per_step=16", "trainer.graphs_per_step=1"]
             options += ["trainer.max_epochs=1", f"trainer.steps_per_epoch={steps}", "trainer.accelerator=cpu"]
             options += [f"tracking.uri={tracking}", f"tracking.artifacts={root}/artifacts", f"output={output}"]
             figures = measured(root, "train", [*options, *[ATTENTION] * case.attention])

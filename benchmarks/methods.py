@@ -75,6 +75,7 @@ SHARED = {
     "partition.max_nodes": 1000,
     "featurize.prune_hops": "null",
     "model.layout_sizes": False,
+    "model.layout_moves": False,
     "loss": "hinge",
     "trainer.accelerator": "cpu",
     "trainer.graphs_per_step": 1,

@@ -77,9 +77,9 @@ class PublicForm(nn.Module):
         """One object for each configuration of a segment; the names that hold `index` are those that PyG shifts."""
         batch = graph.configurations(rows, segment)
         assert isinstance(batch, LayoutBatch)
-        layouts, sizes = batch.codebook[batch.codes], batch.sizes[batch.codes]
+        configurations = zip(*(part[batch.codes] for part in (batch.codebook, batch.sizes, batch.moves)), strict=True)
         edge_index = torch.from_numpy(segment.edges.ends.T[::-1].copy())
-        configured, colour = torch.arange(layouts.shape[1]), segment.initial_colour
+        configured, colour = torch.arange(batch.codes.shape[1]), segment.initial_colour
         x, opcode, layout_of = (
             torch.from_numpy(part[colour])
             for part in (segment.colour_numeric, segment.colour_opcode, segment.colour_layout)
@@ -87,9 +87,10 @@ class PublicForm(nn.Module):
         return [
             Data(
                 x=x, opcode=opcode, node_layout=layout_of, edge_index=edge_index,
-                configured_index=configured, layout=torch.from_numpy(layout), sizes=torch.from_numpy(size),
+                configured_index=configured, layout=torch.from_numpy(layout), sizes=torch.from_numpy(sizes),
+                moves=torch.from_numpy(moves),
             )
-            for layout, size in zip(layouts, sizes, strict=True)
+            for layout, sizes, moves in configurations
         ]  # fmt: skip
 
     def forward(self, objects: list[Data]) -> Tensor:
@@ -99,7 +100,7 @@ class PublicForm(nn.Module):
 
         x = encoder.numeric(batch.x) + encoder.opcode_map(encoder.opcode(batch.opcode))
         x = x + encoder.node_layout_map(encoder.layout_value(batch.node_layout - LAYOUT_MIN).flatten(-2))
-        x = x.index_add(0, batch.configured_index, encoder.configured(batch.layout, batch.sizes))
+        x = x.index_add(0, batch.configured_index, encoder.configured(batch.layout, batch.sizes, batch.moves))
         flipped = batch.edge_index.flip(0)
         for block, operands, users in zip(self.model.blocks, self.operands, self.users, strict=True):
             z = block.get_submodule("layers.0.module")(x)
@@ -171,15 +172,16 @@ class SourceForm(nn.Module):
         """(rows,) scores."""
         batch, segment, encoder = self.graph.configurations(rows, self.segment), self.segment, self.model.encoder
         assert isinstance(batch, LayoutBatch)
-        layouts, sizes = (torch.from_numpy(part[batch.codes]) for part in (batch.codebook, batch.sizes))
+        parts = (batch.codebook, batch.sizes, batch.moves)
+        read = [torch.from_numpy(part[batch.codes]).flatten(0, 1) for part in parts]
         numeric, opcode, layout = (
             torch.from_numpy(part[segment.initial_colour]).expand(len(rows), *part[segment.initial_colour].shape)
             for part in (segment.colour_numeric, segment.colour_opcode, segment.colour_layout)
         )
         x = encoder.numeric(numeric) + encoder.opcode_map(encoder.opcode(opcode))
         x = x + encoder.node_layout_map(encoder.layout_value(layout - LAYOUT_MIN).flatten(-2))
-        configured = encoder.configured(layouts.flatten(0, 1), sizes.flatten(0, 1)).view(len(rows), -1, x.shape[-1])
-        x = x.index_add(1, torch.arange(layouts.shape[1]), configured)
+        configured = encoder.configured(*read).view(*batch.codes.shape, x.shape[-1])
+        x = x.index_add(1, torch.arange(batch.codes.shape[1]), configured)
         for block in (self.model.stem, *self.model.blocks, self.model.post_layers):
             before, layers = x, block.named_layers()
             for name in block.names:

@@ -202,6 +202,7 @@ def make_model() -> MakeModel:
         opcode_init=False,
         layout_width=2,
         layout_sizes=True,
+        layout_moves=True,
         heads=2,
         dropout=0.0,
         drop_edge=0.0,
@@ -237,8 +238,15 @@ def make_features() -> MakeFeatures:
             assert len(codes) == distinct
             codebook = rng.integers(-1, 6, size=(3, 18)).astype(np.int8)
             # Drawn apart, so that all else is as without them.
-            sizes = np.random.default_rng(seed).integers(1, 300, size=(3, 18)) * (codebook >= 0)
-            configurations = layout_features(node_ids, codebook, sizes.astype(np.float32), codes.astype(np.uint8))
+            apart = np.random.default_rng(seed)
+            sizes = apart.integers(1, 300, size=(3, 18)) * (codebook >= 0)
+            configurations = layout_features(
+                node_ids,
+                codebook,
+                sizes.astype(np.float32),
+                codes.astype(np.uint8),
+                apart.random((3, 3), dtype=np.float32),
+            )
         runtime = rng.permutation(np.arange(1, distinct + 1)) * 1000
         return GraphFeatures(
             name="graph",

@@ -11,8 +11,13 @@ from hlorank.featurize.features import LayoutFeatures
 
 
 def layout_features(
-    node_ids: NDArray[np.int64], codebook: NDArray[np.int8], sizes: NDArray[np.float32], codes: NDArray[Any]
+    node_ids: NDArray[np.int64],
+    codebook: NDArray[np.int8],
+    sizes: NDArray[np.float32],
+    codes: NDArray[Any],
+    moves: NDArray[np.float32] | None = None,
 ) -> LayoutFeatures:
-    """Make layout features without copies."""
-    own, shares = np.full((len(node_ids), 18), -1, np.int8), np.zeros((len(node_ids), 3), np.float32)
-    return LayoutFeatures(node_ids, codebook, sizes, codes, own, shares)
+    """Make layout features; by default copies move nothing."""
+    if moves is None:
+        moves = np.zeros((len(codebook), 3), np.float32)
+    return LayoutFeatures(node_ids, codebook, sizes, moves, codes)

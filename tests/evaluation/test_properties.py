@@ -21,7 +21,7 @@ def layout(*orders: tuple[int, ...]) -> list[int]:
     return [value for order in (*orders, *((),) * (3 - len(orders))) for value in (*order, *(-1,) * (6 - len(order)))]
 
 
-def test_layouts_are_elements_by_opcode_tensor_and_contiguous_dimension(
+def test_layouts_are_what_copies_move_and_elements_by_contiguous_dimension(
     make_graph: MakeGraph, tiny_collections: Path
 ) -> None:
     spec = FeatureStore(tiny_collections / "features/layout/synthetic/random").spec
@@ -33,19 +33,18 @@ def test_layouts_are_elements_by_opcode_tensor_and_contiguous_dimension(
         node_ids=np.array([0, 1, 2]),
         codebook=codebook,
         sizes=sizes,
+        moves=np.array([[0.25, 0, 0], [0.5, 0, 0], [0, 0, 0]], dtype=np.float32),
         codes=np.array([[0, 1, 2], [1, 1, 2]], dtype=np.uint8),
-        own_layouts=np.array([layout((1, 0)), layout((0, 1)), layout()], dtype=np.int8),
-        byte_shares=np.zeros((3, 3), dtype=np.float32),
     )
     opcode = np.array([1, 1, 2], dtype=np.uint8)
     graph = replace(make_graph([0, 1], [1, 2]), opcode=opcode, configurations=configurations)
     found = {name: values.tolist() for name, values in properties(graph, np.array([0, 1]), spec).items()}
     assert found == {
-        "dot output moved": [6 + 24, 24],  # of node 1 always, of node 0 in the first configuration only
+        "dot moved": [0.25 + 0.5, 0.5 + 0.5],
         "dot output minor -1": [24, 24 + 24],
         "dot output minor -2": [6, 0],
         "dot input minor -1": [5, 0],
-        "reshape output minor -2": [14, 14],  # of three dimensions the second; not known whether it is moved
+        "reshape output minor -2": [14, 14],  # of three dimensions the second
     }
 
 

@@ -51,7 +51,7 @@ def test_entries(tmp_path: Path, layout_graph: MakeGraph) -> None:
     assert (entry.configurations, entry.distinct, entry.skipped) == (12, 9, None)
     # Codes of a byte, and 16 bytes for row_of and runtime of each original row.
     rows = len(np.load(folder / "codebook.npy"))
-    assert entry.configuration_bytes == 9 * entry.configurable_nodes + 12 * 16 + rows * (18 + 18 * 4)
+    assert entry.configuration_bytes == 9 * entry.configurable_nodes + 12 * 16 + rows * (18 + (18 + 3) * 4)
     assert stored_entry(folder, KEY) == entry
     assert stored_entry(folder, {**KEY, "source": "c"}) is None
     assert stored_entry(tmp_path / "other", KEY) is None

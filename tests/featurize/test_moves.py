@@ -33,16 +33,29 @@ def test_tensors_without_a_layout_are_row_major() -> None:
 
 
 def test_what_a_copy_keeps() -> None:
-    """Tensors of (1, 4, 5, 6), row-major: dimensions of size 1 do not count."""
-    own = np.array([row([3, 2, 1, 0])] * 5, dtype=np.int8)
-    layouts = np.array(
-        [row([1, 2, 3, 0]), row([3, 1, 2, 0]), row([3, 2, 0, 1]), row([]), row([2, 1, 0])], dtype=np.int8
-    )
-    sizes = np.array(
-        [row([4, 5, 6, 1], missing=0), row([6, 4, 5, 1], missing=0), row([6, 5, 1, 4], missing=0), row(missing=0)] * 2,
-        dtype=np.float32,
-    )[:5]
-    moves = copy_moves(own, layouts, sizes)
-    expected = [[1, 1, 1], [1, 0, 1 / np.sqrt(6)], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
-    np.testing.assert_allclose(moves[:, :3], expected, rtol=1e-6)
-    assert not moves[:, 3:].any()
+    """Tensors of (1, 4, 5, 6), row-major: dimensions of size 1 do not count, and some layouts have only minor ones."""
+    changes: dict[tuple[int, ...], list[float]] = {
+        (1, 2, 3, 0): [1, 1, 1],
+        (3, 1, 2, 0): [1, 0, 1 / np.sqrt(6)],
+        (3, 2, 0, 1): [0, 0, 0],
+        (): [0, 0, 0],
+        (3, 0, 2): [0, 0, 0],
+        (3, 1): [1, 0, 1 / np.sqrt(6)],
+        (2,): [1, 1, 1],
+    }
+    own = np.array([row([3, 2, 1, 0])] * len(changes), dtype=np.int8)
+    layouts = np.array([row([*layout]) for layout in changes], dtype=np.int8)
+    shapes = np.array([row([1, 4, 5, 6], missing=0)] * len(changes), dtype=np.float32)
+    shares = np.array([[0.5, 0.25, 0.125]] * len(changes), dtype=np.float32)
+    moves = copy_moves(own, shares, layouts, shapes)
+    assert moves.dtype == np.float32
+    np.testing.assert_allclose(moves, [[0.5 * weight for weight in weights] for weights in changes.values()], rtol=1e-6)
+
+
+def test_tensors_are_weighted_by_their_shares() -> None:
+    """Output and kernel of (4, 9) are column-major instead of row-major, the input is not, another one is unknown."""
+    own = np.array([row([1, 0], [1, 0], [1, 0]), row([], [1, 0])], dtype=np.int8)
+    layouts = np.array([row([0, 1], [1, 0], [0, 1]), row([0, 1], [0, 1])], dtype=np.int8)
+    shapes = np.array([row([4, 9], [4, 9], [4, 9], missing=0), row([], [4, 9], missing=0)], dtype=np.float32)
+    shares = np.array([[0.5, 1, 0.25]] * 2, dtype=np.float32)
+    assert copy_moves(own, shares, layouts, shapes).tolist() == [[0.75] * 3, [1] * 3]

@@ -32,7 +32,9 @@ def known() -> Graph:
 def test_sizes_are_in_the_order_of_the_layouts(known: Graph) -> None:
     rows = [row([]), row([0, 1], [1, 0], [0, 1]), row([1], [1, 0])]
     codes = np.array([[0, 0, 1, 2], [1, 2, 0, 0], [1, 1, 1, 2]], dtype=np.uint8)
-    codebook, sizes, new, tensors = sized_layouts(known, np.array([2, 3, 4, 5]), np.array(rows, dtype=np.int8), codes)
+    codebook, sizes, moves, new = sized_layouts(
+        known, np.array([2, 3, 4, 5]), np.array(rows, dtype=np.int8), codes, moves=False
+    )
     # Row 0 has no sizes anywhere. Row 1 is one at both products, but another one at the reshape of node 3.
     assert codebook.tolist() == [rows[0], rows[1], rows[1], rows[2]]
     absent = [0] * 4
@@ -42,15 +44,32 @@ def test_sizes_are_in_the_order_of_the_layouts(known: Graph) -> None:
         [4, 10, *absent, 5, 8, *absent, 8, 5, *absent],
         [10, 0, *absent, 5, 8, *absent, *[0] * 6],
     ]
-    assert tensors.tolist() == [[2, 0, 1], [3, 2, 2], [4, 0, 1], [5, 4, 4]]
+    assert moves.tolist() == [[0, 0, 0]] * 4
     assert new.tolist() == [[0, 0, 1, 3], [1, 3, 0, 0], [1, 2, 1, 3]]
-    assert [array.dtype.name for array in (codebook, sizes, new)] == ["int8", "float32", "uint8"]
+    assert [array.dtype.name for array in (codebook, sizes, moves, new)] == ["int8", "float32", "float32", "uint8"]
+
+
+def test_rows_that_move_something_else_are_distinct(known: Graph) -> None:
+    """Of the two equal products, the second one is column-major, so that a column-major layout moves nothing there."""
+    feat = known.node_feat.copy()
+    feat[:, 15] = 1  # s8, one byte an element
+    feat[[0, 1, 2, 3, 5], 134] = 1
+    feat[4, 135] = 1
+    graph = Graph(feat, known.node_opcode, known.edge_index, known.node_splits)
+    rows = np.array([row([]), row([0, 1])], dtype=np.int8)
+    codes = np.array([[0, 1], [1, 0], [1, 1]], dtype=np.uint8)
+    codebook, sizes, moves, new = sized_layouts(graph, np.array([2, 4]), rows, codes, moves=True)
+    assert codebook.tolist() == rows[[0, 1, 1]].tolist()
+    assert sizes[1].tolist() == sizes[2].tolist() == [8, 5, *[0] * 16]
+    share = 40 / (24 + 15 + 40 + 40 + 40 + 40)
+    np.testing.assert_allclose(moves, np.repeat([[0], [share], [0]], 3, axis=1), rtol=1e-6)
+    assert new.tolist() == [[0, 2], [1, 0], [1, 2]]
 
 
 def test_unknown_tensors_have_size_0(known: Graph) -> None:
     lonely = Graph(known.node_feat, known.node_opcode, known.edge_index[:2], known.node_splits)
     rows = np.array([row([0, 1, 2], [0, 1])], dtype=np.int8)
-    _, sizes, *_ = sized_layouts(lonely, np.array([3]), rows, np.zeros((1, 1), np.uint8))
+    _, sizes, *_ = sized_layouts(lonely, np.array([3]), rows, np.zeros((1, 1), np.uint8), moves=True)
     assert sizes.tolist() == [[4, 10, *[0] * 16]]
 
 
@@ -63,7 +82,7 @@ def test_agrees_with_a_loop_over_nodes(
     rng = np.random.default_rng(0)
     rows = np.unique(rng.integers(-1, 4, size=(9, 18)).astype(np.int8), axis=0)
     codes = rng.integers(0, 8, size=(30, len(layouts.node_ids))).astype(np.uint8)  # the last row is never used
-    codebook, sizes, new, _ = sized_layouts(graph, layouts.node_ids, rows, codes)
+    codebook, sizes, moves, new = sized_layouts(graph, layouts.node_ids, rows, codes, moves=False)
 
     highest = np.array([rows[np.unique(column)].max(axis=0) for column in codes.T]).reshape(-1, 3, 6).max(axis=2)
     pairs = operand_pairs(graph, layouts.node_ids, highest[:, 1:].astype(np.int64) + 1)
@@ -87,7 +106,8 @@ def test_agrees_with_a_loop_over_nodes(
         )
 
     monkeypatch.setattr("hlorank.featurize.distinct._BLOCK_BYTES", 70)  # two nodes at a time
-    for one, other in zip(sized_layouts(graph, layouts.node_ids, rows, codes)[:3], (codebook, sizes, new), strict=True):
+    parts = sized_layouts(graph, layouts.node_ids, rows, codes, moves=False)
+    for one, other in zip(parts, (codebook, sizes, moves, new), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -98,7 +118,7 @@ def test_codes_take_the_smallest_type() -> None:
     rows = np.array([row([0])], dtype=np.int8)
     codes = np.zeros((1, 300), np.uint8)
     for count, dtype in ((256, np.uint8), (257, np.uint16)):
-        codebook, sizes, new, _ = sized_layouts(graph, np.arange(count), rows, codes[:, :count])
+        codebook, sizes, _, new = sized_layouts(graph, np.arange(count), rows, codes[:, :count], moves=True)
         assert new.dtype == dtype
         assert new[0].tolist() == list(range(count))
         assert sizes[:, 0].tolist() == list(range(1, count + 1))

@@ -59,7 +59,8 @@ def test_layouts_join_at_their_configurable_nodes(make_model: MakeModel, make_in
             code = layouts.codes[row, column]
             embedded = [encoder.layout_value.weight[int(value) + 1] for value in layouts.codebook[code]]
             sizes = [math.log2(1 + size) / 4 for size in layouts.sizes[code].tolist()]
-            read = torch.cat([*embedded, torch.tensor(sizes, dtype=torch.float64)])
+            moves = [math.log2(1 + 1000 * moved) / 4 for moved in layouts.moves[code].tolist()]
+            read = torch.cat([*embedded, torch.tensor([*sizes, *moves], dtype=torch.float64)])
             expected[node, c] += encoder.configuration(read)
     assert states.shape == (24, 3, 6)
     torch.testing.assert_close(states, expected[segment.node_ids], rtol=1e-12, atol=1e-12)
@@ -84,16 +85,18 @@ def test_a_configuration_overrides_its_nodes_layout(make_model: MakeModel, make_
     for column, node in enumerate(layouts.node_ids):
         for c in rows:
             code = layouts.codes[c, column]
-            sizes = torch.from_numpy(layouts.sizes[code])[None]
-            expected[node, c] += encoder.configured(torch.from_numpy(codebook[code].astype(int))[None], sizes)[0]
+            read = (codebook[code].astype(int), layouts.sizes[code], layouts.moves[code])
+            expected[node, c] += encoder.configured(*(torch.from_numpy(part)[None] for part in read))[0]
             if code != 1:
                 expected[node, c] += layout(codebook[code, :6]) - layout(graph.features.node_layout[node])
     torch.testing.assert_close(states, expected[segment.node_ids], rtol=1e-12, atol=1e-12)
 
 
-def test_without_sizes_a_model_does_not_depend_on_them(make_model: MakeModel, make_inputs: MakeInputs) -> None:
+def test_without_sizes_and_moves_a_model_does_not_depend_on_them(
+    make_model: MakeModel, make_inputs: MakeInputs
+) -> None:
     """The first weights equal those of plain modules in the same order, bit by bit."""
-    encoder, graph = make_model(layout_sizes=False).encoder, make_inputs()
+    encoder, graph = make_model(layout_sizes=False, layout_moves=False).encoder, make_inputs()
     torch.manual_seed(0)
     modules = [
         nn.Linear(4, 6), nn.Embedding(6, 3), nn.Linear(3, 6, bias=False), nn.Embedding(7, 2),
@@ -106,9 +109,9 @@ def test_without_sizes_a_model_does_not_depend_on_them(make_model: MakeModel, ma
     batch = graph.configurations(np.arange(12)[None], segment)
     assert isinstance(batch, LayoutBatch)
     embedded = encoder.layout_value.weight[torch.from_numpy(batch.codebook) + 1].flatten(1)
-    codebook, sizes = torch.from_numpy(batch.codebook), torch.from_numpy(batch.sizes)
-    assert torch.equal(encoder.configured(codebook, sizes), encoder.configuration(embedded))
-    others = replace(batch, sizes=batch.sizes + 1)
+    read = (torch.from_numpy(part) for part in (batch.codebook, batch.sizes, batch.moves))
+    assert torch.equal(encoder.configured(*read), encoder.configuration(embedded))
+    others = replace(batch, sizes=batch.sizes + 1, moves=batch.moves + 1)
     assert torch.equal(first_states(encoder, segment, batch), first_states(encoder, segment, others))
 
 
@@ -116,7 +119,15 @@ def test_sizes_distinguish_equal_layouts(make_model: MakeModel) -> None:
     encoder = make_model().encoder
     layouts = torch.tensor([[1, 0, *[-1] * 16]]).expand(3, -1)
     sizes = torch.tensor([[3.0, 128], [128.0, 3], [3.0, 128]])
-    states = encoder.configured(layouts, nn.functional.pad(sizes, (0, 16)))
+    states = encoder.configured(layouts, nn.functional.pad(sizes, (0, 16)), torch.zeros(3, 3))
+    assert torch.equal(states[0], states[2])
+    assert (states[0] - states[1]).abs().max() > 1e-3
+
+
+def test_moves_distinguish_equal_layouts(make_model: MakeModel) -> None:
+    encoder = make_model().encoder
+    layouts, sizes = torch.tensor([[1, 0, *[-1] * 16]]).expand(3, -1), torch.ones(3, 18)
+    states = encoder.configured(layouts, sizes, torch.tensor([[0.1, 0, 0.1], [0.1, 0.1, 0.1], [0.1, 0, 0.1]]))
     assert torch.equal(states[0], states[2])
     assert (states[0] - states[1]).abs().max() > 1e-3
 
@@ -163,6 +174,6 @@ def test_no_configurable_node(make_model: MakeModel, make_inputs: MakeInputs) ->
     (segment,) = graph.segments
     bare = replace(segment, hop_prefixes=[0])
     codebook, sizes = np.zeros((0, 18), dtype=np.int64), np.zeros((0, 18), dtype=np.float32)
-    nothing = LayoutBatch(codebook, sizes, np.zeros((2, 0), dtype=np.int64))
+    nothing = LayoutBatch(codebook, sizes, np.zeros((0, 3), dtype=np.float32), np.zeros((2, 0), dtype=np.int64))
     states = first_states(encoder, bare, nothing)
     torch.testing.assert_close(states, reference_nodes(encoder, graph)[segment.node_ids, None].expand(-1, 2, -1))

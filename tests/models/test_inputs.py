@@ -25,6 +25,7 @@ def known(make_features: Callable[..., GraphFeatures]) -> GraphInputs:
         np.arange(36).reshape(2, 18).astype(np.int8),
         np.arange(36, 72).reshape(2, 18).astype(np.float32),
         np.array([[0, 1, 1], [1, 0, 0]], np.uint8),
+        np.arange(6, dtype=np.float32).reshape(2, 3),
     )
     edges = np.array([[1, 0], [2, 0], [3, 1], [4, 1], [4, 3], [5, 2], [5, 4]])
     features = replace(make_features(nodes=6, distinct=2), configurations=layouts, edge_index=edges)
@@ -111,14 +112,16 @@ def test_a_segment_gets_its_own_part_of_a_configuration(known: GraphInputs) -> N
     assert batch.codes.tolist() == [[1, 0], [0, 1], [1, 0]]
     assert batch.codebook.tolist() == np.arange(36).reshape(2, 18).tolist()
     assert batch.sizes.tolist() == np.arange(36, 72).reshape(2, 18).tolist()
+    assert batch.moves.tolist() == [[0, 1, 2], [3, 4, 5]]
     # Node 3 has row 1 of the codebook there; the other row is not embedded.
     other = known.configurations(np.array([[0]]), second)
     assert isinstance(other, LayoutBatch)
     assert other.codes.tolist() == [[0]]
     assert other.codebook.tolist() == [list(range(18, 36))]
     assert other.sizes.tolist() == [list(range(54, 72))]
-    dtypes = [array.dtype for array in (other.codebook, other.sizes, other.codes)]
-    assert dtypes == [np.int64, np.float32, np.int64]
+    assert other.moves.tolist() == [[3, 4, 5]]
+    dtypes = [array.dtype for array in (other.codebook, other.sizes, other.moves, other.codes)]
+    assert dtypes == [np.int64, np.float32, np.float32, np.int64]
 
 
 def test_a_halo_is_computed_and_not_pooled(known: GraphInputs) -> None:

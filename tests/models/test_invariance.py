@@ -93,7 +93,8 @@ def test_the_order_of_the_codebook_does_not_matter(make_model: MakeModel, make_i
     assert isinstance(layouts, LayoutFeatures)
     order = np.array([2, 0, 1])
     codes = np.argsort(order).astype(np.uint8)[layouts.codes]
-    moved = replace(layouts, codebook=layouts.codebook[order], sizes=layouts.sizes[order], codes=codes)
+    rows = {name: getattr(layouts, name)[order] for name in ("codebook", "sizes", "moves")}
+    moved = replace(layouts, **rows, codes=codes)
     changed = GraphInputs(replace(graph.features, configurations=moved), graph.partition)
     assert_exact(scores_of(model, changed), scores_of(model, graph))
 

@@ -38,7 +38,7 @@ class FeaturizeConfig(Section):
     derived: list[Derived]
     """Groups of columns derived from shapes. Of tiles: tile_shares (sizes, and shares of the dimensions that they cut),
     tile_remainders (padding), tile_runs (contiguous bytes), tile_loops (the innermost loop). Of layouts: layout_moves
-    (copies to other layouts than the graph's own)."""
+    (copies to other layouts than the graph's own; see model.layout_moves)."""
 
     @property
     def reduces(self) -> bool:

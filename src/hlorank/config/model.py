@@ -49,6 +49,8 @@ class ModelConfig(Section):
     """Width of the embedding of one layout value, shared by nodes and configurations."""
     layout_sizes: bool
     """Configured layouts come with the sizes of the dimensions in the order of the layout."""
+    layout_moves: bool
+    """Configured layouts come with what copies to them move (featurize.derived)."""
     heads: int = Field(ge=1)
     """Heads of layers with multi-head attention; divides the width."""
     dropout: Rate

@@ -27,9 +27,9 @@ def properties(graph: GraphFeatures, rows: NDArray[np.int64], spec: FeatureSpec)
     """Return the properties of some configurations by name.
 
     Those of tiles are the columns that the features keep, scaled, without those that have the order of another within a
-    kernel. Those of layouts are, for each opcode and tensor
-    (output, input, kernel), the number of elements whose layout differs from that in the graph (`moved`), and of those
-    whose contiguous dimension is the last one, the second last one, ... (`minor -1`, `minor -2`).
+    kernel. Those of layouts are, for each opcode, the share of bytes that copies to its layouts move (`moved`), and for
+    each opcode and tensor (output, input, kernel) the number of elements whose contiguous dimension is the last one,
+    the second last one, ... (`minor -1`, `minor -2`).
 
     Args:
         graph: the graph.
@@ -58,13 +58,11 @@ def _layouts(
     """Return the properties of the nodes of one opcode."""
     codes = configurations.codes[rows][:, chosen]
     shape = (-1, len(LAYOUT_TENSORS), LAYOUT_DIMS)
-    book, own = configurations.codebook.reshape(shape), configurations.own_layouts[chosen].reshape(shape)
+    book = configurations.codebook.reshape(shape)
     rank = (book >= 0).sum(axis=2)
     elements = np.where(rank > 0, np.maximum(configurations.sizes.reshape(shape), 1).prod(axis=2, dtype=np.float64), 0)
-    found = {}
+    found = {f"{opcode} moved": configurations.moves[:, 0].astype(np.float64)[codes].sum(axis=1)}
     for place, tensor in enumerate(LAYOUT_TENSORS):
-        moved = (own[:, place] >= 0).any(axis=1) & (book[codes, place] != own[:, place]).any(axis=2)
-        found[f"{opcode} {tensor} moved"] = (moved * elements[codes, place]).sum(axis=1)
         last = rank[:, place] - book[:, place, 0]  # 1 where the last dimension is contiguous
         for back in range(1, LAYOUT_DIMS + 1):
             having = np.where(last == back, elements[:, place], 0)

@@ -19,20 +19,17 @@ class LayoutFeatures:
         node_ids: (configurable nodes,) int64, increasing.
         codebook: (U, 18) int8, rows of layout values, in lexicographic order.
         sizes: (U, 18) float32, the sizes of the dimensions in the order of the layouts, 0 where a layout has no value
-            or the tensor is unknown. The pairs of a row of layouts and its sizes are distinct.
+            or the tensor is unknown.
+        moves: (U, 3) float32, what copies to the layouts move, as `copy_moves` returns it; 0 without
+            `featurize.derived: [layout_moves]`. The triples of a row of layouts, its sizes and its moves are distinct.
         codes: (distinct configurations, configurable nodes), unsigned, rows of the codebook.
-        own_layouts: (configurable nodes, 18) int8, the layouts of output, input and kernel in the graph; all -1 without
-            `featurize.derived: [layout_moves]`.
-        byte_shares: (configurable nodes, 3) float32, the shares of these tensors in the bytes of all results of the
-            whole graph.
     """
 
     node_ids: NDArray[np.int64]
     codebook: NDArray[np.int8]
     sizes: NDArray[np.float32]
+    moves: NDArray[np.float32]
     codes: NDArray[np.unsignedinteger[Any]]
-    own_layouts: NDArray[np.int8]
-    byte_shares: NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)

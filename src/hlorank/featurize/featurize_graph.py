@@ -12,7 +12,6 @@ from hlorank.featurize.columns import node_columns, node_layout
 from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.featurize.moves import byte_shares, own_layouts
 from hlorank.featurize.reduce import reduction
 from hlorank.featurize.sizes import sized_layouts
 from hlorank.featurize.tile_columns import tile_columns
@@ -102,8 +101,5 @@ def _distinct_configurations(
     first, row_of = distinct_rows(configurations.codes)
     node_ids = configurations.node_ids
     graph, codes = measured.graph, configurations.codes[first]
-    codebook, sizes, codes, tensors = sized_layouts(graph, node_ids, configurations.codebook, codes)
-    if "layout_moves" not in derived:
-        tensors = np.full_like(tensors, -1)
-    own, shares = own_layouts(graph, tensors), byte_shares(graph, tensors)
-    return LayoutFeatures(node_of[node_ids], codebook, sizes, codes, own, shares), row_of
+    parts = sized_layouts(graph, node_ids, configurations.codebook, codes, moves="layout_moves" in derived)
+    return LayoutFeatures(node_of[node_ids], *parts), row_of

@@ -9,7 +9,7 @@ from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_TENSORS, LAYOUT_VALUES, Graph
 from hlorank.featurize.columns import DIMS, DIMS_PRODUCT, element_bytes, node_layout
 
 MOVES = 3
-"""Columns of `copy_moves` for each tensor."""
+"""Columns of `copy_moves`."""
 
 _TENSORS = (-1, len(LAYOUT_TENSORS), LAYOUT_DIMS)
 
@@ -42,32 +42,36 @@ def byte_shares(graph: Graph, tensors: Int64) -> NDArray[np.float32]:
     return np.where(tensors >= 0, sizes[tensors] / max(sizes.sum(), 1), 0).astype(np.float32)
 
 
-def copy_moves(own: NDArray[np.int8], layouts: NDArray[np.int8], sizes: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return what it takes to copy tensors from their own layouts to others.
+def copy_moves(
+    own: NDArray[np.int8], shares: NDArray[np.float32], layouts: NDArray[np.int8], shapes: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return what it takes to copy output, input and kernel from their own layouts to others.
 
-    Dimensions of size 1 do not count, as they change no order in memory.
+    A layout of fewer dimensions, as those of TPUs are, gives the order of the minor ones; one without dimensions moves
+    nothing. Dimensions of size 1 do not count, as they change no order in memory.
 
     Args:
         own: (rows, 18), the tensors' own layouts.
-        layouts: (rows, 18), the others; a layout of another length, such as none, moves nothing.
-        sizes: (rows, 18), the sizes of the dimensions in the order of `layouts`.
+        shares: (rows, 3), the tensors' shares in the bytes of the graph.
+        layouts: (rows, 18), the others.
+        shapes: (rows, 18), the dimensions, 0 for none.
 
     Returns:
-        (rows, 9) float32, for output, input and kernel: whether the layout differs; whether the minor dimension does;
-        1 / sqrt(elements that stay contiguous) if the layout differs, else 0.
+        (rows, 3) float32, sums of the shares of tensors whose layout differs; of those whose minor dimension does; and
+        of the first ones, each divided by sqrt(elements that stay contiguous).
     """
     before, after = (part.reshape(_TENSORS).astype(np.int64) for part in (own, layouts))
-    given = (after >= 0).sum(axis=2)
-    complete = (given > 0) & (given == (before >= 0).sum(axis=2))
+    known = (before >= 0).any(axis=2)
     dims = np.ones((*after.shape[:2], LAYOUT_DIMS + 1))  # the last one is of no dimension
-    np.put_along_axis(dims, after % (LAYOUT_DIMS + 1), np.where(after >= 0, sizes.reshape(_TENSORS), 1), axis=2)
+    dims[..., :LAYOUT_DIMS] = np.maximum(shapes.reshape(_TENSORS), 1)
     before, after = _without_ones(before, dims), _without_ones(after, dims)
-    same = np.logical_and.accumulate(before == after, axis=2)
-    moved = complete & ~same[..., -1]
+    same = np.logical_and.accumulate((before == after) | (after < 0), axis=2)
+    moved = known & ~same[..., -1]
     kept = np.take_along_axis(dims, before % (LAYOUT_DIMS + 1), axis=2)
     run = np.where(same, kept, 1).prod(axis=2)
     columns = np.stack([moved, moved & ~same[..., 0], moved / np.sqrt(run)], axis=2)
-    return columns.astype(np.float32).reshape(len(own), len(LAYOUT_TENSORS) * MOVES)
+    summed: NDArray[np.float64] = (shares[..., None] * columns).sum(axis=1)
+    return summed.astype(np.float32)
 
 
 def _without_ones(layouts: Int64, dims: NDArray[np.float64]) -> Int64:

@@ -1,4 +1,4 @@
-"""Sizes of the dimensions in the order of configured layouts."""
+"""Sizes of the dimensions in the order of configured layouts, and what copies to these layouts move."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_TENSORS, LAYOUT_VALUES, Graph, Int64
 from hlorank.featurize.columns import DIMS
 from hlorank.featurize.distinct import column_blocks, distinct_rows
+from hlorank.featurize.moves import byte_shares, copy_moves, own_layouts
 from hlorank.featurize.operands import operand_pairs
 
 Codes = NDArray[np.unsignedinteger[Any]]
@@ -18,39 +19,44 @@ _TENSORS = (-1, len(LAYOUT_TENSORS), LAYOUT_DIMS)
 
 
 def sized_layouts(
-    graph: Graph, node_ids: Int64, codebook: NDArray[np.int8], codes: Codes
-) -> tuple[NDArray[np.int8], NDArray[np.float32], Codes, Int64]:
-    """Join to each row of layouts the sizes of the dimensions, in the order of the layouts.
+    graph: Graph, node_ids: Int64, codebook: NDArray[np.int8], codes: Codes, *, moves: bool
+) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], Codes]:
+    """Join to each row of layouts the sizes of the dimensions, in the order of the layouts, and `copy_moves`.
 
-    A row of layouts has other sizes at a node of other shapes, so the rows of the new codebook are the distinct pairs
-    of layouts and sizes. At each node, old and new codes are in bijection and in the same order. The order of operands
-    is inferred by a heuristic: `operand_pairs`.
+    A row of layouts has other sizes at a node of other shapes, and moves something else where the tensors have other
+    layouts, so the rows of the new codebook are the distinct triples of layouts, sizes and moves. At each node, old and
+    new codes are in bijection and in the same order. The order of operands is inferred by a heuristic: `operand_pairs`.
 
     Args:
         graph: the whole graph.
         node_ids: (configurable nodes,) int64.
         codebook: (U, 18) int8, distinct rows of layouts.
         codes: (configurations, configurable nodes), unsigned, rows of the codebook.
+        moves: with `copy_moves`; without, they are 0.
 
     Returns:
         The codebook, (V, 18) int8, in the order of the old one; its sizes, (V, 18) float32, 0 where a layout has no
-        value or the tensor is unknown; the codes, of the smallest unsigned type that fits; and the nodes of output,
-        input and kernel, (configurable nodes, 3) int64, -1 for none.
+        value or the tensor is unknown; its moves, (V, 3) float32; and the codes, of the smallest unsigned type that
+        fits.
     """
     used = [np.flatnonzero(np.bincount(column)) for _, block in column_blocks(codes) for column in block]
     tensors = _tensors(graph, node_ids, np.array([codebook[rows].max(axis=0) for rows in used]))
     shapes = np.where(tensors[..., None] >= 0, graph.node_feat[:, DIMS][tensors], np.float32(0))
     shapes = shapes.reshape(-1, LAYOUT_VALUES)
-    first, shape_of = distinct_rows(shapes)
+    moved = tensors if moves else np.full_like(tensors, -1)
+    own, shares = own_layouts(graph, moved), byte_shares(graph, moved)
+    first, kind_of = distinct_rows(np.hstack([shapes, own, shares], dtype=np.float32))
 
-    # Nodes of equal shapes share rows, and so do nodes where the layouts order equal sizes.
+    # Nodes of equal tensors share rows, and so do nodes where the layouts order equal sizes and move as much.
     lengths = [len(rows) for rows in used]
-    keys = np.concatenate(used) * len(first) + np.repeat(shape_of, lengths)
+    keys = np.concatenate(used) * len(first) + np.repeat(kind_of, lengths)
     keys, pair_of = np.unique(keys, return_inverse=True)
-    row, shape = np.divmod(keys, len(first))
-    sizes = _ordered(shapes[first[shape]], codebook[row])
-    _, size_of = distinct_rows(sizes)
-    keys, pair, code_of = np.unique(row * len(keys) + size_of, return_index=True, return_inverse=True)
+    row, kind = np.divmod(keys, len(first))
+    at = first[kind]
+    sizes = _ordered(shapes[at], codebook[row])
+    bytes_moved = copy_moves(own[at], shares[at], codebook[row], shapes[at])
+    _, read_of = distinct_rows(np.hstack([sizes, bytes_moved]))
+    keys, pair, code_of = np.unique(row * len(keys) + read_of, return_index=True, return_inverse=True)
 
     new = np.empty(codes.shape, dtype=np.min_scalar_type(len(keys) - 1))
     numbers = np.split(code_of[pair_of], np.cumsum(lengths)[:-1])
@@ -61,7 +67,7 @@ def sized_layouts(
             table[used[node]] = numbers[node]
             column[:] = table[old]
         new[:, part] = columns.T
-    return codebook[row[pair]], sizes[pair], new, tensors
+    return codebook[row[pair]], sizes[pair], bytes_moved[pair], new
 
 
 def _tensors(graph: Graph, node_ids: Int64, highest: NDArray[np.int8]) -> Int64:

@@ -13,11 +13,13 @@ from torch.nn.functional import embedding
 
 from hlorank.config import ConfigError, ModelConfig
 from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
+from hlorank.featurize.moves import MOVES
 from hlorank.models.compression.plan import JoinIndex, Plan
 from hlorank.models.inputs import InputSizes
 from hlorank.models.propagation import propagate
 
-_SIZE_SCALE = 4  # sizes of 1 to 16,000 become 0.25 to 3.5, about as different as initial embeddings of layout values
+_SCALE = 4  # sizes of 1 to 16,000 become 0.25 to 3.5, about as different as initial embeddings of layout values
+_MOVE_UNITS = 1000  # of a graph's bytes, so that shares of 0.001 to 1 become 0.25 to 2.5
 
 
 class _Embedding(nn.Embedding):
@@ -34,8 +36,9 @@ class Encoder(nn.Module):
     A node's state is the sum of linear maps of its numeric features, its opcode embedding and its own layout; a
     configurable node adds a function of its configuration, and in a tile collection every node does. The nodes' own
     layouts and the configurations share one embedding of layout values. With `model.layout_sizes` the function of a
-    layout configuration also reads the sizes of the dimensions in the order of its layouts. With
-    `model.override_layout` the output layout of a configuration, if it has one, replaces the node's own.
+    layout configuration also reads the sizes of the dimensions in the order of its layouts, and with
+    `model.layout_moves` what copies to these layouts move. With `model.override_layout` the output layout of a
+    configuration, if it has one, replaces the node's own.
 
     Args:
         config: the settings of the model.
@@ -53,9 +56,9 @@ class Encoder(nn.Module):
         self.layout_value = _Embedding(LAYOUT_MAX - LAYOUT_MIN + 1, config.layout_width)
         self.register_buffer("_values", torch.tensor([*range(LAYOUT_MIN, LAYOUT_MAX + 1)]), persistent=False)
         self.node_layout_map = nn.Linear(LAYOUT_DIMS * config.layout_width, width, bias=False)
-        self._reads_sizes = config.layout_sizes
+        self._reads_sizes, self._reads_moves = config.layout_sizes, config.layout_moves
         self.overrides = config.override_layout and sizes.kind == "layout"
-        layout_columns = LAYOUT_VALUES * (config.layout_width + config.layout_sizes)
+        layout_columns = LAYOUT_VALUES * (config.layout_width + config.layout_sizes) + MOVES * config.layout_moves
         columns = sizes.tile_columns if sizes.kind == "tile" else layout_columns
         with warnings.catch_warnings():
             # A collection whose training kernels all have the same tiles keeps no column.
@@ -86,12 +89,24 @@ class Encoder(nn.Module):
         chosen = (values[..., None] == self._values).to(self.layout_value.weight.dtype)
         return (chosen @ self.layout_value.weight).flatten(-2)
 
-    def configured(self, layouts: Tensor, sizes: Tensor) -> Tensor:
-        """Embed layout configurations: (rows, 18) layout values and sizes, as in `Plan`, to (rows, width)."""
+    def configured(self, layouts: Tensor, sizes: Tensor, moves: Tensor) -> Tensor:
+        """Embed layout configurations.
+
+        Args:
+            layouts: (rows, 18) layout values, as in `Plan`.
+            sizes: (rows, 18).
+            moves: (rows, 3).
+
+        Returns:
+            (rows, width).
+        """
         columns = self._layout(layouts)
+        read = [columns]
         if self._reads_sizes:
-            columns = torch.cat([columns, torch.log2(1 + sizes.to(columns.dtype)) / _SIZE_SCALE], dim=1)
-        added: Tensor = self.configuration(columns)
+            read.append(torch.log2(1 + sizes.to(columns.dtype)) / _SCALE)
+        if self._reads_moves:
+            read.append(torch.log2(1 + _MOVE_UNITS * moves.to(columns.dtype)) / _SCALE)
+        added: Tensor = self.configuration(torch.cat(read, dim=1))
         return added
 
     def _own_layout(self, values: Tensor) -> Tensor:
@@ -124,8 +139,8 @@ class Encoder(nn.Module):
             joined: Tensor = states + added
             return joined.flatten(0, 1)
         # Each distinct row of the codebook is embedded once; every state then gathers one row of a table, or zeros.
-        codebook, sizes = cast("Tensor", plan.codebook), cast("Tensor", plan.sizes)
-        configured = self.configured(codebook, sizes)
+        codebook = cast("Tensor", plan.codebook)
+        configured = self.configured(codebook, cast("Tensor", plan.sizes), cast("Tensor", plan.moves))
         table = [values, configured, values.new_zeros(1, values.shape[1])]
         if self.overrides:
             given = (codebook[:, :LAYOUT_DIMS] >= 0).any(dim=1)

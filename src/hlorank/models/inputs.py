@@ -85,6 +85,7 @@ class GraphInputs:
         return LayoutBatch(
             configurations.codebook[used].astype(np.int64),
             np.array(configurations.sizes[used]),
+            np.array(configurations.moves[used]),
             number.reshape(codes.shape),
         )
 

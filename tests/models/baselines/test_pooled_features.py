@@ -109,6 +109,7 @@ def test_sizes_do_not_matter(make_features: MakeFeatures) -> None:
         np.repeat(layouts.codebook, 2, axis=0),
         np.repeat(layouts.sizes, 2, axis=0) + np.tile([[0], [1]], (3, 1)).astype(np.float32),
         2 * layouts.codes + (np.arange(len(layouts.node_ids)) % 2).astype(np.uint8),
+        np.repeat(layouts.moves, 2, axis=0),
     )
     np.testing.assert_array_equal(everything(replace(graph, configurations=split), RANDOM), everything(graph, RANDOM))
 
@@ -152,15 +153,9 @@ def test_stored_graphs_have_the_columns_of_their_collection(collection: str, tin
         assert np.isfinite(rows).all()
 
 
-def test_copies_are_weighted_by_bytes(known: GraphFeatures) -> None:
-    """Row 1 is column-major where nodes 1 and 3 are row-major, in outputs of (4, 9); row 0 gives no layout."""
+def test_what_copies_move_is_summed(known: GraphFeatures) -> None:
     layouts = known.configurations
     assert isinstance(layouts, LayoutFeatures)
-    codebook, sizes = np.full((2, 18), -1, dtype=np.int8), np.zeros((2, 18), dtype=np.float32)
-    codebook[1, :2], sizes[1, :2] = [0, 1], [4, 9]
-    own = np.full((2, 18), -1, dtype=np.int8)
-    own[:, :2] = [1, 0]
-    shares = np.array([[0.25, 0.5, 0.125], [0.5, 0.5, 0]], dtype=np.float32)
-    changed = replace(layouts, codebook=codebook, sizes=sizes, own_layouts=own, byte_shares=shares)
-    moved = everything(replace(known, configurations=changed), SIZES)[:, -3:]
-    assert moved.tolist() == [[0.5] * 3, [0] * 3, [0.75] * 3]
+    moves = np.array([[0, 0, 0], [0.5, 0.25, 0.125]], dtype=np.float32)
+    moved = everything(replace(known, configurations=replace(layouts, moves=moves)), SIZES)[:, -3:]
+    assert moved.tolist() == [[0.5, 0.25, 0.125], [0, 0, 0], [1, 0.5, 0.25]]

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from hlorank.data.graph import LAYOUT_MAX, LAYOUT_MIN, LAYOUT_TENSORS, LAYOUT_VALUES
-from hlorank.featurize.distinct import column_blocks, distinct_rows
+from hlorank.data.graph import LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
+from hlorank.featurize.distinct import column_blocks
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
-from hlorank.featurize.moves import MOVES, copy_moves
+from hlorank.featurize.moves import MOVES
 from hlorank.models.inputs import InputSizes
 
 _CHUNK_BYTES = 16 * 2**20
@@ -43,9 +43,8 @@ class PooledGraph:
     - Of a layout configuration: the frequency of each value at each of its 18 positions, the share of nodes that it
       changes, the same by opcode, and the sum of the numeric features of the changed nodes; all divided by the number
       of configurable nodes. A node is changed if its layout is not its most frequent one among the graph's distinct
-      configurations, which for `default` search and for measured data is mostly the compiler's own. Then the copies
-      from the tensors' own layouts: the three columns of `copy_moves`, each summed over tensors times their shares in
-      the graph's bytes.
+      configurations, which for `default` search and for measured data is mostly the compiler's own. Then the sums of
+      what copies to the layouts move.
     - Of a tile configuration: its features.
 
     Args:
@@ -104,8 +103,7 @@ class _PooledLayouts:
         one_hot = layouts.codebook[:, :, None] == _VALUES
         self._one_hot = one_hot.reshape(len(one_hot), LAYOUT_VALUES * len(_VALUES)).astype(np.float32)
         self._usual = _most_frequent(layouts)
-        first, self._kind = distinct_rows(layouts.own_layouts)
-        self._layouts, self._own_layouts = layouts, layouts.own_layouts[first]
+        self._moves = layouts.moves
         nodes = layouts.node_ids
         opcode = np.eye(opcodes, dtype=np.float32)[graph.opcode[nodes]]
         self._of_node = np.hstack([np.ones_like(opcode[:, :1]), opcode, graph.node_feat[nodes]], dtype=np.float32)
@@ -119,22 +117,7 @@ class _PooledLayouts:
         )
         changed = csr_array((codes != self._usual).astype(np.float32))
         pooled = np.hstack([place @ self._one_hot, changed @ self._of_node]) / np.float32(max(1, nodes))
-        return np.hstack([pooled, self._moved(codes)], dtype=np.float32)
-
-    def _moved(self, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float32]:
-        """Return the sums of `copy_moves` times the tensors' shares in the graph's bytes: (configurations, 3)."""
-        count, nodes = codes.shape
-        columns = (self._kind * len(self._one_hot) + codes).ravel()  # pairs of own layouts and a row of the codebook
-        used, place = np.unique(columns, return_inverse=True)
-        own, row = np.divmod(used, max(1, len(self._one_hot)))
-        layouts = self._layouts
-        moves = copy_moves(self._own_layouts[own], layouts.codebook[row], layouts.sizes[row])
-        moves = moves.reshape(-1, len(LAYOUT_TENSORS), MOVES)
-        moved = np.zeros((count, MOVES), dtype=np.float32)
-        for tensor, shares in enumerate(layouts.byte_shares.T):
-            weights = (np.tile(shares, count), place.ravel().astype(np.int32), nodes * np.arange(count + 1))
-            moved += csr_array(weights, shape=(count, len(used))) @ moves[:, tensor]
-        return moved
+        return np.hstack([pooled, place @ self._moves], dtype=np.float32)
 
 
 def _most_frequent(layouts: LayoutFeatures) -> NDArray[np.int64]:

@@ -185,6 +185,7 @@ class Plan(NamedTuple, Generic[A]):
             same.
         codebook: (U, 18) int64, the layout values of the configurations; None for tiles.
         sizes: (U, 18) float32, the sizes of these dimensions; None for tiles.
+        moves: (U, 3) float32, what copies to these layouts move; None for tiles.
         tiles: (configurations, tile columns) float32; None for layouts.
         steps: an index for each step of the recipe, None for a step that needs none.
         pool: what is pooled.
@@ -198,6 +199,7 @@ class Plan(NamedTuple, Generic[A]):
     initial: A | None
     codebook: A | None
     sizes: A | None
+    moves: A | None
     tiles: A | None
     steps: tuple[StepIndex[A], ...]
     pool: PoolIndex[A]
@@ -226,6 +228,7 @@ def make_plan(segment: Segment, batch: ConfigurationBatch, recipe: Recipe) -> Pl
         initial=None if ordered else builder.initial,
         codebook=batch.codebook if isinstance(batch, LayoutBatch) else None,
         sizes=batch.sizes if isinstance(batch, LayoutBatch) else None,
+        moves=batch.moves if isinstance(batch, LayoutBatch) else None,
         tiles=None if isinstance(batch, LayoutBatch) else batch.feat,
         steps=steps,
         pool=builder.pool(),

@@ -123,11 +123,13 @@ class LayoutBatch:
     Attributes:
         codebook: (U, 18) int64, layout values -1..5; the rows that these configurations use.
         sizes: (U, 18) float32, the sizes of these dimensions; see `LayoutFeatures`.
+        moves: (U, 3) float32, what copies to these layouts move.
         codes: (configurations, k) int64, one row of the codebook for each configurable node of the segment.
     """
 
     codebook: NDArray[np.int64]
     sizes: NDArray[np.floating]
+    moves: NDArray[np.floating]
     codes: NDArray[np.int64]
 
     def __len__(self) -> int:
