@@ -68,7 +68,7 @@ def test_every_method_is_documented() -> None:
 
 
 def test_every_layer_is_documented() -> None:
-    section = (ROOT / "docs/explanation/models.md").read_text(encoding="utf-8").split("\n## ")[1]
+    section = (ROOT / "docs/reference/layers.md").read_text(encoding="utf-8").split("\n## ")[1]
     rows = re.findall(r"^\| (`[^|]*`) \|", section, re.MULTILINE)
     assert sorted(_INLINE.findall(" ".join(rows))) == sorted([*LAYERS, RESIDUAL])
 
