@@ -53,6 +53,7 @@ from hlorank.terminal import min_int
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = ("data=local", "data.local.root=generated", "partition.max_nodes=500")
 STEPS, EPOCHS = 2_000, 10
+TRAININGS = ("gst", "best_layout", "best_tile")
 QUICK = {"configurations": 1 / 200, "nodes": 0.1, "graphs": 0.05}
 _RAW_BYTES, _FEATURE_BYTES, _TILE_BYTES = 72 / 12, 2.5, 200  # on disk, for each configured node or tile, at most
 _SAMPLE_SECONDS = 0.5
@@ -96,8 +97,8 @@ class Size(NamedTuple):
     graphs: float
 
 
-def stages(collection: Collection, steps: int) -> list[Stage]:
-    """Return the stages of a collection, in their order, with trainings of `steps` steps."""
+def stages(collection: Collection, steps: int, chosen: Sequence[str] = TRAININGS) -> list[Stage]:
+    """Return the stages of a collection, in their order, with the chosen trainings, each of `steps` steps."""
     epochs = min(steps, EPOCHS)
     length = (
         f"trainer.max_epochs={epochs}",
@@ -111,6 +112,7 @@ def stages(collection: Collection, steps: int) -> list[Stage]:
     own = [
         Stage(stage, name, (*overrides, *length, *_tracking(name)), method)
         for name, overrides, method in trainings
+        if name in chosen
         for stage in ("featurize", "partition", "train", "evaluate")
     ]
     return [Stage("generate"), Stage("fetch"), *own]
@@ -135,8 +137,8 @@ class Run:
         self.collection, self.size, self.place = collection, size, place
         self._done = place / "done"
         place.mkdir(parents=True, exist_ok=True)
-        if not (place / "conf").exists():
-            (place / "conf").symlink_to(ROOT / "conf")
+        (place / "conf").unlink(missing_ok=True)  # an earlier call may have been one of another checkout
+        (place / "conf").symlink_to(ROOT / "conf")
 
     def is_done(self, stage: Stage) -> bool:
         """Return whether the outputs of a stage are complete."""
@@ -253,19 +255,21 @@ def check_disk(collection: Collection, size: Size, work: Path) -> None:
         raise ConfigError(f"--work {work}: {collection} takes up to {needed:,} bytes, more than half of {free:,} free")
 
 
-def measure(collection: Collection, size: Size, steps: int, work: Path, results: Path) -> None:
+def measure(
+    collection: Collection, size: Size, steps: int, trainings: Sequence[str], work: Path, results: Path
+) -> None:
     """Run the stages of a collection whose rows are missing, add the rows, and delete the files at the end."""
     cores = len(os.sched_getaffinity(0))
     own = {"collection": str(collection), **size._asdict(), "steps": steps, "cores": cores}
     known = {_key(row) for row in _rows(results)}
-    names = {_key({**own, "stage": stage.name, "training": stage.training}) for stage in stages(collection, steps)}
-    if names <= known:
+    chosen = stages(collection, steps, trainings)
+    if {_key({**own, "stage": stage.name, "training": stage.training}) for stage in chosen} <= known:
         return
     place = work / "-".join([*collection.parts, *map(str, size), f"{steps}", f"{cores}"])
     if not place.exists():
         check_disk(collection, size, work)
     run = Run(collection, size, place)
-    for stage in stages(collection, steps):
+    for stage in chosen:
         row = {**own, "stage": stage.name, "training": stage.training}
         if not (run.is_done(stage) and _key(row) in known):
             row |= run.run(stage)
@@ -335,6 +339,7 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=min_int(1), default=STEPS, metavar="N", help=f"of each training (default: {STEPS:,})"
     )
+    parser.add_argument("--training", action="append", choices=TRAININGS, help="only this training; may be repeated")
     parser.add_argument("--quick", action="store_true", help="few small graphs, 1/200 of their configurations, 2 steps")
     parser.add_argument(
         "--work", type=Path, default=ROOT / ".hlorank" / "full_size", metavar="FOLDER",
@@ -349,7 +354,8 @@ def main() -> None:
             raise ConfigError(f"--collection {collection}: expected one of {', '.join(PUBLISHED)}")
         if not options.show:
             size = Size(**QUICK) if options.quick else Size(options.configurations, options.nodes, options.graphs)
-            measure(collection, size, 2 if options.quick else options.steps, options.work, results)
+            steps, trainings = 2 if options.quick else options.steps, options.training or TRAININGS
+            measure(collection, size, steps, trainings, options.work, results)
     if options.show:
         print(*map(line, _rows(results)), sep="\n")
     if options.plot:
