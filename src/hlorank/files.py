@@ -129,7 +129,7 @@ def _named(path: Path) -> Iterator[None]:
         ):
             raise OSError(error.errno, error.strerror, str(path)) from error
         if type(error) is OSError and error.errno is None:  # as NumPy raises it
-            raise OSError(errno.EIO, f"incomplete ({error}); is the disk full?", str(path)) from error
+            raise OSError(errno.ENOSPC, f"incomplete ({error}); is the disk full?", str(path)) from error
         raise
 
 

@@ -89,6 +89,12 @@ def test_a_configuration_error_ends_the_work_at_once(tasks: ModuleType) -> None:
         list(compute.map(tasks.misconfigured, range(1000), "test"))
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_full_disk_ends_the_work_at_once(tasks: ModuleType, form: str) -> None:
+    with open_graph_map(FORMS[form]) as compute, pytest.raises(OSError, match=r"No space left on device: '1'"):
+        list(compute.map(tasks.fill_disk, range(1, 100), "test"))
+
+
 def test_what_cannot_be_pickled_is_an_error(tasks: ModuleType) -> None:
     with open_graph_map(FORMS["processes"]) as compute:
         with pytest.raises((AttributeError, TypeError), match="pickle"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -50,6 +51,11 @@ def inverse(item: tuple[str, Path, int]) -> float:
 def misconfigured(item: int) -> int:
     """Raise ConfigError."""
     raise ConfigError("no such thing")
+
+
+def fill_disk(item: int) -> None:
+    """Raise the error of a full disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(item))
 
 
 def unpicklable(item: int) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import sys
@@ -26,6 +27,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Finish = Callable[[], Result]
 """Function that waits for the result of a call and returns it, or raises the error of the call."""
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +91,7 @@ class GraphMap:
         Raises:
             ComputeError: one item ended its worker in each attempt.
             ConfigError: at once, if the workers cannot do any of the work.
+            OSError: at once, if the disk is full.
             Exception: `function` raised it for one item; if the error is unexpected, a note of it has the item.
             ExceptionGroup: several items failed; all their errors.
         """
@@ -104,6 +108,8 @@ class GraphMap:
             except ConfigError:
                 raise
             except Exception as error:
+                if isinstance(error, OSError) and error.errno in _DISK_FULL:
+                    raise
                 if not isinstance(error, DataError | ComputeError | OSError):
                     error.add_note(f"{title}: {_name(item)}")
                 failures.append(error)

@@ -115,7 +115,7 @@ class StepData(lightning.LightningDataModule):
         count, settings = self.ranks.count, self.settings
         if self.train and count > len(self.train):
             graphs = counted(len(self.train), "training graph")
-            raise ConfigError(f"{count} ranks: there are {graphs} to deal out; start at most that many ranks")
+            raise ConfigError(f"{count} ranks: the collection has {graphs}; start at most one rank for each")
         if count > settings.graphs_per_step:
             raise ConfigError(
                 f"trainer.graphs_per_step={settings.graphs_per_step}: {count} ranks share the graphs of a step; set it "
