@@ -30,11 +30,6 @@ def spread(label: Float64, count: int) -> NDArray[np.int64]:
     return ranking(label)[np.linspace(0, last, min(last + 1, count)).astype(np.int64)]
 
 
-def _pairs(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    first, second = np.triu_indices(count, 1)
-    return first, second
-
-
 def noise_width(label: Float64, tau_half: float) -> float:
     """Estimate the standard deviation of the noise in the logarithm of the ratio of two measured runtimes.
 
@@ -50,9 +45,8 @@ def noise_width(label: Float64, tau_half: float) -> float:
     from scipy.optimize import brentq
     from scipy.special import ndtr
 
-    logs = np.log(label)
-    first, second = _pairs(len(logs))
-    apart = np.abs(logs[first] - logs[second])
+    first, second = np.triu_indices(len(label), 1)
+    apart = np.abs(np.log(label[first] / label[second]))
     apart = apart[apart > 0]
     tau = np.clip(tau_half, -0.99, 1 - 1 / len(apart))
     low, high = np.log(apart.min() / 40), np.log(apart.max() * 1000)  # a tau of 1, and of less than -0.99
@@ -70,8 +64,8 @@ def wrong_pairs(score: Float64, label: Float64, width: float | None) -> dict[str
     Returns:
         `wrong`, and if the noise is known its parts by the distance of the runtimes in noise widths, `WRONG`.
     """
-    first, second = _pairs(len(label))
-    apart = np.log(label[first]) - np.log(label[second])
+    first, second = np.triu_indices(len(label), 1)
+    apart = np.log(label[first] / label[second])
     different = apart != 0
     order = np.sign(score[first] - score[second]) * np.sign(apart)
     wrong = np.where(different, (1 - order) / 2, 0) / different.sum()

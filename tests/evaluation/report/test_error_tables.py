@@ -67,6 +67,6 @@ def test_the_largest_effects_on_which_families_agree_are_shown(make_run: MakeRun
     runs = [make_run(seed=seed, properties=rows) for seed in (0, 1)]
     ((group,),) = group_runs(runs).values()
     found = misjudged([group])
-    assert [one.row["property"] for one in found[:3]] == ["faster", "slower", "weak 0"]
+    assert [row["property"] for _, row in found[:3]] == ["faster", "slower", "weak 0"]
     assert len(found) == 8
-    assert {one.row["split"] for one in found} == {"valid"}
+    assert {row["split"] for _, row in found} == {"valid"}

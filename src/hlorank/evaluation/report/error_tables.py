@@ -35,13 +35,6 @@ class FamilyErrors(NamedTuple):
     means: Row
 
 
-class Misjudged(NamedTuple):
-    """Property of configurations that a group misjudges: a row of properties.csv, numbers as means over runs."""
-
-    group: Group
-    row: Row
-
-
 def family_errors(groups: Sequence[Group]) -> list[FamilyErrors]:
     """Return the errors by split, group and family, the family with the most wrong pairs first."""
     found = []
@@ -61,10 +54,10 @@ def _means(rows: Sequence[Row]) -> Row:
     return {name: None if None in values else fmean(values) for name, values in columns.items()}
 
 
-def misjudged(groups: Sequence[Group]) -> list[Misjudged]:
-    """Return the properties with the largest effects in the first evaluated split, valid if it is one, by group.
+def misjudged(groups: Sequence[Group]) -> list[tuple[Group, Row]]:
+    """Return the rows of properties.csv with the largest effects, of valid or else of the first evaluated split.
 
-    Those in fewer than three graphs are left out, and those whose families disagree on the sign.
+    Properties of fewer than three graphs are left out, and those whose families disagree on the sign.
     """
     found = []
     for group in groups:
@@ -78,6 +71,5 @@ def misjudged(groups: Sequence[Group]) -> list[Misjudged]:
             and row["graphs"] >= _MIN_GRAPHS
             and row["agreeing"] == row["families"]
         ]
-        largest = sorted(clear, key=lambda row: -abs(row["effect"]))[:_SHOWN]
-        found += [Misjudged(group, row) for row in largest]
+        found += [(group, row) for row in sorted(clear, key=lambda row: -abs(row["effect"]))[:_SHOWN]]
     return found

@@ -70,20 +70,12 @@ class Group:
     @cached_property
     def rows(self) -> list[Row]:
         """Rows of per_graph.csv, numbers as means over the evaluated runs."""
-        merged: dict[tuple[str, str, str], list[Row]] = {}
-        for run in self.runs:
-            for row in run.per_graph:
-                merged.setdefault((row["split"], row["graph"], row["protocol"]), []).append(row)
-        return [_merged(rows) for rows in merged.values()]
+        return _merged([row for run in self.runs for row in run.per_graph], "split", "graph", "protocol")
 
     @cached_property
     def properties(self) -> list[Row]:
         """Rows of properties.csv, numbers as means over the evaluated runs."""
-        merged: dict[tuple[str, str], list[Row]] = {}
-        for run in self.runs:
-            for row in run.properties:
-                merged.setdefault((row["split"], row["property"]), []).append(row)
-        return [_merged(rows) for rows in merged.values()]
+        return _merged([row for run in self.runs for row in run.properties], "split", "property")
 
 
 @dataclass(frozen=True)
@@ -246,13 +238,17 @@ def cost(group: Group) -> Cost:
     )
 
 
-def _merged(rows: Sequence[Row]) -> Row:
-    """Merge rows of one graph, with means over the rows that have a number."""
-    row: Row = {}
-    for key in dict.fromkeys(key for one in rows for key in one):
-        values = [value for one in rows if (value := one.get(key)) is not None]
-        row[key] = fmean(values) if values and isinstance(values[0], float) else next(iter(values), None)
-    return row
+def _merged(rows: Sequence[Row], *keys: str) -> list[Row]:
+    """Merge rows that agree in some columns, with means over those that have a number."""
+    equal: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        equal.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return [{name: _joined([row.get(name) for row in some]) for one in some for name in one} for some in equal.values()]
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and isinstance(known[0], float) else next(iter(known), None)
 
 
 def _range(values: Sequence[float | None], name: str) -> str | None:

@@ -14,7 +14,7 @@ from hlorank.evaluation.graph_report import metric_names
 from hlorank.evaluation.one_segment import one_segment
 from hlorank.evaluation.report import charts
 from hlorank.evaluation.report.drawing import MAX_NODES, Drawing, StoredGraphs, open_graphs
-from hlorank.evaluation.report.error_tables import FamilyErrors, Misjudged, family_errors, misjudged
+from hlorank.evaluation.report.error_tables import FamilyErrors, family_errors, misjudged
 from hlorank.evaluation.report.groups import Cost, Group, Score, cost, group_runs, scores
 from hlorank.evaluation.report.headline import Headline, headline
 from hlorank.evaluation.report.runs import Row, Run
@@ -60,7 +60,7 @@ class Section:
     metrics: Sequence[str]
     costs: Sequence[tuple[Group, Cost]]
     errors: Sequence[FamilyErrors]
-    misjudged: Sequence[Misjudged]
+    misjudged: Sequence[tuple[Group, Row]]
     graphs: Sequence[tuple[Group, Row]]
     all_graphs: int
     intervals: Sequence[charts.Spec]
