@@ -26,8 +26,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="write an HTML report on trained and evaluated models",
         description=(
             "Writes one HTML file, which opens without a network: scores with intervals and noise ceilings, a table of "
-            "all graphs, predicted against measured ranks, learning curves, cost against quality, a drawing of a graph "
-            "with its segments, configuration and data."
+            "all graphs, predicted against measured ranks, what is ranked wrongly, learning curves, cost against "
+            "quality, a drawing of a graph with its segments, configuration and data."
         ),
     )
     parser.add_argument(

@@ -126,8 +126,8 @@ def test_what_is_ranked_wrongly_is_shown(make_run: MakeRun, tmp_path: Path) -> N
     page = written([make_run()], tmp_path)
     for fact in (
         "all families gst valid 2 0.600 0.900 20.0% 5.0% 5.0% 5.0% 5.0% 1.0% 4.00% 2.00%",
-        "tile[0] faster than ranked gst valid -0.25 3 9",
-        "starts slower than ranked gst valid +0.12 3 9",
+        "tile[0] faster than ranked gst valid -0.25 explains 6 % 3 9",
+        "starts slower than ranked gst valid +0.12 explains 2 % 3 9",
     ):
         assert fact in page.text, fact
     assert "No property" in written([make_run(properties=[])], tmp_path).text
