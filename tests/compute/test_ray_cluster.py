@@ -49,11 +49,17 @@ class Node:
         command = [str(Path(sys.executable).with_name("ray")), "start", *arguments, "--block", "--num-cpus=1"]
         with log.open("wb") as file:
             self._process = subprocess.Popen([*command, "--disable-usage-stats"], stdout=file, stderr=file)
-        deadline = time.monotonic() + 120
-        while b"Ray runtime started" not in (text := log.read_bytes()):
-            assert self._process.poll() is None, text
+        self._log = log
+
+    def starts(self) -> bool:
+        """Wait until the node has started or its command has ended."""
+        deadline = time.monotonic() + 240
+        while b"Ray runtime started" not in (text := self._log.read_bytes()):
+            if self._process.poll() is not None:
+                return False
             assert time.monotonic() < deadline, text
             time.sleep(0.1)
+        return True
 
     def kill(self) -> None:
         """End the node at once, as when its machine is lost."""
@@ -90,7 +96,7 @@ class Cluster:
     def run(self, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Python in a folder."""
         return subprocess.run(
-            [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=240, check=False
+            [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=480, check=False
         )
 
 
@@ -110,9 +116,12 @@ def cluster() -> Iterator[Cluster]:
         patch.setenv("PYTHONPATH", f"{SRC}:{HERE}:{HERE.parents[1]}")
 
         def add(*arguments: str) -> Node:
-            node = Node(folder / "log", *arguments)
-            nodes.callback(node.kill)
-            return node
+            for _ in range(3):  # Ray gives up after 30 seconds, which are few on a busy machine
+                node = Node(folder / "log", *arguments)
+                nodes.callback(node.kill)
+                if node.starts():
+                    return node
+            pytest.fail((folder / "log").read_text())
 
         yield Cluster(folder, add)
 
