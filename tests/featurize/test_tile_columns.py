@@ -97,3 +97,11 @@ def test_a_tile_of_a_fused_kernel_is_followed_to_its_parameters() -> None:
     assert found["written run"] == 40
     assert found["shortest run"] == 40  # of the row; the other array has runs of 16 floats
     assert found["mean run"] == pytest.approx((10 + 160) * 4 / 11)
+
+
+def test_columns_of_empty_arrays_are_finite() -> None:
+    program = Program()
+    operands = [program.add("parameter", (0, 12)), program.add("parameter", (12, 0))]
+    program.add("dot", (0, 0), operands)
+    program.mark_root()
+    assert np.isfinite(tile_columns(program.graph(), tile([16, 10], [3]), list(GROUPS))).all()

@@ -69,7 +69,7 @@ class Accesses:
     inferred from the shapes (`operand_pairs`, `dot_axes`).
 
     Attributes:
-        dims: the dimensions of each node, at most six.
+        dims: the dimensions of each node, at most six; those of an empty array are at least 1.
         minor_to_major: the layout of each node, row-major where none is known.
         operands: the operands of each node, and the roots of the computations that it calls.
         names: the opcode of each node, empty if unknown.
@@ -81,7 +81,8 @@ class Accesses:
         self._feat = feat
         self._graph = graph
         ranks = node_ranks(feat).tolist()
-        self.dims = [row[:rank] for row, rank in zip(feat[:, DIMS].astype(np.int64).tolist(), ranks, strict=True)]
+        sizes = np.maximum(feat[:, DIMS].astype(np.int64), 1)  # ratios to an extent of 0 are undefined
+        self.dims = [row[:rank] for row, rank in zip(sizes.tolist(), ranks, strict=True)]
         layouts = [[dim for dim in row if dim >= 0] for row in node_layout(feat).tolist()]
         self.minor_to_major = [
             layout if len(layout) == rank else list(range(rank))[::-1]
