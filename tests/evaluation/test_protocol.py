@@ -127,6 +127,7 @@ def test_rows_of_graphs(make_graph: MakeGraph, tmp_path: Path) -> None:
     assert (labelled["configurations"], labelled["distinct"], labelled["nodes"]) == ("3", "2", "2")
     assert float(labelled["kendall_tau"]) == pytest.approx(2 / math.sqrt(6))
     assert (hidden["note"], hidden["kendall_tau"], hidden["kaggle"]) == ("labels withheld", "", "")
+    assert {hidden[name] for name in ("wrong", *WRONG)} == {""}
 
     points = table(tmp_path / "predictions.csv")
     assert {(point["split"], point["graph"]) for point in points} == {("valid", "tied"), ("test", "labelled")}

@@ -80,7 +80,7 @@ class GraphReport:
         noise_ceiling: highest Kendall tau against such measurements (`hlorank.metrics.noise_ceiling`); None as above.
         noise_width: noise of the ratio of two runtimes (`hlorank.evaluation.errors.noise_width`); None as above, or if
             `metrics` is empty.
-        wrong: the result of `wrong_pairs`; empty if `metrics` is.
+        errors: the result of `wrong_pairs`; empty if `metrics` is.
         notes: remarks for the reader of the row.
     """
 
@@ -96,13 +96,13 @@ class GraphReport:
     split_half_tau: float | None
     noise_ceiling: float | None
     noise_width: float | None
-    wrong: dict[str, float]
+    errors: dict[str, float]
     notes: tuple[str, ...]
 
     @property
     def row(self) -> dict[str, object]:
         """The values by column of per_graph.csv."""
-        return {**asdict(self), **self.metrics, **self.wrong, "note": "; ".join(self.notes)}
+        return {**asdict(self), **self.metrics, **self.errors, "note": "; ".join(self.notes)}
 
 
 def report_graph(
@@ -150,7 +150,7 @@ def report_graph(
         split_half_tau=half,
         noise_ceiling=None if half is None else noise_ceiling(half),
         noise_width=width,
-        wrong=wrong_pairs(scores[rows][shown], label[shown], width) if rankable else {},
+        errors=wrong_pairs(scores[rows][shown], label[shown], width) if rankable else {},
         notes=tuple(notes),
     )
 
