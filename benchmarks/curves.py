@@ -31,8 +31,10 @@ STYLES = {
     "gst_ef": ("#D55E00", "-", "P"),
     "gst_ed": ("#009E73", "-.", "D"),
     "gst_efd": ("#009E73", "-", "*"),
+    "gst_e, half sampled": ("#CC79A7", "-", "<"),
     "gst_e, reweight": ("#CC79A7", "--", "^"),
     "gst_ed, reweight": ("#56B4E9", "--", "D"),
+    "gst_e, long": ("#D55E00", ":", "^"),
     "full, long": ("black", ":", "s"),
     "gst, long": ("#0072B2", ":", "o"),
 }
@@ -65,19 +67,18 @@ class Record:
         self.runs = [one for one in self.runs if not place.items() <= one.items()] + [key | figures]
         write_json(self._file, {"runs": self.runs})
 
-    def of(self, method: str, missing: str, seed: int) -> list[Run]:
-        """Return the trainings of a method with one seed, but the long ones."""
-        key = {"method": method, "missing": missing, "long": False, "seed": seed}
-        return [one for one in self.runs if key.items() <= one.items()]
+    def best_rate(self, method: str, default: float = 0.0) -> float:
+        """Return the learning rate with which a method validates best; the default if none was tried."""
+        tried = [one for one in self.runs if one["seed"] == self._tuning_seed and one["method"] == method]
+        return max(tried, key=lambda one: one["valid_tau"], default={"learning_rate": default})["learning_rate"]
 
     def rows(self) -> dict[str, list[Run]]:
-        """Return the tested trainings by method; those that weigh missing entries, and the long ones, apart."""
+        """Return the tested trainings by method and variant, unchanged methods first."""
         rows: dict[str, list[Run]] = {}
-        for (missing, long), method in product((("compute", False), ("reweight", False), ("compute", True)), METHODS):
-            key = {"method": method, "missing": missing, "long": long}
-            some = [one for one in self.runs if key.items() <= one.items() and one["seed"] != self._tuning_seed]
-            if some:
-                rows[f"{method}, long" if long else method if missing == "compute" else f"{method}, {missing}"] = some
+        tested = [one for one in self.runs if one["seed"] != self._tuning_seed]
+        for variant, method in product(sorted({one["variant"] for one in tested}), METHODS):
+            if some := [one for one in tested if (one["variant"], one["method"]) == (variant, method)]:
+                rows[", ".join(filter(None, (method, variant)))] = some
         return rows
 
 

@@ -6,9 +6,9 @@ travels along the graph until something asks for another one; the measured colle
 nodes; and the real pair, trained on unet3d and validated on unet_3d.
 
 A step of one method takes up to twenty times as long as that of another. So all train for the same CPU seconds, a
-number for each workload; full and gst, which take fewer than 10,000 steps in them, also for that many steps, with one
-seed. The forms that weigh missing entries have two seeds, all others five. Every method has the learning rate, of
-three, with which its validation is best after a quarter of the seconds, for a seed of its own. The weights of the best
+number for each workload, with five seeds, gst_e also with half as many segments that have gradient. full, gst and gst_e
+train for 10,000 steps too, and the forms that weigh missing entries once. Every method has the learning rate, of three,
+with which its validation is best after a quarter of the seconds, for a seed of its own. The weights of the best
 validation are tested, once. gst_ef and gst_efd take the very steps of gst_e and gst_ed, and then the head is finetuned.
 CPU seconds are those of steps: opening graphs, validation and testing are not in them; the embeddings that finetuning
 recomputes are.
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -87,35 +87,38 @@ SHARED = {
 QUICK = {"model.width": 16, "segments.finetune_epochs": 1, "trainer.cpu_seconds": 3, "trainer.steps_per_epoch": 30}
 
 
-@dataclass(frozen=True)
-class Row:
+HALF, REWEIGHT, LONG = "half sampled", "reweight", "long"
+
+
+class Row(NamedTuple):
     """A method as it is trained.
 
     Attributes:
         method: its name.
-        missing: as `segments.missing`.
         finetuned: the method whose head is finetuned where this one ends.
-        long: it takes 10,000 steps, whatever their time.
+        variant: what is changed: half as many segments with gradient, missing entries that are weighed, or 10,000
+            steps; empty for nothing.
         seeds: how many trainings there are.
     """
 
     method: str
-    missing: str = "compute"
     finetuned: str | None = None
-    long: bool = False
+    variant: str = ""
     seeds: int = SEEDS
 
 
 ROWS = (
-    Row("gst_e", finetuned="gst_ef"),
-    Row("gst_ed", finetuned="gst_efd"),
+    Row("gst_e", "gst_ef"),
+    Row("gst_ed", "gst_efd"),
     Row("gst_one"),
     Row("gst"),
     Row("full"),
-    Row("gst_e", "reweight", "gst_ef", seeds=2),
-    Row("gst_ed", "reweight", "gst_efd", seeds=2),
-    Row("gst", long=True, seeds=1),
-    Row("full", long=True, seeds=1),
+    Row("gst_e", "gst_ef", HALF),
+    Row("gst_e", "gst_ef", REWEIGHT, seeds=1),
+    Row("gst_ed", "gst_efd", REWEIGHT, seeds=1),
+    Row("gst_e", variant=LONG, seeds=1),
+    Row("gst", variant=LONG, seeds=1),
+    Row("full", variant=LONG, seeds=1),
 )
 
 
@@ -134,7 +137,7 @@ class Workload:
     collection: str
     overrides: dict[str, Any]
     quick: dict[str, Any]
-    seconds: int = 300
+    seconds: int = 100
     graphs: tuple[str, ...] = ()
 
 
@@ -156,8 +159,8 @@ def _generated(search: str, max_nodes: int, sampled: int, seconds: int) -> Workl
 
 
 WORKLOADS = {
-    "synthetic-default-11": _generated("default", 1000, 2, 200),
-    "synthetic-default-50": _generated("default", 220, 10, 300),
+    "synthetic-default-11": _generated("default", 1000, 2, 150),
+    "synthetic-default-50": _generated("default", 220, 10, 200),
     "models": Workload(
         "layout/cpu/models",
         {"experiment": "models", "data.local.root": ROOT / "data" / "models"}
@@ -165,8 +168,8 @@ WORKLOADS = {
         | {"partition.max_nodes": 200, "segments.configs_per_graph": 64, "segments.sampled": 2},
         {"trainer.validation_configs": 20},
     ),
-    "synthetic-random-11": _generated("random", 1000, 2, 100),
-    "synthetic-random-50": _generated("random", 220, 10, 100),
+    "synthetic-random-11": _generated("random", 1000, 2, 60),
+    "synthetic-random-50": _generated("random", 220, 10, 60),
     "unet3d-to-unet_3d": Workload(
         "layout/xla/default",
         {"data": "local", "segments.configs_per_graph": 256, "trainer.validation_configs": 500},
@@ -183,9 +186,13 @@ def settings(
     """Compose the configuration of a training."""
     values = {"collection": workload.collection, "method": row.method, "seed": seed, **SHARED, **workload.overrides}
     values |= {f"paths.{name}": work / name for name in ("raw", "features", "segments")}
-    values |= {"trainer.learning_rate": rate, "segments.missing": row.missing}
+    values |= {"trainer.learning_rate": rate}
+    if row.variant == REWEIGHT:
+        values["segments.missing"] = "reweight"
+    if row.variant == HALF:
+        values["segments.sampled"] = max(1, int(values.get("segments.sampled", 1)) // 2)
     epoch = SHORT_EPOCH if row.method in ("full", "gst") else EPOCH
-    length = (STEPS // epoch, "null") if row.long else (10**6, seconds)
+    length = (STEPS // epoch, "null") if row.variant == LONG else (10**6, seconds)
     values |= dict(zip(("trainer.max_epochs", "trainer.cpu_seconds"), length, strict=True))
     values["trainer.steps_per_epoch"] = epoch
     if workload.graphs:
@@ -365,37 +372,34 @@ def measure(name: str, work: Path, record: Record, *, quick: bool) -> None:
         config = settings(workload, work, row, seed, rate, seconds, quick=quick)
         plain = config.model_dump(mode="json")
         identity = fingerprint([data, *(plain[part] for part in ("partition", "model", "segments", "loss", "trainer"))])
-        key = {"missing": row.missing, "long": row.long, "seed": seed, "learning_rate": rate, "settings": identity}
+        key = {"variant": row.variant, "seed": seed, "learning_rate": rate, "settings": identity}
         names = [row.method, *([row.finetuned] if tested and row.finetuned else [])]
         if all(record.holds({"method": one, **key}) for one in names):
             return
         with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
-            progress.add_task(f"{name}, seed {seed}, {row.method}", total=None if row.long else seconds)
+            progress.add_task(f"{name}, seed {seed}, {row.method}", total=None if row.variant == LONG else seconds)
             for method, figures in train(config, row.finetuned, progress, tested=tested):
                 record.add({"method": method, **key}, figures)
-                print(
-                    f"{name}, {method}, {row.missing}, seed {seed}, learning rate {rate}: validation tau "
-                    f"{figures['valid_tau']:.3f}, {figures['cpu_seconds']:.0f} CPU s",
-                    flush=True,
-                )
+                title = ", ".join(filter(None, (name, method, row.variant, f"seed {seed}, learning rate {rate}")))
+                tau, used = figures["valid_tau"], figures["cpu_seconds"]
+                print(f"{title}: validation tau {tau:.3f}, {used:.0f} CPU s", flush=True)
 
-    rates = {}
-    for row in ROWS:
-        if not row.long:
-            for rate in RATES[: 1 if quick else None]:
-                measured(row, TUNING_SEED, rate, workload.seconds / 4, tested=False)
-            tried = record.of(row.method, row.missing, TUNING_SEED)
-            rates[row.method, row.missing] = max(tried, key=lambda one: one["valid_tau"])["learning_rate"]
-    for seed in range(1 if quick else SEEDS):
-        for row in ROWS:
-            if seed < row.seeds and not (quick and row.long):
-                measured(row, seed, rates[row.method, row.missing], workload.seconds, tested=True)
+    for row in (row for row in ROWS if not row.variant):
+        for rate in RATES[: 1 if quick else None]:
+            measured(row, TUNING_SEED, rate, workload.seconds / 4, tested=False)
+    for seed, row in sorted(
+        product(range(1 if quick else SEEDS), ROWS), key=lambda one: (one[1].variant == LONG, one[0])
+    ):
+        if seed < row.seeds and not (quick and row.variant == LONG):
+            measured(row, seed, record.best_rate(row.method), workload.seconds, tested=True)
 
 
 def measure_variants(
     name: str, title: str, makes: Mapping[str, Make], seeds: int, file: Path | None, *, quick: bool
 ) -> list[dict[str, Any]]:
     """Train gst_e on a workload with changes, for half its seconds, and return the figures of all trainings.
+
+    The learning rate is the one that was chosen for gst_e.
 
     Args:
         name: that of the workload.
@@ -411,10 +415,11 @@ def measure_variants(
     workload = WORKLOADS[name]
     work = ROOT / ".hlorank" / "benchmarks" / ("methods_quick" if quick else "methods") / name
     runs: list[dict[str, Any]] = read_json(file)["runs"] if file is not None and file.exists() else []
+    rate = Record(RESULTS / f"{name}.json", TUNING_SEED).best_rate("gst_e", RATES[0])
     for seed, (change, made) in product(range(1 if quick else seeds), makes.items()):
         if any((one[title], one["seed"]) == (change, seed) for one in runs):
             continue
-        config = settings(workload, work, ROWS[0], seed, RATES[0], workload.seconds / 2, quick=quick)
+        config = settings(workload, work, ROWS[0], seed, rate, workload.seconds / 2, quick=quick)
         prepare(workload, config)
         with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
             progress.add_task(f"{change}, seed {seed}", total=workload.seconds / 2)
