@@ -48,7 +48,7 @@ class Node:
     def __init__(self, log: Path, *arguments: str) -> None:
         command = [str(Path(sys.executable).with_name("ray")), "start", *arguments, "--block", "--num-cpus=1"]
         with log.open("wb") as file:
-            self._process = subprocess.Popen([*command, "--disable-usage-stats"], stdout=file, stderr=file)
+            self._process = subprocess.Popen([*command, "--disable-usage-stats", "--log-color=false"], stdout=file, stderr=file)
         self._log = log
 
     def starts(self) -> bool:
