@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
+import threading
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from hlorank.config import Config
+from hlorank.training import ranks as ranks_module
+from hlorank.training.ranking_module import RankingModule
 from hlorank.training.ranks import Ranks, joined_ranks
 from hlorank.training.trainer import train
 
@@ -43,7 +48,7 @@ def run_ranks(config: Config, count: int, task: Callable[[Ranks], Any]) -> list[
     processes = [fork.Process(target=rank, args=(number,)) for number in range(count)]
     for process in processes:
         process.start()
-    found = dict(results.get(timeout=120) for _ in processes)
+    found = dict(results.get(timeout=300) for _ in processes)
     for process in processes:
         process.join()
     return [found[number] for number in range(count)]
@@ -52,3 +57,23 @@ def run_ranks(config: Config, count: int, task: Callable[[Ranks], Any]) -> list[
 def train_with(count: int, config: Config, output: Path) -> list[Any]:
     """Train with several ranks."""
     return run_ranks(config, count, lambda ranks: train(config, output, ranks))
+
+
+def train_beside_a_silent_rank(config: Config) -> float | None:
+    """Train as one of several ranks, of which rank 1 stops at the end of its second epoch; the limit is 10 seconds."""
+    ranks_module._LIMIT = timedelta(seconds=10)
+    with joined_ranks(config.trainer) as ranks:
+        if ranks.first:
+            bound = threading.Timer(500, os._exit, [3])  # without a limit
+            bound.daemon = True
+            bound.start()
+        else:
+            plain = RankingModule.on_train_epoch_end
+
+            def stop(module: RankingModule) -> None:
+                if module.current_epoch == 1:
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                plain(module)
+
+            RankingModule.on_train_epoch_end = stop  # type: ignore[method-assign]
+        return train(config, Path(str(config.output)), ranks)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,15 @@ from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
+from hlorank.training import ranks as ranks_module
 from hlorank.training import trainer
 from hlorank.training.callbacks import CpuBudget
+from hlorank.training.launch import start_ranks
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.ranks import RankLostError, Ranks, check_devices, deal, joined_ranks, launched
 from hlorank.training.step_data import Idle, StepData
 from hlorank.training.trainer import train
-from tests.training.ranks_helpers import run_ranks, train_with
+from tests.training.ranks_helpers import run_ranks, train_beside_a_silent_rank, train_with
 from tests.training.training_helpers import DROPOUT, WEIGHTS, Interrupted, interrupt, open_data
 
 Settings = Callable[..., Config]
@@ -272,3 +275,34 @@ def test_a_killed_rank_ends_all_and_the_same_command_continues(
     assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
     assert history(tmp_path / "resumed") == history(tmp_path / "whole")
     assert [run.info.status for run in runs(config)] == ["FINISHED", "FINISHED"]
+
+
+@pytest.mark.slow
+def test_a_silent_rank_ends_all(settings: Settings, tmp_path: Path) -> None:
+    """SIGSTOP of rank 1 while rank 0 waits for its costs: the limit ends rank 0, and the launcher the stopped rank."""
+    config = settings(trainer__graphs_per_step=2, trainer__devices=2, output=tmp_path / "model")
+    before = psutil.Process().children()
+    with pytest.raises(RankLostError):
+        start_ranks(train_beside_a_silent_rank, config)
+    assert [
+        one for one in psutil.Process().children() if one not in before and "spawn_main" in str(one.cmdline())
+    ] == []
+    assert list((tmp_path / "state").rglob("last.ckpt"))
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.slow
+def test_ranks_wait_for_what_rank_0_does_alone(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 waits longer than the limit for another process with the same training."""
+    plain = trainer.take_finished
+
+    def late(*values: Any, **keywords: Any) -> float | None:
+        time.sleep(15)
+        return plain(*values, **keywords)
+
+    monkeypatch.setattr(ranks_module, "_LIMIT", timedelta(seconds=10))
+    monkeypatch.setattr(trainer, "take_finished", late)
+    tau, _ = train_with(2, settings(trainer__graphs_per_step=2), tmp_path / "model")
+    assert isinstance(tau, float)

@@ -44,6 +44,7 @@ def _train_network(config: Config) -> float | None:
     with joined_ranks(config.trainer) as ranks:
         folder = own_output(*place) if ranks.first else nullcontext(output_folder(*place))
         with folder as output:
+            ranks.wait()  # rank 0 may have waited for another training that writes the folder
             return train(config, output, ranks)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
+from typing import Any
 from uuid import uuid4
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -18,6 +21,7 @@ from hlorank.tracking import Pruned, error_lines
 from hlorank.training.ranks import RankLostError, check_devices, connection_lost
 
 Result = float | None
+_GRACE_SECONDS = 10  # in which a rank that has ended is noticed
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -33,12 +37,13 @@ def start_ranks(task: Callable[[Config], Result], config: Config) -> Result:
 
     Raises:
         ConfigError: this machine has fewer devices.
-        RankLostError: a rank was killed.
+        RankLostError: a rank was killed, or has fallen silent.
         KeyboardInterrupt: Ctrl-C has ended the ranks.
     """
     check_devices(config.trainer)
     for library in ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing"):
         logging.getLogger(library).setLevel(logging.CRITICAL)  # otherwise they report a failure at length
+    errors: Any = multiprocessing.get_context("spawn").SimpleQueue()
     with TemporaryDirectory() as folder, _own_signals():
         launch = LaunchConfig(
             min_nodes=1,
@@ -52,8 +57,10 @@ def start_ranks(task: Callable[[Config], Result], config: Config) -> Result:
             max_restarts=0,
         )
         try:
-            results = elastic_launch(launch, _run)(task, config)
+            result: Result = elastic_launch(launch, _run)(task, config, errors)[0]
         except ChildFailedError as error:
+            if not errors.empty():
+                raise errors.get() from None
             number, failure = error.get_first_failure()
             if failure.exitcode > 0:
                 raise SystemExit(failure.exitcode) from None  # the rank has printed what it failed at
@@ -62,21 +69,22 @@ def start_ranks(task: Callable[[Config], Result], config: Config) -> Result:
             if error.sigval == signal.SIGINT:
                 raise KeyboardInterrupt from None
             raise SystemExit(128 + error.sigval) from None
-    failures = [result for result in results.values() if isinstance(result, Exception)]
-    if failures:
-        raise next((failure for failure in failures if not isinstance(failure, RankLostError)), failures[0])
-    result: Result = results[0]
     return result
 
 
-def _run(task: Callable[[Config], Result], config: Config) -> Result | Exception:
-    """Run the task of a rank; errors that users can correct are returned, for the process that started the ranks."""
+def _run(task: Callable[[Config], Result], config: Config, errors: Any) -> Result:
+    """Run the task of a rank; errors that users can correct are for the process that started the ranks to report."""
     try:
         return task(config)
     except Exception as error:
         if error_lines(error) is None and not isinstance(error, Pruned):
             raise
-        return error
+        if isinstance(error, RankLostError):
+            # The launcher ends this rank as soon as another one ends, and then reports the cause. One that is silent
+            # does not end by itself.
+            time.sleep(_GRACE_SECONDS)
+        errors.put(error)
+        raise SystemExit(1) from None
 
 
 @contextmanager

@@ -23,7 +23,8 @@ from hlorank.models.device import find_device
 # Bound of an exchange of a training. A rank that is killed ends it at once, as its connections are closed; this is for
 # machines and networks that fall silent.
 _LIMIT = timedelta(minutes=10)
-# Bound of what rank 0 does alone meanwhile: it waits for other trainings, records the run, and writes files.
+# Bound of `Ranks.wait`, for what takes some ranks hours and others no time. A rank that falls silent then holds up the
+# others that long.
 _PATIENCE = timedelta(days=7)
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _SLURM = "SLURM_STEP_NUM_TASKS"  # which srun sets, and sbatch does not
@@ -52,6 +53,7 @@ class Ranks:
         per_machine: number of ranks on each machine.
         device: the device of this rank.
         control: gloo group for values other than gradients; None if this process trains alone.
+        patient: gloo group of `wait`; None if this process trains alone.
     """
 
     number: int = 0
@@ -59,6 +61,7 @@ class Ranks:
     per_machine: int = 1
     device: torch.device = _CPU
     control: Any = None
+    patient: Any = None
 
     @property
     def first(self) -> bool:
@@ -69,6 +72,11 @@ class Ranks:
     def alone(self) -> Ranks:
         """The same process and device without the other ranks, for what each rank does by itself."""
         return Ranks(device=self.device)
+
+    def wait(self) -> None:
+        """Wait, for a week if need be, until all ranks call it; all other exchanges end after 10 minutes of silence."""
+        if self.patient is not None:
+            distributed.barrier(group=self.patient)
 
     def gather(self, value: Value) -> list[Value]:
         """Return the value of every rank on rank 0, and an empty list on the others; all ranks must call it."""
@@ -184,8 +192,9 @@ def joined_ranks(settings: TrainerConfig) -> Iterator[Ranks]:
             distributed.init_process_group("nccl", timeout=_LIMIT, device_id=device)
         else:
             distributed.init_process_group("gloo", timeout=_LIMIT)
-        control = distributed.new_group(backend="gloo", timeout=_PATIENCE)
-        yield Ranks(number, count, per_machine, device, control)
+        control = distributed.new_group(backend="gloo", timeout=_LIMIT)
+        patient = distributed.new_group(backend="gloo", timeout=_PATIENCE)
+        yield Ranks(number, count, per_machine, device, control, patient)
         distributed.destroy_process_group()
     except RuntimeError as error:
         if not isinstance(error, distributed.DistError) and "gloo" not in str(error):

@@ -128,6 +128,7 @@ def train(config: Config, output: Path, ranks: Ranks | None = None) -> float | N
         tags = (spec, _parameters(config, method, graphs, ranks), key, graphs.store)
         record = _record(config.tracking, state, locks, output, *tags)
     with record as opened:
+        ranks.wait()  # rank 0 may have waited for another process with this training
         tau, run_id = ranks.broadcast(opened)
         if tau is not None:
             return tau
@@ -218,6 +219,7 @@ def _check_shared(state: Path) -> None:
 def _collect(ranks: Ranks, models: Sequence[CostModel], results: dict[int, _Result]) -> None:
     """Bring the models that other ranks have trained, and their results, to rank 0."""
     own = {number: (result, models[number].state_dict()) for number, result in results.items()}
+    ranks.wait()  # some ranks train one member more, and members differ in their epochs
     for part in ranks.gather(own):
         for number, (result, weights) in part.items():
             results[number] = result

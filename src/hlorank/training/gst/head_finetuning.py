@@ -77,6 +77,7 @@ class HeadData(lightning.LightningDataModule):
         own = {number: compute(number) for number in range(ranks.number, count, ranks.count)}
         if ranks.count > 1:  # tensors on another rank's device cannot be read
             own = {number: one._replace(total=one.total.cpu()) for number, one in own.items()}
+        ranks.wait()  # graphs are dealt by their number, not by the work for all their configurations
         found = {number: one for part in ranks.gather(own) for number, one in part.items()}
         return [found[number] for number in sorted(found)]
 
