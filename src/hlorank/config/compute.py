@@ -10,6 +10,11 @@ from pydantic import Field, model_validator
 from hlorank.config.section import Section
 
 
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class ComputeConfig(Section):
     """Place where the work on each graph runs; results do not depend on it."""
 
@@ -42,4 +47,4 @@ class ComputeConfig(Section):
         """The number of worker processes on this machine."""
         if self.workers != "auto":
             return self.workers
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return available_cores()

@@ -7,12 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from hlorank.config.compute import available_cores
 from hlorank.config.section import Section
 
 
 def _cores() -> int:
     """Return the number of cores that this process may use: ranks share them, and OMP_NUM_THREADS bounds them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cores()
     if "TORCHELASTIC_RUN_ID" in os.environ:
         cores = max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     limit = os.environ.get("OMP_NUM_THREADS", "")

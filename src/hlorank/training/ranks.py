@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import distributed
 
 from hlorank.config import ConfigError, TrainerConfig
+from hlorank.config.compute import available_cores
 from hlorank.files import DataError
 from hlorank.models.device import find_device
 
@@ -211,7 +212,7 @@ def check_devices(settings: TrainerConfig) -> None:
         ConfigError: it has fewer.
     """
     cuda = find_device(settings.accelerator).type == "cuda"
-    available = torch.cuda.device_count() if cuda else os.cpu_count() or 1
+    available = torch.cuda.device_count() if cuda else available_cores()
     if settings.devices > available:
         raise ConfigError(
             _too_many(f"trainer.devices={settings.devices}", available, "CUDA devices" if cuda else "cores")
