@@ -14,7 +14,9 @@ from typing import Any, cast
 
 import grimp
 import pytest
+from dvc.dependency.param import ParamsDependency
 from dvc.repo import Repo
+from dvc.utils.hydra import compose_and_dump
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -176,6 +178,19 @@ def test_a_change_reaches_exactly_the_stages_that_read_it(tmp_path: Path) -> Non
         "train": {"trainer", "baseline"},
         "evaluate": {"evaluate"},
     }
+
+
+def test_the_number_of_devices_is_a_parameter_of_train(tmp_path: Path) -> None:
+    """params.yaml is composed as by `dvc exp run -S trainer.devices=2`."""
+    Project(tmp_path)
+    with chdir(tmp_path):
+        compose_and_dump(tmp_path / "params.yaml", str(tmp_path / "conf"), None, "config", None, ["trainer.devices=2"])
+        with Repo() as repo:
+            trained = [stage for stage in repo.index.stages if stage.addressing.startswith("train@")]
+            assert len(trained) == len(load(OmegaConf.load("params.yaml")).pipeline.trainings)
+            for stage in trained:
+                (tracked,) = [one for one in stage.deps if isinstance(one, ParamsDependency)]
+                assert tracked.read_params()["trainer"]["devices"] == 2
 
 
 @pytest.mark.slow

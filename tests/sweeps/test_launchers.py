@@ -111,6 +111,17 @@ def test_every_launcher(name: str, start: Start, client: MlflowClient) -> None:
     assert "over seeds" in output
 
 
+def test_a_job_trains_on_several_devices(start: Start, client: MlflowClient) -> None:
+    process = start("method=gst", "trainer.graphs_per_step=2", "trainer.devices=2", "sweep.name=one")
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    (parent,) = parents(client)
+    (job,) = children(client, parent)
+    assert [run.info.status for run in (parent, job)] == ["FINISHED", "FINISHED"]
+    assert job.data.params["trainer.devices"] == "2"
+    assert [row["state"] for row in table(client, parent)] == ["finished"]
+
+
 @pytest.mark.parametrize("name", ["basic", "joblib"])
 def test_a_search_prunes_and_is_resumed(name: str, start: Start, client: MlflowClient, config: Config) -> None:
     arguments = [*launcher(name), "hparams_search=optuna", "sweep.name=s", "sweep.prune_after_trials=2"]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -13,11 +16,28 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
+import hlorank
 from hlorank.config import Config
 from hlorank.training import ranks as ranks_module
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.ranks import Ranks, joined_ranks
 from hlorank.training.trainer import train
+
+STAGE = ("-m", "hlorank.stages.train", "--config-dir", ".", "--config-name", "params")
+
+
+def start(folder: Path, config: Config, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """Start Python in a folder with conf/ and a configuration in params.yaml; arguments end with `STAGE`."""
+    root = Path(hlorank.__file__).parents[2]
+    shutil.copytree(root / "conf", folder / "conf", dirs_exist_ok=True)
+    OmegaConf.save(config.model_dump(mode="json"), folder / "params.yaml")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    environment |= {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", **variables}
+    return subprocess.Popen(
+        [sys.executable, *arguments], cwd=folder, env=environment, text=True, stderr=subprocess.PIPE
+    )
 
 
 def free_port() -> int:
