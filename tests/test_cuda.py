@@ -9,20 +9,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.utils._pytree import tree_map_only
 
 from hlorank.config import Config
+from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.featurize.feature_store import FeatureStore
+from hlorank.featurize.featurize_collection import featurize_collection
+from hlorank.fetch.origins import fetch
 from hlorank.models.cost_model import POOLINGS, CostModel
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.layers.registry import LAYERS
 from hlorank.models.plan_tensors import tensors
 from hlorank.models.scorer import load_scorer
+from hlorank.partition.partition_collection import partition_collection
 from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.gst.methods import METHODS
 from hlorank.training.trainer import train
+from tests.training.ranks_helpers import STAGE, start
+from tests.training.training_helpers import DROPOUT, WEIGHTS
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,6 +37,7 @@ pytestmark = [
 ]
 Settings = Callable[..., Config]
 COLLECTION = "layout/synthetic/random"
+ACCELERATOR = "cuda"
 
 
 @pytest.mark.parametrize("layer", [*sorted(LAYERS), "GATv2Conv", "TransformerConv"])
@@ -82,3 +90,67 @@ def test_a_gpu_gives_the_scores_of_the_cpu(settings: Settings, tmp_path: Path) -
     np.testing.assert_array_equal(scores[2], scores[1])
     metrics = evaluate(config, tmp_path / "model", tmp_path / "report")
     assert -1 <= metrics["valid/kendall_tau"] <= 1
+
+
+def test_one_rank_of_torchrun_trains_as_a_process_alone(settings: Settings, tmp_path: Path) -> None:
+    """DDP and NCCL do not change the weights, but for the order of additions on a GPU."""
+    config = settings(**DROPOUT, trainer__accelerator=ACCELERATOR, output=tmp_path / "rank")
+    train(config, tmp_path / "alone")
+    started = start(tmp_path, config, "-m", "torch.distributed.run", "--nproc-per-node", "1", *STAGE)
+    _, errors = started.communicate()
+    assert started.returncode == 0, errors
+    alone, rank = (load_file(tmp_path / name / WEIGHTS) for name in ("alone", "rank"))
+    assert alone.keys() == rank.keys()
+    for name, weights in alone.items():
+        torch.testing.assert_close(rank[name], weights, rtol=1e-3, atol=1e-5)
+
+
+def large_graph(settings: Settings, folder: Path, nodes: int, configurable: int) -> Config:
+    """Generate a graph and cut it into segments of 1,000 nodes; return the configuration of a training on it."""
+    sizes = {"train": 1, "valid": 0, "test": 0, "min_nodes": nodes, "max_nodes": nodes, "configurations": 64}
+    config = settings(
+        **{f"data__synthetic__{name}": size for name, size in {**sizes, "configurable_nodes": configurable}.items()},
+        **{f"paths__{name}": folder / name for name in ("raw", "features", "segments")},
+        partition__max_nodes=1000,
+        method="gst_e",
+        model__width=256,
+        trainer__accelerator=ACCELERATOR,
+        trainer__configs_per_step=16,
+        trainer__max_epochs=1,
+        trainer__memory_bytes=10**9,
+    )
+    collection = Collection.parse(COLLECTION)
+    features, segments = folder / "features" / COLLECTION, folder / "segments" / COLLECTION
+    fetch(collection, config.data, folder / "raw" / COLLECTION)
+    featurize_collection(folder / "raw", collection, config.featurize, features)
+    partition_collection(features, config.partition, segments)
+    return config
+
+
+def test_steps_on_a_large_graph_take_less_than_a_gigabyte(settings: Settings, tmp_path: Path) -> None:
+    """All that PyTorch allocates on the GPU, with model, optimizer and table, stays below `trainer.memory_bytes`."""
+    config = large_graph(settings, tmp_path, nodes=50_000, configurable=3_000)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    train(config, tmp_path / "model")
+    assert torch.cuda.max_memory_allocated() - before < 10**9
+
+
+def test_bf16_ranks_as_float32(settings: Settings, tmp_path: Path) -> None:
+    """The mean tau of best_layout over five seeds differs by less than the taus of float32 differ between seeds.
+
+    Rounding to bf16 disturbs a training about as another seed does, and the mean of five varies less than their range.
+    """
+
+    def taus(precision: str) -> list[float]:
+        fixed = {"experiment": "best_layout", "ensemble__seeds": 1, "model__blocks": 1, "trainer__patience": 9}
+        steps = {"trainer__max_epochs": 4, "trainer__steps_per_epoch": 10, "trainer__graphs_per_step": 1}
+        place = {"trainer__accelerator": ACCELERATOR, "trainer__precision": precision}
+        found = [
+            train(settings(**fixed, **steps, **place, seed=seed), tmp_path / f"{precision}-{seed}") for seed in range(5)
+        ]
+        return [tau for tau in found if tau is not None]
+
+    plain, rounded = taus("32-true"), taus("bf16-mixed")
+    assert len(plain) == len(rounded) == 5
+    assert abs(np.mean(rounded) - np.mean(plain)) < max(plain) - min(plain)
