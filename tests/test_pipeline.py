@@ -187,7 +187,7 @@ def test_the_number_of_devices_is_a_parameter_of_train(tmp_path: Path) -> None:
         compose_and_dump(tmp_path / "params.yaml", str(tmp_path / "conf"), None, "config", None, ["trainer.devices=2"])
         with Repo() as repo:
             trained = [stage for stage in repo.index.stages if stage.addressing.startswith("train@")]
-            assert len(trained) == len(load(OmegaConf.load("params.yaml")).pipeline.trainings)
+            assert trained
             for stage in trained:
                 (tracked,) = [one for one in stage.deps if isinstance(one, ParamsDependency)]
                 assert tracked.read_params()["trainer"]["devices"] == 2
