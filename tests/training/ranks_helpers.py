@@ -90,10 +90,10 @@ def train_beside_a_silent_rank(config: Config) -> float | None:
         else:
             plain = RankingModule.on_train_epoch_end
 
-            def stop(module: RankingModule) -> None:
-                if module.current_epoch == 1:
+            def stop(self: RankingModule) -> None:
+                if self.current_epoch == 1:
                     os.kill(os.getpid(), signal.SIGSTOP)
-                plain(module)
+                plain(self)
 
             RankingModule.on_train_epoch_end = stop  # type: ignore[method-assign]
         return train(config, Path(str(config.output)), ranks)

@@ -29,6 +29,7 @@ from hlorank.training import ranks as ranks_module
 from hlorank.training import trainer
 from hlorank.training.callbacks import CpuBudget
 from hlorank.training.launch import start_ranks
+from hlorank.training.mlflow_run import take_finished
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.ranks import RankLostError, Ranks, check_devices, deal, joined_ranks, launched
 from hlorank.training.step_data import Idle, StepData
@@ -330,11 +331,10 @@ def test_ranks_wait_for_what_rank_0_does_alone(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 waits longer than the limit for another process with the same training."""
-    plain = trainer.take_finished
 
     def late(*values: Any, **keywords: Any) -> float | None:
         time.sleep(15)
-        return plain(*values, **keywords)
+        return take_finished(*values, **keywords)
 
     monkeypatch.setattr(ranks_module, "_LIMIT", timedelta(seconds=10))
     monkeypatch.setattr(trainer, "take_finished", late)
