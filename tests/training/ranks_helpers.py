@@ -80,8 +80,8 @@ def train_with(count: int, config: Config, output: Path) -> list[Any]:
 
 
 def train_beside_a_silent_rank(config: Config) -> float | None:
-    """Train as one of several ranks, of which rank 1 stops at the end of its second epoch; the limit is 10 seconds."""
-    ranks_module._LIMIT = timedelta(seconds=10)
+    """Train as one of several ranks, of which rank 1 stops at the end of its second epoch; the limit is 30 seconds."""
+    ranks_module._LIMIT = timedelta(seconds=30)  # busy machines too need less
     with joined_ranks(config.trainer) as ranks:
         if ranks.first:
             bound = threading.Timer(500, os._exit, [3])  # without a limit
