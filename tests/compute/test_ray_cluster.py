@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import psutil
 import pytest
@@ -278,6 +278,36 @@ def test_an_address_without_a_cluster_is_refused_at_once(address: str, reason: s
     expected = rf"^compute\.address={re.escape(address)}: no Ray cluster answers: .*{reason}.*ray start"
     with pytest.raises(ConfigError, match=expected), open_graph_map(on(address)):
         pass
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+@pytest.mark.parametrize(("replies", "reason"), [(None, "timed out"), (b"HTTP/1.1 400\r\n\r\n", "another server")])
+def test_a_server_that_is_no_cluster_is_refused(
+    scheme: str, replies: bytes | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=_never))
+    monkeypatch.setattr("hlorank.compute.ray_cluster._ANSWER_SECONDS", 0.2 if replies is None else 30)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            caller, _ = server.accept()
+            with caller:
+                if replies is not None:
+                    caller.sendall(replies)
+                while caller.recv(1000):
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"{scheme}127.0.0.1:{server.getsockname()[1]}"
+        expected = rf"^compute\.address={re.escape(address)}: no Ray cluster answers: {reason}.*ray start"
+        with pytest.raises(ConfigError, match=expected), open_graph_map(on(address)):
+            pass
+        thread.join()
+
+
+def _never(**_: object) -> None:
+    raise AssertionError
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

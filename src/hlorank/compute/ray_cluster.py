@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import tempfile
 import time
@@ -22,6 +23,8 @@ Result = TypeVar("Result")
 
 INSTALL = "pip install 'hlorank[ray]', or in a clone pip install -c constraints.txt -e '.[ray]'"
 _CONNECT_SECONDS = 10.0
+_ANSWER_SECONDS = 30.0  # within which a server that listens says that it speaks gRPC
+_HTTP2_CALL = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # RFC 9113, 3.4
 _COUNT_SECONDS = 10.0  # between two looks at the size of the cluster
 _WARN_SECONDS = 60.0  # between two warnings that no node has room
 _DEATHS = {
@@ -159,14 +162,22 @@ def _connected(address: str) -> Iterator[ModuleType]:
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address at which nothing answers: Ray would try again for minutes."""
+    """Refuse an address at which nothing answers, or no server of gRPC: Ray would try again for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host:  # auto
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS) as server:
+            if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+                return  # the answer would be encrypted
+            server.settimeout(_ANSWER_SECONDS)
+            server.sendall(_HTTP2_CALL)
+            with server.makefile("rb") as stream:
+                answer = stream.read(9)  # the head of a frame
     except (OSError, ValueError, OverflowError) as error:
         raise _unreachable(address, getattr(error, "strerror", None) or str(error)) from None
+    if answer[3:4] != b"\x04":  # the type of the first frame, which are settings
+        raise _unreachable(address, "another server listens there")
 
 
 def _unreachable(address: str, reason: str) -> ConfigError:
