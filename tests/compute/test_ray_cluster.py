@@ -310,6 +310,18 @@ def _never(**_: object) -> None:
     raise AssertionError
 
 
+def test_other_versions_of_ray_and_python_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        cluster = "The cluster was started with:\n    Ray: 2.60.0\n    Python: 3.12.1\n"
+        process = "This process on Ray Client was started with:\n    Ray: 2.61.0\n    Python: 3.11.7\n"
+        raise RuntimeError(f"Version mismatch: {cluster}{process}")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
+    versions = r"Ray: 2\.60\.0 Python: 3\.12\.1 .*Ray: 2\.61\.0 Python: 3\.11\.7; install the same Ray"
+    with pytest.raises(ConfigError, match=rf"^compute\.address=auto: .*{versions}.*$"), open_graph_map(on("auto")):
+        pass
+
+
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"Ray is not installed; pip install .*ray"), open_graph_map(on("auto")):

@@ -122,7 +122,8 @@ def open_ray_pool(config: ComputeConfig, shared: Path | None, resources: Mapping
         resources: other resources that a task takes of its node, by name.
 
     Raises:
-        ConfigError: Ray is not installed, no cluster answers, or no node has the resources of a task.
+        ConfigError: Ray is not installed, no cluster answers, it has another version of Ray or Python, or no node has
+            the resources of a task.
     """
     assert config.address is not None
     with _connected(config.address) as ray, _marked(shared) as mark:
@@ -154,7 +155,11 @@ def _connected(address: str) -> Iterator[ModuleType]:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise _unreachable(address, one_line(str(error).splitlines()[0])) from None
+        text = str(error)
+        if "Version mismatch" in text:  # Ray has a line for each version
+            remedy = "install the same Ray and Python on every node"
+            raise ConfigError(f"compute.address={address}: {' '.join(text.split())}; {remedy}") from None
+        raise _unreachable(address, text.partition("\n")[0]) from None
     try:
         yield ray
     finally:
