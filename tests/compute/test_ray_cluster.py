@@ -146,7 +146,7 @@ def error_of(compute, function, items):
         return treated, f"{type(error).__name__}: {error}"
 
 folder = Path("deaths")
-with open_graph_map(config(retries=1), folder) as compute:
+with open_graph_map(config(retries=1), [folder]) as compute:
     results = list(compute.map(tasks.process_of, range(40), "test"))
     assert [item for item, _ in results] == list(range(40))
     assert os.getpid() not in {process for _, process in results}
@@ -339,19 +339,21 @@ def test_a_cluster_has_an_address() -> None:
         ({"code": "other"}, "has hlorank .* with other code than this process; install the same on every node"),
         ({"version": "99.0"}, r"has hlorank \S+, and this process 99.0; install the same on every node"),
         ({"folder": "/nowhere"}, "cannot open the folder /nowhere .No such file.*all nodes share"),
-        ({"mark": "/nowhere/mark"}, "has another folder /nowhere than this process, or none; .*all nodes share"),
+        ({"visible": {"/out": "/out/mark"}}, "has another /out than this process, or none; .*all nodes share"),
     ],
 )
 def test_a_node_that_cannot_work_says_so(
-    change: dict[str, str], message_: str, tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: dict[str, object], message_: str, tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hlorank.compute.ray_node._VISIBLE_SECONDS", 0)
     work = message(tasks.even_number, 4)
     mark = tmp_path / "mark"
     mark.touch()
-    expected = surroundings(mark)
+    expected = surroundings([mark], [Path()])
     assert result_of(call(expected, work)) == 4
+    with pytest.raises(ConfigError, match=rf"^compute=ray: node .* has another {tmp_path}/raw than.*all nodes share"):
+        result_of(call(surroundings([mark], [Path("raw")]), work))
     with pytest.raises(ConfigError, match=f"^compute=ray: node .* {message_}"):
         result_of(call(json.dumps(json.loads(expected) | change), work))
 

@@ -7,7 +7,7 @@ import itertools
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -142,13 +142,17 @@ SERIAL = GraphMap(SerialPool(), retries=0)
 
 @contextmanager
 def open_graph_map(
-    config: ComputeConfig, shared: Path | None = None, resources: Mapping[str, float] = MappingProxyType({})
+    config: ComputeConfig,
+    outputs: Iterable[Path] = (),
+    inputs: Iterable[Path] = (),
+    resources: Mapping[str, float] = MappingProxyType({}),
 ) -> Iterator[GraphMap]:
     """Yield the map that the configuration chooses; its workers end with the block, at once if that is interrupted.
 
     Args:
         config: form, number of workers, and what the form needs.
-        shared: folder that the work writes to: the nodes of a cluster must have the same one.
+        outputs: folders that the work writes to: the nodes of a cluster must have the same ones.
+        inputs: folders and files that the work reads: the nodes of a cluster must have them.
         resources: custom resources that a task takes of its node of a cluster, by name.
 
     Raises:
@@ -161,7 +165,7 @@ def open_graph_map(
             with ProcessPool(config.process_count) as processes:
                 yield GraphMap(processes, config.retries)
         case "ray":
-            with open_ray_pool(config, shared, resources) as cluster:
+            with open_ray_pool(config, outputs, inputs, resources) as cluster:
                 yield GraphMap(cluster, config.retries)
 
 

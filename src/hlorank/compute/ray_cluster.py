@@ -7,8 +7,8 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -42,7 +42,7 @@ class RayPool:
     Args:
         ray: the package, connected to a cluster.
         config: resources of a task, and bound of the number of tasks.
-        mark: a new file in a folder that all nodes must share; None checks the current folder only.
+        expected: the result of `surroundings`.
         resources: other resources that a task takes of its node, by name.
 
     Raises:
@@ -51,13 +51,11 @@ class RayPool:
 
     remedy = "if memory ran out, set compute.memory_bytes to what a graph needs, so that fewer share a node"
 
-    def __init__(
-        self, ray: ModuleType, config: ComputeConfig, mark: Path | None, resources: Mapping[str, float]
-    ) -> None:
+    def __init__(self, ray: ModuleType, config: ComputeConfig, expected: str, resources: Mapping[str, float]) -> None:
         self._ray = ray
         self._workers = config.workers
         self._needs = {"CPU": config.cpus, "GPU": config.gpus, "memory": config.memory_bytes or 0, **resources}
-        self._surroundings = surroundings(mark)
+        self._expected = expected
         # Repeated attempts are counted in one place for all forms, which is not here.
         self._task = ray.remote(_sent_as_code()).options(
             num_cpus=config.cpus,
@@ -87,7 +85,7 @@ class RayPool:
 
     def start(self, function: Callable[[Item], Result], item: Item) -> Callable[[], Result]:
         """Start a call, as `Pool.start`."""
-        reference = self._task.remote(self._surroundings, message(function, item))
+        reference = self._task.remote(self._expected, message(function, item))
 
         def finish() -> Result:
             result: Result = result_of(self._reply(reference))
@@ -113,12 +111,15 @@ class RayPool:
 
 
 @contextmanager
-def open_ray_pool(config: ComputeConfig, shared: Path | None, resources: Mapping[str, float]) -> Iterator[RayPool]:
+def open_ray_pool(
+    config: ComputeConfig, outputs: Iterable[Path], inputs: Iterable[Path], resources: Mapping[str, float]
+) -> Iterator[RayPool]:
     """Yield the pool of a cluster; its tasks end with the block.
 
     Args:
         config: address of the cluster and resources of a task.
-        shared: folder that the tasks write to; None if they only return results.
+        outputs: folders that the tasks write to.
+        inputs: folders and files that the tasks read.
         resources: other resources that a task takes of its node, by name.
 
     Raises:
@@ -126,16 +127,14 @@ def open_ray_pool(config: ComputeConfig, shared: Path | None, resources: Mapping
             the resources of a task.
     """
     assert config.address is not None
-    with _connected(config.address) as ray, _marked(shared) as mark:
-        yield RayPool(ray, config, mark, resources)
+    with _connected(config.address) as ray, ExitStack() as marks:
+        expected = surroundings([marks.enter_context(_marked(folder)) for folder in outputs], inputs)
+        yield RayPool(ray, config, expected, resources)
 
 
 @contextmanager
-def _marked(folder: Path | None) -> Iterator[Path | None]:
-    """Yield a new file in a folder, by which nodes see that the folder is the same; None without a folder."""
-    if folder is None:
-        yield None
-        return
+def _marked(folder: Path) -> Iterator[Path]:
+    """Yield a new file in a folder, by which nodes see that the folder is the same."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(prefix=".shared.", dir=folder) as file:
         yield Path(file.name)

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import time
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -19,17 +20,19 @@ from hlorank.files import SHARED_VARIABLE, code_digest
 _VISIBLE_SECONDS = 10.0  # within which a network file system shows a new file
 
 
-def surroundings(mark: Path | None) -> str:
-    """Return, as JSON, what a node must have in common with this process.
+def surroundings(marks: Iterable[Path], inputs: Iterable[Path]) -> str:
+    """Return, as JSON, what a node must have in common with this process, besides the current folder.
 
     Args:
-        mark: a new file in a folder that the nodes must share; None to check the current folder only.
+        marks: new files, one in each folder that tasks write to.
+        inputs: folders and files that tasks read.
     """
     plugins = imported_plugins()
+    visible = [*((mark.parent, mark) for mark in marks), *((path, path) for path in inputs)]
     return json.dumps(
         {
             "folder": str(Path.cwd()),
-            "mark": None if mark is None else str(mark.resolve()),
+            "visible": {os.fspath(shown.absolute()): os.fspath(path.absolute()) for shown, path in visible},
             "plugins": plugins,
             "shared": os.environ.get(SHARED_VARIABLE),
             "version": version("hlorank"),
@@ -57,7 +60,7 @@ def _begin(expected: str) -> None:
     """Make this process like that which has the work.
 
     Raises:
-        ConfigError: the node has another version of hlorank, or does not see the folders.
+        ConfigError: the node has another version of hlorank, or does not see a folder or a file.
     """
     wanted: dict[str, Any] = json.loads(expected)
     node = f"compute=ray: node {platform.node()}"
@@ -67,14 +70,14 @@ def _begin(expected: str) -> None:
         own, other = version("hlorank"), wanted["version"]
         differs = f"{own}, and this process {other}" if own != other else f"{own} with other code than this process"
         raise ConfigError(f"{node} has hlorank {differs}; install the same on every node, and restart the cluster")
-    remedy = "run in a folder of a file system that all nodes share, at the same path"
+    remedy = "it must be on a file system that all nodes share, at the same path"
     try:
         os.chdir(wanted["folder"])
     except OSError as error:
         raise ConfigError(f"{node} cannot open the folder {wanted['folder']} ({error.strerror}); {remedy}") from None
-    if wanted["mark"] is not None and not _appears(Path(wanted["mark"])):
-        folder = Path(wanted["mark"]).parent
-        raise ConfigError(f"{node} has another folder {folder} than this process, or none; {remedy}")
+    for path, inside in wanted["visible"].items():
+        if not _appears(Path(inside)):
+            raise ConfigError(f"{node} has another {path} than this process, or none; {remedy}")
     if wanted["shared"] is not None:
         os.environ[SHARED_VARIABLE] = wanted["shared"]
 

@@ -148,7 +148,8 @@ def score_model(
     experiment = recorded_run(model).get(EXPERIMENT)
     about = {EXPERIMENT: experiment, "one_segment": scorer.cut is not None and one_segment(scores.segments)}
     alone = compute is None or (compute.form == "processes" and _is_for_one_process(scores, settings.splits))
-    with nullcontext(SERIAL) if compute is None or alone else open_graph_map(compute, output) as graph_map:
+    inputs = [model, scores.features, *([] if scorer.cut is None else [scores.segments])]
+    with nullcontext(SERIAL) if compute is None or alone else open_graph_map(compute, [output], inputs) as graph_map:
         metrics = evaluate_collection(scores, collection, scores.score, settings, output, about, graph_map)
     return Evaluation(metrics, spec, graphs.store.fingerprint)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hlorank.config import Config
 from hlorank.data.collection import Collection
-from hlorank.stages.hydra_main import own_output, stage
+from hlorank.stages.hydra_main import collection_folder, own_output, stage
 
 
 @stage(reads=["featurize", "compute"])
@@ -14,7 +14,11 @@ def main(config: Config) -> None:
     from hlorank.featurize.featurize_collection import featurize_collection
 
     collection = Collection.parse(config.collection)
-    with own_output(config, config.paths.features) as output, open_graph_map(config.compute, output) as compute:
+    raw = collection_folder(config, config.paths.raw)
+    with (
+        own_output(config, config.paths.features) as output,
+        open_graph_map(config.compute, [output], [raw]) as compute,
+    ):
         featurize_collection(Path(config.paths.raw), collection, config.featurize, output, compute)
 
 

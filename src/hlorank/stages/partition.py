@@ -11,7 +11,10 @@ def main(config: Config) -> None:
     from hlorank.partition.partition_collection import partition_collection
 
     features = collection_folder(config, config.paths.features)
-    with own_output(config, config.paths.segments) as output, open_graph_map(config.compute, output) as compute:
+    with (
+        own_output(config, config.paths.segments) as output,
+        open_graph_map(config.compute, [output], [features]) as compute,
+    ):
         partition_collection(features, config.partition, output, compute)
 
 

@@ -26,6 +26,7 @@ from hlorank_collect.commands.common_arguments import (
     supervision,
 )
 from hlorank_collect.left_out import read_left_out, record_left_out
+from hlorank_collect.task import is_file
 
 _MEASURES = {"hlorank_measure": 1.0}
 """Resource of a node that measures: one program takes all of it."""
@@ -177,12 +178,12 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         tasks = [LayoutTask(**one, **settings) for one in programs]
     record = partial(record_left_out, arguments.out, collection)
-    with _cluster(arguments, collection) as cluster:
+    with _cluster(arguments, collection, names) as cluster:
         return status(run_tasks(tasks, **supervision(arguments), record=record, cluster=cluster).left_out)
 
 
 @contextmanager
-def _cluster(arguments: argparse.Namespace, collection: Collection) -> Iterator[GraphMap | None]:
+def _cluster(arguments: argparse.Namespace, collection: Collection, names: list[str]) -> Iterator[GraphMap | None]:
     """Yield the nodes that measure; None without --ray."""
     if arguments.ray is None:
         yield None
@@ -190,5 +191,6 @@ def _cluster(arguments: argparse.Namespace, collection: Collection) -> Iterator[
     gpus = float(collection.source == "gpu")
     task = {"form": "ray", "workers": "auto", "retries": 2, "cpus": 1, "gpus": gpus, "memory_bytes": None}
     config = ComputeConfig.model_validate(task | {"address": arguments.ray})
-    with open_graph_map(config, arguments.out, _MEASURES) as cluster:
+    files = [Path(name) for name in names if is_file(name)]
+    with open_graph_map(config, [arguments.out], files, _MEASURES) as cluster:
         yield cluster
