@@ -32,6 +32,7 @@ from tests.sections import compute_config
 
 HERE = Path(__file__).parent
 SRC = HERE.parents[1] / "src"
+HLORANK = ("-c", "import sys; from hlorank.cli.main import main; sys.exit(main())")
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra ray is not installed")
 
 
@@ -215,8 +216,7 @@ def test_a_lost_node_does_not_change_a_byte(cluster: Cluster, tmp_path: Path) ->
 def test_nodes_with_the_resource_measure(cluster: Cluster, tmp_path: Path) -> None:
     program, out = "mlp.b64.forward", "own"
     command = [
-        "-c",
-        "import sys; from hlorank.cli.main import main; sys.exit(main())",
+        *HLORANK,
         "collect",
         program,
         "--configurations=3",
@@ -233,6 +233,19 @@ def test_nodes_with_the_resource_measure(cluster: Cluster, tmp_path: Path) -> No
     assert f"[1/1, 0:00:00 left] {program}" in done.stdout
     assert (tmp_path / out / f"layout/cpu/random/{program}.npz").is_file()
     node.kill()
+
+
+@pytest.mark.slow
+@needs_ray
+def test_nodes_rank_what_one_process_does(
+    cluster: Cluster, tiny_collections: Path, linear_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    files = map(str, sorted((tiny_collections / "raw/layout/synthetic/random").rglob("*.npz")))
+    command = [*HLORANK, "rank", f"--model={linear_model()}", "--json", *files]
+    here, there = cluster.run(tmp_path, *command), cluster.run(tmp_path, *command, f"--ray={cluster.address}")
+    assert (here.returncode, there.returncode) == (0, 0), there.stderr
+    assert len(json.loads(there.stdout)) == 6
+    assert there.stdout == here.stdout
 
 
 def _digests(root: Path) -> dict[str, str]:

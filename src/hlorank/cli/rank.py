@@ -67,13 +67,20 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     add_program_options(parser)
     add_model_arguments(parser)
-    parser.add_argument(
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
         "--workers",
         type=min_int(1),
         default=1,
         metavar="N",
         help="files that are ranked at the same time, each in a process with one thread and with --memory of its own "
         "(default: 1, with a thread for each core)",
+    )
+    where.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="rank on the nodes of a Ray cluster, a file on each of their CPUs at a time, or on each GPU with "
+        "--accelerator cuda; auto is the cluster of this machine (needs the extra ray)",
     )
     parser.add_argument(
         "--max-configurations",
@@ -288,6 +295,7 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
 
     Raises:
         ComputeError: a file ended its worker process in each attempt.
+        ConfigError: the cluster cannot be used.
         DataError: the model does not exist or is damaged, or the submission cannot be continued.
         OSError: the submission, the candidates or an exported configuration cannot be written.
     """
@@ -299,12 +307,21 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
     folder = str(model_folder(arguments.model))  # here, so that it is downloaded once
     _opened.cache_clear()  # the model may have changed
     workers = min(arguments.workers, len(arguments.input))
-    threads = None if workers == 1 else 1
-    form = {"form": "serial" if workers == 1 else "processes", "workers": workers, "retries": 2, "address": None}
-    compute = ComputeConfig.model_validate(form | {"cpus": 1, "gpus": 0, "memory_bytes": None})
-    collection = _opened(folder, arguments.memory, arguments.accelerator, threads).collection
+    threads = None if workers == 1 and arguments.ray is None else 1
+    if arguments.ray is None:
+        form = {"form": "serial" if workers == 1 else "processes", "workers": workers, "retries": 2, "address": None}
+        compute = ComputeConfig.model_validate(form | {"cpus": 1, "gpus": 0, "memory_bytes": None})
+        here = arguments.accelerator
+    else:
+        compute = ComputeConfig.of_cluster(arguments.ray, gpus=arguments.accelerator == "cuda")
+        here = "cpu"  # this process scores nothing
+        if arguments.accelerator == "auto":
+            arguments.accelerator = "cpu"  # a node must not use a GPU that its task does not take
+    outputs = [output for output in (arguments.save, arguments.export) if output is not None]
+    inputs = [Path(folder), *{path.parent: path for path in arguments.input}.values()]
+    collection = _opened(folder, arguments.memory, here, threads).collection
     rank_file = partial(_rank_file, arguments=arguments, folder=folder, threads=threads)
-    with _submission(arguments.csv, collection) as submit, open_graph_map(compute) as graph_map:
+    with _submission(arguments.csv, collection) as submit, open_graph_map(compute, outputs, inputs) as graph_map:
         for path, results in zip(arguments.input, graph_map.map(rank_file, arguments.input, "Ranking"), strict=True):
             for result in results:
                 if isinstance(result, DataError):

@@ -188,9 +188,7 @@ def _cluster(arguments: argparse.Namespace, collection: Collection, names: list[
     if arguments.ray is None:
         yield None
         return
-    gpus = float(collection.source == "gpu")
-    task = {"form": "ray", "workers": "auto", "retries": 2, "cpus": 1, "gpus": gpus, "memory_bytes": None}
-    config = ComputeConfig.model_validate(task | {"address": arguments.ray})
+    config = ComputeConfig.of_cluster(arguments.ray, gpus=collection.source == "gpu")
     files = [Path(name) for name in names if is_file(name)]
     with open_graph_map(config, [arguments.out], files, _MEASURES) as cluster:
         yield cluster
