@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import json
@@ -82,13 +83,14 @@ class Cluster:
 
     def __init__(self, folder: Path, add: Callable[..., Node]) -> None:
         self._folder, self._add = folder, add
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
-        add("--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false")
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+            port, client_port = one.getsockname()[1], other.getsockname()[1]
+        ports = f"--port={port}", f"--ray-client-server-port={client_port}"
+        add("--head", *ports, "--include-dashboard=false")
         host = re.search(r"Local node IP: (\S+)", (folder / "log").read_text())
         assert host is not None
         self.address = f"{host[1]}:{port}"
+        self.client_address = f"ray://{host[1]}:{client_port}"
 
     def add(self, *arguments: str) -> Node:
         """Add a node with one CPU."""
@@ -114,6 +116,8 @@ def cluster() -> Iterator[Cluster]:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_TMPDIR", root)  # where auto finds the cluster
+        patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("PYTHONPATH", f"{SRC}:{HERE}:{HERE.parents[1]}")
 
         def add(*arguments: str) -> Node:
@@ -178,6 +182,33 @@ def test_results_failures_and_deaths(cluster: Cluster, tmp_path: Path) -> None:
     )
     assert failed == "[0, 2] DataError: a.npz: item: expected an even number, found 1"
     assert refused == "compute=ray: no node of the cluster has what a task takes: CPU 64; see `ray status`"
+
+
+ADDRESSES = """
+import sys
+from pathlib import Path
+
+import worker_tasks as tasks
+from hlorank.compute.graph_map import open_graph_map
+from tests.sections import compute_config
+
+config = compute_config(form="ray", address=sys.argv[1], workers="auto")
+with open_graph_map(config, [Path("out")], [Path()]) as compute:
+    assert list(compute.map(tasks.even_number, range(20), "test")) == [*range(20)]
+    try:
+        list(compute.map(tasks.fill_disk, range(1, 100), "test"))
+    except OSError as error:
+        print(error.errno, error.filename)
+"""
+
+
+@pytest.mark.slow
+@needs_ray
+@pytest.mark.parametrize("kind", ["client", "auto"])
+def test_results_and_a_full_disk_by_other_addresses(kind: str, cluster: Cluster, tmp_path: Path) -> None:
+    done = cluster.run(tmp_path, "-c", ADDRESSES, "auto" if kind == "auto" else cluster.client_address)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{errno.ENOSPC} 1\n"
 
 
 @pytest.mark.slow
