@@ -116,6 +116,8 @@ def test_values_are_converted_to_the_types_of_their_fields() -> None:
         ("loss.listmle", -1, "loss.listmle.weight=-1: expected a number of at least 0"),
         ("paths", None, "paths=null: expected a group of keys"),
         ("paths", "data", "paths=data: expected a group of keys"),
+        ("paths.raw", "s3://store/raw", "paths.raw=s3://store/raw: expected a folder"),
+        ("output", "gs://store/out", "output=gs://store/out: expected a folder"),
         (
             "collection",
             "layout:xla",

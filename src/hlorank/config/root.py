@@ -37,22 +37,33 @@ def _import(name: str, info: ValidationInfo) -> str:
     return name
 
 
+def _local(path: str) -> str:
+    """Refuse the address of a store, for which a folder of that name would be made."""
+    if "://" in path:
+        remedy = "mount the store, or fetch its files with dvc pull"
+        raise refused(f"a folder of a file system, as arrays are memory-mapped; {remedy}")
+    return path
+
+
+Folder = Annotated[str, AfterValidator(_local)]
+
+
 class PathsConfig(Section):
     """Folders that the stages read and write."""
 
-    raw: str
+    raw: Folder
     """Fetched graphs, npz files."""
-    features: str
+    features: Folder
     """Feature stores."""
-    segments: str
+    segments: Folder
     """Segments of the graphs."""
-    models: str
+    models: Folder
     """Models, a folder for each method."""
-    reports: str
+    reports: Folder
     """Reports, a folder for each method."""
-    downloads: str
+    downloads: Folder
     """Archives and partial downloads; outside what DVC deletes."""
-    state: str
+    state: Folder
     """Checkpoints to resume from; outside what DVC deletes."""
 
 
@@ -67,7 +78,7 @@ class Config(Section):
     """Kind of collection that the file of `experiment` is for; null is any."""
     method: Annotated[str, registered("methods")]
     """Method of training segments, auto for the one of full, gst and gst_e that suits the data, or a baseline."""
-    output: str | None
+    output: Folder | None
     """Folder that a stage writes; null is the stage's folder in `paths`, in a multirun the run folder of Hydra."""
     seed: int = Field(ge=0)
     """Seed of initial weights, sampling, dropout and trees."""
