@@ -50,7 +50,9 @@ class Node:
     def __init__(self, log: Path, *arguments: str) -> None:
         command = [str(Path(sys.executable).with_name("ray")), "start", *arguments, "--block", "--num-cpus=1"]
         with log.open("wb") as file:
-            self._process = subprocess.Popen([*command, "--disable-usage-stats", "--log-color=false"], stdout=file, stderr=file)
+            self._process = subprocess.Popen(
+                [*command, "--disable-usage-stats", "--log-color=false"], stdout=file, stderr=file
+            )
         self._log = log
 
     def starts(self) -> bool:
@@ -62,6 +64,15 @@ class Node:
             assert time.monotonic() < deadline, text
             time.sleep(0.1)
         return True
+
+    def works(self) -> bool:
+        """Return whether a worker of the node runs a task, after which Ray then names its process."""
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                title = "".join(process.cmdline()[:1])
+                if title.startswith("ray::") and not re.search("IDLE|Agent", title):
+                    return True
+        return False
 
     def kill(self) -> None:
         """End the node at once, as when its machine is lost."""
@@ -230,7 +241,7 @@ def test_a_lost_node_does_not_change_a_byte(cluster: Cluster, tmp_path: Path) ->
     node = cluster.add()
     other = ["paths.features=features", "paths.segments=segments", "paths.reports=scores"]
     ray = [*other, "compute=ray", f"compute.address={cluster.address}"]
-    with _when(lambda: any((tmp_path / "features").rglob("graph.json")), node.kill) as killed:
+    with _when(node.works, node.kill) as killed:
         log = stage("featurize", *ray)
     assert killed.is_set()
     assert "started again" in log
