@@ -107,6 +107,7 @@ def test_opened_graphs_are_kept(settings: Settings, open_graphs: OpenGraphs) -> 
     assert len({id(step.graph) for step in drawn}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:os.fork")  # an earlier test of this process may have started JAX
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on machines of one core
 @pytest.mark.parametrize("changes", [{}, {"method": "gst", "model__drop_edge": 0.5}])
