@@ -67,7 +67,7 @@ class Record:
         self.runs = [one for one in self.runs if not place.items() <= one.items()] + [key | figures]
         write_json(self._file, {"runs": self.runs})
 
-    def best_rate(self, method: str, default: float = 0.0) -> float:
+    def best_rate(self, method: str, default: float) -> float:
         """Return the learning rate with which a method validates best; the default if none was tried."""
         tried = [one for one in self.runs if one["seed"] == self._tuning_seed and one["method"] == method]
         return max(tried, key=lambda one: one["valid_tau"], default={"learning_rate": default})["learning_rate"]

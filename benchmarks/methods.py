@@ -190,7 +190,7 @@ def settings(
     if row.variant == REWEIGHT:
         values["segments.missing"] = "reweight"
     if row.variant == HALF:
-        values["segments.sampled"] = max(1, int(values.get("segments.sampled", 1)) // 2)
+        values["segments.sampled"] //= 2
     epoch = SHORT_EPOCH if row.method in ("full", "gst") else EPOCH
     length = (STEPS // epoch, "null") if row.variant == LONG else (10**6, seconds)
     values |= dict(zip(("trainer.max_epochs", "trainer.cpu_seconds"), length, strict=True))
@@ -387,11 +387,12 @@ def measure(name: str, work: Path, record: Record, *, quick: bool) -> None:
     for row in (row for row in ROWS if not row.variant):
         for rate in RATES[: 1 if quick else None]:
             measured(row, TUNING_SEED, rate, workload.seconds / 4, tested=False)
-    for seed, row in sorted(
-        product(range(1 if quick else SEEDS), ROWS), key=lambda one: (one[1].variant == LONG, one[0])
-    ):
-        if seed < row.seeds and not (quick and row.variant == LONG):
-            measured(row, seed, record.best_rate(row.method), workload.seconds, tested=True)
+    left_out = [LONG] * quick + [HALF] * ("segments.sampled" not in workload.overrides)  # there, one has gradient
+    rows = [row for row in ROWS if row.variant not in left_out]
+    for long, seed in product((False, True), range(1 if quick else SEEDS)):
+        for row in rows:
+            if seed < row.seeds and (row.variant == LONG) == long:
+                measured(row, seed, record.best_rate(row.method, RATES[0]), workload.seconds, tested=True)
 
 
 def measure_variants(
@@ -424,7 +425,7 @@ def measure_variants(
         with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
             progress.add_task(f"{change}, seed {seed}", total=workload.seconds / 2)
             ((_, figures),) = train(config, None, progress, make=made)
-        runs.append({title: change, "seed": seed, **figures})
+        runs.append({title: change, "seed": seed, "learning_rate": rate, **figures})
         if file is not None:
             write_json(file, {"runs": runs})
         print(f"{change}, seed {seed}: validation tau {figures['valid_tau']:.3f}", flush=True)

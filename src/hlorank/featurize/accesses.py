@@ -50,7 +50,7 @@ class Axis(NamedTuple):
 
 
 class Access(NamedTuple):
-    """What an instruction reads.
+    """Operands and dimensions that an instruction reads.
 
     Attributes:
         reduced: sizes of the reduced dimensions: the contracted ones of a dot; the window, then the input features (of
