@@ -5,7 +5,7 @@ Writes generated graphs with the published numbers of graphs, nodes, edges, conf
 files; then featurize, partition, 2,000 steps of training (of each member of an ensemble) and evaluate over valid and
 test, for gst on whole graphs in segments of 500 nodes and for best_layout on the default reduction of graphs, or for
 best_tile. A row per stage is added to the figures: wall and CPU time with children, the peak resident memory of all
-processes together, of the largest one, and the bytes that it wrote.
+processes together, of the largest one, the bytes that it wrote, and a digest of the code.
 
 A call that was interrupted or killed continues at its stage, which begins again; rows that are there are kept. One
 collection after the other takes disk space, as its files are deleted at its end.
@@ -47,7 +47,7 @@ from published_sizes import (  # type: ignore[import-not-found] # same folder
 from hlorank.compute.graph_map import open_graph_map
 from hlorank.config import ComputeConfig, ConfigError
 from hlorank.data.collection import Collection
-from hlorank.files import read_json, write_json
+from hlorank.files import code_digest, read_json, write_json
 from hlorank.terminal import min_int
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -270,7 +270,7 @@ def measure(
         check_disk(collection, size, work)
     run = Run(collection, size, place)
     for stage in chosen:
-        row = {**own, "stage": stage.name, "training": stage.training}
+        row = {**own, "stage": stage.name, "training": stage.training, "code": code_digest("hlorank")[:16]}
         if not (run.is_done(stage) and _key(row) in known):
             row |= run.run(stage)
             write_json(results, {"stages": [*(old for old in _rows(results) if _key(old) != _key(row)), row]})

@@ -12,7 +12,9 @@ file.
 
 The first fold is done first, with one seed. Networks that are not among the first five on its valid, or are more than
 0.05 behind the best, leave; the table says so. Valid decides, so no fold that is reported is looked at. Then the rest,
-all folds with one seed, then with the next.
+all folds with one seed, then with the next. A seed counts when it has all of an experiment's folds.
+
+--try and --ablation are for choosing: they score the graphs of valid, not those left out.
 
 A finished cell is a row of the results, by default benchmarks/results/folds.csv, whose key is its settings and a
 fingerprint of its data; the figures of its graphs are rows of folds_graphs.csv next to it. It is not computed again.
@@ -79,7 +81,7 @@ FIRST = {"tile/xla": 3}
 """Number of the first folds, where it is not 1."""
 _VARIANT = "featurize.prune_hops"
 CELL = ("collection", "experiment", "fold", "seed")
-COLUMNS = (*CELL, "fingerprint", "parameters", "steps", "cpu_seconds", "valid_tau", "settings")
+COLUMNS = (*CELL, "split", "fingerprint", "parameters", "steps", "cpu_seconds", "valid_tau", "settings")
 FIGURES = ("kendall_tau", "opa", "slowdown_1", "slowdown_5", "noise_ceiling")
 GRAPH_COLUMNS = ("fingerprint", "graph", "family", *FIGURES)
 
@@ -116,12 +118,13 @@ class Fold:
 
 
 class Wanted(NamedTuple):
-    """A cell that is asked for."""
+    """A cell that is asked for; `split` is the one that is scored, test or valid."""
 
     fold: Fold
     experiment: str
     overrides: tuple[str, ...]
     seed: int
+    split: Split
 
 
 class Search(NamedTuple):
@@ -150,13 +153,13 @@ class Cell(NamedTuple):
 
     Attributes:
         training: its training, with the key of the row.
-        fold: the fold.
+        wanted: what is asked for.
         settings: what the search chose, as overrides.
         search_seconds: CPU time of the search.
     """
 
     training: experiments.Training
-    fold: Fold
+    wanted: Wanted
     settings: tuple[str, ...]
     search_seconds: float
 
@@ -164,7 +167,7 @@ class Cell(NamedTuple):
     def label(self) -> str:
         """What it is, for messages."""
         training = self.training
-        return f"{training.collection} {training.experiment} {self.fold.number} {training.seed}"
+        return f"{training.collection} {training.experiment} {self.wanted.fold.number} {training.seed}"
 
 
 Task = TypeVar("Task", Search, Cell)
@@ -278,7 +281,7 @@ def run_search(search: Search) -> float:
 def _of_trial(search: Search, job: Sequence[str]) -> tuple[Any, Path]:
     """Return the configuration and the model folder of a trial."""
     (place,) = (search.variants[one] for one in job if one in search.variants)
-    config = experiments.composed(search.wanted.fold.collection, job, search.wanted.seed, place, search.data)
+    config = experiments.composed(search.wanted.fold.collection, job, 0, place, search.data)  # one search for all seeds
     return config, place / f"trial-{search.wanted.experiment}"
 
 
@@ -288,14 +291,14 @@ def cell_of(wanted: Wanted, search: Search | None, work: Path) -> Cell:
     if search is not None:
         found |= read_json(search.file)
     fold, settings = wanted.fold, tuple(found["settings"])
-    overrides = (*(settings or wanted.overrides), "evaluate.splits=[test]")
+    overrides = (*(settings or wanted.overrides), f"evaluate.splits=[{wanted.split}]")
     place, data = prepared(fold, overrides, work)
     config = experiments.composed(fold.collection, overrides, wanted.seed, place, fold.data(work))
     key = experiments.training_key(config, data, ignored=("data", "compute"))
     training = experiments.Training(
         fold.collection, wanted.experiment, overrides, wanted.seed, place, key, fold.data(work)
     )
-    return Cell(training, fold, settings, found["cpu_seconds"])
+    return Cell(training, wanted, settings, found["cpu_seconds"])
 
 
 def run_cell(cell: Cell) -> tuple[Row, list[Row], float]:
@@ -303,13 +306,15 @@ def run_cell(cell: Cell) -> tuple[Row, list[Row], float]:
     found, graphs = experiments.run(cell.training)
     row = {
         **{column: found[column] for column in COLUMNS if column in found},
-        "fold": cell.fold.number,
+        "fold": cell.wanted.fold.number,
+        "split": cell.wanted.split,
         "cpu_seconds": round(found["cpu_seconds"] + cell.search_seconds, 1),
         "valid_tau": found.get("valid/kendall_tau"),
         "settings": " ".join(cell.settings),
     }
+    families = cell.wanted.fold.families
     named = [
-        {"family": cell.fold.families[graph["graph"]], **{key: graph[key] for key in GRAPH_COLUMNS if key in graph}}
+        {"family": families[graph["graph"]], **{key: graph[key] for key in GRAPH_COLUMNS if key in graph}}
         for graph in graphs
     ]
     return row, named, time.process_time()
@@ -382,13 +387,19 @@ def chosen(arguments: argparse.Namespace, collection: str) -> dict[str, tuple[st
         names = [name for name in arguments.experiment if name in names]
     seconds = arguments.cpu_seconds or COLLECTIONS[collection]
     budget = experiments.budget_of(seconds)
-    if arguments.tried:
-        return {" ".join(tried): (f"experiment={names[0]}", *budget, *tried) for tried in arguments.tried if names}
+    if arguments.tried and names:
+        tries = ([], *arguments.tried)
+        return {" ".join([names[0], *tried]): (f"experiment={names[0]}", *budget, *tried) for tried in tries}
     if arguments.ablation:
         best = f"best_{Collection.parse(collection).kind}"
         variants = {"": (), **experiments.ABLATIONS[best]}
         return {f"{best} {name}".strip(): (f"experiment={best}", *budget, *of) for name, of in variants.items()}
     return {name: experiments.overrides_of(name, seconds) for name in names}
+
+
+def scored(arguments: argparse.Namespace) -> Split:
+    """Return the split whose graphs are scored: valid where something is chosen by it."""
+    return "valid" if arguments.tried or arguments.ablation else "test"
 
 
 def staying(valid_taus: Mapping[str, float]) -> list[str]:
@@ -407,9 +418,10 @@ def computed(arguments: argparse.Namespace, work: Path) -> list[Row]:
     computation, rows = Computation(arguments, work), list[Row]()
     places = {collection: folds_of(collection, work) for collection in arguments.collection}
     seeds = [arguments.seed] if arguments.seed is not None else list(range(arguments.seeds))
+    split = scored(arguments)
     if arguments.fold is not None:
         wanted = [
-            Wanted(fold, name, overrides, seed)
+            Wanted(fold, name, overrides, seed, split)
             for collection, folds in places.items()
             for name, overrides in chosen(arguments, collection).items()
             for fold in folds
@@ -421,7 +433,7 @@ def computed(arguments: argparse.Namespace, work: Path) -> list[Row]:
     for collection, folds in places.items():
         names, first = chosen(arguments, collection), folds[: FIRST.get(collection, 1)]
         found = computation.rows(
-            [Wanted(fold, name, overrides, seeds[0]) for fold in first for name, overrides in names.items()]
+            [Wanted(fold, name, overrides, seeds[0], split) for fold in first for name, overrides in names.items()]
         )
         rows += found
         taus: dict[str, list[float]] = {}
@@ -433,7 +445,7 @@ def computed(arguments: argparse.Namespace, work: Path) -> list[Row]:
         done = {tuple(str(row[column]) for column in CELL) for row in rows}
         rows += computation.rows(
             [
-                Wanted(fold, name, overrides, seed)
+                Wanted(fold, name, overrides, seed, split)
                 for fold, name, overrides in continued
                 if (fold.collection, name, str(fold.number), str(seed)) not in done
             ]
@@ -447,18 +459,19 @@ def recorded(arguments: argparse.Namespace) -> list[Row]:
     Raises:
         ConfigError: there is none.
     """
-    newest = {tuple(row[column] for column in CELL): row for row in read_rows(arguments.results)}
+    rows = (row for row in read_rows(arguments.results) if row["split"] == scored(arguments))
+    newest = {tuple(row[column] for column in CELL): row for row in rows}
     wanted = {collection: chosen(arguments, collection) for collection in arguments.collection}
-    rows = [
+    found = [
         row
         for (collection, experiment, fold, seed), row in newest.items()
         if experiment in wanted.get(collection, {})
         and (arguments.fold is None or int(fold) == arguments.fold)
         and (int(seed) < arguments.seeds if arguments.seed is None else int(seed) == arguments.seed)
     ]
-    if not rows:
+    if not found:
         raise ConfigError(f"{arguments.results}: no row of what is asked for; without --show it is computed")
-    return rows
+    return found
 
 
 class Result(NamedTuple):
@@ -492,6 +505,9 @@ def results_of(
     families: dict[comparison.Graph, str] = {}
     for collection, experiment in dict.fromkeys((row["collection"], row["experiment"]) for row in rows):
         cells = [row for row in rows if (row["collection"], row["experiment"]) == (collection, experiment)]
+        folds = {str(cell["fold"]) for cell in cells}
+        finished = [seed for seed, count in Counter(str(cell["seed"]) for cell in cells).items() if count == len(folds)]
+        cells = [cell for cell in cells if str(cell["seed"]) in finished]
         of_graph: dict[comparison.Graph, list[float]] = {}
         of_seed: dict[str, list[float]] = {}
         for cell in cells:
@@ -503,7 +519,7 @@ def results_of(
         every = [graph for cell in cells for graph in of_cell.get(cell["fingerprint"], {}).values()]
         known = {figure: [float(graph[figure]) for graph in every if graph[figure]] for figure in FIGURES}
         found.setdefault(collection, {})[experiment] = Result(
-            len({str(cell["fold"]) for cell in cells}),
+            len(folds),
             np.array([mean(values) for values in of_seed.values()]),
             {graph: mean(values) for graph, values in of_graph.items()},
             {figure: mean(values) for figure, values in known.items() if values},
@@ -543,17 +559,17 @@ def continued(found: Mapping[str, Result]) -> dict[str, Result]:
 
 
 def table(place: str, found: Mapping[str, Result]) -> str:
-    """Return the figures of experiments as Markdown, with those that left at the end."""
+    """Return the figures of experiments as Markdown, with those that left, or are not finished, at the end."""
     lines = [
         f"| {place} | folds | seeds | tau | slowdown@1, % | @5, % | valid tau | CPU s |",
         "|---" * 8 + "|",
     ]
     whole = continued(found)
+    most = max(one.folds for one in found.values())
     for name, one in [*whole.items(), *((name, one) for name, one in found.items() if name not in whole)]:
         spread = f" ± {one.seeds.std(ddof=1):.3f}" if len(one.seeds) > 1 else ""
         slowdowns = [f"{100 * one.figures[key]:.1f}" if key in one.figures else "" for key in FIGURES[2:4]]
-        left = "" if name in whole else ", left"
-        cells = [name, f"{one.folds}{left}", str(len(one.seeds)), f"{one.seeds.mean():.3f}{spread}", *slowdowns]
+        cells = [name, f"{one.folds} of {most}", str(len(one.seeds)), f"{one.seeds.mean():.3f}{spread}", *slowdowns]
         lines.append(f"| {' | '.join([*cells, f'{one.valid_tau:.3f}', f'{one.cpu_seconds:.0f}'])} |")
     ceilings = [one.figures["noise_ceiling"] for one in whole.values() if "noise_ceiling" in one.figures]
     return "\n".join([*lines, *([f"\nNoise ceiling: {mean(ceilings):.3f}"] if ceilings else [])])
@@ -561,7 +577,8 @@ def table(place: str, found: Mapping[str, Result]) -> str:
 
 def looks(results: Path, collections: Sequence[str]) -> str:
     """Return how many models were scored on each fold left out, by any experiment of the results."""
-    counts = Counter((row["collection"], int(row["fold"])) for row in read_rows(results))
+    rows = (row for row in read_rows(results) if row["split"] == "test")
+    counts = Counter((row["collection"], int(row["fold"])) for row in rows)
     lines = ["Models scored on each fold left out, of all rows of the results:"]
     for collection in collections:
         numbers = [f"{counts[place]} on {place[1]}" for place in sorted(counts) if place[0] == collection]

@@ -141,6 +141,17 @@ def test_the_first_fold_decides_who_is_continued(monkeypatch: pytest.MonkeyPatch
     assert {(fold, seed) for _, fold, seed in calls[3]} == {(3, 0), (3, 1)}
 
 
+def test_tries_are_scored_on_valid_next_to_the_experiment() -> None:
+    given = {"experiment": ["best_tile"], "cpu_seconds": None, "tried": [["loss=hinge", "seed=1"]], "ablation": False}
+    arguments = argparse.Namespace(**given)
+    tried = quality.chosen(arguments, "tile/cpu")
+    assert [*tried] == ["best_tile", "best_tile loss=hinge seed=1"]
+    assert tried["best_tile loss=hinge seed=1"] == (*tried["best_tile"], "loss=hinge", "seed=1")
+    assert quality.scored(arguments) == "valid"
+    arguments.tried = []
+    assert quality.scored(arguments) == "test"
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """Results of three experiments on tiles, one of which left after its first fold."""
@@ -150,10 +161,15 @@ def results(tmp_path: Path) -> Path:
         for fold in range(1 if experiment == "kaggle_2_tile" else 5):
             for seed in range(2):
                 key = f"{experiment}-{fold}-{seed}"
-                cells.append(["tile/cpu", experiment, fold, seed, f"old {key}", 1, 1, 99, 0.9, ""])
-                cells.append(["tile/cpu", experiment, fold, seed, key, 1, 1, 20.0, 0.5, "baseline.leaves=4"])
+                cell = ["tile/cpu", experiment, fold, seed]
+                cells.append([*cell, "test", f"old {key}", 1, 1, 99, 0.9, ""])
+                cells.append([*cell, "test", key, 1, 1, 20.0, 0.5, "baseline.leaves=4"])
+                cells.append([*cell, "valid", f"tried {key}", 1, 1, 20.0, 0.5, ""])
                 graphs += [[key, f"g{fold}", f"f{fold}", tau + 0.1 * fold + 0.02 * seed, 0.5, 0.1, 0.05, 0.98]]
                 graphs += [[key, f"equal{fold}", f"f{fold}", "", "", "", "", ""]]
+    cells.append(
+        ["tile/cpu", "lightgbm", 0, 2, "test", "lightgbm-0-0", 1, 1, 99, 0.9, ""]
+    )  # a seed with one of five folds
     path = tmp_path / "folds.csv"
     for file, columns, rows in ((path, quality.COLUMNS, cells), (tmp_path / "folds_graphs.csv", GRAPHS, graphs)):
         with file.open("w", newline="") as stream:
@@ -168,12 +184,12 @@ def test_tables_of_kept_results(results: Path, run: Run, tmp_path: Path) -> None
     options = ("--collection", "tile:cpu", "--show", "--results", results, "--plot", tmp_path / "plot.svg")
     shown = run("quality", *options, "--work", tmp_path / "work")
     assert shown.status == 0, shown.err
-    assert "| lightgbm | 5 | 2 | 0.510 ± 0.014 | 10.0 | 5.0 | 0.500 | 20 |" in shown.out
-    assert "| kaggle_2_tile | 1, left | 2 | 0.010 ± 0.014 |" in shown.out
+    assert "| lightgbm | 5 of 5 | 2 | 0.510 ± 0.014 | 10.0 | 5.0 | 0.500 | 20 |" in shown.out
+    assert "| kaggle_2_tile | 1 of 5 | 2 | 0.010 ± 0.014 |" in shown.out
     assert "| lightgbm |  | ahead +0.050 (+0.050 to +0.050) |" in shown.out
     assert "| best_tile | behind -0.050" in shown.out
     assert "Noise ceiling: 0.980" in shown.out
-    assert "- tile/cpu: 12 on 0, 8 on 1, 8 on 2, 8 on 3, 8 on 4" in shown.out
+    assert "- tile/cpu: 13 on 0, 8 on 1, 8 on 2, 8 on 3, 8 on 4" in shown.out
     plot = (tmp_path / "plot.svg").read_text()
     assert "ahead" in plot
     assert "behind" in plot
@@ -186,7 +202,7 @@ def test_tables_of_kept_results(results: Path, run: Run, tmp_path: Path) -> None
 def test_one_seed_of_one_fold(results: Path, run: Run) -> None:
     options = ("--collection", "tile/cpu", "--show", "--results", results)
     shown = run("quality", *options, "--experiment", "best_tile", "--fold", 2, "--seed", 1)
-    assert "| best_tile | 1 | 1 | 0.470 |" in shown.out
+    assert "| best_tile | 1 of 1 | 1 | 0.470 |" in shown.out
     missing = run("quality", *options, "--experiment", "kaggle_1_tile")
     assert (missing.status, missing.out) == (2, "")
 
