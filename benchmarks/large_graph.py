@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_json()
     arguments = parser.parse_args()
     part = 10 if arguments.quick else 1
-    nodes, configurable, width, steps = 50_000 // part, 3000 // part, 256 // part, 2 if arguments.quick else 5
+    nodes, configurable, width, steps = 50_000 // part, 3000 // part, 256 // part, 2 if arguments.quick else 3
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
