@@ -54,20 +54,39 @@ def known() -> GraphFeatures:
 def test_values(known: GraphFeatures) -> None:
     rows = everything(known, SIZES)
     rows, moved = rows[:, :-3], rows[:, -3:]
-    assert not moved.any()
+    assert (moved == 0.5).all()
     assert rows.dtype == np.float32
     assert rows.shape == (3, pooled_columns(SIZES) - 3)
     of_graph, places, of_changed = np.split(rows, [6, 6 + 18 * 7], axis=1)
     shared = np.array([np.log(5), 0.25, 0.5, 0.25, 3, 1], dtype=np.float32)
     np.testing.assert_array_equal(of_graph, np.tile(shared, (3, 1)))
-    # The values -1..5 at the first position: [0, 1] has one of each row, [0, 0] and [1, 1] two of one.
-    np.testing.assert_array_equal(places[:, :7], [[0.5, 0, 0, 0, 0, 0, 0.5], [1, *[0] * 6], [*[0] * 6, 1]])
-    np.testing.assert_array_equal(places[:, -7:], [[0.5, 0, 0, 0.5, 0, 0, 0], [1, *[0] * 6], [0, 0, 0, 1, 0, 0, 0]])
-    np.testing.assert_array_equal(places[:, 7:-7].reshape(3, 16, 7), np.tile([1, 0, 0, 0, 0, 0, 0], (3, 16, 1)))
-    # The most frequent are row 0 at node 1 (opcode 1) and row 1 at node 3 (opcode 2).
-    changed = [[0, 0, 0, 0, 0, 0], [0.5, 0, 0, 0.5, 3, 2], [0.5, 0, 0.5, 0, 1, 0]]
-    np.testing.assert_array_equal(of_changed, changed)
-    np.testing.assert_array_equal(rows[:, changed_column(SIZES)], [0, 0.5, 0.5])
+    # The values -1..5 at the first position: [0, 1] has one of each row, [0, 0] and [1, 1] two of one. As ranks: the
+    # frequencies 0.5, 1 and 0 of -1 are the second, third and first of three.
+    first, second, third, equal = 1 / 6, 3 / 6, 5 / 6, 0.5
+    np.testing.assert_allclose(places[:, [0, 6]], [[second, second], [third, first], [first, third]])
+    np.testing.assert_allclose(places[:, [-7, -4]], [[second, second], [third, first], [first, third]])
+    assert (np.delete(places, [0, 6, places.shape[1] - 7, places.shape[1] - 4], axis=1) == equal).all()
+    # The most frequent are row 0 at node 1 (opcode 1) and row 1 at node 3 (opcode 2). So the changed nodes are none,
+    # node 3, node 1: their number, by opcode 0, 1 and 2, and the sums of both numeric features.
+    changed = [
+        [first, equal, 1 / 3, 1 / 3, first, 1 / 3],
+        [2 / 3, equal, 1 / 3, third, third, third],
+        [2 / 3, equal, third, 1 / 3, second, 1 / 3],
+    ]
+    np.testing.assert_allclose(of_changed, changed, rtol=1e-6)
+    np.testing.assert_allclose(rows[:, changed_column(SIZES)], [first, 2 / 3, 2 / 3], rtol=1e-6)
+
+
+def test_a_rank_is_the_share_of_references_below(make_features: MakeFeatures, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = make_features(nodes=200, distinct=300, dtype=np.float32)
+    whole = everything(graph, RANDOM)
+    configured = whole[:, 11:]
+    assert (configured.min(), configured.max()) == (np.float32(1 / 600), np.float32(599 / 600))
+    np.testing.assert_allclose(configured.mean(axis=0), 0.5, rtol=1e-5)
+    monkeypatch.setattr("hlorank.models.baselines.pooled_features._MAX_REFERENCES", 100)
+    some = everything(graph, RANDOM)
+    assert np.abs(some - whole).max() < 0.2
+    assert {round(float(200 * value), 3) % 1 for value in some[:, 11]} == {0.0}
 
 
 def test_some_rows_are_rows_of_all(known: GraphFeatures) -> None:
@@ -139,7 +158,7 @@ def test_a_graph_without_configurable_nodes(known: GraphFeatures) -> None:
     )
     rows = everything(replace(known, configurations=nothing), SIZES)
     np.testing.assert_array_equal(rows[:, :6], everything(known, SIZES)[:1, :6])
-    np.testing.assert_array_equal(rows[:, 6:], 0)
+    np.testing.assert_array_equal(rows[:, 6:], 0.5)  # of a single configuration
 
 
 @pytest.mark.parametrize("collection", ["layout/synthetic/random", "tile/synthetic"])
@@ -153,9 +172,9 @@ def test_stored_graphs_have_the_columns_of_their_collection(collection: str, tin
         assert np.isfinite(rows).all()
 
 
-def test_what_copies_move_is_summed(known: GraphFeatures) -> None:
+def test_what_copies_move_is_summed_and_ranked(known: GraphFeatures) -> None:
     layouts = known.configurations
     assert isinstance(layouts, LayoutFeatures)
-    moves = np.array([[0, 0, 0], [0.5, 0.25, 0.125]], dtype=np.float32)
+    moves = np.array([[0, 0, 1], [0.5, 0.25, 0.5]], dtype=np.float32)
     moved = everything(replace(known, configurations=replace(layouts, moves=moves)), SIZES)[:, -3:]
-    assert moved.tolist() == [[0.5, 0.25, 0.125], [0, 0, 0], [1, 0.5, 0.25]]
+    np.testing.assert_allclose(moved, np.array([[3, 3, 3], [1, 1, 5], [5, 5, 1]]) / 6, rtol=1e-6)

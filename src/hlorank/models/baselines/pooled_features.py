@@ -18,6 +18,7 @@ from hlorank.models.inputs import InputSizes
 _CHUNK_BYTES = 16 * 2**20
 _VALUES = np.arange(LAYOUT_MIN, LAYOUT_MAX + 1)
 _CODE_BYTES = 32  # temporary arrays for each configurable node of a configuration
+_MAX_REFERENCES = 1000  # configurations that others are compared with
 
 
 def pooled_columns(sizes: InputSizes) -> int:
@@ -28,7 +29,7 @@ def pooled_columns(sizes: InputSizes) -> int:
 
 
 def changed_column(sizes: InputSizes) -> int:
-    """Return the column of `PooledGraph.rows` with the share of changed configurable nodes, for layout graphs."""
+    """Return the column of `PooledGraph.rows` with the rank by changed configurable nodes, for layout graphs."""
     return _of_nodes(sizes) + LAYOUT_VALUES * len(_VALUES)
 
 
@@ -41,10 +42,11 @@ class PooledGraph:
 
     - Of the graph: log(1 + nodes), the share of each opcode, the mean of the numeric node features.
     - Of a layout configuration: the frequency of each value at each of its 18 positions, the share of nodes that it
-      changes, the same by opcode, and the sum of the numeric features of the changed nodes; all divided by the number
-      of configurable nodes. A node is changed if its layout is not its most frequent one among the graph's distinct
-      configurations, which for `default` search and for measured data is mostly the compiler's own. Then the sums of
-      what copies to the layouts move.
+      changes, the same by opcode, and the sum of the numeric features of the changed nodes. A node is changed if its
+      layout is not its most frequent one among the graph's distinct configurations, which for `default` search and for
+      measured data is mostly the compiler's own. Then the sums of what copies to the layouts move. Each of them as its
+      rank among the graph's configurations, in [0, 1]: the share of those that have less, and half of those that have
+      as much, of all configurations or of 1,000 of them.
     - Of a tile configuration: its features.
 
     Args:
@@ -76,10 +78,10 @@ class PooledGraph:
         if not isinstance(configurations, LayoutFeatures):
             result[:, first:] = configurations.feat[rows]
             return result
-        step = max(1, _CHUNK_BYTES // (_CODE_BYTES * max(1, len(configurations.node_ids))))
-        for start in range(0, len(rows), step):
-            chunk = slice(start, start + step)
-            result[chunk, first:] = self._layouts(np.asarray(configurations.codes[rows[chunk]]))
+        ordered = self._ordered
+        for part, column in zip(self._layouts(rows).T, range(first, result.shape[1]), strict=True):
+            below, up_to = (ordered[:, column - first].searchsorted(part, side) for side in ("left", "right"))
+            result[:, column] = (below + up_to) / (2 * len(ordered))
         return result
 
     @cached_property
@@ -93,30 +95,44 @@ class PooledGraph:
     def _layouts(self) -> _PooledLayouts:
         return _PooledLayouts(self._graph, self._sizes.opcodes)
 
+    @cached_property
+    def _ordered(self) -> NDArray[np.float32]:
+        count = self._graph.distinct
+        references = np.linspace(0, count - 1, min(count, _MAX_REFERENCES)).round().astype(np.int64)
+        return np.sort(self._layouts(references), axis=0)
+
 
 class _PooledLayouts:
-    """The features of layout configurations."""
+    """The sums and frequencies of layout configurations."""
 
     def __init__(self, graph: GraphFeatures, opcodes: int) -> None:
         layouts = graph.configurations
         assert isinstance(layouts, LayoutFeatures)
+        self._codes = layouts.codes
         one_hot = layouts.codebook[:, :, None] == _VALUES
-        self._one_hot = one_hot.reshape(len(one_hot), LAYOUT_VALUES * len(_VALUES)).astype(np.float32)
+        self._one_hot = one_hot.reshape(len(one_hot), LAYOUT_VALUES * len(_VALUES)).astype(np.float64)
         self._usual = _most_frequent(layouts)
-        self._moves = layouts.moves
+        self._moves = np.asarray(layouts.moves, dtype=np.float64)
         nodes = layouts.node_ids
-        opcode = np.eye(opcodes, dtype=np.float32)[graph.opcode[nodes]]
-        self._of_node = np.hstack([np.ones_like(opcode[:, :1]), opcode, graph.node_feat[nodes]], dtype=np.float32)
+        opcode = np.eye(opcodes)[graph.opcode[nodes]]
+        self._of_node = np.hstack([np.ones_like(opcode[:, :1]), opcode, graph.node_feat[nodes]], dtype=np.float64)
 
-    def __call__(self, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float32]:
-        # Sparse: independent of the codebook's length, and each row is summed in the order of its nodes.
+    def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        step = max(1, _CHUNK_BYTES // (_CODE_BYTES * max(1, self._codes.shape[1])))
+        starts = range(0, len(rows), step)
+        parts = [self._pooled(np.asarray(self._codes[rows[start : start + step]])) for start in starts]
+        return np.concatenate(parts) if parts else self._pooled(np.asarray(self._codes[:0]))
+
+    def _pooled(self, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float32]:
+        # Sparse: independent of the codebook's length, and each row is summed in the order of its nodes. Sums of
+        # float64 that differ only in their order are equal as float32, and so have the same rank.
         count, nodes = codes.shape
         place = csr_array(
-            (np.ones(codes.size, np.float32), codes.ravel().astype(np.int32), nodes * np.arange(count + 1)),
+            (np.ones(codes.size), codes.ravel().astype(np.int32), nodes * np.arange(count + 1)),
             shape=(count, len(self._one_hot)),
         )
-        changed = csr_array((codes != self._usual).astype(np.float32))
-        pooled = np.hstack([place @ self._one_hot, changed @ self._of_node]) / np.float32(max(1, nodes))
+        changed = csr_array((codes != self._usual).astype(np.float64))
+        pooled = np.hstack([place @ self._one_hot, changed @ self._of_node]) / max(1, nodes)
         return np.hstack([pooled, place @ self._moves], dtype=np.float32)
 
 

@@ -54,7 +54,7 @@ def random_scores(store: FeatureStore, names: Sequence[str], settings: BaselineC
 
 
 def changed_share(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:  # noqa: ARG001 - not fitted
-    """Return the share of configurable nodes with an unusual layout as score: the default configuration ranks first."""
+    """Return the rank by configurable nodes with an unusual layout as score: the default configuration is first."""
     sizes = input_sizes(store.spec)
     return _rule(Linear.of_column(changed_column(sizes), pooled_columns(sizes)))
 
