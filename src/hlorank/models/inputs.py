@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.paths import distances
 from hlorank.models.compression.edges import Edges
@@ -46,7 +47,7 @@ class GraphInputs:
     def __init__(self, features: GraphFeatures, partition: Partition) -> None:
         self.features = features
         self.partition = partition
-        self.segments: Sequence[Segment] = _segments(features, partition)
+        self.segments = Segments(features, partition)
 
     @cached_property
     def targets(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -108,26 +109,45 @@ class GraphInputs:
         return make_plan(segment, self.configurations(padded, segment), recipe)
 
 
-def _segments(features: GraphFeatures, partition: Partition) -> list[Segment]:
-    edges = np.asarray(features.edge_index)
-    edges = edges[np.argsort(edges[:, 0], kind="stable")]
-    starts = np.searchsorted(edges[:, 0], np.arange(features.nodes + 1))  # first edge to an operand of each node
-    degrees = np.diff(starts), np.bincount(edges[:, 1], minlength=features.nodes)
-    column = np.full(features.nodes, -1)  # of each configurable node in the configuration codes
-    if isinstance(features.configurations, LayoutFeatures):
-        column[features.configurations.node_ids] = np.arange(len(features.configurations.node_ids))
+class Segments:
+    """The segments of a graph, each made when it is first read: a step reads few, and many graphs may be open."""
 
-    of_node = np.concatenate([features.node_feat, features.opcode[:, None], features.node_layout], axis=1)
-    _, colour_node, colour = np.unique(of_node, axis=0, return_index=True, return_inverse=True)
+    def __init__(self, features: GraphFeatures, partition: Partition) -> None:
+        edges = np.asarray(features.edge_index)
+        self._edges = edges[np.argsort(edges[:, 0], kind="stable")]
+        # The first edge to an operand of each node.
+        self._starts = np.searchsorted(self._edges[:, 0], np.arange(features.nodes + 1))
+        self._degrees = np.diff(self._starts), np.bincount(edges[:, 1], minlength=features.nodes)
+        self._column = np.full(features.nodes, -1)  # of each configurable node in the configuration codes
+        if isinstance(features.configurations, LayoutFeatures):
+            self._column[features.configurations.node_ids] = np.arange(len(features.configurations.node_ids))
+        of_node = np.concatenate([features.node_feat, features.opcode[:, None], features.node_layout], axis=1)
+        self._colour_node, self._colour = distinct_rows(of_node)
+        self._features, self._partition = features, partition
+        self._made: list[Segment | None] = [None] * partition.segments
 
-    place = np.full(features.nodes, -1)  # position of each node in the current segment
-    segments = []
-    for j in range(partition.segments):
-        own, halo = partition.own(j), partition.halo_of(j)
+    def __len__(self) -> int:
+        """Return the number of segments."""
+        return len(self._made)
+
+    def __iter__(self) -> Iterator[Segment]:
+        """Iterate over all segments."""
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, j: int) -> Segment:
+        """Return a segment."""
+        made = self._made[j]
+        if made is None:
+            made = self._made[j] = self._make(j)
+        return made
+
+    def _make(self, j: int) -> Segment:
+        features, starts, column, degrees = self._features, self._starts, self._column, self._degrees
+        own, halo = self._partition.own(j), self._partition.halo_of(j)
         nodes = np.concatenate([own, halo])
+        place = np.full(features.nodes, -1)  # position of each node in the segment
         place[nodes] = np.arange(len(nodes))
-        inner = place[edges[_ranges(starts[nodes], starts[nodes + 1])]]
-        place[nodes] = -1
+        inner = place[self._edges[_ranges(starts[nodes], starts[nodes + 1])]]
         inner = inner[inner[:, 1] >= 0]
         if isinstance(features.configurations, LayoutFeatures):
             distance = distances(inner, len(nodes), np.flatnonzero(column[nodes] >= 0))
@@ -139,26 +159,22 @@ def _segments(features: GraphFeatures, partition: Partition) -> list[Segment]:
         near = distance[distance >= 0]
         # A segment with a halo gives the result of the whole graph, and so needs its degrees.
         whole = (degrees[0][nodes], degrees[1][nodes]) if len(halo) else None
-        colours, initial_colour = np.unique(colour[nodes], return_inverse=True)
-        configurable = int((near == 0).sum())
-        of_colour = colour_node[colours]
-        segments.append(
-            Segment(
-                node_ids=nodes,
-                part=np.zeros_like(nodes),
-                parts=1,
-                colours=colours,
-                initial_colour=initial_colour,
-                colour_numeric=features.node_feat[of_colour],
-                colour_opcode=features.opcode[of_colour].astype(np.int64),
-                colour_layout=features.node_layout[of_colour].astype(np.int64),
-                edges=Edges(np.argsort(order)[inner], len(nodes), configurable, whole),
-                hop_prefixes=np.cumsum(np.bincount(near, minlength=1)).tolist(),
-                config_columns=columns[columns >= 0],
-                pooled=order < len(own) if len(halo) else None,
-            )
+        colours, initial_colour = np.unique(self._colour[nodes], return_inverse=True)
+        of_colour = self._colour_node[colours]
+        return Segment(
+            node_ids=nodes,
+            part=np.zeros_like(nodes),
+            parts=1,
+            colours=colours,
+            initial_colour=initial_colour,
+            colour_numeric=features.node_feat[of_colour],
+            colour_opcode=features.opcode[of_colour].astype(np.int64),
+            colour_layout=features.node_layout[of_colour].astype(np.int64),
+            edges=Edges(np.argsort(order)[inner], len(nodes), int((near == 0).sum()), whole),
+            hop_prefixes=np.cumsum(np.bincount(near, minlength=1)).tolist(),
+            config_columns=columns[columns >= 0],
+            pooled=order < len(own) if len(halo) else None,
         )
-    return segments
 
 
 def _ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
