@@ -89,11 +89,6 @@ def interval(values: list[float]) -> float | None:
     return float(t.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5)
 
 
-def best_within(run: Run, steps: float) -> float:
-    """Return the best validation tau that a training has reached within some steps."""
-    return max((tau for step, _, tau, _ in run["curve"] if step <= steps), default=0.0)
-
-
 def table(record: Record) -> str:
     """Return a Markdown table: a row for each method."""
     rows = record.rows()
@@ -112,7 +107,8 @@ def table(record: Record) -> str:
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for name, some in rows.items():
         cells = [cell([one.get(key) for one in some], ".3f") for key in ("valid_tau", "test_tau", "train_tau")]
-        cells.append(cell([best_within(one, limit) for one in some], ".3f"))
+        within = ((tau for step, _, tau, _ in one["curve"] if step <= limit) for one in some)
+        cells.append(cell([max(taus, default=None) for taus in within], ".3f"))
         cells += [f"{mean(one[key] for one in some):.0f}" for key in ("steps", "cpu_seconds")]
         cells.append(f"{mean(1000 * one['cpu_seconds'] / one['steps'] for one in some):.1f}")
         cells.append(f"{mean(one['step_memory_bytes'] for one in some) / 2**20:.1f}")
