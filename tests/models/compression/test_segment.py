@@ -74,7 +74,7 @@ def test_joined_segments_have_the_embeddings_that_they_have_alone(
 
 def test_joined_segments_share_what_is_equal(make_inputs: Callable[..., GraphInputs], make_model: MakeModel) -> None:
     graph, recipe, rows = make_inputs(segments=4), make_model().recipe, np.arange(5)
-    joined = join(graph.segments)
+    joined = join(list(graph.segments))
     assert joined.nodes == sum(segment.nodes for segment in graph.segments)
     assert sorted(joined.node_ids.tolist()) == list(range(joined.nodes))
     np.testing.assert_array_equal(graph.partition.segment_of[joined.node_ids], joined.part)
