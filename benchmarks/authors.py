@@ -5,8 +5,8 @@ all graphs of a batch, at the configurations that were drawn for the last one. H
 test double, on a workload of methods.py, with a linear head and the sum over segments, for which a sum of
 scores is a score of the sum. Batches have four graphs.
 
-A finished training is written to benchmarks/results/authors.json and not repeated. All of it takes about an hour of CPU
-time, the quick form minutes.
+A finished training is written to benchmarks/results/authors.json and not repeated. All of it takes about half an hour
+of CPU time, the quick form minutes.
 """
 
 from __future__ import annotations
