@@ -110,10 +110,16 @@ class TrainerConfig(Section):
 
 
 class EnsembleConfig(Section):
-    """Models that are trained one after another, seeds times folds of them; their standardized scores are averaged."""
+    """Models that are trained one after another, seeds times folds of them, and baselines that join them.
+
+    Scores are standardized and averaged, those of models and those of baselines apart; valid chooses the weight of the
+    baselines' mean.
+    """
 
     seeds: int = Field(ge=1)
     """Models that differ in their seed, for each fold."""
     folds: int = Field(ge=1)
     """Folds of train, model families together; each model holds out one of them, on which its best epoch is chosen. 1
     trains on all of train and chooses on valid."""
+    baselines: list[str]
+    """Baselines on pooled features that join the models."""

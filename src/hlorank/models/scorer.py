@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from hlorank.config import PartitionConfig
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import SPEC, read_json
-from hlorank.models.baselines.baseline import BASELINES, load_baseline
+from hlorank.models.baselines.baseline import BASELINES, load_baseline, load_joined
 from hlorank.models.device import find_device
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.scoring import (
     embed_configurations,
+    join_scores,
     mean_of_members,
     mean_over_orders,
     score_configurations,
@@ -35,7 +36,7 @@ class Scorer:
         score: function of a graph and its segments, None for a whole graph, to (distinct,) scores of its distinct
             configurations, larger = slower.
         embed: function of a graph and its segments to (distinct, width), the embedding of each distinct configuration;
-            embeddings of the members of an ensemble are concatenated.
+            embeddings of the cost models of an ensemble are concatenated.
     """
 
     spec: Spec
@@ -65,13 +66,18 @@ def load_scorer(folder: Path, memory_bytes: int, accelerator: str = "auto") -> S
             embed=lambda graph, _: baseline.embed(graph),
         )
     members, spec = load_model(folder, find_device(accelerator))
+    baselines = load_joined(folder, spec)
 
     def inputs(graph: GraphFeatures, segments: Partition | None) -> GraphInputs:
         return GraphInputs(graph, whole_graph(graph) if segments is None else segments)
 
     def score(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
         cut = inputs(graph, segments)
-        return mean_of_members([mean_over_orders(score_configurations, model, cut, memory_bytes) for model in members])
+        scores = [mean_over_orders(score_configurations, model, cut, memory_bytes) for model in members]
+        if not baselines:
+            return mean_of_members(scores)
+        joined = [baseline.score(graph, memory_bytes) for baseline in baselines]
+        return join_scores(scores, joined, spec.baseline_weight)
 
     def embed(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
         cut = inputs(graph, segments)

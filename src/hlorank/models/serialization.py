@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
+from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, StrictBool, StrictInt
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -65,6 +66,10 @@ class ModelSpec(Spec):
     """Options to cut a graph that is in no store, those of `partition`; without meaning for whole graphs."""
     members: StrictInt = Field(ge=1)
     """Number of models of this kind in the folder, above 1 for an ensemble."""
+    baselines: list[str] = Field(default_factory=list)
+    """Baselines in the folder that join the ensemble."""
+    baseline_weight: float = Field(default=0.0, ge=0, le=1)
+    """Weight of the baselines' standardized scores; the models have the rest."""
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
@@ -135,10 +140,21 @@ def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
     return spec, path
 
 
-def save_model(folder: Path, members: Sequence[CostModel], spec: ModelSpec) -> None:
-    """Write a cost model or an ensemble; the names of weights begin with the number of their member."""
+def save_model(
+    folder: Path, members: Sequence[CostModel], spec: ModelSpec, baselines: Mapping[str, NDArray[Any]] | None = None
+) -> None:
+    """Write a cost model or an ensemble; the names of weights begin with the number of their member.
+
+    Args:
+        folder: the model folder.
+        members: the cost models.
+        spec: the specification.
+        baselines: arrays of the baselines that join them, whose names begin with that of their baseline.
+    """
     weights = nn.ModuleList(members).state_dict()
-    save_folder(folder, save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}), spec)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    tensors |= {name: torch.from_numpy(array) for name, array in (baselines or {}).items()}
+    save_folder(folder, save(tensors), spec)
 
 
 def load_model(folder: Path, device: torch.device) -> tuple[list[CostModel], ModelSpec]:
@@ -160,6 +176,7 @@ def load_model(folder: Path, device: torch.device) -> tuple[list[CostModel], Mod
         weights = load_file(path)
     except (SafetensorError, ValueError, RuntimeError) as error:
         raise DataError("file", "weights as safetensors", error, file=path) from None
+    weights = {name: tensor for name, tensor in weights.items() if name.partition(".")[0] not in spec.baselines}
     _check_weights(weights, expected, spec.members, path)
     members = [CostModel(spec.model, sizes, spec.aggregation).to(device) for _ in range(spec.members)]
     nn.ModuleList(members).load_state_dict(weights)

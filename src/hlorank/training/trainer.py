@@ -46,6 +46,7 @@ from hlorank.training.ensemble import Member, make_members
 from hlorank.training.gst.head_finetuning import HeadData, HeadModule
 from hlorank.training.gst.methods import METHODS, Method
 from hlorank.training.gst.segment_aggregator import make_aggregator
+from hlorank.training.joined_baselines import check_baselines, join_baselines
 from hlorank.training.losses import make_loss
 from hlorank.training.method_choice import METHOD_CHOICES
 from hlorank.training.mlflow_run import keep_record, take_finished, training_run
@@ -103,6 +104,7 @@ def train(config: Config, output: Path, ranks: Ranks | None = None) -> float | N
         raw = Path(config.paths.raw) / Collection.parse(config.collection).path / "train"
         members = make_members(config.ensemble, config.seed, names, raw)
         _check_precision(config.trainer, ranks.device)
+        check_baselines(config)
         # Members need no exchange of gradients. A search decides after each epoch of one whether the next is worth it.
         dealt = len(members) >= ranks.count > 1 and config.sweep.trial is None
         within = ranks.alone if dealt else ranks
@@ -110,7 +112,7 @@ def train(config: Config, output: Path, ranks: Ranks | None = None) -> float | N
         models = [training.model for training in trainings]
 
     # Identify the training: what it has finished or saved before is found by this key.
-    settings = config.model_dump(mode="json", include=_IDENTITY)
+    settings = config.model_dump(mode="json", include=_identity(config))
     del settings["trainer"]["devices"]  # steps and weights are the same for any number of ranks
     key = fingerprint([settings, spec.data, __version__, spec.plugins])
     identity = {
@@ -163,8 +165,13 @@ def train(config: Config, output: Path, ranks: Ranks | None = None) -> float | N
             mlflow.set_tag(ENDED_BY, "trainer.cpu_seconds")
         taus = [result.best for _, result in sorted(results.items()) if result.best is not None]
         best = float(np.mean(taus)) if taus else None
-        steps = sum(result.steps for result in results.values())
-        save_model(output, models, spec.model_copy(update={"steps": steps}))
+        fitted: dict[str, Any] = {"steps": sum(result.steps for result in results.values())}
+        arrays = None
+        if config.ensemble.baselines and names:
+            arrays, weight, best = join_baselines(config, graphs, models)
+            fitted |= {"baselines": config.ensemble.baselines, "baseline_weight": weight}
+            mlflow.log_metric("train/baseline_weight", weight)
+        save_model(output, models, spec.model_copy(update=fitted), arrays)
         history = [{"member": number, **row} for number, result in sorted(results.items()) for row in result.history]
         seconds = sum(result.seconds for result in results.values())
         keep_record(config.tracking, run_id, history, output, best, seconds)
@@ -197,6 +204,11 @@ def _record(
         with _removed_if_pruned(state), opened as run_id:
             yield None, run_id
         shutil.rmtree(state)
+
+
+def _identity(config: Config) -> set[str]:
+    """Return the sections that the training reads."""
+    return _IDENTITY | ({"baseline"} if config.ensemble.baselines else set())
 
 
 def _versions() -> dict[str, str]:
@@ -232,7 +244,7 @@ def _parameters(config: Config, method: Method, graphs: GraphLoader, ranks: Rank
     trainer = config.trainer.model_copy(update={"devices": ranks.count})  # also if torchrun or srun has started them
     config = config.model_copy(update={"trainer": trainer})
     return {
-        **config.model_dump(mode="json", include=_IDENTITY - {"segments"}),
+        **config.model_dump(mode="json", include=_identity(config) - {"segments"}),
         "segments": config.segments.model_dump(mode="json", include=method.segment_settings(whole_graph)),
         "evaluate": config.evaluate.model_dump(mode="json", include={"memory_bytes"}),
         **data_settings(graphs, config.featurize, config.partition),

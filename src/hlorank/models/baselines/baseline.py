@@ -12,12 +12,12 @@ from safetensors.numpy import load_file, save
 
 from hlorank.config import BaselineConfig
 from hlorank.featurize.features import GraphFeatures
-from hlorank.files import SPEC, DataError
+from hlorank.files import SPEC, WEIGHTS, DataError
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
 from hlorank.models.baselines.predictors import Linear, Predictor, RandomRanker
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.inputs import InputSizes
-from hlorank.models.serialization import Spec, input_sizes, read_folder, save_folder
+from hlorank.models.serialization import ModelSpec, Spec, input_sizes, read_folder, save_folder
 
 GRADIENT_BOOSTING, LIGHTGBM, XGBOOST = "gradient_boosting", "lightgbm", "xgboost"
 LINEAR_RANKING, RANDOM, DEFAULT_CONFIGURATION = "linear_ranking", "random", "default_configuration"
@@ -79,6 +79,26 @@ class Baseline:
 def save_baseline(folder: Path, predictor: Predictor, spec: BaselineSpec) -> None:
     """Write a baseline into a model folder."""
     save_folder(folder, save(dict(vars(predictor))), spec)
+
+
+def load_joined(folder: Path, spec: ModelSpec) -> list[Baseline]:
+    """Read the baselines that join the cost models of a folder, whose digest has been checked.
+
+    Raises:
+        DataError: a baseline has no such name, or its arrays do not fit the specification.
+    """
+    if unknown := [name for name in spec.baselines if name not in BASELINES]:
+        raise DataError("baselines", f"some of {', '.join(BASELINES)}", ", ".join(unknown), file=folder / SPEC)
+    sizes, arrays = input_sizes(spec.features), load_file(folder / WEIGHTS) if spec.baselines else {}
+    joined = []
+    for name in spec.baselines:
+        own = {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}
+        try:
+            predictor = BASELINES[name].from_arrays(own, pooled_columns(sizes))
+        except DataError as error:
+            raise error.in_file(folder / WEIGHTS) from None
+        joined.append(Baseline(predictor, sizes))
+    return joined
 
 
 def load_baseline(folder: Path) -> tuple[Baseline, BaselineSpec]:

@@ -90,6 +90,35 @@ class Epoch(NamedTuple):
     step_seconds: float | None
 
 
+class Chosen(NamedTuple):
+    """A fitted baseline.
+
+    Attributes:
+        predictor: the candidate that is kept.
+        steps: its steps.
+        tau: its validation Kendall tau; None without graphs of valid.
+        history: of all candidates.
+        fit: all candidates.
+    """
+
+    predictor: Predictor
+    steps: int
+    tau: float | None
+    history: list[Epoch]
+    fit: Fit
+
+
+def fit_baseline(
+    config: Config, method: str, store: FeatureStore, train: Sequence[str], valid: Sequence[str]
+) -> Chosen:
+    """Fit a baseline to graphs of train, and choose among its candidates on those of valid."""
+    fit = RECIPES[method].fit(store, train, config.baseline, config.seed)
+    history = _history(fit, store, valid, config.trainer.validation_configs, config.seed)
+    best = max(range(len(history)), key=lambda number: _merit(history[number]))
+    predictor, _, steps, _ = fit.candidates[best]
+    return Chosen(predictor, steps, history[best].valid_kendall_tau, history, fit)
+
+
 def train_baseline(config: Config, output: Path) -> float | None:
     """Fit the baseline `method` to one collection, and choose among its candidates on valid.
 
@@ -110,7 +139,7 @@ def train_baseline(config: Config, output: Path) -> float | None:
             not installed.
     """
     collection = Collection.parse(config.collection)
-    _check(config, collection)
+    check_baseline(config.method, config.collection)
     graphs = GraphLoader(Path(config.paths.features) / collection.path, None)
     store = graphs.store
     spec = BaselineSpec(
@@ -152,14 +181,10 @@ def _fit(config: Config, spec: BaselineSpec, key: str, graphs: GraphLoader, outp
     locks, parameters = Path(config.paths.state) / LOCKS, _parameters(config, graphs)
     with training_run(config.tracking, spec, parameters, key, store, locks) as run_id:
         if train or recipe.untrained is None:
-            fit = recipe.fit(store, train, config.baseline, config.seed)
-            history = _history(fit, store, valid, config.trainer.validation_configs, config.seed)
+            predictor, steps, tau, history, fit = fit_baseline(config, config.method, store, train, valid)
             _log_history(history, fit, time.perf_counter() - started)
             if not valid:
                 log.warning("no graph of valid can be ranked: the candidate with the smallest training loss is kept")
-            best = max(range(len(history)), key=lambda number: _merit(history[number]))
-            tau = history[best].valid_kendall_tau
-            predictor, _, steps, _ = fit.candidates[best]
         else:
             log.warning("%s: no graph to train on; the model gives all configurations the same score", spec.collection)
             predictor, steps = recipe.untrained(pooled_columns(input_sizes(store.spec))), 0
@@ -170,13 +195,18 @@ def _fit(config: Config, spec: BaselineSpec, key: str, graphs: GraphLoader, outp
     return tau
 
 
-def _check(config: Config, collection: Collection) -> None:
-    if config.method in (LIGHTGBM, XGBOOST):
-        check_library(config.method)
-    if config.method == DEFAULT_CONFIGURATION and collection.kind == "tile":
+def check_baseline(method: str, collection: str) -> None:
+    """Check that a baseline can be fitted.
+
+    Raises:
+        ConfigError: its library is not installed, or it is not one for the kind of the collection.
+    """
+    if method in (LIGHTGBM, XGBOOST):
+        check_library(method)
+    if method == DEFAULT_CONFIGURATION and Collection.parse(collection).kind == "tile":
         others = ", ".join(name for name in BASELINES if name != DEFAULT_CONFIGURATION)
         raise ConfigError(
-            f"method={config.method}: {collection} does not record the compiler's own tile; set method to one of "
+            f"method={method}: {collection} does not record the compiler's own tile; set method to one of "
             f"{others}, or collection to one of layouts"
         )
 

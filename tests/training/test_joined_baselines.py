@@ -1,0 +1,88 @@
+"""Baselines that join cost models: chosen on valid, saved with them, and scored with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+from hlorank.config import Config, ConfigError
+from hlorank.files import DataError, read_json, write_json
+from hlorank.metrics import kendall_tau
+from hlorank.models.baselines.baseline import load_joined
+from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.scorer import load_scorer
+from hlorank.models.serialization import load_model, sealed
+from hlorank.training.joined_baselines import WEIGHTS as TRIED
+from hlorank.training.samplers import validation_targets
+from hlorank.training.trainer import train
+from tests.training.training_helpers import WEIGHTS
+
+Settings = Callable[..., Config]
+OpenGraphs = Callable[..., GraphLoader]
+CPU = torch.device("cpu")
+MEMORY = 2**28
+NAMES = ["gradient_boosting", "linear_ranking"]
+
+
+def standardized(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray((scores - scores.mean()) / scores.std())
+
+
+def test_models_and_baselines_are_saved_and_scored_together(
+    settings: Settings, open_graphs: OpenGraphs, tmp_path: Path
+) -> None:
+    config = settings(ensemble__baselines=f"[{','.join(NAMES)}]")
+    tau = train(config, tmp_path / "joined")
+    train(settings(), tmp_path / "alone")
+    weights = load_file(tmp_path / "joined" / WEIGHTS)
+    for name, value in load_file(tmp_path / "alone" / WEIGHTS).items():
+        assert torch.equal(weights.pop(name), value)
+    assert {name.split(".")[0] for name in weights} == set(NAMES)
+
+    (_,), spec = load_model(tmp_path / "joined", CPU)
+    assert (spec.members, spec.baselines) == (1, NAMES)
+    assert spec.baseline_weight in TRIED
+    scorer, model = load_scorer(tmp_path / "joined", MEMORY), load_scorer(tmp_path / "alone", MEMORY)
+    graphs, share, taus = open_graphs(config), spec.baseline_weight, []
+    for name in graphs.store.trainable("valid"):
+        features, cut = graphs.store.open("valid", name), graphs.cut("valid", name)
+        baselines = [standardized(one.score(features, MEMORY)) for one in load_joined(tmp_path / "joined", spec)]
+        expected = (1 - share) * standardized(model.score(features, cut))
+        expected += share * standardized(np.mean(baselines, axis=0))
+        scores = scorer.score(features, cut)
+        np.testing.assert_allclose(scores, expected, atol=1e-6)
+        rows, labels = validation_targets(features, config.trainer.validation_configs, config.seed)
+        joined = share * standardized(np.mean([standardized(one[rows]) for one in baselines], axis=0))
+        joined += (1 - share) * standardized(model.score(features, cut)[rows])
+        taus.append(kendall_tau(joined, labels))
+    assert tau == pytest.approx(np.mean(taus))
+
+
+def test_without_valid_both_count_alike(settings: Settings, without_valid: None, tmp_path: Path) -> None:
+    assert train(settings(ensemble__baselines="[linear_ranking]"), tmp_path / "model") is None
+    assert load_model(tmp_path / "model", CPU)[1].baseline_weight == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "collection"), [("trees", "layout/synthetic/random"), ("default_configuration", "tile/synthetic")]
+)
+def test_a_baseline_that_cannot_join_is_refused(name: str, collection: str, settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        train(settings(ensemble__baselines=f"[{name}]", collection=collection, method="full"), tmp_path / "model")
+    assert not list(tmp_path.glob("model*"))
+
+
+def test_arrays_that_do_not_fit_are_refused(settings: Settings, tmp_path: Path) -> None:
+    train(settings(ensemble__baselines="[linear_ranking]"), tmp_path / "model")
+    path = tmp_path / "model" / "spec.json"
+    spec = read_json(path)
+    for changed in (["lightgbm"], ["no_baseline"], []):
+        write_json(path, sealed({**spec, "baselines": changed}))
+        with pytest.raises(DataError):
+            load_scorer(tmp_path / "model", MEMORY)
