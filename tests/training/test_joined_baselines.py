@@ -1,4 +1,4 @@
-"""Baselines that join cost models: chosen on valid, saved with them, and scored with them."""
+"""Baselines that join cost models: fitted and saved after them, and scored with them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from hlorank.models.baselines.baseline import load_joined
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scorer import load_scorer
 from hlorank.models.serialization import load_model, sealed
-from hlorank.training.joined_baselines import WEIGHTS as TRIED
 from hlorank.training.samplers import validation_targets
 from hlorank.training.trainer import train
 from tests.training.training_helpers import WEIGHTS
@@ -47,26 +46,22 @@ def test_models_and_baselines_are_saved_and_scored_together(
 
     (_,), spec = load_model(tmp_path / "joined", CPU)
     assert (spec.members, spec.baselines) == (1, NAMES)
-    assert spec.baseline_weight in TRIED
     scorer, model = load_scorer(tmp_path / "joined", MEMORY), load_scorer(tmp_path / "alone", MEMORY)
-    graphs, share, taus = open_graphs(config), spec.baseline_weight, []
+    graphs, taus = open_graphs(config), []
     for name in graphs.store.trainable("valid"):
         features, cut = graphs.store.open("valid", name), graphs.cut("valid", name)
-        baselines = [standardized(one.score(features, MEMORY)) for one in load_joined(tmp_path / "joined", spec)]
-        expected = (1 - share) * standardized(model.score(features, cut))
-        expected += share * standardized(np.mean(baselines, axis=0))
-        scores = scorer.score(features, cut)
-        np.testing.assert_allclose(scores, expected, atol=1e-6)
+        baselines = [one.score(features, MEMORY) for one in load_joined(tmp_path / "joined", spec)]
+        every = [model.score(features, cut), *baselines]
+        expected = np.mean([standardized(one) for one in every], axis=0)
+        np.testing.assert_allclose(scorer.score(features, cut), expected, atol=1e-6)
         rows, labels = validation_targets(features, config.trainer.validation_configs, config.seed)
-        joined = share * standardized(np.mean([standardized(one[rows]) for one in baselines], axis=0))
-        joined += (1 - share) * standardized(model.score(features, cut)[rows])
-        taus.append(kendall_tau(joined, labels))
+        taus.append(kendall_tau(np.mean([standardized(one[rows]) for one in every], axis=0), labels))
     assert tau == pytest.approx(np.mean(taus))
 
 
-def test_without_valid_both_count_alike(settings: Settings, without_valid: None, tmp_path: Path) -> None:
+def test_without_valid_they_join_too(settings: Settings, without_valid: None, tmp_path: Path) -> None:
     assert train(settings(ensemble__baselines="[linear_ranking]"), tmp_path / "model") is None
-    assert load_model(tmp_path / "model", CPU)[1].baseline_weight == 0.5
+    assert load_model(tmp_path / "model", CPU)[1].baselines == ["linear_ranking"]
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,7 @@ class TrainerConfig(Section):
 class EnsembleConfig(Section):
     """Models that are trained one after another, seeds times folds of them, and baselines that join them.
 
-    Scores are standardized and averaged, those of models and those of baselines apart; valid chooses the weight of the
-    baselines' mean.
+    Scores are standardized and averaged, first those of the models, then their mean with those of each baseline.
     """
 
     seeds: int = Field(ge=1)

@@ -17,7 +17,6 @@ from hlorank.models.device import find_device
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.scoring import (
     embed_configurations,
-    join_scores,
     mean_of_members,
     mean_over_orders,
     score_configurations,
@@ -74,10 +73,9 @@ def load_scorer(folder: Path, memory_bytes: int, accelerator: str = "auto") -> S
     def score(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
         cut = inputs(graph, segments)
         scores = [mean_over_orders(score_configurations, model, cut, memory_bytes) for model in members]
-        if not baselines:
-            return mean_of_members(scores)
-        joined = [baseline.score(graph, memory_bytes) for baseline in baselines]
-        return join_scores(scores, joined, spec.baseline_weight)
+        return mean_of_members(
+            [mean_of_members(scores), *(baseline.score(graph, memory_bytes) for baseline in baselines)]
+        )
 
     def embed(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
         cut = inputs(graph, segments)

@@ -284,24 +284,6 @@ def mean_of_members(scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64
     return result
 
 
-def join_scores(
-    models: Sequence[NDArray[np.float64]], baselines: Sequence[NDArray[np.float64]], weight: float
-) -> NDArray[np.float64]:
-    """Compute the scores of cost models and baselines together.
-
-    Args:
-        models: (configurations,) for each model.
-        baselines: (configurations,) for each baseline.
-        weight: share of the mean of the baselines' standardized scores, in [0, 1]; that of the models has the rest.
-
-    Returns:
-        (configurations,) float64, larger = slower.
-    """
-    parts = (np.mean([_standardized(own) for own in some], axis=0) for some in (models, baselines))
-    of_models, of_baselines = map(_standardized, parts)
-    return (1 - weight) * of_models + weight * of_baselines
-
-
 def _standardized(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     if np.ptp(scores) <= _ROUNDING * np.abs(scores).max():
         return np.zeros_like(scores)

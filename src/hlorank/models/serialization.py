@@ -68,8 +68,6 @@ class ModelSpec(Spec):
     """Number of models of this kind in the folder, above 1 for an ensemble."""
     baselines: list[str] = Field(default_factory=list)
     """Baselines in the folder that join the ensemble."""
-    baseline_weight: float = Field(default=0.0, ge=0, le=1)
-    """Weight of the baselines' standardized scores; the models have the rest."""
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)

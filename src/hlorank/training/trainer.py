@@ -168,9 +168,8 @@ def train(config: Config, output: Path, ranks: Ranks | None = None) -> float | N
         fitted: dict[str, Any] = {"steps": sum(result.steps for result in results.values())}
         arrays = None
         if config.ensemble.baselines and names:
-            arrays, weight, best = join_baselines(config, graphs, models)
-            fitted |= {"baselines": config.ensemble.baselines, "baseline_weight": weight}
-            mlflow.log_metric("train/baseline_weight", weight)
+            arrays, best = join_baselines(config, graphs, models)
+            fitted["baselines"] = config.ensemble.baselines
         save_model(output, models, spec.model_copy(update=fitted), arrays)
         history = [{"member": number, **row} for number, result in sorted(results.items()) for row in result.history]
         seconds = sum(result.seconds for result in results.values())

@@ -90,33 +90,17 @@ class Epoch(NamedTuple):
     step_seconds: float | None
 
 
-class Chosen(NamedTuple):
-    """A fitted baseline.
-
-    Attributes:
-        predictor: the candidate that is kept.
-        steps: its steps.
-        tau: its validation Kendall tau; None without graphs of valid.
-        history: of all candidates.
-        fit: all candidates.
-    """
-
-    predictor: Predictor
-    steps: int
-    tau: float | None
-    history: list[Epoch]
-    fit: Fit
-
-
 def fit_baseline(
     config: Config, method: str, store: FeatureStore, train: Sequence[str], valid: Sequence[str]
-) -> Chosen:
-    """Fit a baseline to graphs of train, and choose among its candidates on those of valid."""
+) -> tuple[Fit, list[Epoch], int]:
+    """Fit a baseline to graphs of train, and choose among its candidates on those of valid.
+
+    Returns:
+        The candidates, the history of all, and the number of the best.
+    """
     fit = RECIPES[method].fit(store, train, config.baseline, config.seed)
     history = _history(fit, store, valid, config.trainer.validation_configs, config.seed)
-    best = max(range(len(history)), key=lambda number: _merit(history[number]))
-    predictor, _, steps, _ = fit.candidates[best]
-    return Chosen(predictor, steps, history[best].valid_kendall_tau, history, fit)
+    return fit, history, max(range(len(history)), key=lambda number: _merit(history[number]))
 
 
 def train_baseline(config: Config, output: Path) -> float | None:
@@ -181,10 +165,12 @@ def _fit(config: Config, spec: BaselineSpec, key: str, graphs: GraphLoader, outp
     locks, parameters = Path(config.paths.state) / LOCKS, _parameters(config, graphs)
     with training_run(config.tracking, spec, parameters, key, store, locks) as run_id:
         if train or recipe.untrained is None:
-            predictor, steps, tau, history, fit = fit_baseline(config, config.method, store, train, valid)
+            fit, history, best = fit_baseline(config, config.method, store, train, valid)
             _log_history(history, fit, time.perf_counter() - started)
             if not valid:
                 log.warning("no graph of valid can be ranked: the candidate with the smallest training loss is kept")
+            tau = history[best].valid_kendall_tau
+            predictor, _, steps, _ = fit.candidates[best]
         else:
             log.warning("%s: no graph to train on; the model gives all configurations the same score", spec.collection)
             predictor, steps = recipe.untrained(pooled_columns(input_sizes(store.spec))), 0
