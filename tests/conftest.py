@@ -203,6 +203,7 @@ def make_model() -> MakeModel:
         layout_width=2,
         layout_sizes=True,
         layout_moves=True,
+        tile_bins=0,
         heads=2,
         dropout=0.0,
         drop_edge=0.0,

@@ -17,7 +17,7 @@ from hlorank.models.compression.plan import JoinIndex, Plan, make_plan
 from hlorank.models.compression.recipe import Join, Recipe
 from hlorank.models.compression.segment import ConfigurationBatch, LayoutBatch, Segment, TileBatch
 from hlorank.models.cost_model import CostModel
-from hlorank.models.encoder import Encoder
+from hlorank.models.encoder import Encoder, PiecewiseLinear
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.plan_tensors import tensors
 
@@ -177,3 +177,15 @@ def test_no_configurable_node(make_model: MakeModel, make_inputs: MakeInputs) ->
     nothing = LayoutBatch(codebook, sizes, np.zeros((0, 3), dtype=np.float32), np.zeros((2, 0), dtype=np.int64))
     states = first_states(encoder, bare, nothing)
     torch.testing.assert_close(states, reference_nodes(encoder, graph)[segment.node_ids, None].expand(-1, 2, -1))
+
+
+def test_piecewise_linear_encoding() -> None:
+    encoding = PiecewiseLinear(2, 4)
+    # The quantiles of 0, 1, 2, 3, 10 are themselves; those of a column with two values repeat.
+    encoding.start(np.array([[0, 0], [1, 0], [2, 0], [3, 0], [10, 1]], dtype=np.float32))
+    edges = encoding.edges.clone()
+    encoding.start(np.zeros((0, 2), dtype=np.float32))
+    assert torch.equal(encoding.edges, edges)
+    encoded = encoding(torch.tensor([[-5.0, 0.0], [1.5, 0.5], [6.5, 1.0]])).view(3, 4, 2)
+    assert encoded[:, :, 0].tolist() == [[-1, -1, -1, -1], [1, 0, -1, -1], [1, 1, 1, 0]]
+    assert encoded[:, :, 1].tolist() == [[-1, -1, -1, -1], [1, 1, 1, 0], [1, 1, 1, 1]]

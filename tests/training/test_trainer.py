@@ -6,8 +6,9 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from mlflow.entities import Run
@@ -15,9 +16,11 @@ from mlflow.entities import Run
 import hlorank
 from hlorank.config import Config, ConfigError
 from hlorank.featurize.feature_store import FeatureStore
+from hlorank.featurize.features import TileFeatures
 from hlorank.files import SPEC, DataError, read_json
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
+from hlorank.models.encoder import PiecewiseLinear
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import load_model
@@ -117,6 +120,19 @@ def test_nothing_to_train_on(
     assert history(tmp_path / "model") == []
     (run,) = runs(config)
     assert (run.info.status, run.data.tags["trained"]) == ("FINISHED", "False")
+
+
+def test_bins_of_tiles_are_quantiles_of_train(
+    settings: Settings, open_graphs: Callable[..., GraphLoader], tmp_path: Path
+) -> None:
+    config = settings(collection="tile:synthetic", method="full", model__tile_bins=4)
+    train(config, tmp_path / "model")
+    ((model,), _), store = load_model(tmp_path / "model", CPU), open_graphs(config).store
+    tiles = [store.open("train", name).configurations for name in store.trainable("train")]
+    read = np.concatenate([some.feat for some in tiles if isinstance(some, TileFeatures)])
+    assert all(len(some.feat) <= 100 for some in tiles if isinstance(some, TileFeatures))
+    expected = np.quantile(read, [0, 0.25, 0.5, 0.75, 1], axis=0)
+    np.testing.assert_allclose(cast("PiecewiseLinear", model.encoder.configuration[0]).edges, expected, rtol=1e-6)
 
 
 def test_nothing_to_validate_on(

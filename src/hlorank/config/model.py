@@ -51,6 +51,8 @@ class ModelConfig(Section):
     """Configured layouts come with the sizes of the dimensions in the order of the layout."""
     layout_moves: bool
     """Configured layouts come with what copies to them move (featurize.derived)."""
+    tile_bins: int = Field(ge=0)
+    """Bins of the piecewise linear encoding of each column of tiles; 0 reads the columns as they are."""
     heads: int = Field(ge=1)
     """Heads of layers with multi-head attention; divides the width."""
     dropout: Rate

@@ -30,6 +30,35 @@ class _Embedding(nn.Embedding):
             super().reset_parameters()
 
 
+class PiecewiseLinear(nn.Module):
+    """Piecewise linear encoding of numeric columns, by bins between quantiles (Gorishniy et al., arXiv 2203.05556).
+
+    A value's component of a bin is 1 above the bin, 0 below it and linear within, shifted and scaled to [-1, 1].
+
+    Args:
+        columns: number of columns.
+        bins: bins of each column.
+    """
+
+    edges: Tensor
+
+    def __init__(self, columns: int, bins: int) -> None:
+        super().__init__()
+        self.register_buffer("edges", torch.linspace(-2, 2, bins + 1)[:, None].repeat(1, columns))
+
+    def start(self, sample: NDArray[np.float32]) -> None:
+        """Set the edges of the bins to quantiles of (rows, columns); without rows they stay as they are."""
+        if len(sample):
+            quantiles = np.quantile(sample, np.linspace(0, 1, len(self.edges)), axis=0)
+            self.edges.copy_(torch.from_numpy(quantiles))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Encode (rows, columns) as (rows, bins * columns)."""
+        width = (self.edges[1:] - self.edges[:-1]).clamp(min=1e-6)
+        share = ((values[:, None] - self.edges[:-1]) / width).clamp(0, 1)
+        return (2 * share - 1).flatten(1)
+
+
 class Encoder(nn.Module):
     """Embedding of nodes and configurations.
 
@@ -38,7 +67,8 @@ class Encoder(nn.Module):
     layouts and the configurations share one embedding of layout values. With `model.layout_sizes` the function of a
     layout configuration also reads the sizes of the dimensions in the order of its layouts, and with
     `model.layout_moves` what copies to these layouts move. With `model.override_layout` the output layout of a
-    configuration, if it has one, replaces the node's own.
+    configuration, if it has one, replaces the node's own. With `model.tile_bins` the columns of tiles have a piecewise
+    linear encoding.
 
     Args:
         config: the settings of the model.
@@ -59,12 +89,15 @@ class Encoder(nn.Module):
         self._reads_sizes, self._reads_moves = config.layout_sizes, config.layout_moves
         self.overrides = config.override_layout and sizes.kind == "layout"
         layout_columns = LAYOUT_VALUES * (config.layout_width + config.layout_sizes) + MOVES * config.layout_moves
-        columns = sizes.tile_columns if sizes.kind == "tile" else layout_columns
+        columns, encoding = layout_columns, list[nn.Module]()
+        if sizes.kind == "tile":
+            columns = sizes.tile_columns * (config.tile_bins or 1)
+            encoding = [PiecewiseLinear(sizes.tile_columns, config.tile_bins)] if config.tile_bins else []
         with warnings.catch_warnings():
             # A collection whose training kernels all have the same tiles keeps no column.
             warnings.filterwarnings("ignore", "Initializing zero-element tensors")
             first = nn.Linear(columns, width)
-        self.configuration = nn.Sequential(first, nn.GELU(), nn.Linear(width, width))
+        self.configuration = nn.Sequential(*encoding, first, nn.GELU(), nn.Linear(width, width))
 
     def start_opcodes(self, embedding: NDArray[np.float32]) -> None:
         """Initialize the learned opcode embedding.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from hlorank.data.collection import Split
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.featurize.features import GraphFeatures
+from hlorank.featurize.features import GraphFeatures, TileFeatures
 from hlorank.training.random_streams import Stream, generator
 
 log = logging.getLogger(__name__)
@@ -76,3 +77,14 @@ def validation_targets(features: GraphFeatures, count: int, seed: int) -> Target
     rng = generator(seed, Stream.VALIDATION)
     drawn = np.sort(rng.choice(len(rows), size=min(count, len(rows)), replace=False))
     return rows[drawn], labels[drawn]
+
+
+def tile_sample(store: FeatureStore) -> NDArray[np.float32]:
+    """Return configurations of kernels of train, at most 100 of each of at most 1,000: (configurations, columns)."""
+    names = store.trainable("train")
+    parts = []
+    for name in names[:: math.ceil(len(names) / 1000) or 1]:
+        tiles = store.open("train", name).configurations
+        assert isinstance(tiles, TileFeatures)
+        parts.append(tiles.feat[:: math.ceil(len(tiles.feat) / 100)])
+    return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)

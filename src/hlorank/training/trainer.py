@@ -28,6 +28,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import LOCKS, RUN, code_digest, fingerprint, one_process
 from hlorank.models.cost_model import CostModel
 from hlorank.models.device import find_device
+from hlorank.models.encoder import PiecewiseLinear
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import ModelSpec, input_sizes, save_model
 from hlorank.sweeps.trial import current_trial
@@ -53,6 +54,7 @@ from hlorank.training.mlflow_run import keep_record, take_finished, training_run
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.ranks import Ranks
 from hlorank.training.run_description import data_settings
+from hlorank.training.samplers import tile_sample
 from hlorank.training.step_data import StepData
 from hlorank.training.step_memory import bound_memory
 from hlorank.training.step_plans import StepPlanner
@@ -330,6 +332,8 @@ class _MemberTraining:
             self.model = CostModel(config.model, input_sizes(spec.features), segments.aggregation)
         if config.model.opcode_init:
             self.model.encoder.start_opcodes(spec.features.opcode_embedding)
+        if isinstance(encoding := self.model.encoder.configuration[0], PiecewiseLinear):
+            encoding.start(tile_sample(graphs.store))
         self.model.check_halo(graphs.options is not None and graphs.options.halo > 0)
         self._data = StepData(
             graphs, StepPlanner.of(self.model, method), trainer, segments, member.seed, member.held_out, ranks
