@@ -17,7 +17,7 @@ FAMILIES = [{"unet3d.2x2.bf16", "unet_3d.4x4.bf16"}, {"bert_train", "bert_eval"}
 def members_of(
     seeds: int, folds: int, seed: int = 7, names: list[str] = GRAPHS, raw: Path = Path("none")
 ) -> list[Member]:
-    return make_members(EnsembleConfig(seeds=seeds, folds=folds), seed, names, raw)
+    return make_members(EnsembleConfig(baselines=[], seeds=seeds, folds=folds), seed, names, raw)
 
 
 def test_a_single_model_has_the_seed_of_the_configuration() -> None:
