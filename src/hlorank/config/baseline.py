@@ -29,8 +29,8 @@ class BaselineConfig(Section):
     grades: int = Field(ge=2)
     """Quantiles of the runtimes of a graph, whose order `lightgbm` and `xgboost` are fitted to."""
     rows_per_graph: int = Field(ge=2)
-    """Configurations of a graph that trees are fitted to, at most."""
+    """Configurations of a graph that trees are fitted to, at most; 250,000 of all graphs."""
     pairs_per_graph: int = Field(ge=2)
-    """Pairs of configurations of a graph that weights are fitted to."""
+    """Pairs of configurations of a graph that weights are fitted to, at most; 250,000 of all graphs."""
     strengths: list[Annotated[float, Field(gt=0)]] = Field(min_length=1)
     """L2 strengths of the weights that are tried; valid chooses one."""

@@ -44,12 +44,16 @@ def test_all_pairs_of_different_labels_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("collection", ["layout:synthetic:random", "tile:synthetic"])
-def test_differences_are_those_of_a_graph(collection: str, small: Settings, store_of: StoreOf) -> None:
+def test_differences_are_those_of_a_graph(
+    collection: str, small: Settings, store_of: StoreOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = small(collection=collection, baseline__pairs_per_graph=40)
     store, sizes = store_of(config), input_sizes(store_of(config).spec)
     names = store.trainable("train")
     differences = draw_differences(store, names, config.baseline.pairs_per_graph, config.seed)
     assert differences.shape[0] == 40 * len(names)
+    monkeypatch.setattr("hlorank.training.baselines.candidates.MAX_ROWS", 7 * len(names))
+    assert len(draw_differences(store, names, config.baseline.pairs_per_graph, config.seed)) == 7 * len(names)
     of_graph = 1 + sizes.opcodes + sizes.node_columns
     np.testing.assert_array_equal(differences[:, :of_graph], 0)
     assert differences[:, of_graph:].any(axis=1).mean() > 0.5

@@ -37,7 +37,9 @@ def test_trees_are_those_of_scikit_learn() -> None:
 
 
 @pytest.mark.parametrize("collection", ["layout:synthetic:random", "tile:synthetic"])
-def test_graphs_have_equal_weights(collection: str, small: Settings, store_of: StoreOf) -> None:
+def test_graphs_have_equal_weights(
+    collection: str, small: Settings, store_of: StoreOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = small(collection=collection, baseline__rows_per_graph=30)
     store = store_of(config)
     names = store.trainable("train")
@@ -49,6 +51,9 @@ def test_graphs_have_equal_weights(collection: str, small: Settings, store_of: S
     assert sample.weight.mean() == pytest.approx(1)
     sums = [weight.sum() for weight in np.split(sample.weight, np.cumsum(counts)[:-1])]
     assert sums == pytest.approx([sum(counts) / len(names)] * len(names))
+    monkeypatch.setattr("hlorank.training.baselines.candidates.MAX_ROWS", 5 * len(names) + 1)
+    assert draw_sample(store, names, config.baseline.rows_per_graph, config.seed).counts.tolist() == [5] * len(names)
+    monkeypatch.undo()
     everything = draw_sample(store, names, 10**9, config.seed)
     counts = [len(store.open("train", name).targets()[0]) for name in names]
     for name, y in zip(names, np.split(everything.y, np.cumsum(counts)[:-1]), strict=True):

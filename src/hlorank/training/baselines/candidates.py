@@ -16,6 +16,15 @@ from hlorank.models.baselines.predictors import Linear, Predictor, RandomRanker
 from hlorank.models.serialization import input_sizes
 
 
+MAX_ROWS = 250_000
+"""Rows, over all graphs, that a baseline is fitted to at most: about a gigabyte, whatever the number of graphs."""
+
+
+def rows_of_each(wanted: int, graphs: int) -> int:
+    """Return how many rows of each graph a baseline is fitted to: as many as wanted, but `MAX_ROWS` over all."""
+    return max(2, min(wanted, MAX_ROWS // max(1, graphs)))
+
+
 class Candidate(NamedTuple):
     """One of several predictors, of which the best on the validation graphs is kept.
 

@@ -19,7 +19,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
 from hlorank.models.baselines.predictors import Linear
 from hlorank.models.serialization import input_sizes
-from hlorank.training.baselines.candidates import Candidate, Fit
+from hlorank.training.baselines.candidates import Candidate, Fit, rows_of_each
 from hlorank.training.random_streams import Stream, generator
 
 log = logging.getLogger(__name__)
@@ -70,13 +70,14 @@ def draw_differences(store: FeatureStore, names: Sequence[str], pairs: int, seed
     Args:
         store: the features of the collection.
         names: graphs of train.
-        pairs: number of pairs of each graph, so that all graphs have the same weight.
+        pairs: number of pairs of each graph, so that all graphs have the same weight; fewer of each of many graphs.
         seed: the seed of the pairs.
 
     Returns:
         (pairs, columns) float64.
     """
     sizes = input_sizes(store.spec)
+    pairs = rows_of_each(pairs, len(names))
     differences = np.empty((len(names) * pairs, pooled_columns(sizes)))
     for number, name in enumerate(names):
         graph = store.open("train", name)

@@ -17,7 +17,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.models.baselines.pooled_features import PooledGraph
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.serialization import input_sizes
-from hlorank.training.baselines.candidates import Candidate, Fit
+from hlorank.training.baselines.candidates import Candidate, Fit, rows_of_each
 from hlorank.training.random_streams import Stream, generator
 
 log = logging.getLogger(__name__)
@@ -114,15 +114,16 @@ def fit_of(trees: Trees, sample: Sample, loss: Loss, step_seconds: float) -> Fit
 
 
 def draw_sample(store: FeatureStore, names: Sequence[str], max_rows: int, seed: int) -> Sample:
-    """Draw at most `max_rows` targets of each of the training graphs `names`."""
+    """Draw at most `max_rows` targets of each of the training graphs `names`, fewer of each of many graphs."""
     sizes = input_sizes(store.spec)
+    most = rows_of_each(max_rows, len(names))
     xs, ys = [], []
     for number, name in enumerate(names):
         graph = store.open("train", name)
         rows, labels = graph.targets()
         logs = np.log(labels)
         rng = generator(seed, Stream.TREES, number)
-        drawn = np.sort(rng.choice(len(rows), size=min(max_rows, len(rows)), replace=False))
+        drawn = np.sort(rng.choice(len(rows), size=min(most, len(rows)), replace=False))
         xs.append(PooledGraph(graph, sizes).rows(rows[drawn]))
         ys.append((logs[drawn] - logs.mean()) / logs.std())
     return Sample(np.concatenate(xs), np.concatenate(ys), np.array([len(y) for y in ys], dtype=np.int64))
