@@ -15,7 +15,6 @@ from hlorank.models.baselines.pooled_features import PooledGraph, changed_column
 from hlorank.models.baselines.predictors import Linear, Predictor, RandomRanker
 from hlorank.models.serialization import input_sizes
 
-
 MAX_ROWS = 250_000
 """Rows, over all graphs, that a baseline is fitted to at most: about a gigabyte, whatever the number of graphs."""
 
