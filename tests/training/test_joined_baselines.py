@@ -26,7 +26,7 @@ Settings = Callable[..., Config]
 OpenGraphs = Callable[..., GraphLoader]
 CPU = torch.device("cpu")
 MEMORY = 2**28
-NAMES = ["gradient_boosting", "linear_ranking"]
+NAMES = ["linear_ranking", "gradient_boosting", "linear_ranking"]
 
 
 def standardized(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -42,7 +42,8 @@ def test_models_and_baselines_are_saved_and_scored_together(
     weights = load_file(tmp_path / "joined" / WEIGHTS)
     for name, value in load_file(tmp_path / "alone" / WEIGHTS).items():
         assert torch.equal(weights.pop(name), value)
-    assert {name.split(".")[0] for name in weights} == set(NAMES)
+    assert {tuple(name.split(".")[:2]) for name in weights} == {(name, str(i)) for i, name in enumerate(NAMES)}
+    assert not torch.equal(weights["linear_ranking.0.weight"], weights["linear_ranking.2.weight"])  # of two seeds
 
     (_,), spec = load_model(tmp_path / "joined", CPU)
     assert (spec.members, spec.baselines) == (1, NAMES)

@@ -112,7 +112,8 @@ class TrainerConfig(Section):
 class EnsembleConfig(Section):
     """Models that are trained one after another, seeds times folds of them, and baselines that join them.
 
-    Scores are standardized and averaged, first those of the models, then their mean with those of each baseline.
+    Scores are standardized and averaged, first those of the models, then their mean with those of each baseline, all
+    with equal weights.
     """
 
     seeds: int = Field(ge=1)
@@ -121,4 +122,4 @@ class EnsembleConfig(Section):
     """Folds of train, model families together; each model holds out one of them, on which its best epoch is chosen. 1
     trains on all of train and chooses on valid."""
     baselines: list[str]
-    """Baselines on pooled features that join the models."""
+    """Baselines on pooled features that join the models; one that is named twice joins with two seeds."""

@@ -147,7 +147,8 @@ def save_model(
         folder: the model folder.
         members: the cost models.
         spec: the specification.
-        baselines: arrays of the baselines that join them, whose names begin with that of their baseline.
+        baselines: arrays of the baselines that join them, whose names begin with the name and the number of their
+            baseline.
     """
     weights = nn.ModuleList(members).state_dict()
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}

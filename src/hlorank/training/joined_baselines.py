@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hlorank.config import Config, ConfigError
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.pooled_features import PooledGraph
+from hlorank.models.baselines.predictors import Predictor
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scoring import mean_of_members, score_configurations
@@ -37,7 +38,7 @@ def check_baselines(config: Config) -> None:
 def join_baselines(
     config: Config, graphs: GraphLoader, models: Sequence[CostModel]
 ) -> tuple[dict[str, NDArray[Any]], float | None]:
-    """Fit the baselines of `ensemble.baselines`.
+    """Fit the baselines of `ensemble.baselines`, each with the seed after that of the last one of its name.
 
     Args:
         config: the whole configuration.
@@ -45,15 +46,17 @@ def join_baselines(
         models: the trained cost models.
 
     Returns:
-        The arrays of all baselines, whose names begin with that of their baseline, and the validation Kendall tau of
-        models and baselines together; None without graphs of valid.
+        The arrays of all baselines, whose names begin with the name and the number of their baseline, and the
+        validation Kendall tau of models and baselines together; None without graphs of valid.
     """
     store, count = graphs.store, config.trainer.validation_configs
     train, valid = usable_graphs(store, count, config.seed)
-    fitted = {}
-    for name in config.ensemble.baselines:
-        fit, history, best = fit_baseline(config, name, store, train, valid)
-        fitted[name] = fit.candidates[best].predictor
+    fitted = list[Predictor]()
+    names = config.ensemble.baselines
+    for number, name in enumerate(names):
+        own = config.model_copy(update={"seed": config.seed + names[:number].count(name)})
+        fit, history, best = fit_baseline(own, name, store, train, valid)
+        fitted.append(fit.candidates[best].predictor)
         tau = history[best].valid_kendall_tau
         log.info("%s: validation Kendall tau %s", name, "unknown" if tau is None else f"{tau:.4f}")
 
@@ -63,7 +66,11 @@ def join_baselines(
         rows, labels = validation_targets(graph.features, count, config.seed)
         scores = [score_configurations(model, graph, rows, config.evaluate.memory_bytes) for model in models]
         pooled = PooledGraph(graph.features, input_sizes(store.spec))
-        joined = (one.score(pooled, rows) for one in fitted.values())
+        joined = (one.score(pooled, rows) for one in fitted)
         taus.append(kendall_tau(mean_of_members([mean_of_members(scores), *joined]), labels))
-    arrays = {f"{name}.{key}": array for name, one in fitted.items() for key, array in vars(one).items()}
+    arrays = {
+        f"{name}.{number}.{key}": array
+        for number, (name, one) in enumerate(zip(names, fitted, strict=True))
+        for key, array in vars(one).items()
+    }
     return arrays, float(np.mean(taus)) if taus else None

@@ -91,8 +91,9 @@ def load_joined(folder: Path, spec: ModelSpec) -> list[Baseline]:
         raise DataError("baselines", f"some of {', '.join(BASELINES)}", ", ".join(unknown), file=folder / SPEC)
     sizes, arrays = input_sizes(spec.features), load_file(folder / WEIGHTS) if spec.baselines else {}
     joined = []
-    for name in spec.baselines:
-        own = {key.removeprefix(f"{name}."): array for key, array in arrays.items() if key.startswith(f"{name}.")}
+    for number, name in enumerate(spec.baselines):
+        prefix = f"{name}.{number}."
+        own = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
         try:
             predictor = BASELINES[name].from_arrays(own, pooled_columns(sizes))
         except DataError as error:
