@@ -29,7 +29,8 @@ class BaselineConfig(Section):
     grades: int = Field(ge=2)
     """Quantiles of the runtimes of a graph, whose order `lightgbm` and `xgboost` are fitted to."""
     rows_per_graph: int = Field(ge=2)
-    """Configurations of a graph that trees are fitted to, at most; 250,000 of all graphs."""
+    """Configurations of a graph that trees are fitted to, at most; 250,000 of all graphs. The time of `lightgbm` and
+    `xgboost`, which compare each two, grows with the square."""
     pairs_per_graph: int = Field(ge=2)
     """Pairs of configurations of a graph that weights are fitted to, at most; 250,000 of all graphs."""
     strengths: list[Annotated[float, Field(gt=0)]] = Field(min_length=1)
