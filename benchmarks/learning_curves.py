@@ -3,7 +3,7 @@
 Boosted trees are level with the best models here and are trained in seconds, so that every point can be the mean over
 all folds of quality.py and over draws of families. They are scored on the valid of each fold; no fold that quality.py
 reports is looked at. Families: a quarter, a half, three quarters and all of those of train, drawn so that each draw
-contains the smaller ones. Configurations: 10 to 1,000 of each graph, drawn at random.
+contains the smaller ones. Configurations: 10 to 300 of each graph, or as many as it has, drawn at random.
 
 The distance of a curve to the noise ceiling, the tau of a perfect model, is fitted by b n^-c, with n the number of
 graphs or of configurations of a graph. An extrapolation holds if nothing but n changes.
@@ -41,7 +41,7 @@ CEILINGS = {"layout/cpu/random": 0.966, "layout/cpu/default": 0.949, "tile/cpu":
 """Kendall tau of a perfect model, a mean over graphs: the runtimes are noisy."""
 METHOD = "xgboost"
 SHARES = (0.25, 0.5, 0.75, 1.0)
-CONFIGURATIONS = (10, 30, 100, 300, 1000)
+CONFIGURATIONS = (10, 30, 100, 300)
 DRAWS = 3
 
 
@@ -90,7 +90,10 @@ def table(rows: list[dict[str, Any]]) -> str:
                 some = [row for row in own if row["point"] == point]
                 of_fold = [mean(r["tau"] for r in some if r["fold"] == f) for f in sorted({r["fold"] for r in some})]
                 graphs, each = (mean(row[key] for row in some) for key in ("graphs", "configurations"))
-                curve.append((graphs if column == "graphs" else each, mean(of_fold)))
+                count = graphs if column == "graphs" else each
+                if curve and count == curve[-1][0]:
+                    continue  # no graph has more configurations
+                curve.append((count, mean(of_fold)))
                 text = f"{point:.0%}" if axis == "families" else f"{point:,}"
                 spread = f"{mean(of_fold):.3f} ± {stdev(of_fold):.3f}"
                 lines.append(f"| {collection} | {axis} | {text} | {spread} | {graphs:.0f} | {each:.0f} |")
@@ -109,7 +112,7 @@ def main() -> None:
     parser.add_argument("--collection", nargs="+", default=[*COLLECTIONS], metavar="PATH",
                         help=f"some of {', '.join(COLLECTIONS)} (default: all)")  # fmt: skip
     parser.add_argument("--json", type=output_file, default=RESULTS, metavar="FILE",
-                        help="rows, also of earlier calls (default: benchmarks/results/learning_curves.json)")  # fmt: skip
+                        help="rows, also of earlier calls (default: results/learning_curves.json)")  # fmt: skip
     parser.add_argument("--work", type=Path, default=experiments.ROOT / ".hlorank" / "quality", metavar="FOLDER",
                         help="features of the folds (default: .hlorank/quality)")  # fmt: skip
     arguments = parser.parse_args()
