@@ -9,7 +9,7 @@ The distance of a curve to the noise ceiling, the tau of a perfect model, is fit
 graphs or of configurations of a graph. An extrapolation holds if nothing but n changes.
 
     python benchmarks/learning_curves.py
-    python benchmarks/learning_curves.py --collection tile/cpu --json curves.json
+    python benchmarks/learning_curves.py --collection tile/cpu --json rows.json
 
 It takes about ten minutes of CPU time. A collection that has its rows is not computed again.
 """
@@ -17,6 +17,7 @@ It takes about ten minutes of CPU time. A collection that has its rows is not co
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -28,7 +29,6 @@ import numpy as np
 import quality  # type: ignore[import-not-found] # as above
 from command_line import Parser, expect, output_file  # type: ignore[import-not-found] # as above
 from command_line import run as run_command
-from tqdm import tqdm
 
 from hlorank.files import read_json, write_json
 from hlorank.models.graph_loader import GraphLoader
@@ -50,7 +50,8 @@ def rows_of(collection: str, work: Path) -> list[dict[str, Any]]:
     rows = []
     points = [("families", share, draw) for share in SHARES for draw in range(DRAWS if share < 1 else 1)]
     points += [("configurations", count, 0) for count in CONFIGURATIONS]
-    for fold in tqdm(quality.folds_of(collection, work), desc=collection, unit="fold"):
+    for fold in quality.folds_of(collection, work):
+        print(f"{collection}: fold {fold.number}", file=sys.stderr, flush=True)
         overrides = ("featurize.prune_hops=null",)
         place, _ = quality.prepared(fold, overrides, work)
         for axis, point, draw in points:
