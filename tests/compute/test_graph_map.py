@@ -154,6 +154,7 @@ def work(item):
         time.sleep(3600 if sys.argv[1] == "SIGINT" else 0.1)
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
     with open_graph_map(ComputeConfig(**eval(sys.argv[2]))) as compute:
         list(compute.map(work, range(100), "test"))
 """
