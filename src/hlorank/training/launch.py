@@ -59,9 +59,11 @@ def start_ranks(task: Callable[[Config], Result], config: Config) -> Result:
         try:
             result: Result = elastic_launch(launch, _run)(task, config, errors)[0]
         except ChildFailedError as error:
-            if not errors.empty():
-                raise errors.get() from None
             number, failure = error.get_first_failure()
+            reported = None if errors.empty() else errors.get()
+            # A rank that loses its connection because another one was killed may report that loss before it is ended.
+            if reported is not None and not (failure.exitcode < 0 and isinstance(reported, RankLostError)):
+                raise reported from None
             if failure.exitcode > 0:
                 raise SystemExit(failure.exitcode) from None  # the rank has printed what it failed at
             raise connection_lost(f"{failure.signal_name()} has ended rank {number}") from None
