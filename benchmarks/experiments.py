@@ -30,7 +30,8 @@ EXPERIMENTS = {
     "layout": (
         *("official_layout", "kaggle_1", "kaggle_1_random", "kaggle_2", "kaggle_4", "kaggle_5", "kaggle_6"),
         *("gst_paper", "best_layout"),
-        *("gradient_boosting", "lightgbm", "xgboost", "linear_ranking", "default_configuration", "random"),
+        *("gradient_boosting", "lightgbm", "xgboost", "linear_ranking", "analytical"),
+        *("default_configuration", "random"),
     ),
     "tile": (
         *(

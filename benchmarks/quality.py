@@ -74,7 +74,7 @@ COLLECTIONS = {
 KERNELS = Path("data/official/op_tuning_data.pb")
 FOLDS = 5
 TREES = ("gradient_boosting", "lightgbm", "xgboost")
-RULES = ("linear_ranking", "default_configuration", "random")
+RULES = ("linear_ranking", "analytical", "default_configuration", "random")
 STAYING, MARGIN = 5, 0.05
 """Networks that stay after the first folds, at most, and how far behind the best valid tau they may be."""
 FIRST = {"tile/xla": 3}

@@ -49,7 +49,7 @@ def without_inputs(values: dict[str, Any]) -> dict[str, Any]:
     [
         (without_inputs, "inputs: no value"),
         (changed(more=1), "more: no such key"),
-        (changed(version=0), "version=0: expected one of 5"),
+        (changed(version=0), "version=0: expected one of 6"),
         (changed(fingerprint="0"), "fingerprint=0"),
         (changed(extra_columns=["merged"]), "extra_columns="),
         (changed(opcodes=[3, 2]), "increasing opcodes"),

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph, pack_layouts
+from hlorank.data.graph import Graph, Int64, LayoutConfigurations, MeasuredGraph, pack_layouts
 from hlorank.featurize.operands import operand_pairs
-from hlorank.featurize.sizes import sized_layouts
+from hlorank.featurize.sizes import configured_tensors, sized_layouts
 from hlorank.hlo.opcodes import OPCODES
 
 
 def row(output: list[int], first: list[int] | None = None, second: list[int] | None = None) -> list[int]:
     """Pad each list to six values."""
     return [value for part in (output, first or [], second or []) for value in [*part, *[-1] * (6 - len(part))]]
+
+
+def sized(
+    graph: Graph, node_ids: Int64, codebook: NDArray[np.int8], codes: NDArray[np.uint8], *, moves: bool = False
+) -> tuple[NDArray[Any], ...]:
+    tensors = configured_tensors(graph, node_ids, codebook, codes)
+    return sized_layouts(graph, tensors, codebook, codes, moves=moves)
 
 
 @pytest.fixture
@@ -32,9 +41,7 @@ def known() -> Graph:
 def test_sizes_are_in_the_order_of_the_layouts(known: Graph) -> None:
     rows = [row([]), row([0, 1], [1, 0], [0, 1]), row([1], [1, 0])]
     codes = np.array([[0, 0, 1, 2], [1, 2, 0, 0], [1, 1, 1, 2]], dtype=np.uint8)
-    codebook, sizes, moves, new = sized_layouts(
-        known, np.array([2, 3, 4, 5]), np.array(rows, dtype=np.int8), codes, moves=False
-    )
+    codebook, sizes, moves, new = sized(known, np.array([2, 3, 4, 5]), np.array(rows, dtype=np.int8), codes)
     # Row 0 has no sizes anywhere. Row 1 is one at both products, but another one at the reshape of node 3.
     assert codebook.tolist() == [rows[0], rows[1], rows[1], rows[2]]
     absent = [0] * 4
@@ -58,7 +65,7 @@ def test_rows_that_move_something_else_are_distinct(known: Graph) -> None:
     graph = Graph(feat, known.node_opcode, known.edge_index, known.node_splits)
     rows = np.array([row([]), row([0, 1])], dtype=np.int8)
     codes = np.array([[0, 1], [1, 0], [1, 1]], dtype=np.uint8)
-    codebook, sizes, moves, new = sized_layouts(graph, np.array([2, 4]), rows, codes, moves=True)
+    codebook, sizes, moves, new = sized(graph, np.array([2, 4]), rows, codes, moves=True)
     assert codebook.tolist() == rows[[0, 1, 1]].tolist()
     assert sizes[1].tolist() == sizes[2].tolist() == [8, 5, *[0] * 16]
     share = 40 / (24 + 15 + 40 + 40 + 40 + 40)
@@ -69,7 +76,7 @@ def test_rows_that_move_something_else_are_distinct(known: Graph) -> None:
 def test_unknown_tensors_have_size_0(known: Graph) -> None:
     lonely = Graph(known.node_feat, known.node_opcode, known.edge_index[:2], known.node_splits)
     rows = np.array([row([0, 1, 2], [0, 1])], dtype=np.int8)
-    _, sizes, *_ = sized_layouts(lonely, np.array([3]), rows, np.zeros((1, 1), np.uint8), moves=True)
+    _, sizes, *_ = sized(lonely, np.array([3]), rows, np.zeros((1, 1), np.uint8), moves=True)
     assert sizes.tolist() == [[4, 10, *[0] * 16]]
 
 
@@ -82,7 +89,7 @@ def test_agrees_with_a_loop_over_nodes(
     rng = np.random.default_rng(0)
     rows = np.unique(rng.integers(-1, 4, size=(9, 18)).astype(np.int8), axis=0)
     codes = rng.integers(0, 8, size=(30, len(layouts.node_ids))).astype(np.uint8)  # the last row is never used
-    codebook, sizes, moves, new = sized_layouts(graph, layouts.node_ids, rows, codes, moves=False)
+    codebook, sizes, moves, new = sized(graph, layouts.node_ids, rows, codes)
 
     highest = np.array([rows[np.unique(column)].max(axis=0) for column in codes.T]).reshape(-1, 3, 6).max(axis=2)
     pairs = operand_pairs(graph, layouts.node_ids, highest[:, 1:].astype(np.int64) + 1)
@@ -106,7 +113,7 @@ def test_agrees_with_a_loop_over_nodes(
         )
 
     monkeypatch.setattr("hlorank.featurize.distinct._BLOCK_BYTES", 70)  # two nodes at a time
-    parts = sized_layouts(graph, layouts.node_ids, rows, codes, moves=False)
+    parts = sized(graph, layouts.node_ids, rows, codes)
     for one, other in zip(parts, (codebook, sizes, moves, new), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -118,7 +125,7 @@ def test_codes_take_the_smallest_type() -> None:
     rows = np.array([row([0])], dtype=np.int8)
     codes = np.zeros((1, 300), np.uint8)
     for count, dtype in ((256, np.uint8), (257, np.uint16)):
-        codebook, sizes, _, new = sized_layouts(graph, np.arange(count), rows, codes[:, :count], moves=True)
+        codebook, sizes, _, new = sized(graph, np.arange(count), rows, codes[:, :count], moves=True)
         assert new.dtype == dtype
         assert new[0].tolist() == list(range(count))
         assert sizes[:, 0].tolist() == list(range(1, count + 1))

@@ -10,7 +10,7 @@ from hlorank.config.section import Section
 
 
 class BaselineConfig(Section):
-    """The baselines on pooled features: trees of three libraries, and the weights of `linear_ranking`."""
+    """The baselines: trees of three libraries, and the weights of `linear_ranking` and `analytical`."""
 
     iterations: int = Field(ge=1)
     """Trees at most; valid chooses how many of them are kept."""
@@ -29,8 +29,8 @@ class BaselineConfig(Section):
     grades: int = Field(ge=2)
     """Quantiles of the runtimes of a graph, whose order `lightgbm` and `xgboost` are fitted to."""
     rows_per_graph: int = Field(ge=2)
-    """Configurations of a graph that trees are fitted to, at most; 250,000 of all graphs. The time of `lightgbm` and
-    `xgboost`, which compare each two, grows with the square."""
+    """Configurations of a graph that trees and `analytical` are fitted to, at most; 250,000 of all graphs. The time of
+    `lightgbm` and `xgboost`, which compare each two, grows with the square."""
     pairs_per_graph: int = Field(ge=2)
     """Pairs of configurations of a graph that weights are fitted to, at most; 250,000 of all graphs."""
     strengths: list[Annotated[float, Field(gt=0)]] = Field(min_length=1)

@@ -43,7 +43,7 @@ def _address(value: object) -> Collection:
 class FeatureSpec(Section):
     """Transformation of raw graphs into model inputs, fitted on the train split only: the content of spec.json."""
 
-    version: Literal[5] = 5
+    version: Literal[6] = 6
     """Version of the format; increment it if equal specifications would give other features, or if keys change."""
     collection: Annotated[Collection, PlainValidator(_address), PlainSerializer(str)]
     """Collection that it was fitted on."""

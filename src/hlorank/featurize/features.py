@@ -22,6 +22,8 @@ class LayoutFeatures:
             or the tensor is unknown.
         moves: (U, 3) float32, what copies to the layouts move, as `copy_moves` returns it; 0 without
             `featurize.derived: [layout_moves]`. The triples of a row of layouts, its sizes and its moves are distinct.
+        tensors: (T, 16) int32, the tensors whose layouts depend on a configuration, as `copy_tensors` returns them.
+        uses: (uses, 3) int32, the uses of these tensors.
         codes: (distinct configurations, configurable nodes), unsigned, rows of the codebook.
     """
 
@@ -29,6 +31,8 @@ class LayoutFeatures:
     codebook: NDArray[np.int8]
     sizes: NDArray[np.float32]
     moves: NDArray[np.float32]
+    tensors: NDArray[np.int32]
+    uses: NDArray[np.int32]
     codes: NDArray[np.unsignedinteger[Any]]
 
 

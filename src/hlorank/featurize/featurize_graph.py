@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from hlorank.data.graph import MeasuredGraph, TileConfigurations
 from hlorank.featurize.columns import node_columns, node_layout
+from hlorank.featurize.copies import copy_tensors
 from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.reduce import reduction
-from hlorank.featurize.sizes import sized_layouts
+from hlorank.featurize.sizes import configured_tensors, sized_layouts
 from hlorank.featurize.tile_columns import tile_columns
 from hlorank.files import DataError
 from hlorank.hlo.extra import Extra
@@ -100,6 +101,8 @@ def _distinct_configurations(
         return TileFeatures(configurations.feat[first]), row_of
     first, row_of = distinct_rows(configurations.codes)
     node_ids = configurations.node_ids
-    graph, codes = measured.graph, configurations.codes[first]
-    parts = sized_layouts(graph, node_ids, configurations.codebook, codes, moves="layout_moves" in derived)
-    return LayoutFeatures(node_of[node_ids], *parts), row_of
+    graph, codebook, codes = measured.graph, configurations.codebook, configurations.codes[first]
+    tensors = configured_tensors(graph, node_ids, codebook, codes)
+    codebook, sizes, moves, codes = sized_layouts(graph, tensors, codebook, codes, moves="layout_moves" in derived)
+    copies = copy_tensors(graph, node_ids, tensors)
+    return LayoutFeatures(node_of[node_ids], codebook, sizes, moves, *copies, codes), row_of

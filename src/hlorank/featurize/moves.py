@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,7 +66,7 @@ def copy_moves(
     known = (before >= 0).any(axis=2)
     dims = np.ones((*after.shape[:2], LAYOUT_DIMS + 1))  # the last one is of no dimension
     dims[..., :LAYOUT_DIMS] = np.maximum(shapes.reshape(_TENSORS), 1)
-    before, after = _without_ones(before, dims), _without_ones(after, dims)
+    before, after = without_ones(before, dims), without_ones(after, dims)
     same = np.logical_and.accumulate((before == after) | (after < 0), axis=2)
     moved = known & ~same[..., -1]
     kept = np.take_along_axis(dims, before % (LAYOUT_DIMS + 1), axis=2)
@@ -74,8 +76,14 @@ def copy_moves(
     return summed.astype(np.float32)
 
 
-def _without_ones(layouts: Int64, dims: NDArray[np.float64]) -> Int64:
-    """Return layouts (rows, 3, 6) without dimensions of size 1, padded with -1; `dims` are (rows, 3, 7)."""
-    left = np.take_along_axis(dims, layouts % (LAYOUT_DIMS + 1), axis=2) == 1
-    order = np.argsort(left, axis=2, kind="stable")
-    return np.asarray(np.take_along_axis(np.where(left, -1, layouts), order, axis=2))
+def without_ones(layouts: Int64, dims: NDArray[Any]) -> Int64:
+    """Return layouts (..., 6) without dimensions of size 1, padded with -1.
+
+    Args:
+        layouts: minor_to_major, padded with -1.
+        dims: (..., 7), the dimensions, and 1 for no dimension.
+    """
+    dims = np.broadcast_to(dims, (*layouts.shape[:-1], LAYOUT_DIMS + 1))
+    left = np.take_along_axis(dims, layouts % (LAYOUT_DIMS + 1), axis=-1) == 1
+    order = np.argsort(left, axis=-1, kind="stable")
+    return np.asarray(np.take_along_axis(np.where(left, -1, layouts), order, axis=-1))

@@ -18,18 +18,29 @@ Codes = NDArray[np.unsignedinteger[Any]]
 _TENSORS = (-1, len(LAYOUT_TENSORS), LAYOUT_DIMS)
 
 
+def configured_tensors(graph: Graph, node_ids: Int64, codebook: NDArray[np.int8], codes: Codes) -> Int64:
+    """Return the tensors whose layouts are configured, with the arguments of `sized_layouts`.
+
+    Returns:
+        (configurable nodes, 3) int64, the nodes of output, input and kernel, -1 for none. The order of operands is
+        inferred by a heuristic: `operand_pairs`.
+    """
+    named = np.array([codebook[rows].max(axis=0) for rows in _used(codes)]).reshape(_TENSORS).max(axis=2)
+    return np.column_stack([node_ids, operand_pairs(graph, node_ids, named[:, 1:].astype(np.int64) + 1)])
+
+
 def sized_layouts(
-    graph: Graph, node_ids: Int64, codebook: NDArray[np.int8], codes: Codes, *, moves: bool
+    graph: Graph, tensors: Int64, codebook: NDArray[np.int8], codes: Codes, *, moves: bool
 ) -> tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], Codes]:
     """Join to each row of layouts the sizes of the dimensions, in the order of the layouts, and `copy_moves`.
 
     A row of layouts has other sizes at a node of other shapes, and moves something else where the tensors have other
     layouts, so the rows of the new codebook are the distinct triples of layouts, sizes and moves. At each node, old and
-    new codes are in bijection and in the same order. The order of operands is inferred by a heuristic: `operand_pairs`.
+    new codes are in bijection and in the same order.
 
     Args:
         graph: the whole graph.
-        node_ids: (configurable nodes,) int64.
+        tensors: (configurable nodes, 3) int64, as `configured_tensors` returns them.
         codebook: (U, 18) int8, distinct rows of layouts.
         codes: (configurations, configurable nodes), unsigned, rows of the codebook.
         moves: with `copy_moves`; without, they are 0.
@@ -39,8 +50,7 @@ def sized_layouts(
         value or the tensor is unknown; its moves, (V, 3) float32; and the codes, of the smallest unsigned type that
         fits.
     """
-    used = [np.flatnonzero(np.bincount(column)) for _, block in column_blocks(codes) for column in block]
-    tensors = _tensors(graph, node_ids, np.array([codebook[rows].max(axis=0) for rows in used]))
+    used = _used(codes)
     shapes = np.where(tensors[..., None] >= 0, graph.node_feat[:, DIMS][tensors], np.float32(0))
     shapes = shapes.reshape(-1, LAYOUT_VALUES)
     moved = tensors if moves else np.full_like(tensors, -1)
@@ -70,10 +80,9 @@ def sized_layouts(
     return codebook[row[pair]], sizes[pair], bytes_moved[pair], new
 
 
-def _tensors(graph: Graph, node_ids: Int64, highest: NDArray[np.int8]) -> Int64:
-    """Return output and operands, (configurable nodes, 3), given the `highest` values of layouts."""
-    needed = highest.reshape(_TENSORS).max(axis=2).astype(np.int64) + 1
-    return np.column_stack([node_ids, operand_pairs(graph, node_ids, needed[:, 1:])])
+def _used(codes: Codes) -> list[Int64]:
+    """Return the codes of each configurable node, increasing."""
+    return [np.flatnonzero(np.bincount(column)) for _, block in column_blocks(codes) for column in block]
 
 
 def _ordered(shapes: NDArray[np.float32], layouts: NDArray[np.int8]) -> NDArray[np.float32]:

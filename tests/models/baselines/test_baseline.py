@@ -18,8 +18,9 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file, write_json
 from hlorank.models.baselines.baseline import BASELINES, Baseline, BaselineSpec, load_baseline, save_baseline
+from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
 from hlorank.models.baselines.pooled_features import changed_column, pooled_columns
-from hlorank.models.baselines.predictors import Linear, Predictor, RandomRanker
+from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.serialization import input_sizes, load_model, sealed
 
@@ -68,6 +69,7 @@ def predictors(store: FeatureStore) -> dict[str, Predictor]:
     return {
         **dict.fromkeys(("gradient_boosting", "lightgbm", "xgboost"), stump),
         "linear_ranking": Linear(rng.normal(size=columns), np.full(columns, 2.0)),
+        "analytical": Analytical(rng.uniform(size=COPY_COLUMNS)),
         "random": RandomRanker(np.array([7])),
         "default_configuration": Linear.of_column(changed, columns),
     }

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
+from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
 from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
-from hlorank.models.baselines.predictors import Linear, RandomRanker
+from hlorank.models.baselines.predictors import Analytical, Linear, RandomRanker
 from hlorank.models.inputs import InputSizes
 
 SIZES = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
@@ -71,6 +72,25 @@ def test_a_single_column_and_no_weights(graph: PooledGraph) -> None:
 def test_wrong_arrays_are_errors(name: str, change: Callable[[Any], Any], message: str, linear: Linear) -> None:
     with pytest.raises(DataError, match=message):
         replace(linear, **{name: change(getattr(linear, name))}).check(COLUMNS)
+
+
+def test_analytical_scores_are_sums_of_bytes(graph: PooledGraph) -> None:
+    rng = np.random.default_rng(0)
+    sizes = rng.uniform(size=(12, COPY_COLUMNS))
+    graph.__dict__["copied"] = sizes.__getitem__  # a cached property
+    analytical = Analytical(rng.uniform(size=COPY_COLUMNS))
+    analytical.check(columns=7)
+    rows = np.array([4, 1, 4])
+    scores = analytical.score(graph, rows)
+    np.testing.assert_allclose(scores, sizes[rows] @ analytical.weight)
+    np.testing.assert_array_equal(np.concatenate([analytical.score(graph, row[None]) for row in rows]), scores)
+    np.testing.assert_array_equal(Analytical.none().score(graph, rows), np.zeros(3))
+
+
+@pytest.mark.parametrize("weight", [np.zeros(3), np.full(COPY_COLUMNS, np.nan), np.full(COPY_COLUMNS, -1.0)])
+def test_wrong_weights_are_errors(weight: NDArray[np.float64]) -> None:
+    with pytest.raises(DataError, match="weight: "):
+        Analytical(weight).check(columns=7)
 
 
 def random_ranker(seed: int) -> RandomRanker:

@@ -20,7 +20,7 @@ from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import DataError, one_process
 from hlorank.metrics import kendall_tau
-from hlorank.models.baselines.baseline import BASELINES, load_baseline
+from hlorank.models.baselines.baseline import BASELINES, LAYOUT_BASELINES, load_baseline
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.tracking import FINGERPRINT, PARENT_VARIABLE, TRAIN_LOSS, VALID_TAU
 from hlorank.training.baselines.train_baseline import RECIPES, train_baseline
@@ -35,7 +35,7 @@ RULES = ("random", "default_configuration")
 TREES = ("gradient_boosting", *RIVALS)
 KINDS = [
     *(with_library(method, "layout:synthetic:random") for method in BASELINES),
-    *(with_library(method, "tile:synthetic") for method in BASELINES if method != "default_configuration"),
+    *(with_library(method, "tile:synthetic") for method in BASELINES if method not in LAYOUT_BASELINES),
 ]
 
 every_kind = pytest.mark.parametrize(("method", "collection"), KINDS)
@@ -61,7 +61,10 @@ def test_outputs(
     features = Path(config.paths.features) / Collection.parse(collection).path
     assert spec.data == GraphLoader(features, None).fingerprint
     rows = history(tmp_path / "model")
-    counts = {**dict.fromkeys(TREES, 12), "linear_ranking": len(config.baseline.strengths)}
+    counts = {
+        **dict.fromkeys(TREES, 12),
+        **dict.fromkeys(("linear_ranking", "analytical"), len(config.baseline.strengths)),
+    }
     assert [int(row["epoch"]) for row in rows] == list(range(1, 1 + counts.get(method, 1)))
     taus = [float(row["valid_kendall_tau"]) for row in rows]
     assert best == max(taus)

@@ -14,17 +14,21 @@ from hlorank.config import BaselineConfig
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import SPEC, WEIGHTS, DataError
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
-from hlorank.models.baselines.predictors import Linear, Predictor, RandomRanker
+from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.inputs import InputSizes
 from hlorank.models.serialization import ModelSpec, Spec, input_sizes, read_folder, save_folder
 
 GRADIENT_BOOSTING, LIGHTGBM, XGBOOST = "gradient_boosting", "lightgbm", "xgboost"
 LINEAR_RANKING, RANDOM, DEFAULT_CONFIGURATION = "linear_ranking", "random", "default_configuration"
+ANALYTICAL = "analytical"
+LAYOUT_BASELINES = frozenset({ANALYTICAL, DEFAULT_CONFIGURATION})
+"""Those that read what only layout configurations have."""
 BASELINES: Mapping[str, type[Predictor]] = MappingProxyType(
     {
         **dict.fromkeys((GRADIENT_BOOSTING, LIGHTGBM, XGBOOST), Trees),
         LINEAR_RANKING: Linear,
+        ANALYTICAL: Analytical,
         RANDOM: RandomRanker,
         DEFAULT_CONFIGURATION: Linear,
     }

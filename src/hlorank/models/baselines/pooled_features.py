@@ -13,6 +13,7 @@ from hlorank.data.graph import LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
 from hlorank.featurize.distinct import column_blocks
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.featurize.moves import MOVES
+from hlorank.models.baselines.copied_bytes import CopiedBytes
 from hlorank.models.inputs import InputSizes
 
 _CHUNK_BYTES = 16 * 2**20
@@ -83,6 +84,12 @@ class PooledGraph:
             below, up_to = (ordered[:, column - first].searchsorted(part, side) for side in ("left", "right"))
             result[:, column] = (below + up_to) / (2 * len(ordered))
         return result
+
+    @cached_property
+    def copied(self) -> CopiedBytes:
+        """Function of distinct layout configurations to the bytes that they copy."""
+        assert isinstance(self._graph.configurations, LayoutFeatures)
+        return CopiedBytes(self._graph.configurations)
 
     @cached_property
     def _of_graph(self) -> NDArray[np.float32]:

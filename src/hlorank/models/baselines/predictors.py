@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from hlorank.files import DataError
+from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
 from hlorank.models.baselines.pooled_features import PooledGraph
 
 
@@ -165,3 +166,37 @@ class Linear(Predictor):
             check_array(name, array, np.float64, (columns,))
         check_values("weight", np.isfinite(self.weight), "finite numbers")
         check_values("scale", np.isfinite(self.scale) & (self.scale > 0), "finite numbers above 0")
+
+
+@dataclass(frozen=True, eq=False)
+class Analytical(Predictor):
+    """Time of copies: score = sum of weight * bytes over the columns of `CopiedBytes`.
+
+    Attributes:
+        weight: (`COPY_COLUMNS`,) float64, at least 0, in ns for a byte.
+    """
+
+    weight: NDArray[np.float64]
+
+    @classmethod
+    def none(cls) -> Analytical:
+        """Return weights of 0, with which every score is 0."""
+        return cls(np.zeros(COPY_COLUMNS))
+
+    def score(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Compute the sums: (configurations,) float64."""
+        summed: NDArray[np.float64] = self.embed(graph, rows).sum(axis=1)
+        return summed
+
+    def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the terms of the sums: (configurations, `COPY_COLUMNS`) float64."""
+        return graph.copied(rows) * self.weight
+
+    def check(self, columns: int) -> None:  # noqa: ARG002 - it reads no pooled features
+        """Check the weights.
+
+        Raises:
+            DataError: the array has a wrong length, or a value is not finite or below 0.
+        """
+        check_array("weight", self.weight, np.float64, (COPY_COLUMNS,))
+        check_values("weight", np.isfinite(self.weight) & (self.weight >= 0), "finite numbers of at least 0")

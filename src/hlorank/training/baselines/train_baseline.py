@@ -18,9 +18,11 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import LOCKS, fingerprint, one_process
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import (
+    ANALYTICAL,
     BASELINES,
     DEFAULT_CONFIGURATION,
     GRADIENT_BOOSTING,
+    LAYOUT_BASELINES,
     LIGHTGBM,
     LINEAR_RANKING,
     RANDOM,
@@ -29,12 +31,13 @@ from hlorank.models.baselines.baseline import (
     save_baseline,
 )
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
-from hlorank.models.baselines.predictors import Linear, Predictor
+from hlorank.models.baselines.predictors import Analytical, Linear, Predictor
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import input_sizes
 from hlorank.tracking import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
 from hlorank.training.baselines.candidates import Fit, changed_share, random_scores
+from hlorank.training.baselines.fit_analytical import fit_analytical
 from hlorank.training.baselines.fit_linear import fit_linear
 from hlorank.training.baselines.fit_rankers import check_library, fit_lightgbm, fit_xgboost
 from hlorank.training.baselines.fit_trees import fit_trees
@@ -68,6 +71,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         LIGHTGBM: Recipe(fit_lightgbm, lambda _: Trees.none(), (*_TREES, "min_leaf", "columns", "grades")),
         XGBOOST: Recipe(fit_xgboost, lambda _: Trees.none(), (*_TREES, "min_hessian", "columns", "grades")),
         LINEAR_RANKING: Recipe(fit_linear, Linear.none, ("pairs_per_graph", "strengths")),
+        ANALYTICAL: Recipe(fit_analytical, lambda _: Analytical.none(), ("rows_per_graph", "strengths")),
         RANDOM: Recipe(random_scores, None),
         DEFAULT_CONFIGURATION: Recipe(changed_share, None),
     }
@@ -119,7 +123,7 @@ def train_baseline(config: Config, output: Path) -> float | None:
 
     Raises:
         DataError: features are missing or damaged.
-        ConfigError: `method` is default_configuration, and `collection` one of tiles; or the library of `method` is
+        ConfigError: `method` reads layouts, and `collection` is one of tiles; or the library of `method` is
             not installed.
     """
     collection = Collection.parse(config.collection)
@@ -189,11 +193,11 @@ def check_baseline(method: str, collection: str) -> None:
     """
     if method in (LIGHTGBM, XGBOOST):
         check_library(method)
-    if method == DEFAULT_CONFIGURATION and Collection.parse(collection).kind == "tile":
-        others = ", ".join(name for name in BASELINES if name != DEFAULT_CONFIGURATION)
+    if method in LAYOUT_BASELINES and Collection.parse(collection).kind == "tile":
+        others = ", ".join(name for name in BASELINES if name not in LAYOUT_BASELINES)
         raise ConfigError(
-            f"method={method}: {collection} does not record the compiler's own tile; set method to one of "
-            f"{others}, or collection to one of layouts"
+            f"method={method}: it reads layouts, which {collection} has not; set method to one of {others}, or "
+            "collection to one of layouts"
         )
 
 
