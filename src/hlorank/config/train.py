@@ -122,4 +122,4 @@ class EnsembleConfig(Section):
     """Folds of train, model families together; each model holds out one of them, on which its best epoch is chosen. 1
     trains on all of train and chooses on valid."""
     baselines: list[str]
-    """Baselines on pooled features that join the models; one that is named twice joins with two seeds."""
+    """Baselines that join the models; one that is named twice counts twice, with two seeds."""

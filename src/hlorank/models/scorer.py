@@ -73,9 +73,8 @@ def load_scorer(folder: Path, memory_bytes: int, accelerator: str = "auto") -> S
     def score(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
         cut = inputs(graph, segments)
         scores = [mean_over_orders(score_configurations, model, cut, memory_bytes) for model in members]
-        return mean_of_members(
-            [mean_of_members(scores), *(baseline.score(graph, memory_bytes) for baseline in baselines)]
-        )
+        joined = {one: one.score(graph, memory_bytes) for one in dict.fromkeys(baselines)}
+        return mean_of_members([mean_of_members(scores), *(joined[one] for one in baselines)])
 
     def embed(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
         cut = inputs(graph, segments)

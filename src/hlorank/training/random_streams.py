@@ -34,8 +34,6 @@ class Stream(IntEnum):
     """Pairs that linear ranking is fitted to; key: number of the graph."""
     DROP_EDGE = 9
     """Edges that a step leaves out; key: epoch, number of the step within it."""
-    ANALYTICAL = 10
-    """Rows that the analytical model is fitted to; key: number of the graph."""
 
 
 def seed_sequence(seed: int, stream: Stream, *key: int) -> np.random.SeedSequence:

@@ -88,13 +88,17 @@ def save_baseline(folder: Path, predictor: Predictor, spec: BaselineSpec) -> Non
 def load_joined(folder: Path, spec: ModelSpec) -> list[Baseline]:
     """Read the baselines that join the cost models of a folder, whose digest has been checked.
 
+    Returns:
+        The baselines in their order; those of equal arrays are one object.
+
     Raises:
         DataError: a baseline has no such name, or its arrays do not fit the specification.
     """
     if unknown := [name for name in spec.baselines if name not in BASELINES]:
         raise DataError("baselines", f"some of {', '.join(BASELINES)}", ", ".join(unknown), file=folder / SPEC)
     sizes, arrays = input_sizes(spec.features), load_file(folder / WEIGHTS) if spec.baselines else {}
-    joined = []
+    joined = list[Baseline]()
+    known: dict[bytes, Baseline] = {}
     for number, name in enumerate(spec.baselines):
         prefix = f"{name}.{number}."
         own = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
@@ -102,7 +106,7 @@ def load_joined(folder: Path, spec: ModelSpec) -> list[Baseline]:
             predictor = BASELINES[name].from_arrays(own, pooled_columns(sizes))
         except DataError as error:
             raise error.in_file(folder / WEIGHTS) from None
-        joined.append(Baseline(predictor, sizes))
+        joined.append(known.setdefault(name.encode() + save(own), Baseline(predictor, sizes)))
     return joined
 
 

@@ -17,12 +17,11 @@ from hlorank.models.baselines.pooled_features import PooledGraph
 from hlorank.models.baselines.predictors import Analytical
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.candidates import Candidate, Fit, rows_of_each
-from hlorank.training.random_streams import Stream, generator
 
 log = logging.getLogger(__name__)
 
 
-def fit_analytical(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:
+def fit_analytical(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:  # noqa: ARG001 - nothing is drawn
     """Fit ns for a byte to training graphs, with a candidate for each of `baseline.strengths`.
 
     Runtimes are sums of the times of copies and of what no layout changes. With x the bytes and t the runtime of a
@@ -35,9 +34,10 @@ def fit_analytical(store: FeatureStore, names: Sequence[str], settings: Baseline
         store: the features of the collection.
         names: graphs of train.
         settings: the settings of the baseline.
-        seed: the seed of the configurations, where a graph has more than `settings.rows_per_graph`.
+        seed: not used: of a graph with more than `settings.rows_per_graph` configurations, evenly spaced ones are read.
     """
-    system = np.concatenate([_equations(store, name, len(names), settings, seed, n) for n, name in enumerate(names)])
+    most = rows_of_each(settings.rows_per_graph, len(names))
+    system = np.concatenate([_equations(store, name, most) for name in names])
     scale = np.sqrt(np.mean(system**2, axis=0))
     scale[scale == 0] = 1
     scale[-1] = 1
@@ -60,14 +60,11 @@ def fit_analytical(store: FeatureStore, names: Sequence[str], settings: Baseline
     return Fit(candidates, scores, seconds)
 
 
-def _equations(
-    store: FeatureStore, name: str, graphs: int, settings: BaselineConfig, seed: int, number: int
-) -> NDArray[np.float64]:
-    """Return x / s and t / s of a graph: (rows, `COPY_COLUMNS` + 1) float64."""
+def _equations(store: FeatureStore, name: str, most: int) -> NDArray[np.float64]:
+    """Return x / s and t / s of at most so many configurations of a graph: (rows, `COPY_COLUMNS` + 1) float64."""
     graph = store.open("train", name)
     rows, labels = graph.targets()
-    count = min(rows_of_each(settings.rows_per_graph, graphs), len(rows))
-    drawn = np.sort(generator(seed, Stream.ANALYTICAL, number).choice(len(rows), size=count, replace=False))
-    copied = PooledGraph(graph, input_sizes(store.spec)).copied(rows[drawn])
-    system = np.column_stack([copied, labels[drawn]])
+    read = np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(np.int64)
+    copied = PooledGraph(graph, input_sizes(store.spec)).copied(rows[read])
+    system = np.column_stack([copied, labels[read]])
     return np.asarray((system - system.mean(axis=0)) / labels.std())
