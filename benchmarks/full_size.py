@@ -300,31 +300,37 @@ def line(row: dict[str, Any]) -> str:
 
 
 def draw_growth(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw CPU time and peak memory of each stage against the share of configurations and of nodes, as SVG."""
+    """Draw CPU time and peak memory of the stages of each collection against the share that varies, as SVG."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    names = list(dict.fromkeys((row["stage"], row["training"]) for row in rows if "cpu_seconds" in row))
-    panels = [(size, figure) for figure in ("cpu_seconds", "peak_bytes") for size in ("configurations", "nodes")]
+    series: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        for size, other in (("configurations", "nodes"), ("nodes", "configurations")):
+            if "cpu_seconds" in row:
+                series.setdefault((size, *(row[key] for key in ("collection", other, "graphs", "cores"))), []).append(
+                    row
+                )
+    grown = {key: some for key, some in series.items() if len({row[key[0]] for row in some}) > 1}
+    if not grown:
+        raise ConfigError("--plot: no collection has rows of two sizes")
     with mpl.rc_context({"svg.hashsalt": "hlorank", "svg.fonttype": "none", "font.size": 9}):
-        figure = Figure(figsize=(3.2 * len(panels), 2.6 * len(names)), layout="constrained")
-        for axes_row, name in zip(figure.subplots(len(names), len(panels), squeeze=False), names, strict=True):
-            for axes, (size, value) in zip(axes_row, panels, strict=True):
-                other = "nodes" if size == "configurations" else "configurations"
-                own = [row for row in rows if (row["stage"], row["training"]) == name and "cpu_seconds" in row]
-                same = ("collection", other, "graphs", "steps", "cores")
-                for group in sorted({tuple(row[key] for key in same) for row in own}):
-                    some = [row for row in own if tuple(row[key] for key in same) == group]
-                    some.sort(key=lambda row: row[size])
-                    if len(some) > 1:
-                        x, y = ([row[key] for row in some] for key in (size, value))
-                        axes.loglog(x, y, marker=".", label=f"{group[0]}, {group[1]:g} of {other}")
-                        axes.loglog(x, [y[-1] * share / x[-1] for share in x], color="gray", linestyle=":")
-                axes.set_title(" ".join(name), fontsize=9)
-                axes.set_xlabel(f"share of {size}; dotted: linear")
-                axes.set_ylabel(value)
-                if axes.get_legend_handles_labels()[0]:
-                    axes.legend(fontsize=6)
+        figure = Figure(figsize=(3.4 * len(grown), 5.4), layout="constrained")
+        panels = figure.subplots(2, len(grown), squeeze=False)
+        for axes_row, (value, label) in zip(
+            panels, (("cpu_seconds", "CPU time, s"), ("peak_bytes", "peak memory, bytes")), strict=True
+        ):
+            for axes, ((size, collection, *_), some) in zip(axes_row, grown.items(), strict=True):
+                for stage in dict.fromkeys(row["stage"] for row in some):
+                    points = sorted((row[size], row[value]) for row in some if row["stage"] == stage)
+                    axes.loglog(*zip(*points, strict=True), marker=".", label=stage)
+                x = sorted({row[size] for row in some})
+                top = max(row[value] for row in some)
+                axes.loglog(x, [top * share / x[-1] for share in x], color="gray", linestyle=":", label="linear")
+                axes.set(title=collection, xlabel=f"share of {size}", ylabel=label)
+                axes.set_xticks(x, [f"{share:g}" for share in x], minor=False)
+                axes.minorticks_off()
+        panels[1, -1].legend(fontsize=7)
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
