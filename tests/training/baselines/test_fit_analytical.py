@@ -71,14 +71,3 @@ def test_the_weights_of_a_machine_are_found(
     rows, labels = targets(graph)
     scores = candidate.predictor.score(PooledGraph(graph, sizes), rows)
     np.testing.assert_allclose(scores - scores[0], labels - labels[0], rtol=0.02, atol=0.02 * labels.std())
-
-
-def test_scores_are_those_of_each_candidate(small: Settings, store_of: StoreOf) -> None:
-    config = small()
-    store = store_of(config)
-    fit = fit_analytical(store, store.trainable("train"), config.baseline, config.seed)
-    graph = PooledGraph(store.open("valid", store.graphs("valid")[0]), input_sizes(store.spec))
-    rows = np.array([3, 0])
-    scores = fit.scores(graph, rows)
-    assert scores.shape == (2, len(config.baseline.strengths))
-    np.testing.assert_array_equal(scores[:, 2], fit.candidates[2].predictor.score(graph, rows))

@@ -68,7 +68,13 @@ def changed_share(store: FeatureStore, names: Sequence[str], settings: BaselineC
 
 
 def _rule(predictor: Predictor) -> Fit:
-    def scores(graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        return predictor.score(graph, rows)[:, None]
+    return one_by_one([Candidate(predictor, epoch=1, steps=1, train_loss=None)], step_seconds=None)
 
-    return Fit([Candidate(predictor, epoch=1, steps=1, train_loss=None)], scores, step_seconds=None)
+
+def one_by_one(candidates: Sequence[Candidate], step_seconds: float | None) -> Fit:
+    """Return candidates that share nothing, so that each scores by itself."""
+
+    def scores(graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.stack([candidate.predictor.score(graph, rows) for candidate in candidates], axis=1)
+
+    return Fit(candidates, scores, step_seconds)

@@ -16,7 +16,7 @@ from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
 from hlorank.models.baselines.pooled_features import PooledGraph
 from hlorank.models.baselines.predictors import Analytical
 from hlorank.models.serialization import input_sizes
-from hlorank.training.baselines.candidates import Candidate, Fit, rows_of_each
+from hlorank.training.baselines.candidates import Candidate, Fit, one_by_one, rows_of_each
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +53,7 @@ def fit_analytical(store: FeatureStore, names: Sequence[str], settings: Baseline
         loss = float(np.mean((system[:, -1] - (system[:, :-1] / scale[:-1]) @ weight) ** 2))
         candidates.append(Candidate(Analytical(weight / scale[:-1]), number, 1, loss))
     seconds = (time.perf_counter() - start) / len(candidates)
-
-    def scores(graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.stack([candidate.predictor.score(graph, rows) for candidate in candidates], axis=1)
-
-    return Fit(candidates, scores, seconds)
+    return one_by_one(candidates, seconds)
 
 
 def _equations(store: FeatureStore, name: str, most: int) -> NDArray[np.float64]:

@@ -19,7 +19,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
 from hlorank.models.baselines.predictors import Linear
 from hlorank.models.serialization import input_sizes
-from hlorank.training.baselines.candidates import Candidate, Fit, rows_of_each
+from hlorank.training.baselines.candidates import Candidate, Fit, one_by_one, rows_of_each
 from hlorank.training.random_streams import Stream, generator
 
 log = logging.getLogger(__name__)
@@ -55,11 +55,7 @@ def fit_linear(store: FeatureStore, names: Sequence[str], settings: BaselineConf
         loss = float(np.logaddexp(0, -sign * (signed @ weight)).mean())
         candidates.append(Candidate(Linear(weight, scale), number, int(classifier.n_iter_[0]), loss))
     seconds = (time.perf_counter() - start) / sum(candidate.steps for candidate in candidates)
-
-    def scores(graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.stack([candidate.predictor.score(graph, rows) for candidate in candidates], axis=1)
-
-    return Fit(candidates, scores, seconds)
+    return one_by_one(candidates, seconds)
 
 
 def draw_differences(store: FeatureStore, names: Sequence[str], pairs: int, seed: int) -> NDArray[np.float64]:
