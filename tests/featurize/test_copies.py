@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from hlorank.data.graph import Graph
 from hlorank.featurize.copies import AXES, SHAPE, copy_tensors
@@ -49,9 +50,10 @@ def test_layouts_spread_over_elementwise_operations_and_transposes() -> None:
     assert tensors.dtype == uses.dtype == np.dtype(np.int32)
 
 
-def test_a_transpose_whose_axes_are_unknown_has_the_layout_of_the_graph() -> None:
+@pytest.mark.parametrize("axes", [[0, 0], [1e30, -1], [0, 1]])
+def test_a_transpose_whose_axes_are_unknown_has_the_layout_of_the_graph(axes: list[float]) -> None:
     unknown = CHAIN.node_feat.copy()
-    unknown[5, 31:33] = 0
+    unknown[5, 31:33] = axes
     graph = Graph(unknown, CHAIN.node_opcode, CHAIN.edge_index, CHAIN.node_splits)
     _, uses = copy_tensors(graph, np.array([2]), np.array([[2, 0, 1]]))
     assert uses.tolist() == [[0, 2, 1], [1, 2, 2], [2, 4, 0], [3, 4, 0]]

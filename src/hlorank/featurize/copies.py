@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from hlorank.data.graph import LAYOUT_DIMS, Graph, Int64
+from hlorank.data.graph import LAYOUT_DIMS, Float32, Graph, Int64
 from hlorank.featurize.columns import DIMS, element_bytes
 from hlorank.hlo.node_features import DIMENSIONS
 from hlorank.hlo.opcodes import CONFIGURABLE, OPCODES
@@ -46,7 +46,7 @@ def copy_tensors(graph: Graph, node_ids: Int64, tensors: Int64) -> tuple[NDArray
         computed from it, and the slot, 1 for input and 2 for kernel of a configurable node, 0 for an operation that
         takes any layout.
     """
-    shape = graph.node_feat[:, DIMS].astype(np.int32)
+    shape = _whole_numbers(graph.node_feat[:, DIMS])
     axes = np.tile(np.arange(LAYOUT_DIMS, dtype=np.int32), (graph.nodes, 1))
     configured = np.full(graph.nodes, -1, dtype=np.int32)
     configured[node_ids] = np.arange(len(node_ids))
@@ -77,9 +77,14 @@ def copy_tensors(graph: Graph, node_ids: Int64, tensors: Int64) -> tuple[NDArray
     return np.hstack(rows).astype(np.int32), uses.astype(np.int32)
 
 
+def _whole_numbers(columns: Float32) -> NDArray[np.int32]:
+    """Return columns as int32, with numbers beyond 0 and 2^30, which only a damaged file has, replaced by these."""
+    return np.clip(columns, 0, 2**30).astype(np.int32)
+
+
 def _set_axes(graph: Graph, axes: NDArray[np.int32], shape: NDArray[np.int32], user: int, operand: int) -> bool:
     """Set the axes of a transpose, and return whether the features say them."""
-    read = graph.node_feat[user, DIMENSIONS.start : DIMENSIONS.stop].astype(np.int32)
+    read = _whole_numbers(graph.node_feat[user, DIMENSIONS.start : DIMENSIONS.stop])
     rank = int((shape[user] > 0).sum())
     read[rank:] = np.arange(rank, LAYOUT_DIMS)
     if sorted(read.tolist()) != list(range(LAYOUT_DIMS)) or (shape[user] != shape[operand][read]).any():
