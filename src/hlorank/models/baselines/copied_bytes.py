@@ -51,7 +51,7 @@ class CopiedBytes:
         uses = np.asarray(layouts.uses).astype(np.int64)
         self._uses: list[list[list[int]]] = _grouped(uses, 0, len(self._tensors))
         self._operands = [[use[0] for use in some] for some in _grouped(uses[uses[:, 2] == 0], 1, len(self._tensors))]
-        self._bytes: dict[tuple[int, ...], NDArray[np.float64]] = {}
+        self._bytes: dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
 
     def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the columns of some distinct configurations, (configurations, `COPY_COLUMNS`) float64."""
@@ -115,12 +115,17 @@ class CopiedBytes:
             shape, own = self._tensors[tensor, SHAPE], self._own[tensor]
             alike = np.flatnonzero(self._lengths == self._lengths[own])
             key = (*shape.tolist(), int(self._tensors[tensor, ITEM_BYTES]))
-            if key not in self._bytes:
-                layouts = without_ones(self._table[alike], np.append(np.maximum(shape, 1), 1))
-                pairs = np.repeat(layouts, len(layouts), axis=0), np.tile(layouts, (len(layouts), 1))
-                self._bytes[key] = copied_bytes(*pairs, shape, key[-1])
             first, second = (alike.searchsorted(one[moved]) for one in (before, after))
-            result[moved] += self._bytes[key][first * len(alike) + second]
+            pair = first * len(alike) + second
+            if key not in self._bytes:  # of up to 720 x 720 pairs few occur, and only their pages take memory
+                self._bytes[key] = np.zeros((len(alike) ** 2, READS)), np.zeros(len(alike) ** 2, dtype=bool)
+            table, known = self._bytes[key]
+            if len(missing := np.unique(pair[~known[pair]])):
+                layouts = without_ones(self._table[alike], np.append(np.maximum(shape, 1), 1))
+                source, target = np.divmod(missing, len(alike))
+                table[missing] = copied_bytes(layouts[source], layouts[target], shape, key[-1])
+                known[missing] = True
+            result[moved] += table[pair]
 
     @cached_property
     def _numbered(self) -> tuple[Int64, NDArray[np.int16], NDArray[np.int16]]:
