@@ -103,9 +103,16 @@ def test_rows_that_are_there_are_kept(run: Callable[..., Outcome], tmp_path: Pat
     assert run("full_size", *options) == Outcome(0, "", "")
     assert results.read_text() == before
     assert not (tmp_path / "work").exists()
-    shown = run("full_size", *options, "--show", "--plot", tmp_path / "growth.svg")
+    figure = tmp_path / "growth.svg"
+    shown = run("full_size", *options, "--show", "--plot", figure)
     assert shown.out.count("tile:xla") == len(stages)
-    assert (tmp_path / "growth.svg").stat().st_size > 0
+    assert shown.status == 2, "rows of one size do not grow"
+    assert not figure.exists()
+
+    rows += [{**one, "configurations": 0.1, "cpu_seconds": 1.0} for one in rows]
+    results.write_text(json.dumps({"stages": rows}))
+    assert run("full_size", *options, "--show", "--plot", figure).status == 0
+    assert figure.stat().st_size > 0
 
 
 def test_a_stage_that_fails_is_named(tmp_path: Path) -> None:
