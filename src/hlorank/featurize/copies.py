@@ -1,4 +1,4 @@
-"""Where layout assignment may insert copies: the tensors whose layouts depend on a configuration, and their uses.
+"""Tensors whose layouts depend on a configuration, and their uses, between which layout assignment may insert copies.
 
 XLA's layout assignment propagates the layouts that configured operations demand, and inserts a copy where a tensor has
 another layout than its user demands (`layout_assignment.h` of openxla/xla). Elementwise operations and transposes take
@@ -54,7 +54,7 @@ def copy_tensors(graph: Graph, node_ids: Int64, tensors: Int64) -> tuple[NDArray
 
     transposes = (graph.node_opcode == _TRANSPOSE) & (configured < 0) & (np.bincount(users, minlength=graph.nodes) == 1)
     known = transposes[users]
-    known[known] = [_set_axes(graph, axes, shape, user, operand) for user, operand in graph.edge_index[known].tolist()]
+    known[known] = _set_axes(graph, axes, shape, *graph.edge_index[known].T)
     elementwise = ~np.isin(graph.node_opcode, [*_MOVING, _TRANSPOSE]) & (configured < 0)
     takes_any = known | (elementwise[users] & (shape[users] == shape[operands]).all(axis=1))
 
@@ -82,15 +82,18 @@ def _whole_numbers(columns: Float32) -> NDArray[np.int32]:
     return np.clip(columns, 0, 2**30).astype(np.int32)
 
 
-def _set_axes(graph: Graph, axes: NDArray[np.int32], shape: NDArray[np.int32], user: int, operand: int) -> bool:
-    """Set the axes of a transpose, and return whether the features say them."""
-    read = _whole_numbers(graph.node_feat[user, DIMENSIONS.start : DIMENSIONS.stop])
-    rank = int((shape[user] > 0).sum())
-    read[rank:] = np.arange(rank, LAYOUT_DIMS)
-    if sorted(read.tolist()) != list(range(LAYOUT_DIMS)) or (shape[user] != shape[operand][read]).any():
-        return False
-    axes[user] = read
-    return True
+def _set_axes(
+    graph: Graph, axes: NDArray[np.int32], shape: NDArray[np.int32], users: Int64, operands: Int64
+) -> NDArray[np.bool_]:
+    """Set the axes of transposes, and return of which the features say them."""
+    read = _whole_numbers(graph.node_feat[users, DIMENSIONS.start : DIMENSIONS.stop])
+    unused = np.arange(LAYOUT_DIMS) >= (shape[users] > 0).sum(axis=1, keepdims=True)
+    read = np.where(unused, np.arange(LAYOUT_DIMS, dtype=np.int32), read)
+    known = np.asarray((np.sort(read, axis=1) == np.arange(LAYOUT_DIMS)).all(axis=1))
+    moved = np.take_along_axis(shape[operands], np.where(known[:, None], read, 0), axis=1)
+    known &= (shape[users] == moved).all(axis=1)
+    axes[users[known]] = read[known]
+    return known
 
 
 def _joined(nodes: int, uses: Int64, ends: NDArray[np.bool_]) -> NDArray[np.bool_]:

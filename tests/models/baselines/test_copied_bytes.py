@@ -112,7 +112,7 @@ def test_configurations_are_independent(monkeypatch: pytest.MonkeyPatch) -> None
     )
     columns, rows = CopiedBytes(layouts), np.random.default_rng(0).permutation(81)
     expected = columns(np.arange(81))
-    monkeypatch.setattr("hlorank.models.baselines.copied_bytes._CHUNK", 7)
+    monkeypatch.setattr("hlorank.models.baselines.copied_bytes._USES", 14)  # 7 configurations
     np.testing.assert_array_equal(columns(rows), expected[rows])
     assert columns(rows[:0]).shape == (0, COPY_COLUMNS)
 
@@ -131,15 +131,16 @@ def test_bytes_by_how_they_are_read() -> None:
     expected[1, [0, 6]] = total, total / 300
     expected[2, [3, 6]] = total
     expected[3, [3, 6]] = total
-    np.testing.assert_array_equal(copied_bytes(before, after, shape, 2), expected)
+    sizes, item_bytes = np.tile(shape, (4, 1)), np.full(4, 2)
+    np.testing.assert_array_equal(copied_bytes(before, after, sizes, item_bytes), expected)
 
 
 @given(st.permutations(range(3)), st.permutations(range(3)), st.lists(st.integers(2, 9), min_size=3, max_size=3))
 def test_iterations_before_a_line_is_read_again_are_those_of_a_loop(
     before: list[int], after: list[int], dims: list[int]
 ) -> None:
-    sizes = np.array([*dims, 0, 0, 0])
-    columns = copied_bytes(layout_rows(before), layout_rows(after), sizes, 10**6)[0]
+    sizes = np.array([[*dims, 0, 0, 0]])
+    columns = copied_bytes(layout_rows(before), layout_rows(after), sizes, np.array([10**6]))[0]
     strides = {dim: int(np.prod([dims[one] for one in before[:place]])) for place, dim in enumerate(before)}
     grid = np.indices([dims[dim] for dim in reversed(after)]).reshape(3, -1)  # the minor dimension varies fastest
     addresses = np.array([strides[dim] for dim in reversed(after)]) @ grid

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from itertools import pairwise
-
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_TENSORS, Int64
 from hlorank.featurize.copies import AXES, COLUMN, FLEXIBLE, ITEM_BYTES, LAST, SHAPE
@@ -20,10 +18,10 @@ COPY_COLUMNS = len(KINDS) * READS
 
 _LINE_BYTES = 64
 _CACHES = np.array([16e3, 48e3, 512e3, 4e6])
-_CHUNK = 1024
+_USES = 2**22  # uses of tensors, times configurations, that are in memory at once
 
 Numbers = NDArray[np.int16]
-"""(configurations,), rows of a table of layouts; 0 is none."""
+"""(tensors or uses of them, configurations), numbers of layouts; 0 is none."""
 
 
 class CopiedBytes:
@@ -47,138 +45,184 @@ class CopiedBytes:
     """
 
     def __init__(self, layouts: LayoutFeatures) -> None:
-        self._layouts, self._tensors = layouts, np.asarray(layouts.tensors).astype(np.int64)
-        uses = np.asarray(layouts.uses).astype(np.int64)
-        self._uses: list[list[list[int]]] = _grouped(uses, 0, len(self._tensors))
-        self._operands = [[use[0] for use in some] for some in _grouped(uses[uses[:, 2] == 0], 1, len(self._tensors))]
-        self._bytes: dict[tuple[int, ...], tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
+        tensors, uses = (np.asarray(one).astype(np.int64) for one in (layouts.tensors, layouts.uses))
+        self._codes, self._tensors = layouts.codes, tensors
+        self._uses = uses[np.lexsort((uses[:, 2] == 0, uses[:, 0]))]  # of a tensor, those of configurable nodes first
+        levels = [_levels(uses, target, len(tensors)) for target in (0, 1)]
+        self._from_users = _stages(uses[tensors[uses[:, 0], FLEXIBLE] > 0], 0, levels[0])
+        self._from_operands = _stages(uses[uses[:, 2] == 0], 1, levels[1])
+        self._layouts = _LayoutTable(layouts.codebook, tensors)
+        self._copies = _CopyTable(self._layouts, tensors)
 
     def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the columns of some distinct configurations, (configurations, `COPY_COLUMNS`) float64."""
-        parts = [self._copied(rows[start : start + _CHUNK]) for start in range(0, len(rows), _CHUNK)]
+        step = max(1, _USES // max(1, len(self._uses)))
+        parts = [self._copied(rows[start : start + step]) for start in range(0, len(rows), step)]
         return np.concatenate(parts) if parts else np.zeros((0, COPY_COLUMNS))
 
     def _copied(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        configured = self._configured[:, np.asarray(self._layouts.codes[rows]).T]  # (slots, nodes, configurations)
-        result = np.zeros((len(KINDS), len(rows), READS))
-        assigned = self._assign(configured)
-        for tensor, have in enumerate(assigned):
-            column, own = self._tensors[tensor, COLUMN], np.full_like(have, self._own[tensor])
-            wanted = list[Numbers]()
-            for _, user, slot in sorted(self._uses[tensor], key=lambda use: not use[2]):
-                want = self._demand(configured, assigned, tensor, user, slot)
-                new = np.logical_and.reduce([want != other for other in wanted]) if wanted else True
-                self._add(result[0 if slot else 1], tensor, have, np.where(new, want, 0))
-                wanted.append(want)
-                if slot:
-                    self._add(result[2], tensor, want, own)
-            if column >= 0:
-                self._add(result[3], tensor, own, self._fitting(tensor, configured[0, column]))
-            if self._tensors[tensor, LAST]:
-                self._add(result[4], tensor, have, own)
-        return np.concatenate(list(result), axis=1)
+        configured = np.ascontiguousarray(self._layouts.of_code[:, np.asarray(self._codes[rows]).T])
+        own, columns, tensors = self._layouts.own, self._tensors[:, COLUMN], self._uses[:, 0]
+        outputs, last = np.flatnonzero(columns >= 0), np.flatnonzero(self._tensors[:, LAST])
+        chosen = self._layouts.fitting(outputs, configured[0, columns[outputs]])
+        assigned = np.zeros((len(columns), len(rows)), dtype=np.int16)
+        assigned[outputs] = np.where(chosen, chosen, own[outputs, None])
+        self._spread(configured, assigned)
+        wanted = self._demands(configured, assigned, self._uses)
+        first, sums = self._first_ones(wanted), self._copies.sums
+        fixed, free = np.flatnonzero(self._uses[:, 2]), np.flatnonzero(self._uses[:, 2] == 0)
+        parts = [
+            *(sums(tensors[some], assigned[tensors[some]], first[some]) for some in (fixed, free)),
+            sums(tensors[fixed], wanted[fixed], own[tensors[fixed], None]),
+            sums(outputs, own[outputs, None], chosen),
+            sums(last, assigned[last], own[last, None]),
+        ]
+        return np.concatenate(parts, axis=1)
 
-    def _assign(self, configured: NDArray[np.int16]) -> NDArray[np.int16]:
-        """Return the layouts of tensors, (tensors, configurations); `configured` is (slots, nodes, configurations)."""
-        columns, flexible = self._tensors[:, COLUMN], np.flatnonzero(self._tensors[:, FLEXIBLE]).tolist()
-        assigned = np.zeros((len(columns), configured.shape[2]), dtype=np.int16)
-        for tensor in np.flatnonzero(columns >= 0).tolist():
-            chosen = self._fitting(tensor, configured[0, columns[tensor]])
-            assigned[tensor] = np.where(chosen, chosen, self._own[tensor])
-        for tensor in flexible[::-1]:
-            for _, user, slot in self._uses[tensor]:
-                if (free := assigned[tensor] == 0).any():
-                    assigned[tensor, free] = self._demand(configured, assigned, tensor, user, slot)[free]
-        for tensor in flexible:
-            for operand in self._operands[tensor]:
-                if (free := assigned[tensor] == 0).any():
-                    assigned[tensor, free] = self._moved[tensor][1][assigned[operand, free]]
-        return np.asarray(np.where(assigned, assigned, self._own[:, None]))
+    def _spread(self, configured: Numbers, assigned: Numbers) -> None:
+        """Assign layouts to the tensors that have none; `configured` is (slots, nodes, configurations)."""
+        for uses in self._from_users:
+            before = assigned[uses[:, 0]]
+            assigned[uses[:, 0]] = np.where(before, before, self._demands(configured, assigned, uses))
+        for uses in self._from_operands:
+            before, moved = assigned[uses[:, 1]], self._layouts.from_operands(uses[:, 1], assigned[uses[:, 0]])
+            assigned[uses[:, 1]] = np.where(before, before, moved)
+        assigned[:] = np.where(assigned, assigned, self._layouts.own[:, None])
 
-    def _demand(
-        self, configured: NDArray[np.int16], assigned: NDArray[np.int16], tensor: int, user: int, slot: int
-    ) -> Numbers:
-        """Return the layout that a user demands of a tensor."""
-        if slot:
-            return self._fitting(tensor, configured[slot, self._tensors[user, COLUMN]])
-        demanded: Numbers = self._moved[user][0][assigned[user]]
-        return demanded
+    def _demands(self, configured: Numbers, assigned: Numbers, uses: Int64) -> Numbers:
+        """Return the layouts that users demand of tensors."""
+        fixed, free = np.flatnonzero(uses[:, 2]), np.flatnonzero(uses[:, 2] == 0)
+        result = np.empty((len(uses), configured.shape[2]), dtype=np.int16)
+        tensors, users, slots = uses[fixed].T
+        result[fixed] = self._layouts.fitting(tensors, configured[slots, self._tensors[users, COLUMN]])
+        result[free] = self._layouts.for_operands(uses[free, 1], assigned[uses[free, 1]])
+        return result
 
-    def _fitting(self, tensor: int, numbers: Numbers) -> Numbers:
-        """Return layouts of all dimensions of a tensor, and none for others."""
-        return np.where(self._lengths[numbers] == self._lengths[self._own[tensor]], numbers, 0).astype(np.int16)
+    def _first_ones(self, wanted: Numbers) -> Numbers:
+        """Return what each use demands, and none where one before it demands the same."""
+        first, number = wanted.copy(), _numbers_within(self._uses[:, 0])
+        for count in range(1, number.max(initial=0) + 1):
+            uses = np.flatnonzero(number == count)
+            others = wanted[uses - np.arange(1, count + 1)[:, None]]
+            first[uses] = np.where((others == wanted[uses]).any(axis=0), 0, wanted[uses])
+        return first
 
-    def _add(self, result: NDArray[np.float64], tensor: int, before: Numbers, after: Numbers) -> None:
-        """Add the bytes of copies between two layouts of a tensor to (configurations, `READS`) columns."""
-        moved = np.flatnonzero((before != after) & (before != 0) & (after != 0))
-        if len(moved):
-            shape, own = self._tensors[tensor, SHAPE], self._own[tensor]
-            alike = np.flatnonzero(self._lengths == self._lengths[own])
-            key = (*shape.tolist(), int(self._tensors[tensor, ITEM_BYTES]))
-            first, second = (alike.searchsorted(one[moved]) for one in (before, after))
-            pair = first * len(alike) + second
-            if key not in self._bytes:  # of up to 720 x 720 pairs few occur, and only their pages take memory
-                self._bytes[key] = np.zeros((len(alike) ** 2, READS)), np.zeros(len(alike) ** 2, dtype=bool)
-            table, known = self._bytes[key]
-            if len(missing := np.unique(pair[~known[pair]])):
-                layouts = without_ones(self._table[alike], np.append(np.maximum(shape, 1), 1))
-                source, target = np.divmod(missing, len(alike))
-                table[missing] = copied_bytes(layouts[source], layouts[target], shape, key[-1])
-                known[missing] = True
-            result[moved] += table[pair]
 
-    @cached_property
-    def _numbered(self) -> tuple[Int64, NDArray[np.int16], NDArray[np.int16]]:
-        """The table of layouts, and the numbers of those of the codebook, (rows, slots), and of row-major tensors."""
-        slots = self._layouts.codebook.reshape(-1, LAYOUT_DIMS).astype(np.int64)
+class _LayoutTable:
+    """The layouts of a graph's tensors by number.
+
+    Args:
+        codebook: (U, 18) layouts of output, input and kernel.
+        tensors: as `copy_tensors` returns them.
+
+    Attributes:
+        layouts: (layouts, 6), minor_to_major padded with -1; the first one has no dimension.
+        lengths: (layouts,) their dimensions.
+        of_code: (3, U) int16, the numbers of the codebook.
+        own: (tensors,) int16, the number of each tensor's row-major layout.
+    """
+
+    def __init__(self, codebook: NDArray[np.int8], tensors: Int64) -> None:
+        slots = codebook.reshape(-1, LAYOUT_DIMS).astype(np.int64)
         slots = np.where(_permutes(slots)[:, None], slots, -1)
-        own = _row_major((self._tensors[:, SHAPE] > 0).sum(axis=1))
+        own = _row_major((tensors[:, SHAPE] > 0).sum(axis=1))
         table = np.unique(np.concatenate([np.full((1, LAYOUT_DIMS), -1), slots, own]), axis=0)
-        transposes = np.unique(self._tensors[:, AXES], axis=0)
+        transposes, self._transpose = np.unique(tensors[:, AXES], axis=0, return_inverse=True)
+        renamings = np.stack([transposes, np.argsort(transposes, axis=1)])
         while True:
-            moved = [_renamed(table, one) for axes in transposes for one in (axes, np.argsort(axes))]
+            moved = [_renamed(table, axes) for axes in renamings.reshape(-1, LAYOUT_DIMS)]
             grown = np.unique(np.concatenate([table, *moved]), axis=0)
             if len(grown) == len(table):
                 break
             table = grown
-        numbers = _find(table, np.concatenate([slots, own]))
-        return table, numbers[: len(slots)].reshape(-1, len(LAYOUT_TENSORS)), numbers[len(slots) :]
+        self.layouts, self.lengths = table, (table >= 0).sum(axis=1)
+        self.of_code, self.own = _find(table, slots).reshape(-1, len(LAYOUT_TENSORS)).T, _find(table, own)
+        alike = self.lengths == np.arange(LAYOUT_DIMS + 1)[:, None]
+        self._fitting = np.where(alike, np.arange(len(table)), 0).astype(np.int16)
+        renamed = [_find(table, _renamed(table, axes)) for axes in renamings.reshape(-1, LAYOUT_DIMS)]
+        self._renamed = np.array(renamed, np.int16).reshape(2, len(transposes), len(table))
 
-    @property
-    def _table(self) -> Int64:
-        return self._numbered[0]
+    def fitting(self, tensors: Int64, numbers: Numbers) -> Numbers:
+        """Return layouts of all dimensions of tensors, and none for others."""
+        return np.asarray(self._fitting[self.lengths[self.own[tensors]][:, None], numbers])
 
-    @property
-    def _own(self) -> NDArray[np.int16]:
-        return self._numbered[2]
+    def for_operands(self, tensors: Int64, numbers: Numbers) -> Numbers:
+        """Return the layouts that the operands of tensors need so that these have some layouts without a copy."""
+        return np.asarray(self._renamed[0, self._transpose[tensors][:, None], numbers])
 
-    @cached_property
-    def _configured(self) -> NDArray[np.int16]:
-        return np.ascontiguousarray(self._numbered[1].T)
-
-    @cached_property
-    def _lengths(self) -> Int64:
-        return np.asarray((self._table >= 0).sum(axis=1))
-
-    @cached_property
-    def _moved(self) -> list[tuple[NDArray[np.int16], NDArray[np.int16]]]:
-        """Of each tensor, the number of each layout of it for its operand, and of each of its operand for it."""
-        known: dict[tuple[int, ...], tuple[NDArray[np.int16], NDArray[np.int16]]] = {}
-        found = []
-        for axes in self._tensors[:, AXES]:
-            key = tuple(axes.tolist())
-            if key not in known:
-                to_operand, from_operand = (_renamed(self._table, one) for one in (axes, np.argsort(axes)))
-                known[key] = _find(self._table, to_operand), _find(self._table, from_operand)
-            found.append(known[key])
-        return found
+    def from_operands(self, tensors: Int64, numbers: Numbers) -> Numbers:
+        """Return the layouts that tensors have without a copy if their operands have some layouts."""
+        return np.asarray(self._renamed[1, self._transpose[tensors][:, None], numbers])
 
 
-def _grouped(uses: Int64, column: int, count: int) -> list[list[list[int]]]:
-    """Return the uses by the tensor in a column, for each of `count` tensors."""
-    ordered = uses[np.argsort(uses[:, column], kind="stable")]
-    bounds = np.searchsorted(ordered[:, column], np.arange(count + 1))
-    return [ordered[a:b].tolist() for a, b in pairwise(bounds)]
+class _CopyTable:
+    """Bytes of copies from one layout of a tensor to another, computed where they first occur.
+
+    Args:
+        layouts: the layouts.
+        tensors: as `copy_tensors` returns them.
+    """
+
+    def __init__(self, layouts: _LayoutTable, tensors: Int64) -> None:
+        self._layouts = layouts.layouts
+        shapes = np.column_stack([tensors[:, SHAPE], tensors[:, ITEM_BYTES]])
+        self._shapes, self._shape_of = np.unique(shapes, axis=0, return_inverse=True)
+        lengths = (self._shapes[:, :-1] > 0).sum(axis=1)
+        self._count = np.bincount(layouts.lengths, minlength=LAYOUT_DIMS + 1)[lengths]  # layouts of a shape
+        order = np.argsort(layouts.lengths, kind="stable")
+        self._place = np.empty_like(order)  # of a layout among those of as many dimensions
+        self._place[order] = _numbers_within(layouts.lengths[order])
+        self._start = np.cumsum(self._count**2) - self._count**2
+        self._row = np.zeros((self._count**2).sum(), dtype=np.int32)  # only pages of pairs that occur take memory
+        self._bytes = np.zeros((1, READS))
+
+    def sums(self, tensors: Int64, before: Numbers, after: Numbers) -> NDArray[np.float64]:
+        """Return the bytes of copies of tensors, (configurations, `READS`), each sum independently of the others."""
+        before, after = (np.ascontiguousarray(one.T) for one in np.broadcast_arrays(before, after))
+        moved = (before != after) & (before != 0) & (after != 0)
+        configuration, place = np.nonzero(moved)
+        shape, before, after = self._shape_of[tensors][place], before[moved], after[moved]
+        pairs = self._start[shape] + self._place[before] * self._count[shape] + self._place[after]
+        if len(missing := np.flatnonzero(self._row[pairs] == 0)):
+            new, first = np.unique(pairs[missing], return_index=True)
+            some = missing[first]
+            self._row[new] = len(self._bytes) + np.arange(len(new))
+            sizes, item_bytes = self._shapes[shape[some], :-1], self._shapes[shape[some], -1]
+            dims = np.pad(np.maximum(sizes, 1), ((0, 0), (0, 1)), constant_values=1)
+            source, target = (without_ones(self._layouts[one[some]], dims) for one in (before, after))
+            self._bytes = np.concatenate([self._bytes, copied_bytes(source, target, sizes, item_bytes)])
+        ends = np.searchsorted(configuration, np.arange(len(moved) + 1))
+        counts = csr_array((np.ones(len(pairs)), self._row[pairs], ends), shape=(len(moved), len(self._bytes)))
+        return np.asarray(counts @ self._bytes)
+
+
+def _numbers_within(groups: Int64) -> Int64:
+    """Return the number of each element among those of its group, of sorted groups."""
+    return np.asarray(np.arange(len(groups)) - np.searchsorted(groups, groups))
+
+
+def _levels(uses: Int64, target: int, tensors: int) -> Int64:
+    """Return for each tensor the longest chain of what takes any layout that ends there, over users or operands.
+
+    Args:
+        uses: as `copy_tensors` returns them.
+        target: 0 for chains from users to operands, 1 for those from operands to users.
+        tensors: their number.
+    """
+    chains = uses[uses[:, 2] == 0]
+    chains = chains[np.argsort(chains[:, target])][:: 1 if target else -1]
+    level = [0] * tensors
+    for ends in chains[:, :2].tolist():
+        level[ends[target]] = max(level[ends[target]], level[ends[1 - target]] + 1)
+    return np.array(level, dtype=np.int64)
+
+
+def _stages(uses: Int64, target: int, levels: Int64) -> list[Int64]:
+    """Divide uses by the level of their tensor in the column `target`, and then so that each tensor occurs once."""
+    uses = uses[np.argsort(uses[:, target], kind="stable")]
+    keys = np.stack([levels[uses[:, target]], _numbers_within(uses[:, target])])
+    order = np.lexsort(keys[::-1])
+    return np.split(uses[order], 1 + np.flatnonzero(np.diff(keys[:, order]).any(axis=0))) if len(uses) else []
 
 
 def _row_major(ranks: Int64) -> Int64:
@@ -204,25 +248,28 @@ def _find(table: Int64, layouts: Int64) -> NDArray[np.int16]:
     return np.searchsorted((table + 1) @ radix, (layouts + 1) @ radix).astype(np.int16)
 
 
-def copied_bytes(before: Int64, after: Int64, shape: Int64, item_bytes: int) -> NDArray[np.float64]:
-    """Return the bytes of copies of one tensor, by how they are read.
+def copied_bytes(before: Int64, after: Int64, sizes: Int64, item_bytes: Int64) -> NDArray[np.float64]:
+    """Return the bytes of copies of tensors, by how they are read.
 
     Args:
         before: (copies, 6) int64, minor_to_major without dimensions of size 1, padded with -1.
         after: the same for the layout of the copy, of the same dimensions.
-        shape: (6,) the dimensions, 0 for none.
-        item_bytes: bytes of an element.
+        sizes: (copies, 6) the dimensions, 0 for none.
+        item_bytes: (copies,) bytes of an element.
 
     Returns:
         (copies, `READS`) float64, zeros for equal layouts; see `CopiedBytes`.
     """
-    sizes = np.append(np.maximum(shape, 1), 1).astype(np.float64)
-    total = sizes.prod() * item_bytes
+    dims = np.pad(np.maximum(sizes, 1).astype(np.float64), ((0, 0), (0, 1)), constant_values=1)
+    total = dims.prod(axis=1) * item_bytes
     same = np.logical_and.accumulate(before == after, axis=1)
     minor = (after == before[:, :1]).argmax(axis=1)
-    iterations = np.cumprod(np.insert(sizes[after], 0, 1, axis=1), axis=1)[np.arange(len(after)), minor]
+    copies = np.arange(len(before))
+    loops = np.insert(np.take_along_axis(dims, after % (LAYOUT_DIMS + 1), axis=1), 0, 1, axis=1)
+    iterations = np.cumprod(loops, axis=1)[copies, minor]
     touched = np.minimum(iterations * _LINE_BYTES, total)
+    kept = np.where(same, np.take_along_axis(dims, before % (LAYOUT_DIMS + 1), axis=1), 1)
     columns = np.zeros((len(before), READS))
-    columns[np.arange(len(before)), np.where(minor == 0, 0, 1 + np.searchsorted(_CACHES, touched))] = total
-    columns[:, -1] = total / np.where(same, sizes[before], 1).prod(axis=1)
+    columns[copies, np.where(minor == 0, 0, 1 + np.searchsorted(_CACHES, touched))] = total
+    columns[:, -1] = total / kept.prod(axis=1)
     return np.where(same[:, -1:], 0, columns)
