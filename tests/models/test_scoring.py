@@ -190,13 +190,15 @@ def test_averaging_over_orders_makes_scores_depend_less_on_the_order(
     assert embedding.shape == (30, model.embedding_width)
 
 
-def test_members_have_equal_weights() -> None:
+def test_members_have_equal_weights_unless_some_are_given() -> None:
     first, second = np.array([0.0, 1.0, 2.0]), np.array([300.0, 0.0, 0.0])
     step = np.sqrt(1.5)  # between (-1, 0, 1) scaled to a standard deviation of 1
     expected = (np.array([-step, 0, step]) + np.array([2, -1, -1]) / np.sqrt(2)) / 2
     np.testing.assert_allclose(mean_of_members([first, second]), expected)
     np.testing.assert_allclose(mean_of_members([5 * first - 7, 1e-3 * second]), expected)  # on any scale
     np.testing.assert_array_equal(mean_of_members([first]), first)
+    weighted = (3 * np.array([-step, 0, step]) + np.array([2, -1, -1]) / np.sqrt(2)) / 4
+    np.testing.assert_allclose(mean_of_members([first, second], [3, 1]), weighted)
 
 
 def test_a_member_with_equal_scores_counts_as_0() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,21 +49,26 @@ def test_models_and_baselines_are_saved_and_scored_together(
     (_,), spec = load_model(tmp_path / "joined", CPU)
     assert (spec.members, spec.baselines) == (1, NAMES)
     scorer, model = load_scorer(tmp_path / "joined", MEMORY), load_scorer(tmp_path / "alone", MEMORY)
-    graphs, taus = open_graphs(config), []
+    graphs, taus, parts = open_graphs(config), [], []
     for name in graphs.store.trainable("valid"):
         features, cut = graphs.store.open("valid", name), graphs.cut("valid", name)
         baselines = [one.score(features, MEMORY) for one in load_joined(tmp_path / "joined", spec)]
         every = [model.score(features, cut), *baselines]
-        expected = np.mean([standardized(one) for one in every], axis=0)
+        expected = np.average([standardized(one) for one in every], axis=0, weights=spec.weights)
         np.testing.assert_allclose(scorer.score(features, cut), expected, atol=1e-6)
         rows, labels = validation_targets(features, config.trainer.validation_configs, config.seed)
-        taus.append(kendall_tau(np.mean([standardized(one[rows]) for one in every], axis=0), labels))
+        joined = np.average([standardized(one[rows]) for one in every], axis=0, weights=spec.weights)
+        taus.append(kendall_tau(joined, labels))
+        parts.append([kendall_tau(one[rows], labels) for one in every])
     assert tau == pytest.approx(np.mean(taus))
+    alone = np.mean(parts, axis=0)
+    np.testing.assert_allclose(spec.weights, np.exp((alone - alone.max()) / 0.03))
 
 
 def test_without_valid_they_join_too(settings: Settings, without_valid: None, tmp_path: Path) -> None:
     assert train(settings(ensemble__baselines="[linear_ranking]"), tmp_path / "model") is None
-    assert load_model(tmp_path / "model", CPU)[1].baselines == ["linear_ranking"]
+    spec = load_model(tmp_path / "model", CPU)[1]
+    assert (spec.baselines, spec.weights) == (["linear_ranking"], [1, 1])
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,12 @@ def test_arrays_that_do_not_fit_are_refused(settings: Settings, tmp_path: Path) 
     train(settings(ensemble__baselines="[linear_ranking]"), tmp_path / "model")
     path = tmp_path / "model" / "spec.json"
     spec = read_json(path)
-    for changed in (["lightgbm"], ["no_baseline"], []):
-        write_json(path, sealed({**spec, "baselines": changed}))
+    wrong: list[dict[str, list[Any]]] = [
+        {"baselines": ["lightgbm"]},
+        {"baselines": ["no_baseline"]},
+        {"baselines": [], "weights": []},
+    ]
+    for changed in [*wrong, {"weights": []}, {"weights": [1.0, -1.0]}, {"weights": [1.0, 1.0, 1.0]}]:
+        write_json(path, sealed({**spec, **changed}))
         with pytest.raises(DataError):
             load_scorer(tmp_path / "model", MEMORY)

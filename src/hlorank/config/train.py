@@ -112,8 +112,8 @@ class TrainerConfig(Section):
 class EnsembleConfig(Section):
     """Models that are trained one after another, seeds times folds of them, and baselines that join them.
 
-    Scores are standardized and averaged, first those of the models, then their mean with those of each baseline, all
-    with equal weights.
+    Scores are standardized and averaged: first those of the models, with equal weights; then their mean with those of
+    each baseline, with weights that follow from the Kendall tau of each on valid.
     """
 
     seeds: int = Field(ge=1)
@@ -122,4 +122,4 @@ class EnsembleConfig(Section):
     """Folds of train, model families together; each model holds out one of them, on which its best epoch is chosen. 1
     trains on all of train and chooses on valid."""
     baselines: list[str]
-    """Baselines that join the models; one that is named twice counts twice, with two seeds."""
+    """Baselines that join the models; one that is named twice joins with two seeds."""

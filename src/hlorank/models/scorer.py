@@ -19,6 +19,7 @@ from hlorank.models.scoring import (
     embed_configurations,
     mean_of_members,
     mean_over_orders,
+    release_memory,
     score_configurations,
 )
 from hlorank.models.serialization import Spec, load_model
@@ -73,8 +74,9 @@ def load_scorer(folder: Path, memory_bytes: int, accelerator: str = "auto") -> S
     def score(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
         cut = inputs(graph, segments)
         scores = [mean_over_orders(score_configurations, model, cut, memory_bytes) for model in members]
+        release_memory()  # several workers score graphs side by side
         joined = {one: one.score(graph, memory_bytes) for one in dict.fromkeys(baselines)}
-        return mean_of_members([mean_of_members(scores), *(joined[one] for one in baselines)])
+        return mean_of_members([mean_of_members(scores), *(joined[one] for one in baselines)], spec.weights)
 
     def embed(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
         cut = inputs(graph, segments)

@@ -53,7 +53,7 @@ def _check_time() -> None:
         raise TimeoutError("scoring: the deadline has passed")
 
 
-def _release_memory() -> None:
+def release_memory() -> None:
     """Return freed memory to the operating system.
 
     Sizes of tensors differ a little from chunk to chunk, and glibc keeps freed memory in fragments, which over many
@@ -182,7 +182,7 @@ def sum_segments(
         if part.inverse is not None:
             total[part.into] += embedded[torch.from_numpy(part.inverse).to(model.device)]
         if number % _CHUNKS_PER_RELEASE == 0:
-            _release_memory()
+            release_memory()
     model.train(was_training)
     return total
 
@@ -265,7 +265,9 @@ def mean_over_orders(
     return total / orders
 
 
-def mean_of_members(scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+def mean_of_members(
+    scores: Sequence[NDArray[np.float64]], weights: Sequence[float] | None = None
+) -> NDArray[np.float64]:
     """Compute the scores of an ensemble.
 
     A ranking loss leaves the scale of scores open, so each member's scores are standardized over the graph's
@@ -274,14 +276,14 @@ def mean_of_members(scores: Sequence[NDArray[np.float64]]) -> NDArray[np.float64
 
     Args:
         scores: (configurations,) for each member; the scores of a single member stay unchanged.
+        weights: one for each of several members, at least 0; None for equal ones.
 
     Returns:
         (configurations,) float64, larger = slower.
     """
     if len(scores) == 1:
         return scores[0]
-    result: NDArray[np.float64] = np.mean([_standardized(own) for own in scores], axis=0)
-    return result
+    return np.asarray(np.average([_standardized(own) for own in scores], axis=0, weights=weights))
 
 
 def _standardized(scores: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from numpy.typing import NDArray
@@ -68,6 +68,8 @@ class ModelSpec(Spec):
     """Number of models of this kind in the folder, above 1 for an ensemble."""
     baselines: list[str] = Field(default_factory=list)
     """Baselines in the folder that join the ensemble."""
+    weights: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=list)
+    """The weights of the mean of the models and of each baseline; empty without baselines."""
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)

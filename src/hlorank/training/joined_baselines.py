@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,23 @@ from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.train_baseline import RECIPES, check_baseline, fit_baseline
 from hlorank.training.samplers import usable_graphs, validation_targets
 
+_TEMPERATURE = 0.03
+
 log = logging.getLogger(__name__)
+
+
+class Joined(NamedTuple):
+    """Baselines that join cost models.
+
+    Attributes:
+        arrays: those of all baselines; their names begin with the name and the number of their baseline.
+        weights: of the mean of the cost models, and of each baseline.
+        valid_tau: the validation Kendall tau of all together; None without graphs of valid.
+    """
+
+    arrays: dict[str, NDArray[Any]]
+    weights: list[float]
+    valid_tau: float | None
 
 
 def check_baselines(config: Config) -> None:
@@ -35,19 +51,16 @@ def check_baselines(config: Config) -> None:
         check_baseline(name, config.collection)
 
 
-def join_baselines(
-    config: Config, graphs: GraphLoader, models: Sequence[CostModel]
-) -> tuple[dict[str, NDArray[Any]], float | None]:
+def join_baselines(config: Config, graphs: GraphLoader, models: Sequence[CostModel]) -> Joined:
     """Fit the baselines of `ensemble.baselines`, each with the seed after that of the last one of its name.
+
+    The weights are proportional to exp(tau / 0.03), with tau the mean Kendall tau of each over the graphs of valid, of
+    the cost models together; without such graphs they are equal.
 
     Args:
         config: the whole configuration.
         graphs: opens the collection's graphs.
         models: the trained cost models.
-
-    Returns:
-        The arrays of all baselines, whose names begin with the name and the number of their baseline, and the
-        validation Kendall tau of models and baselines together; None without graphs of valid.
     """
     store, count = graphs.store, config.trainer.validation_configs
     train, valid = usable_graphs(store, count, config.seed)
@@ -60,17 +73,25 @@ def join_baselines(
         tau = history[best].valid_kendall_tau
         log.info("%s: validation Kendall tau %s", name, "unknown" if tau is None else f"{tau:.4f}")
 
-    taus = []
+    ranked = []  # of each graph of valid, the scores of cost models and of each baseline, and the labels
     for name in valid:
         graph = graphs.open("valid", name)
         rows, labels = validation_targets(graph.features, count, config.seed)
         scores = [score_configurations(model, graph, rows, config.evaluate.memory_bytes) for model in models]
         pooled = PooledGraph(graph.features, input_sizes(store.spec))
-        joined = (one.score(pooled, rows) for one in fitted)
-        taus.append(kendall_tau(mean_of_members([mean_of_members(scores), *joined]), labels))
+        ranked.append(([mean_of_members(scores), *(one.score(pooled, rows) for one in fitted)], labels))
+    alone = np.zeros(1 + len(fitted))
+    if valid:
+        alone = np.mean([[kendall_tau(own, labels) for own in scores] for scores, labels in ranked], axis=0)
+    weights = np.exp((alone - alone.max()) / _TEMPERATURE).tolist()
+    log.info(
+        "weights: %s",
+        ", ".join(f"{name} {weight:.2f}" for name, weight in zip(["models", *names], weights, strict=True)),
+    )
+    taus = [kendall_tau(mean_of_members(scores, weights), labels) for scores, labels in ranked]
     arrays = {
         f"{name}.{number}.{key}": array
         for number, (name, one) in enumerate(zip(names, fitted, strict=True))
         for key, array in vars(one).items()
     }
-    return arrays, float(np.mean(taus)) if taus else None
+    return Joined(arrays, weights, float(np.mean(taus)) if taus else None)

@@ -170,8 +170,8 @@ def train(config: Config, output: Path, ranks: Ranks | None = None) -> float | N
         fitted: dict[str, Any] = {"steps": sum(result.steps for result in results.values())}
         arrays = None
         if config.ensemble.baselines and names:
-            arrays, best = join_baselines(config, graphs, models)
-            fitted["baselines"] = config.ensemble.baselines
+            arrays, weights, best = join_baselines(config, graphs, models)
+            fitted |= {"baselines": config.ensemble.baselines, "weights": weights}
         save_model(output, models, spec.model_copy(update=fitted), arrays)
         history = [{"member": number, **row} for number, result in sorted(results.items()) for row in result.history]
         seconds = sum(result.seconds for result in results.values())

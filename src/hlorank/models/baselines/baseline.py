@@ -92,10 +92,12 @@ def load_joined(folder: Path, spec: ModelSpec) -> list[Baseline]:
         The baselines in their order; those of equal arrays are one object.
 
     Raises:
-        DataError: a baseline has no such name, or its arrays do not fit the specification.
+        DataError: a baseline has no such name, or its arrays or the weights do not fit the specification.
     """
     if unknown := [name for name in spec.baselines if name not in BASELINES]:
         raise DataError("baselines", f"some of {', '.join(BASELINES)}", ", ".join(unknown), file=folder / SPEC)
+    if len(spec.weights) != (expected := len(spec.baselines) + bool(spec.baselines)):
+        raise DataError("weights", f"{expected} numbers", len(spec.weights), file=folder / SPEC)
     sizes, arrays = input_sizes(spec.features), load_file(folder / WEIGHTS) if spec.baselines else {}
     joined = list[Baseline]()
     known: dict[bytes, Baseline] = {}

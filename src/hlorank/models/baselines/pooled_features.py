@@ -110,7 +110,7 @@ class PooledGraph:
 
 
 class _PooledLayouts:
-    """The sums and frequencies of layout configurations."""
+    """The counts and sums of layout configurations, whose ranks are features."""
 
     def __init__(self, graph: GraphFeatures, opcodes: int) -> None:
         layouts = graph.configurations
@@ -139,8 +139,7 @@ class _PooledLayouts:
             shape=(count, len(self._one_hot)),
         )
         changed = csr_array((codes != self._usual).astype(np.float64))
-        pooled = np.hstack([place @ self._one_hot, changed @ self._of_node]) / max(1, nodes)
-        return np.hstack([pooled, place @ self._moves], dtype=np.float32)
+        return np.hstack([place @ self._one_hot, changed @ self._of_node, place @ self._moves], dtype=np.float32)
 
 
 def _most_frequent(layouts: LayoutFeatures) -> NDArray[np.int64]:
