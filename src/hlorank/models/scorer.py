@@ -76,7 +76,7 @@ def load_scorer(folder: Path, memory_bytes: int, accelerator: str = "auto") -> S
         scores = [mean_over_orders(score_configurations, model, cut, memory_bytes) for model in members]
         release_memory()  # several workers score graphs side by side
         joined = {one: one.score(graph, memory_bytes) for one in dict.fromkeys(baselines)}
-        return mean_of_members([mean_of_members(scores), *(joined[one] for one in baselines)], spec.weights)
+        return mean_of_members([mean_of_members(scores), *(joined[one] for one in baselines)], spec.weights or None)
 
     def embed(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
         cut = inputs(graph, segments)

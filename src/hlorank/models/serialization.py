@@ -69,7 +69,7 @@ class ModelSpec(Spec):
     baselines: list[str] = Field(default_factory=list)
     """Baselines in the folder that join the ensemble."""
     weights: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=list)
-    """The weights of the mean of the models and of each baseline; empty without baselines."""
+    """The weights of the mean of the models and of each baseline; empty for equal ones."""
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)

@@ -96,7 +96,7 @@ def load_joined(folder: Path, spec: ModelSpec) -> list[Baseline]:
     """
     if unknown := [name for name in spec.baselines if name not in BASELINES]:
         raise DataError("baselines", f"some of {', '.join(BASELINES)}", ", ".join(unknown), file=folder / SPEC)
-    if len(spec.weights) != (expected := len(spec.baselines) + bool(spec.baselines)):
+    if len(spec.weights) not in (0, expected := 1 + len(spec.baselines)):
         raise DataError("weights", f"{expected} numbers", len(spec.weights), file=folder / SPEC)
     sizes, arrays = input_sizes(spec.features), load_file(folder / WEIGHTS) if spec.baselines else {}
     joined = list[Baseline]()
