@@ -276,7 +276,7 @@ def mean_of_members(
 
     Args:
         scores: (configurations,) for each member; the scores of a single member stay unchanged.
-        weights: one for each of several members, at least 0; None for equal ones.
+        weights: one above 0 for each of several members; None for equal ones.
 
     Returns:
         (configurations,) float64, larger = slower.

@@ -68,7 +68,7 @@ class ModelSpec(Spec):
     """Number of models of this kind in the folder, above 1 for an ensemble."""
     baselines: list[str] = Field(default_factory=list)
     """Baselines in the folder that join the ensemble."""
-    weights: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=list)
+    weights: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=list)
     """The weights of the mean of the models and of each baseline; empty for equal ones."""
 
 
