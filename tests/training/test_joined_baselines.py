@@ -65,10 +65,23 @@ def test_models_and_baselines_are_saved_and_scored_together(
     np.testing.assert_allclose(spec.weights, np.exp((alone - alone.max()) / 0.03))
 
 
-def test_without_valid_they_join_too(settings: Settings, without_valid: None, tmp_path: Path) -> None:
-    assert train(settings(ensemble__baselines="[linear_ranking]"), tmp_path / "model") is None
-    spec = load_model(tmp_path / "model", CPU)[1]
-    assert (spec.baselines, spec.weights) == (["linear_ranking"], [1, 1])
+def test_without_valid_they_join_too_with_equal_weights(
+    settings: Settings, open_graphs: OpenGraphs, without_valid: None, tmp_path: Path
+) -> None:
+    config = settings(ensemble__baselines="[linear_ranking]")
+    assert train(config, tmp_path / "model") is None
+    path = tmp_path / "model" / "spec.json"
+    spec = read_json(path)
+    assert (spec["baselines"], spec["weights"]) == (["linear_ranking"], [1, 1])
+    graphs = open_graphs(config)
+    (name, *_) = graphs.store.trainable("train")
+    features, cut = graphs.store.open("train", name), graphs.cut("train", name)
+    scores = []
+    for weights in ([1.0, 1.0], [], [1.0, 3.0]):
+        write_json(path, sealed({**spec, "weights": weights}))
+        scores.append(load_scorer(tmp_path / "model", MEMORY).score(features, cut))
+    np.testing.assert_array_equal(scores[0], scores[1])
+    assert not np.allclose(scores[0], scores[2])
 
 
 @pytest.mark.parametrize(
