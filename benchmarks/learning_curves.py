@@ -25,8 +25,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import experiments  # type: ignore[import-not-found] # same folder
+import folds  # type: ignore[import-not-found] # as above
 import numpy as np
-import quality  # type: ignore[import-not-found] # as above
 from command_line import Parser, expect, output_file  # type: ignore[import-not-found] # as above
 from command_line import run as run_command
 
@@ -50,10 +50,10 @@ def rows_of(collection: str, work: Path) -> list[dict[str, Any]]:
     rows = []
     points = [("families", share, draw) for share in SHARES for draw in range(DRAWS if share < 1 else 1)]
     points += [("configurations", count, 0) for count in CONFIGURATIONS]
-    for fold in quality.folds_of(collection, work):
+    for fold in folds.folds_of(collection, work):
         print(f"{collection}: fold {fold.number}", file=sys.stderr, flush=True)
         overrides = ("featurize.prune_hops=null",)
-        place, _ = quality.prepared(fold, overrides, work)
+        place, _ = folds.prepared(fold, overrides, work)
         for axis, point, draw in points:
             limit = () if axis == "families" else (f"baseline.rows_per_graph={point}",)
             config = experiments.composed(collection, (*overrides, *limit), draw, place, fold.data(work))

@@ -35,30 +35,26 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
-from functools import cache
-from multiprocessing import get_context
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import comparison  # type: ignore[import-not-found] # same folder
 import experiments  # type: ignore[import-not-found] # as above
 import numpy as np
+from cells import CELL, FIGURES, TREES, Computation, Row, Wanted, graphs_file  # type: ignore[import-not-found] # as above
 from command_line import Parser, expect, output_file, positive  # type: ignore[import-not-found] # as above
 from command_line import run as run_command
-from rows import append_row, read_rows  # type: ignore[import-not-found] # as above
+from folds import KERNELS, Fold, folds_of  # type: ignore[import-not-found] # as above
+from rows import read_rows  # type: ignore[import-not-found] # as above
 
 from hlorank.config import ConfigError, Split
-from hlorank.data.collection import Collection, graph_files, measured_family
-from hlorank.data.splits import SplitFile, family, make_folds
-from hlorank.files import fingerprint, read_json, shared_dir, write_json
+from hlorank.data.collection import Collection
+from hlorank.files import shared_dir
 from hlorank.terminal import min_int
 
 RESULTS = Path(__file__).parent / "results" / "folds.csv"
@@ -71,313 +67,11 @@ COLLECTIONS = {
     "tile/xla": 10.0,
 }
 """CPU time of a training on each collection, in seconds."""
-KERNELS = Path("data/official/op_tuning_data.pb")
-FOLDS = 5
-TREES = ("gradient_boosting", "lightgbm", "xgboost")
 RULES = ("linear_ranking", "analytical", "default_configuration", "random")
 STAYING, MARGIN = 5, 0.05
 """Networks that stay after the first folds, at most, and how far behind the best valid tau they may be."""
 FIRST = {"tile/xla": 3}
 """Number of the first folds, where it is not 1."""
-_VARIANT = "featurize.prune_hops"
-CELL = ("collection", "experiment", "fold", "seed")
-COLUMNS = (*CELL, "split", "fingerprint", "parameters", "steps", "cpu_seconds", "valid_tau", "settings")
-FIGURES = ("kendall_tau", "opa", "slowdown_1", "slowdown_5", "noise_ceiling")
-GRAPH_COLUMNS = ("fingerprint", "graph", "family", *FIGURES)
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Fold:
-    """One way to divide the graphs of a collection.
-
-    Attributes:
-        collection: path of the collection.
-        number: number of the fold, from 0.
-        root: the tree of the graphs.
-        splits: the split of each graph; test is the fold left out.
-        families: the family of each graph.
-    """
-
-    collection: str
-    number: int
-    root: Path
-    splits: Mapping[str, Split]
-    families: Mapping[str, str]
-
-    def data(self, work: Path) -> tuple[str, ...]:
-        """Write the fold's split file, unless it is there, and return the overrides with which fetch reads it."""
-        path = work / self.collection / f"fold-{self.number}.json"
-        numbers = {"valid": 0, "test": 1, "train": 2}
-        fold_of = {graph: numbers[split] for graph, split in self.splits.items()}
-        content = SplitFile(folds=3, collections={str(Collection.parse(self.collection)): fold_of})
-        write_json(path, content.model_dump(exclude_unset=True))
-        values = {"root": self.root, "split_file": path, "folds": 3, "fold": 0}
-        return "data=local", *(f"data.local.{key}={value}" for key, value in values.items())
-
-
-class Wanted(NamedTuple):
-    """A cell that is asked for; `split` is the one that is scored, test or valid."""
-
-    fold: Fold
-    experiment: str
-    overrides: tuple[str, ...]
-    seed: int
-    split: Split
-
-
-class Search(NamedTuple):
-    """Search for the settings of boosted trees on the valid of a fold.
-
-    Attributes:
-        wanted: a cell of the fold.
-        variants: the folder of the data of each override of features, to choose among.
-        data: overrides for the origin.
-        file: JSON file of the result.
-    """
-
-    wanted: Wanted
-    variants: Mapping[str, Path]
-    data: tuple[str, ...]
-    file: Path
-
-    @property
-    def label(self) -> str:
-        """What it is, for messages."""
-        return f"{self.wanted.fold.collection} {self.wanted.experiment} {self.wanted.fold.number} settings"
-
-
-class Cell(NamedTuple):
-    """A row of the results, to be computed.
-
-    Attributes:
-        training: its training, with the key of the row.
-        wanted: what is asked for.
-        settings: what the search chose, as overrides.
-        search_seconds: CPU time of the search.
-    """
-
-    training: experiments.Training
-    wanted: Wanted
-    settings: tuple[str, ...]
-    search_seconds: float
-
-    @property
-    def label(self) -> str:
-        """What it is, for messages."""
-        training = self.training
-        return f"{training.collection} {training.experiment} {self.wanted.fold.number} {training.seed}"
-
-
-Task = TypeVar("Task", Search, Cell)
-
-
-def folds_of(collection: str, work: Path) -> list[Fold]:
-    """Return the folds of a collection; what is generated or converted is written into `work` first."""
-    if collection == "tile/xla":
-        return _one_kernel_each(collection, work / "kernels")
-    address = Collection.parse(collection)
-    if address.source == "synthetic":
-        root = work / "generated"
-        experiments.fetch(experiments.composed(collection, (f"paths.raw={root}",), 0, work))
-        names = [file.stem for split in ("train", "valid", "test") for file in graph_files(root, address, split)]
-        families = {name: name for name in names}
-        number_of = make_folds(families, FOLDS)
-    else:
-        root = experiments.ROOT / "data" / ("models" if address.search == "models" else "sample")
-        files = graph_files(root, address, None)
-        families = {file.stem: measured_family(file) or family(file.stem) for file in files}
-        number_of = SplitFile(**read_json(root / "split.json")).families
-
-    def split_of(name: str, left_out: int) -> Split:
-        splits: dict[int, Split] = {left_out: "test", (left_out - 1) % FOLDS: "valid"}
-        return splits.get(number_of[name], "train")
-
-    return [
-        Fold(collection, number, root, {graph: split_of(name, number) for graph, name in families.items()}, families)
-        for number in range(FOLDS)
-    ]
-
-
-def _one_kernel_each(collection: str, root: Path) -> list[Fold]:
-    """Leave out each kernel in turn, and choose on the three of another of five groups."""
-    from hlorank.hlo.convert import convert
-
-    names = [path.stem for path in convert(shared_dir() / KERNELS, root / collection, "tile")]
-    families = {name: name for name in names}
-    group_of = make_folds(families, FOLDS)
-    folds = []
-    for number, left_out in enumerate(sorted(names, key=lambda name: (group_of[name], name))):
-        valid = (group_of[left_out] - 1) % FOLDS
-        splits: dict[str, Split] = {name: "valid" if group_of[name] == valid else "train" for name in names}
-        folds.append(Fold(collection, number, root, {**splits, left_out: "test"}, families))
-    return folds
-
-
-@cache
-def prepared(fold: Fold, overrides: tuple[str, ...], work: Path) -> tuple[Path, str]:
-    """Featurize and partition the graphs of a fold; return the folder, and the fingerprint of the data."""
-    data, place = fold.data(work), work / fold.collection / f"fold-{fold.number}"
-    config = experiments.composed(fold.collection, overrides, 0, place, data)
-    place /= fingerprint(config.model_dump(mode="json", include={"featurize", "partition"}))[:12]
-    place.mkdir(parents=True, exist_ok=True)
-    config = experiments.composed(fold.collection, overrides, 0, place, data)
-    experiments.fetch(config)
-    return place, fingerprint([experiments.featurize(config), dict(fold.splits)])
-
-
-def search_of(wanted: Wanted, work: Path) -> Search | None:
-    """Return the search that a cell needs, after its data are prepared; None for a cell that needs none."""
-    if wanted.experiment not in TREES:
-        return None
-    layouts = wanted.fold.collection.startswith("layout")
-    hops = ("null", "1") if layouts else ("null",)
-    variants = {f"{_VARIANT}={one}": prepared(wanted.fold, (f"{_VARIANT}={one}",), work) for one in hops}
-    key = fingerprint([wanted.experiment, {name: data for name, (_, data) in variants.items()}, _search_settings()])
-    places = {name: place for name, (place, _) in variants.items()}
-    return Search(wanted, places, wanted.fold.data(work), work / "searches" / f"{key}.json")
-
-
-@cache
-def _search_settings() -> dict[str, Any]:
-    from omegaconf import OmegaConf
-
-    settings = OmegaConf.load(experiments.ROOT / "conf/hparams_search/trees.yaml").hydra.sweeper
-    found: dict[str, Any] = OmegaConf.to_container(settings)  # type: ignore[assignment] # a mapping
-    return found
-
-
-def run_search(search: Search) -> float:
-    """Choose settings by validation Kendall tau, write them, and return the CPU time."""
-    import logging
-
-    import optuna
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    from hlorank.sweeps.search import Search as OptunaSearch
-    from hlorank.sweeps.search import SearchSettings
-    from hlorank.sweeps.space import split
-    from hlorank.training.baselines.train_baseline import RECIPES, train_baseline
-
-    logging.disable(logging.WARNING)  # the cells repeat what is to be known about the graphs
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    settings = dict(_search_settings())
-    read = {f"baseline.{key}" for key in RECIPES[search.wanted.experiment].settings}
-    texts = [f"{key}={value}" for key, value in settings.pop("params").items() if key in read]
-    texts.append(f"{_VARIANT}={','.join(name.removeprefix(f'{_VARIANT}=') for name in search.variants)}")
-    fixed, space = split(OverridesParser.create().parse_overrides([f"method={search.wanted.experiment}", *texts]))
-
-    def launch(jobs: list[list[str]]) -> list[float | None]:
-        return [train_baseline(*_of_trial(search, job)) for job in jobs]
-
-    study = optuna.create_study(direction="maximize")
-    OptunaSearch(study, SearchSettings(**settings), fixed, space).run(launch)
-    best = [*fixed, *(f"{key}={value}" for key, value in study.best_params.items())]
-    write_json(search.file, {"settings": best, "cpu_seconds": time.process_time()})
-    return time.process_time()
-
-
-def _of_trial(search: Search, job: Sequence[str]) -> tuple[Any, Path]:
-    """Return the configuration and the model folder of a trial."""
-    (place,) = (search.variants[one] for one in job if one in search.variants)
-    config = experiments.composed(search.wanted.fold.collection, job, 0, place, search.data)  # one search for all seeds
-    return config, place / f"trial-{search.wanted.experiment}"
-
-
-def cell_of(wanted: Wanted, search: Search | None, work: Path) -> Cell:
-    """Return a cell after its data are prepared and its search is done."""
-    found: dict[str, Any] = {"settings": (), "cpu_seconds": 0.0}
-    if search is not None:
-        found |= read_json(search.file)
-    fold, settings = wanted.fold, tuple(found["settings"])
-    overrides = (*(settings or wanted.overrides), f"evaluate.splits=[{wanted.split}]")
-    place, data = prepared(fold, overrides, work)
-    config = experiments.composed(fold.collection, overrides, wanted.seed, place, fold.data(work))
-    key = experiments.training_key(config, data, ignored=("data", "compute"))
-    training = experiments.Training(
-        fold.collection, wanted.experiment, overrides, wanted.seed, place, key, fold.data(work)
-    )
-    return Cell(training, wanted, settings, found["cpu_seconds"])
-
-
-def run_cell(cell: Cell) -> tuple[Row, list[Row], float]:
-    """Train and evaluate; return the cell's row, one for each graph of the fold, and the CPU time of all."""
-    found, graphs = experiments.run(cell.training)
-    row = {
-        **{column: found[column] for column in COLUMNS if column in found},
-        "fold": cell.wanted.fold.number,
-        "split": cell.wanted.split,
-        "cpu_seconds": round(found["cpu_seconds"] + cell.search_seconds, 1),
-        "valid_tau": found.get("valid/kendall_tau"),
-        "settings": " ".join(cell.settings),
-    }
-    families = cell.wanted.fold.families
-    named = [
-        {"family": families[graph["graph"]], **{key: graph[key] for key in GRAPH_COLUMNS if key in graph}}
-        for graph in graphs
-    ]
-    return row, named, time.process_time()
-
-
-def graphs_file(results: Path) -> Path:
-    """Return the file of the figures of graphs that belongs to a file of results."""
-    return results.with_name(f"{results.stem}_graphs.csv")
-
-
-class Computation:
-    """Searches and cells in processes of their own, kept as soon as they are done.
-
-    Args:
-        arguments: results, jobs, hours.
-        work: the working folder.
-    """
-
-    def __init__(self, arguments: argparse.Namespace, work: Path) -> None:
-        self.arguments, self.work, self._spent = arguments, work, 0.0
-        output_file(arguments.results)
-        self.known: dict[str, Row] = {row["fingerprint"]: row for row in read_rows(arguments.results)}
-
-    def rows(self, wanted: Sequence[Wanted]) -> list[Row]:
-        """Return the rows of cells, in order; those that the time did not suffice for are missing."""
-        searches = {one: search_of(one, self.work) for one in wanted}
-        missing = {search.file: search for search in searches.values() if search and not search.file.exists()}
-        for search, seconds in self._run(run_search, list(missing.values())):
-            self._spent += seconds
-            self._say(f"{search.label}: chosen")
-        ready = [one for one, search in searches.items() if search is None or search.file.exists()]
-        cells = [cell_of(one, searches[one], self.work) for one in ready]
-        for cell, (row, graphs, seconds) in self._run(
-            run_cell, [cell for cell in cells if cell.training.key not in self.known]
-        ):
-            self._spent += seconds
-            for graph in graphs:  # before the row, without which they do not count
-                append_row(graphs_file(self.arguments.results), GRAPH_COLUMNS, graph)
-            append_row(self.arguments.results, COLUMNS, row)
-            self.known[row["fingerprint"]] = row
-            self._say(f"{cell.label}: valid {row['valid_tau']}")
-        return [self.known[cell.training.key] for cell in cells if cell.training.key in self.known]
-
-    def _run(self, function: Callable[[Task], Any], tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
-        # A process for each, so that none inherits the memory of another.
-        with ProcessPoolExecutor(self.arguments.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
-            futures = {pool.submit(function, task): task for task in tasks}
-            for future in as_completed(futures):
-                if future.cancelled():
-                    continue
-                if (
-                    error := future.exception()
-                ) is not None:  # the others are worth having; the same command tries again
-                    self._say(f"{futures[future].label}: failed: {error!r}")
-                else:
-                    yield futures[future], future.result()
-                if self._spent + time.process_time() > self.arguments.hours * 3600:
-                    for other in futures:
-                        other.cancel()
-
-    def _say(self, text: str) -> None:
-        hours = (self._spent + time.process_time()) / 3600
-        print(f"[{hours:.2f} CPU h] {text}", file=sys.stderr, flush=True)
 
 
 def chosen(arguments: argparse.Namespace, collection: str) -> dict[str, tuple[str, ...]]:
@@ -428,7 +122,8 @@ def computed(arguments: argparse.Namespace, work: Path) -> list[Row]:
             for seed in seeds
             if fold.number == arguments.fold
         ]
-        return computation.rows(wanted)
+        rows += computation.rows(wanted)
+        return rows
     continued: list[tuple[Fold, str, tuple[str, ...]]] = []
     for collection, folds in places.items():
         names, first = chosen(arguments, collection), folds[: FIRST.get(collection, 1)]

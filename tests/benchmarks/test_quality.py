@@ -22,6 +22,8 @@ from tests.benchmarks.conftest import BENCHMARKS, Outcome
 sys.path.append(str(BENCHMARKS))
 import comparison  # type: ignore[import-not-found] # of the folder of the benchmarks
 import quality  # type: ignore[import-not-found] # as above
+from cells import CELL, COLUMNS, GRAPH_COLUMNS, Wanted  # type: ignore[import-not-found] # as above
+from folds import folds_of  # type: ignore[import-not-found] # as above
 
 Run = Callable[..., Outcome]
 BUNDLED = ["layout/cpu/random", "layout/cpu/default", "layout/cpu/models", "tile/cpu"]
@@ -29,7 +31,7 @@ BUNDLED = ["layout/cpu/random", "layout/cpu/default", "layout/cpu/models", "tile
 
 @pytest.mark.parametrize("collection", BUNDLED)
 def test_each_family_is_left_out_once(collection: str, tmp_path: Path) -> None:
-    folds = quality.folds_of(collection, tmp_path)
+    folds = folds_of(collection, tmp_path)
     assert [fold.number for fold in folds] == list(range(5))
     left_out: Counter[str] = Counter()
     for fold, before in zip(folds, [folds[-1], *folds], strict=False):
@@ -117,10 +119,10 @@ def test_the_first_fold_decides_who_is_continued(monkeypatch: pytest.MonkeyPatch
     class Computation:
         def __init__(self, *given: object) -> None: ...
 
-        def rows(self, wanted: Sequence[quality.Wanted]) -> list[dict[str, Any]]:
+        def rows(self, wanted: Sequence[Wanted]) -> list[dict[str, Any]]:
             calls.append([(one.experiment, one.fold.number, one.seed) for one in wanted])
             cells = ((one.fold.collection, one.experiment, one.fold.number, one.seed) for one in wanted)
-            return [dict(zip(quality.CELL, cell, strict=True)) | {"valid_tau": valid[cell[1]]} for cell in cells]
+            return [dict(zip(CELL, cell, strict=True)) | {"valid_tau": valid[cell[1]]} for cell in cells]
 
     monkeypatch.setattr(quality, "Computation", Computation)
     arguments = argparse.Namespace(
@@ -171,13 +173,10 @@ def results(tmp_path: Path) -> Path:
         ["tile/cpu", "lightgbm", 0, 2, "test", "lightgbm-0-0", 1, 1, 99, 0.9, ""]
     )  # a seed with one of five folds
     path = tmp_path / "folds.csv"
-    for file, columns, rows in ((path, quality.COLUMNS, cells), (tmp_path / "folds_graphs.csv", GRAPHS, graphs)):
+    for file, columns, rows in ((path, COLUMNS, cells), (tmp_path / "folds_graphs.csv", GRAPH_COLUMNS, graphs)):
         with file.open("w", newline="") as stream:
             csv.writer(stream).writerows([columns, *rows])
     return path
-
-
-GRAPHS: Sequence[str] = quality.GRAPH_COLUMNS
 
 
 def test_tables_of_kept_results(results: Path, run: Run, tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""Folds of the cross-validation: which graphs of a collection train, choose and are left out, and their features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import experiments  # type: ignore[import-not-found] # same folder
+
+from hlorank.config import Split
+from hlorank.data.collection import Collection, graph_files, measured_family
+from hlorank.data.splits import SplitFile, family, make_folds
+from hlorank.files import fingerprint, read_json, shared_dir, write_json
+
+FOLDS = 5
+KERNELS = Path("data/official/op_tuning_data.pb")
+"""The file of tile/xla, below the shared files."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """One way to divide the graphs of a collection.
+
+    Attributes:
+        collection: path of the collection.
+        number: number of the fold, from 0.
+        root: the tree of the graphs.
+        splits: the split of each graph; test is the fold left out.
+        families: the family of each graph.
+    """
+
+    collection: str
+    number: int
+    root: Path
+    splits: Mapping[str, Split]
+    families: Mapping[str, str]
+
+    def data(self, work: Path) -> tuple[str, ...]:
+        """Write the fold's split file, unless it is there, and return the overrides with which fetch reads it."""
+        path = work / self.collection / f"fold-{self.number}.json"
+        numbers = {"valid": 0, "test": 1, "train": 2}
+        fold_of = {graph: numbers[split] for graph, split in self.splits.items()}
+        content = SplitFile(folds=3, collections={str(Collection.parse(self.collection)): fold_of})
+        write_json(path, content.model_dump(exclude_unset=True))
+        values = {"root": self.root, "split_file": path, "folds": 3, "fold": 0}
+        return "data=local", *(f"data.local.{key}={value}" for key, value in values.items())
+
+
+def folds_of(collection: str, work: Path) -> list[Fold]:
+    """Return the folds of a collection; what is generated or converted is written into `work` first."""
+    if collection == "tile/xla":
+        return _one_kernel_each(collection, work / "kernels")
+    address = Collection.parse(collection)
+    if address.source == "synthetic":
+        root = work / "generated"
+        experiments.fetch(experiments.composed(collection, (f"paths.raw={root}",), 0, work))
+        names = [file.stem for split in ("train", "valid", "test") for file in graph_files(root, address, split)]
+        families = {name: name for name in names}
+        number_of = make_folds(families, FOLDS)
+    else:
+        root = experiments.ROOT / "data" / ("models" if address.search == "models" else "sample")
+        files = graph_files(root, address, None)
+        families = {file.stem: measured_family(file) or family(file.stem) for file in files}
+        number_of = SplitFile(**read_json(root / "split.json")).families
+
+    def split_of(name: str, left_out: int) -> Split:
+        splits: dict[int, Split] = {left_out: "test", (left_out - 1) % FOLDS: "valid"}
+        return splits.get(number_of[name], "train")
+
+    return [
+        Fold(collection, number, root, {graph: split_of(name, number) for graph, name in families.items()}, families)
+        for number in range(FOLDS)
+    ]
+
+
+def _one_kernel_each(collection: str, root: Path) -> list[Fold]:
+    """Leave out each kernel in turn, and choose on the three of another of five groups."""
+    from hlorank.hlo.convert import convert
+
+    names = [path.stem for path in convert(shared_dir() / KERNELS, root / collection, "tile")]
+    families = {name: name for name in names}
+    group_of = make_folds(families, FOLDS)
+    folds = []
+    for number, left_out in enumerate(sorted(names, key=lambda name: (group_of[name], name))):
+        valid = (group_of[left_out] - 1) % FOLDS
+        splits: dict[str, Split] = {name: "valid" if group_of[name] == valid else "train" for name in names}
+        folds.append(Fold(collection, number, root, {**splits, left_out: "test"}, families))
+    return folds
+
+
+@cache
+def prepared(fold: Fold, overrides: tuple[str, ...], work: Path) -> tuple[Path, str]:
+    """Featurize and partition the graphs of a fold; return the folder, and the fingerprint of the data."""
+    data, place = fold.data(work), work / fold.collection / f"fold-{fold.number}"
+    config = experiments.composed(fold.collection, overrides, 0, place, data)
+    place /= fingerprint(config.model_dump(mode="json", include={"featurize", "partition"}))[:12]
+    place.mkdir(parents=True, exist_ok=True)
+    config = experiments.composed(fold.collection, overrides, 0, place, data)
+    experiments.fetch(config)
+    return place, fingerprint([experiments.featurize(config), dict(fold.splits)])
