@@ -17,6 +17,9 @@ from hlorank.files import fingerprint, read_json, shared_dir, write_json
 FOLDS = 5
 KERNELS = Path("data/official/op_tuning_data.pb")
 """The file of tile/xla, below the shared files."""
+JOINED = "layout/joined/random"
+PARTS = {"layout/cpu/random": "sample", "layout/cpu/default": "sample", "layout/cpu/models": "models"}
+"""The collections that `JOINED` consists of, and the folder of data/ that has each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,25 +48,34 @@ class Fold:
         content = SplitFile(folds=3, collections={str(Collection.parse(self.collection)): fold_of})
         write_json(path, content.model_dump(exclude_unset=True))
         values = {"root": self.root, "split_file": path, "folds": 3, "fold": 0}
+        if self.collection == JOINED:
+            values["collections"] = f"[{','.join(PARTS)}]"
         return "data=local", *(f"data.local.{key}={value}" for key, value in values.items())
 
 
 def folds_of(collection: str, work: Path) -> list[Fold]:
     """Return the folds of a collection; what is generated or converted is written into `work` first."""
+    address = Collection.parse(collection)
     if collection == "tile/xla":
         return _one_kernel_each(collection, work / "kernels")
-    address = Collection.parse(collection)
-    if address.source == "synthetic":
+    if collection == JOINED:
+        root = _linked_parts(work / "joined")
+        families = {
+            f"{Collection.parse(part).model_name}.{graph}": name
+            for part, folder in PARTS.items()
+            for graph, name in _bundled_families(folder, part).items()
+        }
+        number_of = {name: fold for folder in PARTS.values() for name, fold in _bundled_folds(folder).items()}
+    elif address.source == "synthetic":
         root = work / "generated"
         experiments.fetch(experiments.composed(collection, (f"paths.raw={root}",), 0, work))
         names = [file.stem for split in ("train", "valid", "test") for file in graph_files(root, address, split)]
         families = {name: name for name in names}
         number_of = make_folds(families, FOLDS)
     else:
-        root = experiments.ROOT / "data" / ("models" if address.search == "models" else "sample")
-        files = graph_files(root, address, None)
-        families = {file.stem: measured_family(file) or family(file.stem) for file in files}
-        number_of = SplitFile(**read_json(root / "split.json")).families
+        folder = PARTS.get(collection, "sample")
+        root = experiments.ROOT / "data" / folder
+        families, number_of = _bundled_families(folder, collection), _bundled_folds(folder)
 
     def split_of(name: str, left_out: int) -> Split:
         splits: dict[int, Split] = {left_out: "test", (left_out - 1) % FOLDS: "valid"}
@@ -73,6 +85,26 @@ def folds_of(collection: str, work: Path) -> list[Fold]:
         Fold(collection, number, root, {graph: split_of(name, number) for graph, name in families.items()}, families)
         for number in range(FOLDS)
     ]
+
+
+def _bundled_families(folder: str, collection: str) -> dict[str, str]:
+    files = graph_files(experiments.ROOT / "data" / folder, Collection.parse(collection), None)
+    return {file.stem: measured_family(file) or family(file.stem) for file in files}
+
+
+def _bundled_folds(folder: str) -> dict[str, int]:
+    """Return the fold of each family; the split files of data/ agree where they have the same families."""
+    return SplitFile(**read_json(experiments.ROOT / "data" / folder / "split.json")).families
+
+
+def _linked_parts(root: Path) -> Path:
+    """Bring the collections of `PARTS` into one tree, and return its root."""
+    for part, folder in PARTS.items():
+        link = root / part
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(experiments.ROOT / "data" / folder / part)
+    return root
 
 
 def _one_kernel_each(collection: str, root: Path) -> list[Fold]:

@@ -4,7 +4,8 @@ A cell is an experiment on a collection with one fold left out and one seed. It 
 its epoch, and the settings of boosted trees, are chosen on that one, the fold before; its figures are those of the fold
 left out. The folds of data/sample and data/models are those of their split files, 15 and 18 families in five folds; the
 generated graphs of layout/synthetic/random are each a family. In tile/xla one of 15 kernels is left out at a time, and
-three others choose; a kernel is a family there.
+three others choose; a kernel is a family there. layout/joined/random is the three collections of layout/cpu in one, on
+which one model trains; the tables of these have its figures, too, as those of "..., joined".
 
 Boosted trees (gradient_boosting, lightgbm, xgboost) have their settings chosen in each fold by the search of
 conf/hparams_search/trees.yaml, once for all seeds, for layouts on pruned and whole graphs. Networks have those of their
@@ -49,7 +50,7 @@ import numpy as np
 from cells import CELL, FIGURES, TREES, Computation, Row, Wanted, graphs_file  # type: ignore[import-not-found] # as above
 from command_line import Parser, expect, output_file, positive  # type: ignore[import-not-found] # as above
 from command_line import run as run_command
-from folds import KERNELS, Fold, folds_of  # type: ignore[import-not-found] # as above
+from folds import JOINED, KERNELS, PARTS, Fold, folds_of  # type: ignore[import-not-found] # as above
 from rows import read_rows  # type: ignore[import-not-found] # as above
 
 from hlorank.config import ConfigError, Split
@@ -62,6 +63,7 @@ COLLECTIONS = {
     "layout/cpu/random": 100.0,
     "layout/cpu/default": 100.0,
     "layout/cpu/models": 100.0,
+    JOINED: 100.0,
     "layout/synthetic/random": 100.0,
     "tile/cpu": 60.0,
     "tile/xla": 10.0,
@@ -196,6 +198,7 @@ def results_of(
     of_cell: dict[str, dict[str, Row]] = {}
     for graph in graphs:
         of_cell.setdefault(graph["fingerprint"], {})[graph["graph"]] = graph
+    rows = [part for row in rows for part in _of_parts(row, of_cell)]
     found: dict[str, dict[str, Result]] = {}
     families: dict[comparison.Graph, str] = {}
     for collection, experiment in dict.fromkeys((row["collection"], row["experiment"]) for row in rows):
@@ -223,6 +226,20 @@ def results_of(
         )
     ordered = {place: dict(sorted(some.items(), key=lambda one: -one[1].seeds.mean())) for place, some in found.items()}
     return ordered, families
+
+
+def _of_parts(row: Row, of_cell: dict[str, dict[str, Row]]) -> list[Row]:
+    """Return a row, or for joined collections a row for each, whose graphs are added to `of_cell`."""
+    if row["collection"] != JOINED:
+        return [row]
+    parts = []
+    for part in PARTS:
+        prefix, key = f"{Collection.parse(part).model_name}.", f"{row['fingerprint']} {part}"
+        own = {name: graph for name, graph in of_cell.get(row["fingerprint"], {}).items() if name.startswith(prefix)}
+        of_cell[key] = {name.removeprefix(prefix): graph for name, graph in own.items()}
+        named = {"collection": part, "experiment": f"{row['experiment']}, joined", "fingerprint": key}
+        parts.append({**row, **named, "valid_tau": "nan"})  # that of all parts
+    return parts
 
 
 def averaged(found: Mapping[str, Mapping[str, Result]]) -> dict[str, dict[str, Result]]:
@@ -273,7 +290,11 @@ def table(place: str, found: Mapping[str, Result]) -> str:
 def looks(results: Path, collections: Sequence[str]) -> str:
     """Return how many models were scored on each fold left out, by any experiment of the results."""
     rows = (row for row in read_rows(results) if row["split"] == "test")
-    counts = Counter((row["collection"], int(row["fold"])) for row in rows)
+    counts = Counter(
+        (place, int(row["fold"]))
+        for row in rows
+        for place in (PARTS if row["collection"] == JOINED else [row["collection"]])
+    )
     lines = ["Models scored on each fold left out, of all rows of the results:"]
     for collection in collections:
         numbers = [f"{counts[place]} on {place[1]}" for place in sorted(counts) if place[0] == collection]

@@ -47,7 +47,7 @@ for columns in ("official", "hlorank"):
     assert [data.configuration([0]).shape[0] for data in dataset] == [1] * len(dataset)
 evaluator = Evaluator(config.collection, store / "raw")
 evaluator.eval({name: np.arange(rows) for name, rows in evaluator.configurations.items()})
-local = LocalConfig(root=str(store / "raw"), split_file=None, folds=3, fold=0)
+local = LocalConfig(root=str(store / "raw"), split_file=None, folds=3, fold=0, collections=[])
 fetch(collection, local, output / "raw")
 featurize_collection(store / "raw", collection, config.featurize, output / "features")
 partition_collection(store / "features" / collection.path, config.partition, output / "segments")

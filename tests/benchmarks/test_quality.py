@@ -22,11 +22,11 @@ from tests.benchmarks.conftest import BENCHMARKS, Outcome
 sys.path.append(str(BENCHMARKS))
 import comparison  # type: ignore[import-not-found] # of the folder of the benchmarks
 import quality  # type: ignore[import-not-found] # as above
-from cells import CELL, COLUMNS, GRAPH_COLUMNS, Wanted  # type: ignore[import-not-found] # as above
+from cells import CELL, COLUMNS, GRAPH_COLUMNS, Wanted, graphs_file  # type: ignore[import-not-found] # as above
 from folds import folds_of  # type: ignore[import-not-found] # as above
 
 Run = Callable[..., Outcome]
-BUNDLED = ["layout/cpu/random", "layout/cpu/default", "layout/cpu/models", "tile/cpu"]
+BUNDLED = ["layout/cpu/random", "layout/cpu/default", "layout/cpu/models", "layout/joined/random", "tile/cpu"]
 
 
 @pytest.mark.parametrize("collection", BUNDLED)
@@ -173,10 +173,38 @@ def results(tmp_path: Path) -> Path:
         ["tile/cpu", "lightgbm", 0, 2, "test", "lightgbm-0-0", 1, 1, 99, 0.9, ""]
     )  # a seed with one of five folds
     path = tmp_path / "folds.csv"
-    for file, columns, rows in ((path, COLUMNS, cells), (tmp_path / "folds_graphs.csv", GRAPH_COLUMNS, graphs)):
+    for file, columns, rows in ((path, COLUMNS, cells), (graphs_file(path), GRAPH_COLUMNS, graphs)):
         with file.open("w", newline="") as stream:
             csv.writer(stream).writerows([columns, *rows])
     return path
+
+
+def test_a_model_of_joined_collections_has_a_row_in_the_table_of_each(tmp_path: Path, run: Run) -> None:
+    path, cells, graphs = tmp_path / "folds.csv", [], []
+    places = {"layout/joined/random": (0.6, 0.5, 0.8), "layout/cpu/default": (0.4,), "layout/cpu/models": (0.7,)}
+    for place, taus_of in places.items():
+        parts = BUNDLED[:3] if len(taus_of) > 1 else [place]
+        for fold in range(5):
+            key = f"{place} {fold}"
+            cells.append([place, "best_layout", fold, 0, "test", key, 1, 1, 20.0, 0.5, ""])
+            for part, tau in zip(parts, taus_of, strict=True):
+                name = f"g{fold}" if part == place else f"{part.replace('/', '.')}.g{fold}"
+                graphs.append([key, name, f"f{fold}", tau, 0.5, 0.1, 0.05, 0.98])
+    for file, columns, rows in ((path, COLUMNS, cells), (graphs_file(path), GRAPH_COLUMNS, graphs)):
+        with file.open("w", newline="") as stream:
+            csv.writer(stream).writerows([columns, *rows])
+    shown = run("quality", "--collection", *places, "--show", "--results", path)
+    assert shown.status == 0, shown.err
+    for text in (
+        "| best_layout | 5 of 5 | 1 | 0.400 |",
+        "| best_layout, joined | 5 of 5 | 1 | 0.500 |",
+        "| best_layout, joined |  | ahead +0.100 (+0.100 to +0.100) |",
+        "| best_layout, joined | 5 of 5 | 1 | 0.800 |",
+        "mean of 3 collections of layouts",
+        "- layout/cpu/default: 2 on 0, 2 on 1",
+    ):
+        assert text in shown.out
+    assert "| layout/joined/random" not in shown.out
 
 
 def test_tables_of_kept_results(results: Path, run: Run, tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_configurations_stay_on_disk(layout_tree: Path, columns: Any) -> None:
 
 def test_the_bundled_sample_is_split_as_by_the_stage(tmp_path: Path) -> None:
     collection, sample = Collection.parse("layout/cpu/default"), ROOT / "data" / "sample"
-    config = LocalConfig(root=str(sample), split_file=str(sample / "split.json"), folds=5, fold=0)
+    config = LocalConfig(root=str(sample), split_file=str(sample / "split.json"), folds=5, fold=0, collections=[])
     fetch(collection, config, tmp_path / "raw")
     dataset = hlorank.datasets.load("layout/cpu/default", sample, cache=tmp_path / "cache")
     files = {path.stem: split for split in SPLITS for path in (tmp_path / "raw" / split).glob("*.npz")}

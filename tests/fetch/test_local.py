@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,10 +46,9 @@ def write_tree(root: Path, **graphs: list[str]) -> Path:
     return root
 
 
-def config(root: Path | str, split_file: Path | None = None, folds: int = 3, fold: int = 0) -> LocalConfig:
-    return LocalConfig(
-        root=str(root), split_file=None if split_file is None else str(split_file), folds=folds, fold=fold
-    )
+def config(root: Path | str, split_file: Path | None = None, fold: int = 0, joined: Sequence[str] = ()) -> LocalConfig:
+    path = None if split_file is None else str(split_file)
+    return LocalConfig(root=str(root), split_file=path, folds=3, fold=fold, collections=list(joined))
 
 
 def tree(output: Path) -> dict[str, list[str]]:
@@ -204,6 +204,52 @@ def test_a_tree_where_fetch_writes_is_refused(tmp_path: Path, place: str) -> Non
     assert names(root / "tile" / "own") == {"train": ["a"], "valid": [], "test": []}
 
 
+# Joined collections
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_joined_collections_keep_their_graphs_apart_and_families_together(
+    tmp_path: Path, output: Path, split: bool
+) -> None:
+    root = tmp_path / "own"
+    for source, split_of in {
+        "one": {"net_b": "train", "late_b": "test"},
+        "two": {"net_b": "valid", "x_b": "train"},
+    }.items():
+        for name, place in split_of.items():
+            path = write_kernel(root / "tile" / source / place / f"{name}.npz", runtime=len(source + name))
+            path.with_suffix(".json").write_text(json.dumps({"family": name[:-2], "split_half_tau": None}))
+    split_file = tmp_path / "folds.json"
+    fetch(TILE, config(root, split_file if split else None, joined=["tile/one", "tile/two"]), output)
+    places = {path.stem: path.parent.name for path in output.rglob("*.npz")}
+    assert places.keys() == {"tile.one.net_b", "tile.one.late_b", "tile.two.net_b", "tile.two.x_b"}
+    for name in places:
+        _, source, graph = name.split(".")
+        (original,) = (root / "tile" / source).rglob(f"{graph}.npz")
+        for suffix in (".npz", ".json"):
+            copy = output / places[name] / f"{name}{suffix}"
+            assert copy.read_bytes() == original.with_suffix(suffix).read_bytes()
+    if split:
+        assert places["tile.one.net_b"] == places["tile.two.net_b"]
+        assert json.loads(split_file.read_text())["collections"].keys() == {"tile:own"}
+    else:
+        assert places == {
+            "tile.one.net_b": "train",
+            "tile.one.late_b": "test",
+            "tile.two.net_b": "valid",
+            "tile.two.x_b": "train",
+        }
+
+
+def test_layouts_cannot_be_joined_to_tiles(tmp_path: Path, output: Path) -> None:
+    root = write_tree(tmp_path / "own", train=["a"])
+    with pytest.raises(ConfigError, match=r"layout:cpu:random"):
+        fetch(TILE, config(root, joined=["tile/own", "layout/cpu/random"]), output)
+    with pytest.raises(DataError, match="tile/missing"):
+        fetch(TILE, config(root, joined=["tile/own", "tile/missing"]), output)
+    assert not output.exists()
+
+
 # New splits
 
 
@@ -339,7 +385,7 @@ def test_families_of_a_split_file_are_those_of_the_sidecars_or_else_of_the_names
 def test_extra_features_come_with_their_graphs(tmp_path: Path, output: Path) -> None:
     write_tree(tmp_path / "own", train=["a_1", "b_1"], valid=["c_1"])
     extra = write_extra(tmp_path / "own" / TILE.path / "train/a_1.npz", flatten(module(2)))
-    settings = config(tmp_path / "own", tmp_path / "split.json", folds=3, fold=0)
+    settings = config(tmp_path / "own", tmp_path / "split.json")
     fetch(TILE, settings, output)
     (copy,) = output.rglob("*.extra.npz")
     assert copy.read_bytes() == extra.read_bytes()
@@ -361,6 +407,6 @@ def test_extra_features_come_with_their_graphs(tmp_path: Path, output: Path) -> 
     ],
 )
 def test_folds_out_of_range_are_refused(folds: int, fold: int, message: str) -> None:
-    settings = {"root": "x", "split_file": None, "folds": folds, "fold": fold}
+    settings: dict[str, object] = {"root": "x", "split_file": None, "folds": folds, "fold": fold, "collections": []}
     with pytest.raises(ConfigError, match=message):
         parse(LocalConfig, settings, prefix="data.local")

@@ -6,7 +6,7 @@ validates what it gets with `load`; components receive their own section.
 
 from hlorank.config.baseline import BaselineConfig
 from hlorank.config.compute import ComputeConfig
-from hlorank.config.data import ADDRESS, DataConfig, Split
+from hlorank.config.data import ADDRESS, Address, DataConfig, Split
 from hlorank.config.evaluate import EvaluateConfig
 from hlorank.config.extension_point import ExtensionPoint, find, is_function
 from hlorank.config.featurize import FeaturizeConfig
@@ -23,6 +23,7 @@ from hlorank.config.train import EnsembleConfig, SegmentsConfig, TrainerConfig
 
 __all__ = [
     "ADDRESS",
+    "Address",
     "BaselineConfig",
     "ComputeConfig",
     "Config",

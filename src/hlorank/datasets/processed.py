@@ -122,7 +122,8 @@ def _by_split(
             raise DataError("splits", f"{expected}{split_file}` of the stage fetch writes them", "none", file=folder)
         folds = read_section(SplitFile, split_file, "edit the file").folds
         withheld = {path for path in sources if _is_withheld(path)}
-        sources = new_splits(sources, withheld, collection, split_file, folds, fold=0)
+        names = {path: path.stem for path in sources}
+        sources = new_splits(names, withheld, collection, split_file, folds, fold=0)
     return {split: sorted(path for path, found in sources.items() if found == split) for split in SPLITS}
 
 

@@ -1,4 +1,4 @@
-"""Origin `local`: a user's own npz tree, validated and copied, optionally with new splits by graph."""
+"""Origin `local`: a user's own npz tree, validated and copied, optionally with new splits, or collections joined."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Self
 
@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from rich.console import Console
 from rich.progress import track
 
-from hlorank.config import ConfigError, Section
+from hlorank.config import Address, ConfigError, Section
 from hlorank.data.collection import (
     SPLITS,
     Collection,
@@ -45,6 +45,8 @@ class LocalConfig(Section):
     """Folds in the split file; model families stay together."""
     fold: int = Field(ge=0)
     """The fold used as valid; the next one is test, the others are train."""
+    collections: list[Address]
+    """Collections of the tree that are joined into one, on which one model trains; empty = the collection itself."""
 
     @model_validator(mode="after")
     def _check_fold(self) -> Self:
@@ -57,23 +59,31 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
     Extra features and the measurement's sidecar next to a graph are copied too. A re-run copies only changed files, and
     removes files that the tree no longer has. With `config.split_file` the graphs get new splits (`split_graphs`) by
     model family, which is in the sidecar or else in the name; those with withheld labels are then all in test. Only
-    then may the files have no splits, as `hlorank collect` writes them.
+    then may the files have no splits, as `hlorank collect` writes them. The graphs of joined collections are named
+    `layout.<source>.<search>.<graph>` or `tile.<source>.<graph>`, so that each is still known by its collection.
 
     Raises:
-        ConfigError: the tree is in the folder that fetch writes, or the other way round.
-        DataError: `config.root` does not have `collection`, a file is invalid, a graph with a new split is in two
+        ConfigError: the tree is in the folder that fetch writes, or the other way round; or a collection of tiles is to
+            be joined into one of layouts, or the other way round.
+        DataError: `config.root` does not have a collection, a file is invalid, a graph with a new split is in two
             splits of the tree, or the split file does not fit the graphs.
         ExceptionGroup: several files are invalid; it has a DataError for each.
     """
-    folder, sources = find_files(resolve_path(config.root), collection, flat=config.split_file is not None)
-    target = output.resolve()
-    if target.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(target):
-        raise ConfigError(f"data.local.root={config.root}: expected a folder other than {output}, which fetch writes")
-    withheld = _validate(sources, collection, folder)
+    root, target, flat = resolve_path(config.root), output.resolve(), config.split_file is not None
+    sources, names = dict[Path, Split](), dict[Path, str]()
+    for part, prefix in _parts(collection, config.collections).items():
+        folder, found = find_files(root, part, flat=flat)
+        if target.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(target):
+            raise ConfigError(
+                f"data.local.root={config.root}: expected a folder other than {output}, which fetch writes"
+            )
+        sources |= found
+        names |= {path: prefix + path.stem for path in found}
+    withheld = _validate(sources, collection, root)
     if config.split_file is not None:
         split_file = resolve_path(config.split_file)
-        sources = new_splits(sources, withheld, collection, split_file, config.folds, config.fold)
-    copies = {output / split / path.name: path for path, split in sources.items()}
+        sources = new_splits(names, withheld, collection, split_file, config.folds, config.fold)
+    copies = {output / split / f"{names[path]}.npz": path for path, split in sources.items()}
     for path_of in (extra_path, sidecar_path):
         copies |= {path_of(copy): file for copy, path in list(copies.items()) if (file := path_of(path)).is_file()}
     for copy in _progress(copies, "Copying"):
@@ -84,6 +94,20 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
     remove_stale(output, copies.keys())
     counts = Counter(sources.values())
     _log.info("%s: %s", collection, ", ".join(f"{counts[split]} {split}" for split in SPLITS))
+
+
+def _parts(collection: Collection, joined: Sequence[str]) -> dict[Collection, str]:
+    """Return the collections to read, each with the prefix of its graphs' names.
+
+    Raises:
+        ConfigError: one of them is of another kind than the collection.
+    """
+    parts = [Collection.parse(address) for address in joined]
+    if others := [str(part) for part in parts if part.kind != collection.kind]:
+        raise ConfigError(
+            f"data.local.collections: {', '.join(others)}: expected collections of the kind of {collection}"
+        )
+    return {part: f"{part.model_name}." for part in parts} or {collection: ""}
 
 
 def _progress(paths: Iterable[Path], description: str) -> Iterable[Path]:
@@ -116,7 +140,7 @@ def find_files(root: Path, collection: Collection, *, flat: bool) -> tuple[Path,
     raise DataError("root", expected, found, file=root)
 
 
-def _validate(files: Iterable[Path], collection: Collection, folder: Path) -> set[Path]:
+def _validate(files: Iterable[Path], collection: Collection, root: Path) -> set[Path]:
     """Read every file and return those with withheld labels.
 
     Raises:
@@ -137,18 +161,18 @@ def _validate(files: Iterable[Path], collection: Collection, folder: Path) -> se
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        raise ExceptionGroup(f"invalid files in {folder}", errors)
+        raise ExceptionGroup(f"invalid files of {collection} in {root}", errors)
     return withheld
 
 
 def new_splits(
-    files: Iterable[Path], withheld: Set[Path], collection: Collection, split_file: Path, folds: int, fold: int
+    names: Mapping[Path, str], withheld: Set[Path], collection: Collection, split_file: Path, folds: int, fold: int
 ) -> dict[Path, Split]:
     """Return the new split of each file by the folds of a split file; files with withheld labels are all in test.
 
     Args:
-        files: npz files.
-        withheld: those of them whose labels are withheld.
+        names: the names of the graphs of npz files.
+        withheld: those of the files whose labels are withheld.
         collection: their collection.
         split_file: arguments of `split_graphs`, as are the next two.
         folds: number of folds.
@@ -158,10 +182,11 @@ def new_splits(
         ConfigError: there are fewer families than folds.
         DataError: two files have the same name, or the split file does not fit them.
     """
-    paths = list(files)
-    repeated = [name for name, count in Counter(path.stem for path in paths).items() if count > 1]
+    repeated = [name for name, count in Counter(names.values()).items() if count > 1]
     if repeated:
-        raise DataError("graph names", "each in one split of the tree", ", ".join(repeated), file=paths[0].parents[1])
-    labelled = {path.stem: measured_family(path) or family(path.stem) for path in paths if path not in withheld}
+        raise DataError(
+            "graph names", "each in one split of the tree", ", ".join(repeated), file=next(iter(names)).parents[1]
+        )
+    labelled = {names[path]: measured_family(path) or family(path.stem) for path in names if path not in withheld}
     splits = split_graphs(collection, labelled, split_file, folds, fold)
-    return {path: splits.get(path.stem, "test") for path in paths}
+    return {path: splits.get(name, "test") for path, name in names.items()}
