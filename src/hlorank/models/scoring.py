@@ -213,9 +213,11 @@ def score_configurations(
         (configurations,) float64, larger = slower.
     """
     scores = np.empty(len(rows))
-    for part in _parts(model, len(rows), memory_bytes):
+    for number, part in enumerate(_parts(model, len(rows), memory_bytes), start=1):
         total = sum_segments(model, graph, rows[part], memory_bytes, cache)
         scores[part] = model.score(total, len(graph.segments)).double().cpu().numpy()
+        if number % _CHUNKS_PER_RELEASE == 0:
+            release_memory()
     return scores
 
 
