@@ -78,7 +78,7 @@ class GraphMap:
         self._retries = retries
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item], title: str) -> Iterator[Result]:
-        """Yield the result of each item, in order; few items are in progress at a time, so that memory is bounded.
+        """Yield the result of each item, in order; a bounded number of results waits for that of an earlier item.
 
         An item that fails does not stop the others; its error is raised after them.
 

@@ -21,6 +21,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _EXIT_SECONDS = 10.0  # from the end of a worker's pipe to the end of its process
+# Results are small and taken in order: while one item takes long, a worker can do so many others.
+_CALLS_PER_WORKER = 32
 
 
 class ProcessPool:
@@ -36,7 +38,7 @@ class ProcessPool:
     remedy = "if memory ran out, set compute.workers lower"
 
     def __init__(self, count: int) -> None:
-        self.capacity = 2 * count  # a worker finds the next call when it has finished one
+        self.capacity = _CALLS_PER_WORKER * count
         self._threads = ThreadPoolExecutor(count, initializer=_block_interrupts)
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
         self._all: set[_Worker] = set()
