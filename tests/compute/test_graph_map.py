@@ -148,11 +148,16 @@ def test_few_items_are_in_progress_at_a_time() -> None:
 
 SCRIPT = """
 import os, signal, sys, time
+from pathlib import Path
 from hlorank.compute.graph_map import open_graph_map
 from hlorank.config import ComputeConfig
 
 def work(item):
     os.write(1, f"{os.getpid()}\\n".encode())
+    folder = Path(__file__).parent
+    (folder / str(item)).touch()
+    while item == 0 and not (folder / "1").exists():  # so that both workers have begun
+        time.sleep(0.01)
     time.sleep(0.1)
     if item == 5:
         os.kill(os.getppid(), getattr(signal, sys.argv[1]))
