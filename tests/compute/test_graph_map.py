@@ -44,7 +44,7 @@ def test_results_keep_their_order(tasks: ModuleType, form: str) -> None:
 
 def test_a_long_first_item_does_not_hold_up_the_others(tasks: ModuleType, tmp_path: Path) -> None:
     with open_graph_map(FORMS["processes"]) as compute:
-        assert all(compute.map(partial(tasks.wait_for_the_last, tmp_path, 40), range(40), "test"))
+        assert all(compute.map(partial(tasks.wait_for_the_last, tmp_path, 36), range(36), "test"))
 
 
 def test_workers_are_kept_for_the_next_map(tasks: ModuleType) -> None:

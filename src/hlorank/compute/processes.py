@@ -21,8 +21,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _EXIT_SECONDS = 10.0  # from the end of a worker's pipe to the end of its process
-# Results are small and taken in order: while one item takes long, a worker can do so many others.
-_CALLS_PER_WORKER = 32
+# Results are taken in order, so while one item takes long, the other workers do these. A sample of a graph, of which
+# featurize makes statistics, has up to 24 MB.
+_CALLS_AHEAD = 32
 
 
 class ProcessPool:
@@ -38,7 +39,7 @@ class ProcessPool:
     remedy = "if memory ran out, set compute.workers lower"
 
     def __init__(self, count: int) -> None:
-        self.capacity = _CALLS_PER_WORKER * count
+        self.capacity = 2 * count + _CALLS_AHEAD
         self._threads = ThreadPoolExecutor(count, initializer=_block_interrupts)
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
         self._all: set[_Worker] = set()
