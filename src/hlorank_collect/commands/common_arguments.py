@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,7 @@ def supervision(arguments: argparse.Namespace) -> dict[str, Any]:
 
     return {
         "hang_seconds": arguments.hang_seconds,
-        "echo": lambda text: print(text, flush=True),  # noqa: T201 (the output of the command)
+        "echo": partial(print, file=sys.stdout, flush=True),  # the output of the command, also where it is redirected
         "check_machine": _warn_if_busy if arguments.allow_busy else require_quiet,
     }
 
