@@ -71,7 +71,7 @@ def outcome_of(case: Case, folder: Path) -> tuple[str, str, float, int]:
     _, status, usage = os.wait4(process, 0)
     memory = usage.ru_maxrss * 1024
     if status:
-        outcome = "hangs" if os.WTERMSIG(status) == signal.SIGALRM else "tracebacks"
+        outcome = "hangs" if os.WTERMSIG(status) in (signal.SIGALRM, signal.SIGPROF) else "tracebacks"
         detail = f"ended by signal {os.WTERMSIG(status)}"
     elif memory > BYTES:
         outcome = "memory"
@@ -89,7 +89,8 @@ def _run_in_child(case: Case, folder: Path, results: int) -> None:
     try:
         case.prepare(folder)
         start = time.monotonic()
-        signal.alarm(SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # of CPU time, so that a busy machine changes nothing
+        signal.alarm(6 * SECONDS)
         case.run(folder)
         outcome = "accepted"
     except WrongContentError as error:
@@ -98,6 +99,7 @@ def _run_in_child(case: Case, folder: Path, results: int) -> None:
         outcome, detail = "clean errors", str(error)
         if not _clean(error):
             outcome, detail = "tracebacks", "".join(traceback.format_exception(error, limit=-4))
+    signal.setitimer(signal.ITIMER_PROF, 0)
     signal.alarm(0)
     os.write(results, f"{outcome}\n{time.monotonic() - start:.2f}\n{detail[:4000]}".encode("utf-8", "backslashreplace"))
     os._exit(0)

@@ -1,7 +1,8 @@
 """Outcomes of attacks, their table and JSON, and the arguments of the commands.
 
 An attack is accepted (with the right content), or it ends with a clean error. All other outcomes are findings: a
-traceback, more than 10 s, more than 1 GB of memory, or wrong content.
+traceback, more than 10 s (in a process of its own: of CPU time, or a minute in all), more than 1 GB of memory, or wrong
+content.
 """
 
 from __future__ import annotations

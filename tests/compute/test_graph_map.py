@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from hlorank.compute.graph_map import SERIAL, ComputeError, GraphMap, open_graph_map
+from hlorank.compute.graph_map import SERIAL, ComputeError, GraphMap, SerialPool, open_graph_map
 from hlorank.config import ConfigError, FeaturizeConfig, PartitionConfig, import_plugin
 from hlorank.data.collection import Collection
 from hlorank.featurize.featurize_collection import featurize_collection
@@ -144,6 +144,21 @@ def test_few_items_are_in_progress_at_a_time() -> None:
     begun: list[int] = []
     next(SERIAL.map(begun.append, range(100), "test"))
     assert begun == [0]
+
+
+def test_the_number_of_workers_may_fall() -> None:
+    class Shrinking(SerialPool):
+        @property
+        def capacity(self) -> int:  # type: ignore[override]
+            return 4 if not begun else 1
+
+    begun: list[int] = []
+
+    def begin(item: int) -> int:
+        begun.append(item)
+        return item
+
+    assert list(GraphMap(Shrinking(), 0).map(begin, range(6), "test")) == [*range(6)]
 
 
 SCRIPT = """

@@ -127,6 +127,7 @@ def cluster() -> Iterator[Cluster]:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # by default workers starve beside other tests
         patch.setenv("RAY_TMPDIR", root)  # where auto finds the cluster
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("PYTHONPATH", f"{SRC}:{HERE}:{HERE.parents[1]}")

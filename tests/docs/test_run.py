@@ -73,7 +73,7 @@ hlorank() {
 curl() { command curl --fail-with-body "$@"; }
 mlflow() { :; }
 dvc() {
-  command dvc "$@"
+  command dvc "${@/\[full\],\[gst\],\[gst_efd\]/[gst_efd]}"
   if [ "$1 $2" = "queue start" ]; then
     while command dvc queue status | grep -Eq 'Queued|Running'; do sleep 2; done
     ! command dvc queue status | grep Failed
@@ -90,6 +90,9 @@ TINY: dict[str, dict[str, Any]] = {
     "hparams_search/methods.yaml": {"hydra": {"sweeper": {"params": {"method": "gst_efd,full", "seed": 0}}}},
     "hparams_search/random.yaml": {
         "hydra": {"sweeper": {"n_trials": 2, "params": {"model.width": "choice(8, 16)", "model.blocks": "range(1, 3)"}}}
+    },
+    "hparams_search/trees.yaml": {
+        "hydra": {"sweeper": {"n_trials": 2, "params": {"baseline.iterations": "range(2, 5)"}}}
     },
     "experiment/kaggle_6.yaml": {"model": {"width": 8}},
     "experiment/official_tile.yaml": {"model": {"width": 8}},

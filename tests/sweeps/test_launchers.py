@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import psutil
 import pytest
 from mlflow.tracking import MlflowClient
@@ -45,6 +46,8 @@ def start(config: Config, tmp_path: Path) -> Start:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_TR", "HYDRA"))}
     # Ray keeps a token in the home folder.
     environment |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
+    environment |= {"MPLCONFIGDIR": mpl.get_configdir()}  # fonts are searched once
+    environment |= {"RAY_worker_niceness": "0"}  # by default workers starve beside other tests
 
     def started(*arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -100,7 +100,7 @@ class GraphMap:
         failures: list[Exception] = []
         console = Console(stderr=True)
         for _ in track(range(len(items)), title, console=console, disable=not sys.stderr.isatty()):
-            missing = self._pool.capacity - len(pending)
+            missing = max(0, self._pool.capacity - len(pending))  # a cluster that lost a node has room for fewer
             pending.extend((item, self._pool.start(function, item)) for item in itertools.islice(source, missing))
             item, finish = pending.popleft()
             try:
