@@ -21,8 +21,6 @@ from hlorank.config import Split
 from hlorank.files import fingerprint, read_json, write_json
 
 TREES = ("gradient_boosting", "lightgbm", "xgboost")
-TUNED, ITS_TREES = "best_tile, tuned", "xgboost"
-"""best_tile with the settings of boosted trees that the search of each fold chose for these alone."""
 CELL = ("collection", "experiment", "fold", "seed")
 COLUMNS = (*CELL, "split", "fingerprint", "parameters", "steps", "cpu_seconds", "valid_tau", "settings")
 FIGURES = ("kendall_tau", "opa", "slowdown_1", "slowdown_5", "noise_ceiling")
@@ -90,8 +88,6 @@ Task = TypeVar("Task", Search, Cell)
 
 def search_of(wanted: Wanted, work: Path) -> Search | None:
     """Return the search that a cell needs, after its data are prepared; None for a cell that needs none."""
-    if wanted.experiment == TUNED:
-        return search_of(wanted._replace(experiment=ITS_TREES), work)
     if wanted.experiment not in TREES:
         return None
     layouts = wanted.fold.collection.startswith("layout")
@@ -154,8 +150,6 @@ def cell_of(wanted: Wanted, search: Search | None, work: Path) -> Cell:
     if search is not None:
         found |= read_json(search.file)
     fold, settings = wanted.fold, tuple(found["settings"])
-    if wanted.experiment == TUNED:
-        settings = (*wanted.overrides, *(one for one in settings if one.startswith("baseline.")))
     overrides = (*(settings or wanted.overrides), f"evaluate.splits=[{wanted.split}]")
     place, data = prepared(fold, overrides, work)
     config = experiments.composed(fold.collection, overrides, wanted.seed, place, fold.data(work))

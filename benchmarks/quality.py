@@ -9,7 +9,7 @@ which one model trains; the tables of these have its figures, too, as those of "
 
 Boosted trees (gradient_boosting, lightgbm, xgboost) have their settings chosen in each fold by the search of
 conf/hparams_search/trees.yaml, once for all seeds, for layouts on pruned and whole graphs. Networks have those of their
-file; "best_tile, tuned" is best_tile whose trees have the settings that the search of the fold chose for xgboost.
+file.
 
 The first fold is done first, with one seed. Networks that are not among the first five on its valid, or are more than
 0.05 behind the best, leave; the table says so. Valid decides, so no fold that is reported is looked at. Then the rest,
@@ -47,7 +47,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import comparison  # type: ignore[import-not-found] # same folder
 import experiments  # type: ignore[import-not-found] # as above
 import numpy as np
-from cells import CELL, FIGURES, TREES, TUNED, Computation, Row, Wanted, graphs_file  # type: ignore[import-not-found] # as above
+from cells import CELL, FIGURES, TREES, Computation, Row, Wanted, graphs_file  # type: ignore[import-not-found] # as above
 from command_line import Parser, expect, output_file, positive  # type: ignore[import-not-found] # as above
 from command_line import run as run_command
 from folds import JOINED, KERNELS, PARTS, Fold, folds_of  # type: ignore[import-not-found] # as above
@@ -90,8 +90,7 @@ def chosen(arguments: argparse.Namespace, collection: str) -> dict[str, tuple[st
         best = f"best_{Collection.parse(collection).kind}"
         variants = {"": (), **experiments.ABLATIONS[best]}
         return {f"{best} {name}".strip(): (f"experiment={best}", *budget, *of) for name, of in variants.items()}
-    found = {name: experiments.overrides_of(name, seconds) for name in names}
-    return {**found, TUNED: found["best_tile"]} if "best_tile" in found else found
+    return {name: experiments.overrides_of(name, seconds) for name in names}
 
 
 def scored(arguments: argparse.Namespace) -> Split:
