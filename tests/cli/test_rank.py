@@ -10,7 +10,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 
 from hlorank import __version__
 from hlorank.cli.main import main
+from hlorank.compute.graph_map import GraphMap, open_graph_map
 from hlorank.data.collection import Collection, read_graph, write_graph
 from hlorank.data.graph import LayoutConfigurations, Measurements
 from hlorank.featurize.feature_store import FeatureStore
@@ -67,6 +69,19 @@ def test_json_holds_the_first_configurations_of_the_model(
             {"rank": rank, "configuration": index, "score": pytest.approx(scores[index])}
             for rank, index in enumerate(order[:3].tolist(), start=1)
         ]
+
+
+def test_what_a_cluster_prints_is_not_in_the_output(
+    model: Path, graphs: list[Path], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def noisy(*arguments: Any) -> Iterator[GraphMap]:
+        with open_graph_map(*arguments) as graph_map:
+            yield graph_map
+            sys.stdout.write("(raylet) a node was lost")
+
+    monkeypatch.setattr("hlorank.compute.graph_map.open_graph_map", noisy)
+    assert len(ranked(["--model", model, *graphs], capsys)) == len(graphs)
 
 
 def test_the_table_is_readable(model: Path, graphs: list[Path], capsys: Capture) -> None:

@@ -25,7 +25,7 @@ import pytest
 
 from hlorank.compute.graph_map import open_graph_map
 from hlorank.compute.messages import message, result_of
-from hlorank.compute.ray_cluster import _connected, _sent_as_code
+from hlorank.compute.ray_cluster import _sent_as_code
 from hlorank.compute.ray_node import call, surroundings
 from hlorank.config import ComputeConfig, ConfigError
 from hlorank.files import sha256_file
@@ -376,20 +376,6 @@ def test_other_versions_of_ray_and_python_are_named(monkeypatch: pytest.MonkeyPa
     versions = r"Ray: 2\.60\.0 Python: 3\.12\.1 .*Ray: 2\.61\.0 Python: 3\.11\.7; install the same Ray"
     with pytest.raises(ConfigError, match=rf"^compute\.address=auto: .*{versions}.*$"), open_graph_map(on("auto")):
         pass
-
-
-def test_what_ray_prints_is_not_in_the_output_of_a_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def event() -> None:
-        sys.stdout.write("(raylet) a node was lost")
-
-    fake = SimpleNamespace(is_initialized=lambda: False, init=lambda **_: None, shutdown=event)
-    monkeypatch.setitem(sys.modules, "ray", fake)
-    with _connected("auto"):
-        event()
-    sys.stdout.write("results")
-    assert capsys.readouterr().out == "results"
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import lru_cache, partial
 from io import StringIO
 from pathlib import Path
@@ -321,7 +321,11 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
     inputs = [Path(folder), *{path.parent: path for path in arguments.input}.values()]
     collection = _opened(folder, arguments.memory, here, threads).collection
     rank_file = partial(_rank_file, arguments=arguments, folder=folder, threads=threads)
-    with _submission(arguments.csv, collection) as submit, open_graph_map(compute, outputs, inputs) as graph_map:
+    with (
+        _submission(arguments.csv, collection) as submit,
+        redirect_stdout(sys.stderr),  # Ray prints there what happens to nodes, before the JSON
+        open_graph_map(compute, outputs, inputs) as graph_map,
+    ):
         for path, results in zip(arguments.input, graph_map.map(rank_file, arguments.input, "Ranking"), strict=True):
             for result in results:
                 if isinstance(result, DataError):

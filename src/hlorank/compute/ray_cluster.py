@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -160,11 +159,10 @@ def _connected(address: str) -> Iterator[ModuleType]:
             remedy = "install the same Ray and Python on every node"
             raise ConfigError(f"compute.address={address}: {' '.join(text.split())}; {remedy}") from None
         raise _unreachable(address, text.partition("\n")[0]) from None
-    with redirect_stdout(sys.stderr):  # Ray prints there what happens to nodes, among the output of a command
-        try:
-            yield ray
-        finally:
-            ray.shutdown()
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 def _check_reachable(address: str) -> None:

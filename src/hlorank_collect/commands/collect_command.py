@@ -178,9 +178,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         tasks = [LayoutTask(**one, **settings) for one in programs]
     record = partial(record_left_out, arguments.out, collection)
-    supervised = supervision(arguments)
     with _cluster(arguments, collection, names) as cluster:
-        return status(run_tasks(tasks, **supervised, record=record, cluster=cluster).left_out)
+        return status(run_tasks(tasks, **supervision(arguments), record=record, cluster=cluster).left_out)
 
 
 @contextmanager

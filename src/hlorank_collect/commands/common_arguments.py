@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +190,7 @@ def supervision(arguments: argparse.Namespace) -> dict[str, Any]:
 
     return {
         "hang_seconds": arguments.hang_seconds,
-        "echo": partial(print, file=sys.stdout, flush=True),  # the output of the command, also where it is redirected
+        "echo": lambda text: print(text, flush=True),  # noqa: T201 (the output of the command)
         "check_machine": _warn_if_busy if arguments.allow_busy else require_quiet,
     }
 
