@@ -56,7 +56,8 @@ PARSED = {
     "docs/reference/models-collection.md": "hours of measuring, and minutes of training",
 }
 """Reasons why pages are not executed."""
-# Commands that never end, or take hours, do nothing. hlorank's server and the queue's worker are waited for.
+# Commands that never end, or take hours, do nothing; experiments have one method. hlorank's server and the queue's
+# worker are waited for.
 PRELUDE = r"""
 make() { case $1 in ui | test) ;; *) command make "$@" ;; esac; }
 python() { case $1 in benchmarks/*) ;; *) command python "${@/n_trials=50/n_trials=2}" ;; esac; }
@@ -73,7 +74,9 @@ hlorank() {
 curl() { command curl --fail-with-body "$@"; }
 mlflow() { :; }
 dvc() {
-  command dvc "${@/\[full\],\[gst\],\[gst_efd\]/[gst_efd]}"
+  set -- "${@/\[full\],\[gst\],\[gst_efd\]/[gst_efd]}"
+  if [ "$1 $2" = "exp run" ] && [[ "$*" != *pipeline.methods=* ]]; then set -- "$@" -S 'pipeline.methods=[gst]'; fi
+  command dvc "$@"
   if [ "$1 $2" = "queue start" ]; then
     while command dvc queue status | grep -Eq 'Queued|Running'; do sleep 2; done
     ! command dvc queue status | grep Failed

@@ -23,7 +23,7 @@ import hlorank
 from hlorank.config import Config, ConfigError
 from hlorank.files import DataError, write_array, write_text
 from hlorank.stages import train
-from hlorank.stages.hydra_main import collection_folder, output_folder, own_output, stage
+from hlorank.stages.hydra_main import EXTENSION_POINTS, collection_folder, output_folder, own_output, stage
 
 Call = Callable[..., list[Config]]
 CallStage = Callable[..., list[str]]
@@ -295,8 +295,16 @@ def test_all_wrong_keys_are_reported_before_anything_is_written(
     assert {path.name for path in tmp_path.iterdir()} == {"conf"}
 
 
-def test_fetch_imports_no_torch() -> None:
-    code = "import sys, hlorank.stages.fetch, hlorank.fetch.origins; print('torch' in sys.modules)"
+@pytest.mark.parametrize(
+    ("imported", "absent"),
+    [
+        ("hlorank.stages.fetch, hlorank.fetch.origins", "torch"),
+        # Where stages look for names: one that checks them and doesn't train has no use for Lightning.
+        (", ".join(name.partition(":")[0] for names in EXTENSION_POINTS.values() for name in names), "lightning"),
+    ],
+)
+def test_what_takes_seconds_is_not_imported(imported: str, absent: str) -> None:
+    code = f"import sys, {imported}; print({absent!r} in sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -19,8 +19,6 @@ from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import input_sizes
 from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.gst.methods import METHODS
-from hlorank.training.step_data import StepData
-from hlorank.training.step_memory import bound_memory
 from hlorank.training.step_plans import PlannedStep, StepPlanner
 
 log = logging.getLogger(__name__)
@@ -47,6 +45,9 @@ def choose_method(config: Config) -> str:
         DataError: features or segments are missing.
         ConfigError: no method fits.
     """
+    from hlorank.training.step_data import StepData  # imports Lightning, which takes seconds
+    from hlorank.training.step_memory import bound_memory
+
     collection, memory_bytes = Collection.parse(config.collection), config.trainer.memory_bytes
     if collection.kind == "tile":
         log.info("method auto: full, as each tile kernel is one segment")
