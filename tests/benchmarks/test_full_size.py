@@ -136,7 +136,8 @@ def test_other_collections_are_refused(run: Callable[..., Outcome], tmp_path: Pa
 
 @pytest.mark.slow
 def test_an_interrupted_call_continues_at_its_stage(run: Callable[..., Outcome], tmp_path: Path) -> None:
-    options = ("--quick", "--collection", "layout/nlp/random", "--work", tmp_path / "work", "--json", tmp_path / "rows")
+    options = ("--quick", "--collection", "layout/nlp/random", "--training", "gst")
+    options += ("--work", tmp_path / "work", "--json", tmp_path / "rows")
     place = tmp_path / f"work/layout-nlp-random-0.005-0.1-0.05-2-{len(full_size.os.sched_getaffinity(0))}"
     (place / "data").mkdir(parents=True)
     (place / "data/raw").touch()  # so that fetch fails
@@ -146,7 +147,7 @@ def test_an_interrupted_call_continues_at_its_stage(run: Callable[..., Outcome],
     (place / "data/raw").unlink()
     assert run("full_size", *options).status == 0
     rows = json.loads((tmp_path / "rows").read_text())["stages"]
-    wanted = full_size.stages(Collection.parse("layout:nlp:random"), 2)
+    wanted = full_size.stages(Collection.parse("layout:nlp:random"), 2, ["gst"])
     assert [(row["stage"], row["training"]) for row in rows] == [(stage.name, stage.training) for stage in wanted]
     assert rows[0] == stages[0]
     assert all(row["bytes"] > 0 for row in rows)
