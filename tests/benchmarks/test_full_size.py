@@ -136,8 +136,8 @@ def test_other_collections_are_refused(run: Callable[..., Outcome], tmp_path: Pa
 
 @pytest.mark.slow
 def test_an_interrupted_call_continues_at_its_stage(run: Callable[..., Outcome], tmp_path: Path) -> None:
-    options = ("--quick", "--collection", "layout/nlp/random", "--training", "gst")
-    options += ("--work", tmp_path / "work", "--json", tmp_path / "rows")
+    places = ("--work", tmp_path / "work", "--json", tmp_path / "rows")
+    options = ("--quick", "--collection", "layout/nlp/random", "--training", "gst", *places)
     place = tmp_path / f"work/layout-nlp-random-0.005-0.1-0.05-2-{len(full_size.os.sched_getaffinity(0))}"
     (place / "data").mkdir(parents=True)
     (place / "data/raw").touch()  # so that fetch fails
