@@ -351,12 +351,16 @@ def test_extra_features_missing_outside_train_are_named(tmp_path: Path, raw: Pat
     assert [file.name for file in files if isinstance(file, Path)] == ["c.extra.npz", "..d.extra.npz"]
 
 
-@pytest.mark.parametrize(("source", "derived"), [("cpu", ["tile_loops"]), ("xla", [])])
-def test_tiles_in_registers_have_no_derived_columns(raw: Path, tmp_path: Path, source: str, derived: list[str]) -> None:
+def test_bounds_of_tpus_are_registers(raw: Path, tmp_path: Path) -> None:
     files = {split: graph_files(raw, TILE, split) for split in SPLITS}
-    config = featurize_config(derived=["tile_loops"])
-    featurize_files(files, Collection("tile", source), config, tmp_path / "out")
-    spec = FeatureStore(tmp_path / "out").spec
-    assert spec.options.derived == derived
-    assert spec.tile_columns is not None
-    assert (spec.tile_columns.columns[-1] >= TILE_FEATURES) == (source == "cpu")
+    config = featurize_config(derived=["tile_shares"])
+    scales = {}
+    for source in ("cpu", "xla"):
+        featurize_files(files, Collection("tile", source), config, tmp_path / source)
+        spec = FeatureStore(tmp_path / source).spec
+        assert spec.tile_columns is not None
+        scales[source] = dict(zip(spec.tile_columns.columns.tolist(), spec.tile_columns.scale.tolist(), strict=True))
+    assert scales["cpu"] != scales["xla"]
+    assert {column: scales["cpu"][column] for column in scales["cpu"] if column < TILE_FEATURES} == {
+        column: scales["xla"][column] for column in scales["xla"] if column < TILE_FEATURES
+    }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
 
 from hlorank.config import FeaturizeConfig
-from hlorank.data.graph import TILE_FEATURES, Graph
-from hlorank.featurize.tile_columns import GROUPS, tile_columns, tile_names
+from hlorank.data.graph import TILE_FEATURES, Graph, TileConfigurations
+from hlorank.featurize.tile_columns import GROUPS, TiledKernel, tile_columns, tile_names
 from hlorank.fetch.synthetic.program import Program
+from hlorank.hlo.reader import featurize, read_records
 
 
 def tile(output: list[int], kernel: list[int]) -> np.ndarray:
@@ -20,8 +22,8 @@ def tile(output: list[int], kernel: list[int]) -> np.ndarray:
     return feat
 
 
-def columns(graph: Graph, feat: np.ndarray, group: str) -> dict[str, float]:
-    found = tile_columns(graph, feat, [group])
+def columns(graph: Graph, feat: np.ndarray, group: str, on_tpu: bool = False) -> dict[str, float]:
+    found = tile_columns(graph, feat, [group], on_tpu)
     assert (found[:, :TILE_FEATURES] == feat).all()
     return dict(zip(tile_names([group]), found[0, TILE_FEATURES:].tolist(), strict=True))
 
@@ -99,9 +101,57 @@ def test_a_tile_of_a_fused_kernel_is_followed_to_its_parameters() -> None:
     assert found["mean run"] == pytest.approx((10 + 160) * 4 / 11)
 
 
-def test_columns_of_empty_arrays_are_finite() -> None:
+@pytest.mark.parametrize("on_tpu", [False, True])
+def test_columns_of_empty_arrays_are_finite(on_tpu: bool) -> None:
     program = Program()
     operands = [program.add("parameter", (0, 12)), program.add("parameter", (12, 0))]
     program.add("dot", (0, 0), operands)
     program.mark_root()
-    assert np.isfinite(tile_columns(program.graph(), tile([16, 10], [3]), list(GROUPS))).all()
+    assert np.isfinite(tile_columns(program.graph(), tile([16, 10], [3]), list(GROUPS), on_tpu)).all()
+
+
+def test_bounds_of_tpus_count_registers_of_the_product_and_its_second_operand() -> None:
+    program = Program()
+    operands = [program.add("parameter", (32, 512)), program.add("parameter", (512, 1000), layout=(0, 1))]
+    product = program.add("dot", (32, 1000), operands)
+    program.add("reduce", (32,), [product], columns={31: 1})
+    program.mark_root()
+    graph, feat = program.graph(), tile([2, 8], [125, 1])  # 16 rows; all columns, of which the last register has 104
+    found = columns(graph, feat, "tile_shares", on_tpu=True)
+    assert [found[f"tile[{i}]"] for i in range(3)] == [1000, 16, 1]
+    assert [found[f"tile[{i}] / dims"] for i in range(3)] == [1, 0.5, 1]
+    assert [found[f"reduced[{i}] / dims"] for i in range(2)] == [0.25, 1]
+    found = columns(graph, feat, "tile_runs", on_tpu=True)
+    register = 8 * 128 * 4
+    assert found["written run"] == 2 * 8 * register
+    assert found["shortest run"] == register  # of the left operand: 2 of 4 x 1 of 4
+    assert found["mean run"] == (2 + 125) * register / (2 + 125)
+    assert found["log lines"] == pytest.approx(np.log2(2 * 4 * (2 + 125) / (4 * 4 + 125 * 4)))
+
+
+def test_bounds_of_tpus_are_those_of_what_is_reduced() -> None:
+    program = Program()
+    array = program.add("parameter", (32, 6, 300))
+    program.add("reduce", (32, 6), [array], columns={31: 2})
+    program.mark_root()
+    found = columns(program.graph(), tile([4, 1, 2], []), "tile_shares", on_tpu=True)
+    assert [found[f"tile[{i}]"] for i in range(3)] == [256, 6, 4]
+    vector = program.add("exponential", (4096,), [program.add("parameter", (4096,))])
+    assert vector == len(program) - 1
+    found = columns(program.graph(), tile([3], []), "tile_shares", on_tpu=True)
+    assert found["tile[0]"] == 3 * 1024
+
+
+def test_the_largest_bounds_of_tpu_kernels_are_those_of_whole_shapes(shared_data: Path) -> None:
+    found = {}
+    for record in read_records(shared_data / "official" / "op_tuning_data.pb"):
+        measured, _ = featurize(record)
+        assert isinstance(measured.configurations, TileConfigurations)
+        feat = measured.configurations.feat
+        if feat.any():
+            kernel = TiledKernel(measured.graph, feat, on_tpu=True)
+            found[measured.name] = (kernel.output.max(axis=0) == kernel.extents).all()
+    assert len(found) == 12
+    # No configuration of two has the whole shape.
+    partial = {name.removeprefix("op_tuning_data_") for name, whole in found.items() if not whole}
+    assert partial == {"-d35a43855de59c9", "715d6c5d784f9262"}

@@ -31,6 +31,8 @@ from hlorank.files import DataError, read_json, write_atomic
 
 Kind = Literal["layout", "tile"]
 SPLITS: tuple[Split, ...] = get_args(Split)
+TPU_SOURCES = ("xla", "nlp")
+"""The sources of TpuGraphs."""
 MAX_UNPACKED_BYTES = 2**28
 EXTRA_SUFFIX = ".extra.npz"
 """Suffix of files next to the graphs with features beyond the 140 (hlorank.hlo.extra)."""
@@ -81,6 +83,11 @@ class Collection:
     def path(self) -> Path:
         """The collection's folder in the official tree, such as layout/xla/default."""
         return Path(*self.parts)
+
+    @property
+    def on_tpu(self) -> bool:
+        """Whether its sources are those of TpuGraphs, which were measured on TPUs."""
+        return self.source in TPU_SOURCES
 
     @property
     def model_name(self) -> str:

@@ -36,15 +36,11 @@ from hlorank.featurize.feature_store import (
 )
 from hlorank.featurize.featurize_graph import featurize_graph, official_features
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
-from hlorank.featurize.tile_columns import GROUPS
 from hlorank.files import METRICS, SPEC, DataError, code_digest, counted, fingerprint, sha256_file, write_json
 from hlorank.hlo.extra import Extra, existing_extra, read_extra
 
 CODE = ("hlorank.featurize", "hlorank.hlo", "hlorank.data", "hlorank.metrics")
 """Packages that turn a raw file into features: a change of their code featurizes graphs again."""
-
-TPU_SOURCE = "xla"
-"""Source of TpuGraphs' tiles, whose bounds count registers of 8 x 128 elements, not elements as `GROUPS` expect."""
 
 _LOGGER = logging.getLogger(__name__)
 _FLOAT32_BYTES = 4
@@ -88,9 +84,7 @@ def featurize_files(
         DataError: the train split is empty, or files are damaged, all of which are named.
     """
     (output / INDEX_FILE).unlink(missing_ok=True)
-    if collection.source == TPU_SOURCE:
-        config = config.model_copy(update={"derived": [group for group in config.derived if group not in GROUPS]})
-    sample = partial(_train_sample, kind=collection.kind, options=config)
+    sample = partial(_train_sample, collection=collection, options=config)
     try:
         spec = fit_spec(collection, config, compute.map(sample, files["train"], "featurize: statistics"))
     except (DataError, ExceptionGroup):
@@ -165,10 +159,11 @@ def _read(path: Path, kind: Kind, protobuf: bool, first: int | None = None) -> t
     return measured, read_extra(path, measured.graph.nodes) if protobuf else None
 
 
-def _train_sample(path: Path, kind: Kind, options: FeaturizeConfig) -> TrainSample:
+def _train_sample(path: Path, collection: Collection, options: FeaturizeConfig) -> TrainSample:
     # Layout configurations are most of a file and are not used here; one is enough to make the graph valid.
-    measured, extra = _read(path, kind, options.protobuf, first=1 if kind == "layout" else None)
-    return TrainSample.of(_source(path, options.protobuf), measured, options, extra)
+    first = 1 if collection.kind == "layout" else None
+    measured, extra = _read(path, collection.kind, options.protobuf, first)
+    return TrainSample.of(_source(path, options.protobuf), measured, options, extra, collection.on_tpu)
 
 
 def _store_graph(

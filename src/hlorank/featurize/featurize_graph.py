@@ -42,7 +42,8 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | N
     parts, row_of = _distinct_configurations(measured, reduced.node_of, spec.options.derived)
     if isinstance(parts, TileFeatures):
         assert spec.tile_columns is not None  # FeatureSpec checks it
-        parts = TileFeatures(spec.tile_columns(tile_columns(measured.graph, parts.feat, spec.options.derived)))
+        columns = tile_columns(measured.graph, parts.feat, spec.options.derived, spec.collection.on_tpu)
+        parts = TileFeatures(spec.tile_columns(columns))
     layout = node_layout(measured.graph.node_feat)[reduced.first]
     layout[reduced.virtual] = -1
     return GraphFeatures(

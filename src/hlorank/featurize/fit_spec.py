@@ -41,13 +41,18 @@ class TrainSample:
 
     @classmethod
     def of(
-        cls, source: str, measured: MeasuredGraph, options: FeaturizeConfig, extra: Extra | None = None
+        cls,
+        source: str,
+        measured: MeasuredGraph,
+        options: FeaturizeConfig,
+        extra: Extra | None = None,
+        on_tpu: bool = False,
     ) -> TrainSample:
-        """Take the sample of a measured graph; arguments as in `featurize_graph`."""
+        """Take the sample of a measured graph; arguments as in `featurize_graph` and `tile_columns`."""
         configurations = measured.configurations
         tile_feat = None
         if isinstance(configurations, TileConfigurations):
-            tile_feat = tile_columns(measured.graph, configurations.feat, options.derived)
+            tile_feat = tile_columns(measured.graph, configurations.feat, options.derived, on_tpu)
         reduced = reduction(measured, options)
         columns = reduced.sums(node_columns(measured.graph, options, extra))
         return cls(source, columns, reduced.opcode, reduced.edge_index, tile_feat)

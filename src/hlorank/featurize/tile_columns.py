@@ -14,11 +14,13 @@ from hlorank.featurize.accesses import Accesses, Axis
 
 Float64 = NDArray[np.float64]
 
-_KERNEL_BOUNDS, _OUTPUT_BOUNDS = 0, 8
+_KERNEL, _OUTPUT = slice(0, LAYOUT_DIMS), slice(8, 8 + LAYOUT_DIMS)
 _CONTRACTIONS = ("dot", "convolution", "reduce", "reduce-window")
 _CALLS = ("fusion", "call")
+_PRODUCTS = ("dot", "convolution")
 _LINE_BYTES = 64  # of caches of CPUs and of memory transactions of GPUs, about
 _VECTOR = 16  # elements of a vector register of 64 bytes
+_SUBLANES, _LANES = 8, 128  # of a vector register of TPUs; arrays are stored in blocks of this size
 
 
 class _Array(NamedTuple):
@@ -31,6 +33,7 @@ class _Array(NamedTuple):
         dims: the dimensions of the array.
         minor_to_major: its layout.
         element_bytes: size of an element, at least 1.
+        block: (dimensions,) elements that are stored together, 1 but for TPUs.
     """
 
     sizes: Float64
@@ -38,6 +41,7 @@ class _Array(NamedTuple):
     dims: Sequence[int]
     minor_to_major: Sequence[int]
     element_bytes: int
+    block: NDArray[np.int64]
 
     @property
     def elements(self) -> Float64:
@@ -45,13 +49,28 @@ class _Array(NamedTuple):
         return np.asarray(self.sizes.prod(axis=1))
 
     @property
+    def bytes(self) -> Float64:
+        """Bytes of the blocks that have the part: (configurations,)."""
+        return np.asarray(np.ceil(self.sizes / self.block).prod(axis=1)) * self._block_bytes
+
+    @property
+    def all_bytes(self) -> float:
+        """Bytes of the whole array."""
+        return float(np.ceil(np.array(self.dims) / self.block).prod()) * self._block_bytes
+
+    @property
     def run(self) -> Float64:
-        """Elements that are contiguous in memory: (configurations,)."""
-        length, whole = np.ones(len(self.sizes)), np.ones(len(self.sizes), dtype=np.bool_)
+        """Bytes that are contiguous in memory: (configurations,)."""
+        blocks = np.ceil(self.sizes / self.block)
+        length, whole = np.full(len(blocks), self._block_bytes), np.ones(len(blocks), dtype=np.bool_)
         for dim in self.minor_to_major:
-            length = np.where(whole, length * self.sizes[:, dim], length)
+            length = np.where(whole, length * blocks[:, dim], length)
             whole &= self.sizes[:, dim] >= self.dims[dim]
         return length
+
+    @property
+    def _block_bytes(self) -> float:
+        return float(self.element_bytes * self.block.prod())
 
     def order(self, loop: int) -> int:
         """Return 1 if a loop runs over contiguous elements, -1 if over others, 0 if it does not move."""
@@ -68,9 +87,14 @@ class TiledKernel:
     result along each dimension, and `reduced` ones along those that the last dot, convolution or reduction before it
     reduces. Bounds that are 0 cover the whole dimension.
 
+    Bounds of TPUs count registers of 8 x 128 elements, major dimension first. They are those of the last dot or
+    convolution, of its result and of its second operand; else of what a reduction at the root reduces, else of the
+    root. Inferred from the raw record of TpuGraphs, whose largest bounds are those of these shapes.
+
     Args:
         graph: the kernel.
         feat: (configurations, 24) float32, the official columns of tiles.
+        on_tpu: whether the bounds are those of TPUs.
 
     Attributes:
         output: (configurations, dimensions) float64, minor dimension first.
@@ -79,18 +103,22 @@ class TiledKernel:
         reduced_extents: (reduced dimensions,) float64.
         result: the result of the kernel.
         inputs: the arrays without operands that are read.
+        vector: elements of a vector register along its minor dimension.
     """
 
-    def __init__(self, graph: Graph, feat: Float32) -> None:
+    def __init__(self, graph: Graph, feat: Float32, on_tpu: bool = False) -> None:
         self._accesses = accesses = Accesses(graph)
+        self._on_tpu, self.vector = on_tpu, _LANES if on_tpu else _VECTOR
         root = _root(accesses, graph)
-        contraction, reduced_extents = _contraction(accesses, root)
-        dims = accesses.dims[root]
-        sizes, reduced = (
-            _bounds(feat, start, extents)
-            for start, extents in ((_OUTPUT_BOUNDS, dims), (_KERNEL_BOUNDS, reduced_extents))
-        )
-        order = list(accesses.minor_to_major[root])
+        if on_tpu:
+            root, contraction = _tiled_on_tpu(accesses, root, int(feat[:, _OUTPUT].any(axis=0).sum()))
+            reduced_extents = () if contraction is None else accesses.access(root).reduced[:LAYOUT_DIMS]
+            sizes, reduced = self._registers(feat, root, reduced_extents)
+        else:
+            contraction, reduced_extents = _contraction(accesses, root)
+            sizes = _bounds(feat[:, _OUTPUT], accesses.dims[root])
+            reduced = _bounds(feat[:, _KERNEL], reduced_extents)
+        dims, order = accesses.dims[root], list(accesses.minor_to_major[root])
         self.output, self.extents = sizes[:, order], np.array(dims, dtype=np.float64)[order]
         self.reduced, self.reduced_extents = reduced[:, ::-1], np.array(reduced_extents, dtype=np.float64)[::-1]
         self.result = self._array(root, sizes, [{dim: 1} for dim in range(len(dims))])
@@ -99,10 +127,38 @@ class TiledKernel:
         self._fused = contraction is None
 
     def _array(self, node: int, sizes: Float64, steps: Sequence[Mapping[int, int]]) -> _Array:
-        dims = self._accesses.dims[node]
+        dims, order = self._accesses.dims[node], self._accesses.minor_to_major[node]
         width = max(1, int(self._accesses.element_bytes[node]))
         inside = np.minimum(sizes, np.array(dims, dtype=np.float64))
-        return _Array(inside, steps, dims, self._accesses.minor_to_major[node], width)
+        return _Array(inside, steps, dims, order, width, self._block(node))
+
+    def _block(self, node: int) -> NDArray[np.int64]:
+        order = self._accesses.minor_to_major[node]
+        block = np.ones(len(order), dtype=np.int64)
+        if self._on_tpu and len(order) == 1:
+            block[:] = _SUBLANES * _LANES
+        elif self._on_tpu:
+            block[order[:2]] = [_LANES, _SUBLANES][: len(order)]
+        return block
+
+    def _registers(self, feat: Float32, node: int, reduced_extents: Sequence[int]) -> tuple[Float64, Float64]:
+        """Return the sizes of tiles of TPUs, in elements, along the dimensions of a node and along the reduced ones."""
+
+        def elements(bounds: Float32, node: int) -> Float64:
+            dims, order = self._accesses.dims[node], self._accesses.minor_to_major[node]
+            in_order = np.zeros((len(bounds), len(dims)), dtype=np.float32)
+            in_order[:, order[::-1]] = bounds[:, : len(dims)]
+            return _bounds(in_order * self._block(node), dims)
+
+        reduced = _bounds(np.zeros((len(feat), len(reduced_extents)), dtype=np.float32), reduced_extents)
+        access = self._accesses.access(node)
+        if len(reduced_extents) and len(access.operands) == 2:
+            kernel, axes = access.operands[1]
+            sizes = elements(feat[:, _KERNEL], kernel)
+            for dim, axis in enumerate(axes or ()):
+                if axis.reduced is not None:
+                    reduced[:, axis.reduced] = sizes[:, dim]
+        return elements(feat[:, _OUTPUT], node), reduced
 
     def _inputs(self, root: int, contraction: int | None, reduced: Float64) -> list[_Array]:
         """Follow what a tile reads from the root to the nodes without operands."""
@@ -167,8 +223,17 @@ def _contraction(accesses: Accesses, root: int) -> tuple[int | None, tuple[int, 
     return None, ()
 
 
-def _bounds(feat: Float32, start: int, extents: Sequence[int]) -> Float64:
-    sizes = feat[:, start : start + len(extents)].astype(np.float64)
+def _tiled_on_tpu(accesses: Accesses, root: int, dims: int) -> tuple[int, int | None]:
+    """Return the node that tiles of so many dimensions cut, and the contraction, if it is one."""
+    for node in range(root, -1, -1):
+        if accesses.names[node] in _PRODUCTS and accesses.access(node).reduced:
+            return node, node
+    nodes = [root, *sorted(accesses.operands[root], key=accesses.elements, reverse=True)]
+    return next((node for node in nodes if dims and len(accesses.dims[node]) == dims), root), None
+
+
+def _bounds(bounds: Float32, extents: Sequence[int]) -> Float64:
+    sizes = bounds[:, : len(extents)].astype(np.float64)
     whole = np.array(extents, dtype=np.float64)
     return np.where(sizes > 0, np.minimum(sizes, whole), whole)
 
@@ -236,14 +301,14 @@ def _remainders(kernel: TiledKernel) -> list[Float64]:
 
 
 def _runs(kernel: TiledKernel) -> list[Float64]:
-    written = kernel.result.run * kernel.result.element_bytes
-    runs = [part.run * part.element_bytes for part in kernel.inputs]
+    written = kernel.result.run
+    runs = [part.run for part in kernel.inputs]
     if not runs:
         return [written, np.ones_like(written), np.ones_like(written), np.zeros_like(written)]
-    sizes = [part.elements * part.element_bytes for part in kernel.inputs]
+    sizes = [part.bytes for part in kernel.inputs]
     pieces = [size / run for size, run in zip(sizes, runs, strict=True)]
     lines = sum(piece * np.ceil(run / _LINE_BYTES) for piece, run in zip(pieces, runs, strict=True))
-    least = sum(np.prod(part.dims) * part.element_bytes for part in kernel.inputs)
+    least = sum(part.all_bytes for part in kernel.inputs)
     moved = _cuts(kernel).prod(axis=1) * lines * _LINE_BYTES
     return [written, sum(sizes) / sum(pieces), np.min(runs, axis=0), np.log2(moved / least)]
 
@@ -257,7 +322,7 @@ def _loops(kernel: TiledKernel) -> list[Float64]:
     return [
         length,
         length / extents[place],
-        length / (np.ceil(length / _VECTOR) * _VECTOR),
+        length / (np.ceil(length / kernel.vector) * kernel.vector),
         np.full(len(sizes), float(place >= len(kernel.extents))),
         starts,
         np.log2(starts / extents.prod()),
@@ -297,13 +362,14 @@ def tile_names(derived: Sequence[str]) -> list[str]:
     return [name for key, group in GROUPS.items() if key in derived for name in group.names]
 
 
-def tile_columns(graph: Graph, feat: Float32, derived: Sequence[str]) -> Float32:
+def tile_columns(graph: Graph, feat: Float32, derived: Sequence[str], on_tpu: bool = False) -> Float32:
     """Compute the columns of tile configurations: the official ones, then those derived from the kernel.
 
     Args:
         graph: the kernel.
         feat: (configurations, 24) float32, the official columns.
         derived: the setting `featurize.derived`.
+        on_tpu: whether the bounds are those of TPUs, in registers.
 
     Returns:
         (configurations, 24 + derived) float32; the derived ones are those of `tile_names`.
@@ -311,6 +377,6 @@ def tile_columns(graph: Graph, feat: Float32, derived: Sequence[str]) -> Float32
     groups = [group for key, group in GROUPS.items() if key in derived]
     if not groups:
         return feat
-    kernel = TiledKernel(graph, feat)
+    kernel = TiledKernel(graph, feat, on_tpu)
     columns = [column for group in groups for column in group.compute(kernel)]
     return np.column_stack([feat, *columns]).astype(np.float32)
