@@ -89,12 +89,14 @@ def test_trees_are_those_of_the_library(
     fit = FITS[method](store_of(config), [], config.baseline, config.seed)
     trees = fit.candidates[-1].predictor
     assert isinstance(trees, Trees)
-    predict: Callable[[int], NDArray[np.float64]]
-    if method == "lightgbm":
-        predict = lambda count: boosters[0].predict(toy.x, num_iteration=count)  # noqa: E731
-    else:
-        predict = lambda count: boosters[0].inplace_predict(toy.x, iteration_range=(0, count))  # noqa: E731
+    if method == "xgboost":
         assert json.loads(boosters[0].save_config())["learner"]["objective"]["name"] == "rank:pairwise"
+
+    def predict(count: int) -> Any:
+        if method == "lightgbm":
+            return boosters[0].predict(toy.x, num_iteration=count)
+        return boosters[0].inplace_predict(toy.x, iteration_range=(0, count))
+
     staged = trees.staged(toy.x)
     for count in (1, 2, 30):
         np.testing.assert_allclose(staged[:, count], -predict(count), rtol=1e-5, atol=1e-6)
