@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from hlorank.config import Config, ConfigError
 from hlorank.featurize.feature_store import FeatureStore
