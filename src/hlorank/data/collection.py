@@ -86,7 +86,7 @@ class Collection:
 
     @property
     def on_tpu(self) -> bool:
-        """Whether its sources are those of TpuGraphs, which were measured on TPUs."""
+        """True if it was measured on TPUs, as the sources of TpuGraphs were."""
         return self.source in TPU_SOURCES
 
     @property

@@ -13,6 +13,7 @@ from hlorank.config import FeaturizeConfig
 from hlorank.data.collection import Collection
 from hlorank.data.graph import Int64, MeasuredGraph, TileConfigurations
 from hlorank.featurize.columns import node_columns
+from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeatureSpec
 from hlorank.featurize.reduce import reduction
 from hlorank.featurize.tile_columns import tile_columns
@@ -52,7 +53,8 @@ class TrainSample:
         configurations = measured.configurations
         tile_feat = None
         if isinstance(configurations, TileConfigurations):
-            tile_feat = tile_columns(measured.graph, configurations.feat, options.derived, on_tpu)
+            first, inverse = distinct_rows(configurations.feat)  # a tile may have many rows
+            tile_feat = tile_columns(measured.graph, configurations.feat[first], options.derived, on_tpu)[inverse]
         reduced = reduction(measured, options)
         columns = reduced.sums(node_columns(measured.graph, options, extra))
         return cls(source, columns, reduced.opcode, reduced.edge_index, tile_feat)
