@@ -14,6 +14,7 @@ import pytest
 
 from tests.docs.blocks import ROOT, blocks
 from tests.docs.test_run import TINY, shrink
+from tests.warm import warm_programs
 
 PAGE = "docs/how-to/extend.md"
 PLUGINS_PAGE = "docs/how-to/plugins.md"
@@ -47,10 +48,10 @@ def apply(page: str, root: Path) -> tuple[list[str], list[str]]:
     return added, changed
 
 
-def run(root: Path, *command: str, code: Path | None = None) -> None:
+def run(root: Path, *command: str, code: Path | None = None, programs: Path = Path(sys.executable).parent) -> None:
     """Run a command in the copy, with the code of the copy, or of another folder."""
     environment = {**os.environ, "PYTHONPATH": str(code or root / "src")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         command, cwd=root, env={**environment, "PATH": path}, capture_output=True, text=True, check=False
     )
@@ -100,8 +101,10 @@ def test_the_commands_of_the_page_train_models(extended: tuple[Path, list[str], 
         }
         (root / "programs" / split).mkdir(parents=True, exist_ok=True)
         (root / "programs" / split / f"program_{number}.json").write_text(json.dumps(program))
-    for script in (block.text for block in blocks(PAGE) if block.language == "bash"):
-        run(root, "bash", "-ec", script)
+    programs = root / "bin"
+    with warm_programs(programs, root / "src"):
+        for script in (block.text for block in blocks(PAGE) if block.language == "bash"):
+            run(root, "bash", "-ec", script, programs=programs)
     graphs = {"synthetic/random/gst": 3, "own/random/gst_f": 1}
     for name, count in graphs.items():
         metrics = json.loads((root / f"reports/layout/{name}/metrics.json").read_text())

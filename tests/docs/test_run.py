@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
 from tests.servers import free_port
+from tests.warm import warm_programs
 
 EXECUTED = (
     "README.md",
@@ -114,6 +115,12 @@ TINY: dict[str, dict[str, Any]] = {
 }
 """Small values for the copy, by file of conf/."""
 SETUP = """
+touch .venv/.ready # as installed just now
+python -m hlorank.stages.params
+git init -q
+git add .
+git commit -qm Start
+make repro
 cat > your_program.py <<'END'
 import jax, numpy
 def f(x):
@@ -139,7 +146,7 @@ END
 for stage in fetch featurize partition; do python -m hlorank.stages.$stage collection=layout/cpu/default; done
 git commit -qam Results
 """
-"""Things that a reader has: programs, dumps, a collection that the small pipeline omits, and a committed dvc.lock."""
+"""What a reader has: results, programs, dumps, a collection that the small pipeline omits, a committed dvc.lock."""
 
 
 def shrink(conf: Path, changes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -152,7 +159,7 @@ def shrink(conf: Path, changes: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 class Clone:
-    """A clone of the repository in which the pipeline has run."""
+    """A copy of the repository with tiny settings."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -164,14 +171,6 @@ class Clone:
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, root / name)
         shrink(root / "conf", TINY)
-        environment = root / ".venv"
-        environment.mkdir()
-        for name in ("bin", "lib", "pyvenv.cfg"):
-            (environment / name).symlink_to(Path(sys.prefix, name))
-        (environment / ".ready").touch()  # as installed just now
-        self.shell("python -m hlorank.stages.params")
-        self.shell("git init -q && git add . && git commit -qm Start")
-        self.shell("make repro")
 
     def shell(self, script: str) -> None:
         """Run a script as a user of the repository would."""
@@ -197,13 +196,14 @@ class Clone:
 
 
 @pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
     if sys.prefix == sys.base_prefix:
         pytest.skip("needs a virtual environment, which the copy then has as its .venv")
     pytest.importorskip("jax", reason="needs jax (extra collect)")
     made = Clone(tmp_path_factory.mktemp("clone"))
-    made.shell(SETUP)
-    return made
+    with warm_programs(made.root / ".venv" / "bin", made.root / "src"):
+        made.shell(SETUP)
+        yield made
 
 
 def script(block: Block) -> str:
