@@ -15,6 +15,7 @@ import runpy
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -126,6 +127,7 @@ def _run(arguments: list[str], folder: str, variables: Mapping[str, str]) -> int
         code = end.code or 0
     except BaseException:  # as Python does at the end of a program
         traceback.print_exc()
+    threading._shutdown()  # type: ignore[attr-defined] # as at the end of a program, but without freeing memory
     atexit._run_exitfuncs()
     if not isinstance(code, int):
         sys.stderr.write(f"{code}\n")

@@ -219,5 +219,12 @@ def test_a_page_runs(page: str, clone: Clone) -> None:
     clone.shell("".join(map(script, blocks(page))))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["hlorank rank --model nowhere nothing.npz", "python -m hlorank.stages.train a=1"])
+def test_a_command_that_fails_is_noticed(command: str, clone: Clone) -> None:
+    with pytest.raises(AssertionError):
+        clone.shell(command)
+
+
 def test_every_page_with_commands_is_executed_or_says_why_not() -> None:
     assert {*EXECUTED, *PARSED} == {name for name in PAGES if any(block.shell for block in blocks(name))}
