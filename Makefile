@@ -8,7 +8,7 @@ export MLFLOW_DISABLE_TELEMETRY = true
 export DO_NOT_TRACK = true
 export OMP_NUM_THREADS ?= 1
 JOBS ?= 3
-PYTEST := python -m pytest -n 2 $(if $(COVERAGE),--cov --cov-append --cov-report=)
+PYTEST := python -m pytest -n 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install repro test coverage test-slow lower-bounds lint params reference proto ui bench clean
@@ -36,8 +36,8 @@ test: lint ## Check format, lint, types, layers, and run the tests but the slow 
 test-slow: $(READY) ## Run the slow tests: browser, servers, attacks, long trainings; one that fails is repeated once
 	$(PYTEST) -m slow --dist loadscope -rs || { [ $$? -eq 1 ] && $(PYTEST) -m slow --last-failed --last-failed-no-failures none; }
 
-coverage: $(READY) ## Show the lines that `make test test-slow COVERAGE=1` missed; fail below 95 %
-	coverage report --skip-covered --fail-under=95
+coverage: $(READY) ## Run the tests but the slow ones, and show the lines that they miss; fail below 95 %
+	$(PYTEST) --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=95
 
 # Old versions of packages use deprecated parts of each other.
 lower-bounds: ## Run part of the tests with the lowest versions that pyproject.toml allows, in .venv-lower
