@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,14 @@ OPTIONS = sorted((path.parent.name, path.stem) for path in CONF.glob("*/*.yaml")
 GLOBAL = {"experiment", "hparams_search"}  # groups whose options set values of all groups
 
 
-def composed(*overrides: str) -> DictConfig:
+@cache
+def _composed(*overrides: str) -> DictConfig:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose("config", overrides=list(overrides))
+
+
+def composed(*overrides: str) -> DictConfig:
+    return deepcopy(_composed(*overrides))
 
 
 def changed(values: dict[str, Any]) -> DictConfig:

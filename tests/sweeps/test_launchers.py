@@ -88,30 +88,32 @@ def table(client: MlflowClient, parent: Any) -> list[dict[str, str]]:
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_every_launcher(name: str, start: Start, client: MlflowClient) -> None:
     """Jobs find their sweep, failures are reported and stop no other job, and finished jobs are not repeated."""
-    arguments = [*launcher(name), "sweep.name=one"]
-    process = start("method=gst,unknown", "seed=0,1", *arguments)
+    seeds = (0, 1) if name == "basic" else (0,)  # other launchers start processes, which take most of the time
+    arguments = [*launcher(name), "sweep.name=one", f"seed={','.join(map(str, seeds))}"]
+    process = start("method=gst,unknown", *arguments)
     _, errors = process.communicate()
     assert process.returncode == 1, errors
     lines = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert [line.split(": ")[1:3] for line in lines] == [
-        [f"method=unknown seed={seed}", "ConfigError"] for seed in (0, 1)
+        [f"method=unknown seed={seed}", "ConfigError"] for seed in seeds
     ]
     (parent,) = parents(client)
     assert parent.info.status == "FAILED"
     finished = {run.info.run_id for run in children(client, parent)}
-    assert len(finished) == 2
-    assert [row["state"] for row in table(client, parent)] == ["finished", "finished", "failed", "failed"]
+    assert len(finished) == len(seeds)
+    states = [row["state"] for row in table(client, parent)]
+    assert states == ["finished"] * len(seeds) + ["failed"] * len(seeds)
 
-    process = start("method=gst,random", "seed=0,1", *arguments)
+    process = start("method=gst,random", *arguments)
     output, errors = process.communicate()
     assert process.returncode == 0, errors
     (again,) = parents(client)
     assert (again.info.run_id, again.info.status) == (parent.info.run_id, "FINISHED")
     rows = table(client, again)
-    assert [row["state"] for row in rows] == ["finished"] * 4
+    assert [row["state"] for row in rows] == ["finished"] * 2 * len(seeds)
     assert {row["run_id"] for row in rows if row["method"] == "gst"} == finished
-    assert len(children(client, again)) == 4
-    assert "over seeds" in output
+    assert len(children(client, again)) == 2 * len(seeds)
+    assert ("over seeds" in output) == (len(seeds) > 1)
 
 
 def test_a_job_trains_on_several_devices(start: Start, client: MlflowClient) -> None:
@@ -158,12 +160,12 @@ def test_a_search_prunes_and_is_resumed(name: str, start: Start, client: MlflowC
 @pytest.mark.parametrize("search", [False, True])
 def test_a_killed_sweep_is_resumed(search: bool, start: Start, client: MlflowClient, config: Config) -> None:
     """A killed sweep resumes its second training from its checkpoint."""
-    arguments = ["sweep.name=k", "trainer.max_epochs=40", "trainer.steps_per_epoch=8", "trainer.patience=40"]
+    arguments = ["sweep.name=k", "trainer.max_epochs=25", "trainer.steps_per_epoch=8", "trainer.patience=25"]
     if search:
         arguments += ["hparams_search=random", "hydra.sweeper.n_trials=3", "model.width=8", "model.blocks=1"]
         arguments += ["loss=hinge", "trainer.weight_decay=0", "trainer.learning_rate=interval(1e-3, 1e-2)"]
     else:
-        arguments += ["method=full,gst", "seed=0,1"]
+        arguments += ["method=gst", "seed=0,1,2"]
     process = start(*arguments)
     deadline = time.monotonic() + 300
     state = Path(config.paths.state) / "training"
@@ -181,7 +183,7 @@ def test_a_killed_sweep_is_resumed(search: bool, start: Start, client: MlflowCli
     process.communicate()
     (killed,) = parents(client)
     steps = len(client.get_metric_history(running.info.run_id, "curves/train_loss"))
-    assert steps < 40
+    assert steps < 25
 
     process = start(*arguments)
     output, errors = process.communicate()
@@ -189,11 +191,11 @@ def test_a_killed_sweep_is_resumed(search: bool, start: Start, client: MlflowCli
     (parent,) = parents(client)
     assert (parent.info.run_id, parent.info.status) == (killed.info.run_id, "FINISHED")
     runs = children(client, parent)
-    assert len(runs) == (3 if search else 4)
+    assert len(runs) == 3
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert {run.info.run_id for run in runs} >= {running.info.run_id}
-    assert f"epoch {steps + 2} of 40" in output
-    assert "epoch 1 of 40" in output  # of those that had not begun
+    assert f"epoch {steps + 2} of 25" in output
+    assert "epoch 1 of 25" in output  # of those that had not begun
     if not search:
         assert output.count("has finished this training") == 1
 
@@ -201,7 +203,7 @@ def test_a_killed_sweep_is_resumed(search: bool, start: Start, client: MlflowCli
 @pytest.mark.parametrize("name", ["joblib", "submitit_local"])
 def test_a_killed_process_takes_no_other_job_with_it(name: str, start: Start, client: MlflowClient) -> None:
     """The training is launched again, and resumes from its checkpoint."""
-    process = start("seed=0,1,2", *launcher(name), "trainer.max_epochs=20", "trainer.steps_per_epoch=8")
+    process = start("seed=0,1", *launcher(name), "trainer.max_epochs=20", "trainer.steps_per_epoch=8")
     deadline = time.monotonic() + 300
     while not (running := [run for run in begun(client) if "curves/train_loss" in run.data.metrics]):
         assert time.monotonic() < deadline
@@ -213,9 +215,9 @@ def test_a_killed_process_takes_no_other_job_with_it(name: str, start: Start, cl
     assert process.returncode == 0, errors
     assert "the process of a job died" in output
     (parent,) = parents(client)
-    assert [row["state"] for row in table(client, parent)] == ["finished"] * 3
+    assert [row["state"] for row in table(client, parent)] == ["finished"] * 2
     runs = children(client, parent)
-    assert [run.info.status for run in runs] == ["FINISHED"] * 3
+    assert [run.info.status for run in runs] == ["FINISHED"] * 2
     assert running[0].info.run_id in {run.info.run_id for run in runs}
 
 

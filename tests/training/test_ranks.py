@@ -261,7 +261,7 @@ def test_a_killed_rank_ends_all_and_the_same_command_continues(
     launcher: str, settings: Settings, tmp_path: Path, runs: Runs, history: History
 ) -> None:
     """Kill -9 of rank 1; then the same command, to the weights of a training without."""
-    changes = {"trainer__graphs_per_step": 2, "trainer__max_epochs": 30, "trainer__patience": 99, "method": "gst_ed"}
+    changes = {"trainer__graphs_per_step": 2, "trainer__max_epochs": 12, "trainer__patience": 99, "method": "gst_ed"}
     config = settings(**DROPOUT, **changes, output=tmp_path / "resumed")
     train_with(2, config, tmp_path / "whole")
 

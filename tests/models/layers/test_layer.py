@@ -26,8 +26,14 @@ WIDTH, CONFIGURATIONS = 64, 3
 
 MakeLayer = Callable[..., Layer]
 MakeInputs = Callable[..., GraphInputs]
+WITH_EDGES = ("sage", "graph_conv", "gcn", "gatv2", "edge_mlp", "gps")
+DIRECTIONS = get_args(Directions)
 every_layer = pytest.mark.parametrize("name", sorted(LAYERS))
-every_direction = pytest.mark.parametrize("directions", get_args(Directions))
+every_direction = pytest.mark.parametrize("directions", DIRECTIONS)
+every_layer_and_direction = pytest.mark.parametrize(
+    ("name", "directions"),
+    [(name, one) for name in sorted(LAYERS) for one in (DIRECTIONS if name in WITH_EDGES else DIRECTIONS[:1])],
+)
 
 
 @pytest.fixture
@@ -59,7 +65,12 @@ def changed_by(
 
 
 @every_layer
-@every_direction
+def test_only_layers_with_edges_depend_on_directions(name: str, make_layer: MakeLayer) -> None:
+    layers = [make_layer(name, width=WIDTH, directions=directions) for directions in DIRECTIONS]
+    assert [layer.edges is not None for layer in layers] == [name in WITH_EDGES] * 3
+
+
+@every_layer_and_direction
 def test_a_state_changes_exactly_the_states_that_the_mixing_declares(
     name: str, directions: str, make_layer: MakeLayer, kernel: Segment
 ) -> None:
@@ -76,8 +87,7 @@ def test_a_state_changes_exactly_the_states_that_the_mixing_declares(
         assert set(map(tuple, differs.nonzero().tolist())) == expected
 
 
-@every_layer
-@every_direction
+@every_layer_and_direction
 def test_the_order_of_nodes_and_configurations_is_kept(
     name: str, directions: str, make_layer: MakeLayer, kernel: Segment
 ) -> None:
@@ -91,8 +101,7 @@ def test_the_order_of_nodes_and_configurations_is_kept(
     torch.testing.assert_close(run_dense(layer, x[nodes], renamed), result[nodes])
 
 
-@every_layer
-@every_direction
+@every_layer_and_direction
 def test_gradients_are_right_and_reach_every_parameter(
     name: str, directions: str, make_layer: MakeLayer, make_inputs: MakeInputs
 ) -> None:
@@ -123,11 +132,15 @@ def test_heads_that_do_not_divide_the_width_are_refused_or_unused(
 
 
 @pytest.mark.parametrize(
-    ("segments", "nodes"), [(3, 60), pytest.param(12, 24, id="few edges"), pytest.param(24, 24, id="one node each")]
+    ("rows", "segments", "nodes"),
+    [
+        pytest.param([3], 3, 60, id="one configuration"),
+        pytest.param([3, 0, 7, 5], 3, 60, id="four configurations"),
+        pytest.param([3, 0, 7, 5], 12, 24, id="few edges"),
+        pytest.param([3, 0, 7, 5], 24, 24, id="one node each"),
+    ],
 )
-@pytest.mark.parametrize("rows", [[3], [3, 0, 7, 5]])
-@every_layer
-@every_direction
+@every_layer_and_direction
 def test_the_compressed_form_equals_the_dense_form(
     name: str,
     directions: str,
