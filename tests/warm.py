@@ -29,11 +29,11 @@ IMPORTED = (
     "mlflow.store.tracking.sqlalchemy_store",
 )
 """What takes the time, but no module that is a program, which runpy would find imported already."""
-# Programs of the folder: modules of hlorank run in a fork, all else as without this module. Servers are killed by
-# their process group, and measurements need a process that has done nothing else.
+# Programs of the folder: modules of hlorank and scripts of the standard input run in a fork, all else as without this
+# module. Servers are killed by their process group, and measurements need a process that has done nothing else.
 _PYTHON = """#!/bin/sh
 case "$1 $2" in
-  "-m hlorank."*) exec {python} -IS {client} {address} "$@" ;;
+  "-m hlorank."* | "- ") exec {python} -IS {client} {address} "$@" ;;
 esac
 exec {python} "$@"
 """
@@ -59,7 +59,7 @@ def warm_programs(folder: Path, code: Path) -> Iterator[None]:
         (folder / program.name).symlink_to(program)
     names = {"python": python, "command": python.with_name("hlorank"), "client": __file__, "address": address}
     for name, text in (("python", _PYTHON), ("hlorank", _COMMAND), ("activate", "")):
-        (folder / name).unlink()
+        (folder / name).unlink(missing_ok=True)
         (folder / name).write_text(text.format(**names), encoding="utf-8")
         (folder / name).chmod(0o755)
     with subprocess.Popen(
@@ -77,7 +77,7 @@ def warm_programs(folder: Path, code: Path) -> Iterator[None]:
 
 
 def serve(address: str) -> None:
-    """Run what is asked for in a fork, with the arguments, folder, variables and open files of who asks."""
+    """Run what is asked for in forks, with the arguments, folder, variables and open files of who asks."""
     for name in IMPORTED:
         importlib.import_module(name)
     gc.freeze()
@@ -120,6 +120,8 @@ def _run(arguments: list[str], folder: str, variables: Mapping[str, str]) -> int
     try:
         if module:
             runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        elif arguments == ["-"]:
+            exec(compile(sys.stdin.read(), "<stdin>", "exec"), {"__name__": "__main__"})
         else:
             runpy.run_path(sys.argv[0], run_name="__main__")
         code = 0
@@ -137,7 +139,7 @@ def _run(arguments: list[str], folder: str, variables: Mapping[str, str]) -> int
 
 
 def ask(address: str, arguments: list[str]) -> int:
-    """Have a module (`-m` and its name) or a program run, and return its exit status, modulo 256."""
+    """Have a module (`-m` and its name), a program, or `-`, the standard input, run; return its status modulo 256."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         asked = {"arguments": arguments, "folder": str(Path.cwd()), "variables": dict(os.environ)}

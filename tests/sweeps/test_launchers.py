@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,11 @@ import hlorank
 from hlorank.config import Config
 from hlorank.sweeps.trial import open_study
 from hlorank.tracking import flatten
+from tests.warm import warm_programs
 
 pytestmark = pytest.mark.slow
 ROOT = Path(hlorank.__file__).parents[2]
+COLD = Path(sys.executable)
 Start = Callable[..., subprocess.Popen[str]]
 
 LAUNCHERS = {
@@ -36,8 +38,16 @@ LAUNCHERS = {
 }
 
 
+@pytest.fixture(scope="module")
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Python for sweeps that nothing kills: the processes that launchers start take long enough."""
+    folder = tmp_path_factory.mktemp("programs") / "bin"
+    with warm_programs(folder, ROOT / "src"):
+        yield folder / "python"
+
+
 @pytest.fixture
-def start(config: Config, tmp_path: Path) -> Start:
+def start(config: Config, tmp_path: Path, warm_python: Path) -> Start:
     """Return a function that starts the stage train in a project folder of its own, with a training of seconds."""
     shutil.copytree(ROOT / "conf", tmp_path / "conf")
     subtrees = {name: getattr(config, name).model_dump(mode="json") for name in ("paths", "trainer", "tracking")}
@@ -49,9 +59,9 @@ def start(config: Config, tmp_path: Path) -> Start:
     environment |= {"MPLCONFIGDIR": mpl.get_configdir()}  # fonts are searched once
     environment |= {"RAY_worker_niceness": "0"}  # by default workers starve beside other tests
 
-    def started(*arguments: str) -> subprocess.Popen[str]:
+    def started(*arguments: str, python: Path = warm_python) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "hlorank.stages.train", "-m", *fixed, *arguments],
+            [python, "-m", "hlorank.stages.train", "-m", *fixed, *arguments],
             cwd=tmp_path,
             env=environment,
             stdout=subprocess.PIPE,
@@ -166,7 +176,7 @@ def test_a_killed_sweep_is_resumed(search: bool, start: Start, client: MlflowCli
         arguments += ["loss=hinge", "trainer.weight_decay=0", "trainer.learning_rate=interval(1e-3, 1e-2)"]
     else:
         arguments += ["method=gst", "seed=0,1,2"]
-    process = start(*arguments)
+    process = start(*arguments, python=COLD)
     deadline = time.monotonic() + 300
     state = Path(config.paths.state) / "training"
     while True:  # until the second training is past its third epoch
@@ -203,7 +213,7 @@ def test_a_killed_sweep_is_resumed(search: bool, start: Start, client: MlflowCli
 @pytest.mark.parametrize("name", ["joblib", "submitit_local"])
 def test_a_killed_process_takes_no_other_job_with_it(name: str, start: Start, client: MlflowClient) -> None:
     """The training is launched again, and resumes from its checkpoint."""
-    process = start("seed=0,1", *launcher(name), "trainer.max_epochs=20", "trainer.steps_per_epoch=8")
+    process = start("seed=0,1", *launcher(name), "trainer.max_epochs=20", "trainer.steps_per_epoch=8", python=COLD)
     deadline = time.monotonic() + 300
     while not (running := [run for run in begun(client) if "curves/train_loss" in run.data.metrics]):
         assert time.monotonic() < deadline
