@@ -115,7 +115,7 @@ TINY: dict[str, dict[str, Any]] = {
 }
 """Small values for the copy, by file of conf/."""
 LARGE = re.compile(r"data/sample/layout/cpu/random/((encoder|gru|lstm)\.deep|.*\.train)\.")
-"""Graphs that the copy lacks: 12 of 56, with half of the nodes."""
+"""Graphs that the copy lacks: 12 of 56, which have 47 % of the nodes."""
 SETUP = """
 touch .venv/.ready # as installed just now
 python -m hlorank.stages.params
