@@ -57,13 +57,15 @@ PARSED = {
     "docs/reference/stages.md": "the stages of the pipeline, which README.md runs",
 }
 """Reasons why pages are not executed."""
-# Commands that never end, take hours, or repeat others, do nothing; experiments have one method. The server of hlorank
-# and the worker of the queue are waited for.
+# Commands that never end, take hours, or repeat others, do nothing; experiments have one method. Sweeps start no
+# processes, as tests/sweeps/test_launchers.py does. The server of hlorank and the worker of the queue are waited for.
 PRELUDE = r"""
 make() { case $1 in ui | test) ;; *) command make "$@" ;; esac; }
 python() {
   set -- "${@/n_trials=50/n_trials=2}"
   set -- "${@/ensemble.folds=5/ensemble.folds=2}"
+  set -- "${@/launcher=joblib/launcher=basic}"
+  set -- "${@/hydra.launcher.n_jobs=*/hydra.verbose=false}"
   case $1 in benchmarks/*) ;; *) command python "${@/model.blocks=2,3,4/model.blocks=2}" ;; esac
 }
 hlorank() {

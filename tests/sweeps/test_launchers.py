@@ -137,9 +137,8 @@ def test_a_job_trains_on_several_devices(start: Start, client: MlflowClient) -> 
     assert [row["state"] for row in table(client, parent)] == ["finished"]
 
 
-@pytest.mark.parametrize("name", ["basic", "joblib"])
-def test_a_search_prunes_and_is_resumed(name: str, start: Start, client: MlflowClient, config: Config) -> None:
-    arguments = [*launcher(name), "hparams_search=optuna", "sweep.name=s", "sweep.prune_after_trials=2"]
+def test_a_search_prunes_and_is_resumed(start: Start, client: MlflowClient, config: Config) -> None:
+    arguments = [*launcher("joblib"), "hparams_search=optuna", "sweep.name=s", "sweep.prune_after_trials=2"]
     arguments += ["sweep.prune_after_epochs=1", "hydra.sweeper.n_jobs=2", "loss=hinge", "model.blocks=1"]
     # Trainings with the smaller learning rate are pruned.
     arguments += ["model.width=8", "trainer.weight_decay=0", "trainer.learning_rate=choice(1e-2, 1e-9)"]
