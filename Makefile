@@ -33,9 +33,9 @@ test: lint ## Check format, lint, types, layers, and run the tests but the slow 
 	$(PYTEST) --dist worksteal
 
 # Noise, such as a busy machine, fails a test of servers or time limits once, but not twice. The tests of a module share
-# what is expensive, and stay on one worker. Much of their time is waiting, so there are three.
+# what is expensive, and stay on one worker.
 test-slow: $(READY) ## Run the slow tests: browser, servers, attacks, long trainings; one that fails is repeated once
-	$(PYTEST) -n 3 -m slow --dist loadscope -rs || { [ $$? -eq 1 ] && $(PYTEST) -m slow --last-failed --last-failed-no-failures none; }
+	$(PYTEST) -m slow --dist loadscope -rs || { [ $$? -eq 1 ] && $(PYTEST) -m slow --last-failed --last-failed-no-failures none; }
 
 coverage: $(READY) ## Run the tests but the slow ones, and show the lines that they miss; fail below 95 %
 	$(PYTEST) --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=95
