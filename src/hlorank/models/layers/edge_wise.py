@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -51,12 +53,13 @@ class EdgeWise(Layer):
         """Compute (colours before, width) to (colours after, width)."""
         targets, sources = self.target(x), self.sources(x).view(-1, x.shape[1])
         own = graph.target if graph.roots is None else graph.roots.column[graph.target]
+        # The first checkpoint of a process imports PyTorch's compiler, for seconds.
+        piece = partial(checkpoint, self._piece, use_reentrant=False, preserve_rng_state=False)
+        compute = piece if torch.is_grad_enabled() else self._piece
         states = []
         for first, last, start, stop in graph.bounds:
             index = own[start:stop], graph.source[start:stop], graph.target[start:stop] - first, last - first
-            states.append(
-                checkpoint(self._piece, targets, sources, *index, use_reentrant=False, preserve_rng_state=False)
-            )
+            states.append(compute(targets, sources, *index))
         return torch.cat(states)
 
     def _piece(
