@@ -16,7 +16,9 @@ from hlorank.models.baselines.baseline import BASELINES, load_baseline, load_joi
 from hlorank.models.device import find_device
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.scoring import (
+    PlanCache,
     embed_configurations,
+    keep_memory,
     mean_of_members,
     mean_over_orders,
     release_memory,
@@ -65,6 +67,7 @@ def load_scorer(folder: Path, memory_bytes: int, accelerator: str = "auto") -> S
             score=lambda graph, _: baseline.score(graph, memory_bytes),
             embed=lambda graph, _: baseline.embed(graph),
         )
+    keep_memory()
     members, spec = load_model(folder, find_device(accelerator))
     baselines = load_joined(folder, spec)
 
@@ -73,13 +76,16 @@ def load_scorer(folder: Path, memory_bytes: int, accelerator: str = "auto") -> S
 
     def score(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
         cut = inputs(graph, segments)
-        scores = [mean_over_orders(score_configurations, model, cut, memory_bytes) for model in members]
+        plans = PlanCache(memory_bytes if len(members) > 1 else 0)
+        scores = [mean_over_orders(score_configurations, model, cut, memory_bytes, plans) for model in members]
         release_memory()  # several workers score graphs side by side
         joined = {one: one.score(graph, memory_bytes) for one in dict.fromkeys(baselines)}
         return mean_of_members([mean_of_members(scores), *(joined[one] for one in baselines)], spec.weights or None)
 
     def embed(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
         cut = inputs(graph, segments)
-        return np.hstack([mean_over_orders(embed_configurations, model, cut, memory_bytes) for model in members])
+        plans = PlanCache(memory_bytes if len(members) > 1 else 0)
+        embeddings = [mean_over_orders(embed_configurations, model, cut, memory_bytes, plans) for model in members]
+        return np.hstack(embeddings)
 
     return Scorer(spec, None if spec.whole_graph else spec.cut, score, embed)

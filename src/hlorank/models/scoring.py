@@ -28,11 +28,13 @@ _LIVE_STATES = 8
 # Tensors of (configurations, embedding width) that exist at once while segments are summed, in a quarter of the memory.
 _LIVE_EMBEDDINGS = 3 * 4
 # More frequent releases cost time, as pages are allocated again; less frequent ones cost memory.
-_CHUNKS_PER_RELEASE = 16
+_CHUNKS_PER_RELEASE = 4
 # The maximum number of configurations that a layer which mixes configurations compares; the same as in TGraph.
 RANKED_TOGETHER = 128
 # Scores whose relative difference is below this differ by the rounding of float32 only.
 _ROUNDING = 1e-6
+# Options of mallopt, and how much memory they keep.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
 
 
 _limit_of_thread = threading.local()
@@ -51,6 +53,17 @@ def time_limit(deadline: float) -> Iterator[None]:
 def _check_time() -> None:
     if time.monotonic() > getattr(_limit_of_thread, "deadline", math.inf):
         raise TimeoutError("scoring: the deadline has passed")
+
+
+def keep_memory() -> None:
+    """Keep freed memory for the next tensors, until `release_memory`, in all of the process.
+
+    glibc would give the memory of a large tensor back at once, and the operating system clears that of the next one:
+    up to half of the time of scoring. Other C libraries are left as they are.
+    """
+    if set_option := getattr(ctypes.CDLL(None), "mallopt", None):
+        set_option(_MMAP_THRESHOLD, _KEPT_BYTES)
+        set_option(_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def release_memory() -> None:
@@ -223,23 +236,28 @@ def score_configurations(
 
 @torch.no_grad()
 def embed_configurations(
-    model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], memory_bytes: int
+    model: CostModel,
+    graph: GraphInputs,
+    rows: NDArray[np.int64],
+    memory_bytes: int,
+    cache: PlanCache | None = None,
 ) -> NDArray[np.float64]:
     """Compute the embeddings from which configurations are scored; the arguments are those of `sum_segments`.
 
     Returns:
         (configurations, width * poolings) float64.
     """
-    embedding = model.aggregate(sum_segments(model, graph, rows, memory_bytes), len(graph.segments))
+    embedding = model.aggregate(sum_segments(model, graph, rows, memory_bytes, cache), len(graph.segments))
     result: NDArray[np.float64] = embedding.double().cpu().numpy()
     return result
 
 
 def mean_over_orders(
-    compute: Callable[[CostModel, GraphInputs, NDArray[np.int64], int], NDArray[np.float64]],
+    compute: Callable[[CostModel, GraphInputs, NDArray[np.int64], int, PlanCache | None], NDArray[np.float64]],
     model: CostModel,
     graph: GraphInputs,
     memory_bytes: int,
+    cache: PlanCache | None = None,
 ) -> NDArray[np.float64]:
     """Average a result over `model.permutations` orders of all distinct configurations of a graph.
 
@@ -252,18 +270,19 @@ def mean_over_orders(
         model: the cost model.
         graph: the graph, cut into the segments that the model was trained on.
         memory_bytes: as for `sum_segments`.
+        cache: likewise.
 
     Returns:
         (distinct, ...) float64, as `compute` gives.
     """
     rows = np.arange(graph.features.distinct)
-    total = compute(model, graph, rows, memory_bytes)
+    total = compute(model, graph, rows, memory_bytes, cache)
     if Mixing.CONFIGURATIONS not in model.recipe.mixing:
         return total
     orders = model.config.permutations
     for number in range(1, orders):
         order = np.random.default_rng(number).permutation(rows)
-        total[order] += compute(model, graph, order, memory_bytes)
+        total[order] += compute(model, graph, order, memory_bytes, cache)
     return total / orders
 
 
