@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from hlorank.config import Config
 from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.models import scoring
+from hlorank.models.compression.plan import Array, Plan
+from hlorank.models.compression.recipe import Recipe
 from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.inputs import GraphInputs
 from hlorank.models.scorer import load_scorer
 from hlorank.models.scoring import embed_configurations, score_configurations
 from hlorank.models.serialization import load_model
@@ -46,6 +50,24 @@ def test_scores_of_members_are_averaged_and_their_embeddings_concatenated(
     np.testing.assert_allclose(scorer.score(features, cut), alone.mean(axis=0), rtol=1e-9, atol=1e-12)
     embedded = [embed_configurations(member, inputs, rows, MEMORY) for member in members]
     np.testing.assert_array_equal(scorer.embed(features, cut), np.concatenate(embedded, axis=1))
+
+
+def test_members_share_plans(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = settings(ensemble__seeds=3, trainer__max_epochs=1)
+    train(config, tmp_path / "model")
+    graphs = opened(config)
+    (name, *_) = graphs.store.graphs("valid")
+    segments = len(graphs.open("valid", name).segments)
+    planned: list[int] = []
+    plan = GraphInputs.plan
+
+    def recorded(self: GraphInputs, rows: Mapping[int, NDArray[np.int64]], recipe: Recipe) -> Plan[Array]:
+        planned.extend(rows)
+        return plan(self, rows, recipe)
+
+    monkeypatch.setattr(GraphInputs, "plan", recorded)
+    load_scorer(tmp_path / "model", MEMORY).score(graphs.store.open("valid", name), graphs.cut("valid", name))
+    assert planned == [*range(segments)]
 
 
 def test_an_ensemble_is_evaluated(settings: Settings, tmp_path: Path) -> None:

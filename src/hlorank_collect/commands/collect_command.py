@@ -56,7 +56,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--collection",
         default="layout:cpu:random",
         metavar="ADDRESS",
-        help="layout:<cpu|gpu>:<random|default|models> or tile:<cpu|gpu>; gpu is untested (default: %(default)s)",
+        help="layout:<cpu|gpu>:<random|default|models> or tile:<cpu|gpu>; gpu was tried once (default: %(default)s)",
     )
     what.add_argument("--out", type=Path, metavar="DIR", help="folder of the written tree; only --list needs none")
     what.add_argument(
