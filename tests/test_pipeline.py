@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from hlorank.config import load
 from hlorank.config.pipeline import Training
 from hlorank.datasets.processed import PROCESSED
 from hlorank.stages.params import write_params
+from tests.warm import warm_programs
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("fetch", "featurize", "partition", "train", "evaluate")
@@ -137,15 +137,15 @@ class Project:
                         )
         return found
 
-    def repro(self) -> set[str]:
-        """Run the pipeline and return the stages that ran, without collections and methods."""
+    def repro(self, programs: Path) -> set[str]:
+        """Run the pipeline with a folder of programs; return the stages that ran, without collections and methods."""
         with self.opened():
             environment = os.environ | {
                 "PYTHONPATH": str(self.root / "src"),
                 "OMP_NUM_THREADS": "1",
                 "DVC_NO_ANALYTICS": "1",
             }
-            environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+            environment["PATH"] = f"{programs}:{os.environ['PATH']}"
             done = subprocess.run(
                 ["dvc", "repro"], cwd=self.root, env=environment, capture_output=True, text=True, check=False
             )
@@ -197,10 +197,12 @@ def test_the_number_of_devices_is_a_parameter_of_train(tmp_path: Path) -> None:
 def test_the_pipeline_runs_once(tmp_path: Path, tracking_database: Path) -> None:
     project = Project(tmp_path)
     shutil.copy(tracking_database, tmp_path / "mlflow.db")
-    assert project.repro() == set(STAGES)
-    assert project.repro() == set(), "a second call does nothing"
+    programs = tmp_path / "bin"
+    with warm_programs(programs, tmp_path / "src"):
+        assert project.repro(programs) == set(STAGES)
+        assert project.repro(programs) == set(), "a second call does nothing"
+        project.params["trainer"]["max_epochs"] = 2
+        assert project.repro(programs) == {"train", "evaluate"}
     for collection, key in (("layout/synthetic/random", "methods"), ("tile/synthetic", "tile_methods")):
         for method in project.params["pipeline"][key]:
             assert (tmp_path / "reports" / collection / method / "metrics.json").is_file()
-    project.params["trainer"]["max_epochs"] = 2
-    assert project.repro() == {"train", "evaluate"}

@@ -233,7 +233,7 @@ def test_a_lost_node_does_not_change_a_byte(cluster: Cluster, tmp_path: Path) ->
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    sizes = {"train": 30, "valid": 4, "test": 4, "min_nodes": 1000, "max_nodes": 1200, "configurations": 200}
+    sizes = {"train": 12, "valid": 2, "test": 2, "min_nodes": 1000, "max_nodes": 1200, "configurations": 200}
     stage("fetch", *(f"data.synthetic.{name}={value}" for name, value in sizes.items()))
     for name in ("featurize", "partition"):
         stage(name, "compute=serial")
