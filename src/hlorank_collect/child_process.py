@@ -30,8 +30,9 @@ _ATTEMPTS = 4  # a program that hangs or crashes in more configurations than thi
 _FLAGS = {
     # One thread, as the process has one core.
     "cpu": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
-    # Layouts, not the choice of kernels, are compared; without autotuning compilation is short.
-    "gpu": "--xla_gpu_autotune_level=0",
+    # Layouts, not the choice of kernels, are compared; without autotuning compilation is short. Triton's first
+    # configuration, which it would take then, can be 40 times as slow as the library.
+    "gpu": "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false",
 }
 _AnyTask = TypeVar("_AnyTask", bound=Task)
 
@@ -136,7 +137,9 @@ def _attempt(
         lines = errors.read().decode(errors="replace").strip().splitlines()
     if status < 0:
         name = signal.Signals(-status).name
-        return _Death(f"the process was ended by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}", last)
+        failed = next((line for line in lines if "Check failed" in line), "")  # why XLA ends its process
+        why = " (out of memory?)" if name == "SIGKILL" else f": {failed}" if failed else ""
+        return _Death(f"the process was ended by {name}{why}", last)
     return _Death(lines[-1] if lines else f"the process ended with status {status}", last)
 
 

@@ -21,7 +21,9 @@ Platform = Literal["cpu", "gpu"]
 Function = Callable[..., Any]
 
 _log = logging.getLogger(__name__)
-_LAYOUT_ASSIGNMENT = re.compile(r"\.after_[\w-]*layout-assignment\.")
+# On a GPU conv-rewriter, a few passes earlier, turns convolutions into calls of cuDNN. These lose their window on the
+# way into the compiler, and then end the process.
+_NEXT_PASS = re.compile(r"\.after_[\w-]*(layout-assignment|conv-rewriter)\.")
 
 
 class NotCapturedError(RuntimeError):
@@ -191,6 +193,8 @@ def compile_module(
 def capture(module: bytes, platform: Platform = "cpu") -> bytes:
     """Return a module right before layout assignment, to which layout configurations refer.
 
+    On a GPU, convolutions are not yet calls of cuDNN in it.
+
     Args:
         module: the module before any pass.
         platform: the backend.
@@ -205,7 +209,7 @@ def capture(module: bytes, platform: Platform = "cpu") -> bytes:
     with tempfile.TemporaryDirectory(prefix="hlorank-dump-") as folder:
         compile_module(module, platform, dump=Path(folder))
         dumps = sorted(Path(folder).glob("*.hlo.pb"))
-        after = next((i for i, dump in enumerate(dumps) if _LAYOUT_ASSIGNMENT.search(dump.name)), 0)
+        after = next((i for i, dump in enumerate(dumps) if _NEXT_PASS.search(dump.name)), 0)
         if after == 0:
             raise NotCapturedError(f"no module before layout assignment among {len(dumps)} dumps of jaxlib")
         captured = HloProto.FromString(dumps[after - 1].read_bytes()).hlo_module

@@ -74,6 +74,10 @@ def test_a_configuration_that_hangs_is_killed_and_left_out(task: LayoutTask, cap
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", "the process was ended by SIGKILL (out of memory?)"),
         ("os.abort()", "the process was ended by SIGABRT"),
+        (
+            "print('F12 a.h:3] Check failed: x\\n*** stack ***', file=sys.stderr); sys.stderr.flush(); os.abort()",
+            "the process was ended by SIGABRT: F12 a.h:3] Check failed: x",
+        ),
         ("raise MemoryError('no more')", "MemoryError: no more"),
         ("sys.exit(3)", "the process ended with status 3"),
     ],
@@ -138,7 +142,7 @@ def test_the_environment_keeps_xla_to_one_thread_and_the_users_flags(monkeypatch
     monkeypatch.delenv("XLA_FLAGS")
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     found = child_process.environment("gpu")
-    assert found["XLA_FLAGS"] == "--xla_gpu_autotune_level=0"
+    assert found["XLA_FLAGS"].split() == ["--xla_gpu_autotune_level=0", "--xla_gpu_enable_triton_gemm=false"]
     assert "JAX_PLATFORMS" not in found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto
 from hlorank.hlo.layout_space import constrained, layout_space
 from hlorank_collect import xla
 
@@ -69,6 +69,26 @@ def test_modules_come_before_during_and_after_the_passes(captured: HloModuleProt
     assert "fusion" not in before + during
     # XLA:CPU convolves in NHWC: a pass before layout assignment inserts a transpose.
     assert before.count("transpose") == 1 < during.count("transpose")
+
+
+def test_of_a_gpu_the_module_before_calls_of_cudnn_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes have the names of a GPU's dumps; conv-rewriter dumps nothing where nothing is convolved."""
+
+    def dump(names: list[str]) -> str:
+        def written(module: bytes, platform: str, *, dump: Path) -> None:
+            for number, name in enumerate(names):
+                proto = HloProto(hlo_module=HloModuleProto(name=name))
+                (dump / f"module_1.jit_f.{number:04}.passes.{name}.hlo.pb").write_bytes(proto.SerializeToString())
+
+        monkeypatch.setattr(xla, "compile_module", written)
+        return HloModuleProto.FromString(xla.capture(b"", "gpu")).name
+
+    start, rewritten = "after_pipeline-start.before_bf16", "after_conv-rewriter.before_cudnn-fused-convolution-rewriter"
+    assigned = "after_layout-assignment.before_sub-byte-size-setter"
+    assert dump([start, rewritten, assigned]) == start
+    assert dump([start, "after_algsimp.before_dce", assigned]) == "after_algsimp.before_dce"
+    with pytest.raises(xla.NotCapturedError):
+        dump([start])
 
 
 def test_equal_programs_give_equal_modules_without_metadata(captured: HloModuleProto) -> None:

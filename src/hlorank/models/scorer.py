@@ -74,17 +74,18 @@ def load_scorer(folder: Path, memory_bytes: int, accelerator: str = "auto") -> S
     def inputs(graph: GraphFeatures, segments: Partition | None) -> GraphInputs:
         return GraphInputs(graph, whole_graph(graph) if segments is None else segments)
 
+    def plan_cache() -> PlanCache:
+        return PlanCache(memory_bytes if len(members) > 1 else 0)
+
     def score(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
-        cut = inputs(graph, segments)
-        plans = PlanCache(memory_bytes if len(members) > 1 else 0)
+        cut, plans = inputs(graph, segments), plan_cache()
         scores = [mean_over_orders(score_configurations, model, cut, memory_bytes, plans) for model in members]
         release_memory()  # several workers score graphs side by side
         joined = {one: one.score(graph, memory_bytes) for one in dict.fromkeys(baselines)}
         return mean_of_members([mean_of_members(scores), *(joined[one] for one in baselines)], spec.weights or None)
 
     def embed(graph: GraphFeatures, segments: Partition | None) -> NDArray[np.float64]:
-        cut = inputs(graph, segments)
-        plans = PlanCache(memory_bytes if len(members) > 1 else 0)
+        cut, plans = inputs(graph, segments), plan_cache()
         embeddings = [mean_over_orders(embed_configurations, model, cut, memory_bytes, plans) for model in members]
         return np.hstack(embeddings)
 

@@ -59,7 +59,7 @@ def keep_memory() -> None:
     """Keep freed memory for the next tensors, until `release_memory`, in all of the process.
 
     glibc would give the memory of a large tensor back at once, and the operating system clears that of the next one:
-    up to half of the time of scoring. Other C libraries are left as they are.
+    half of the time of scoring, and more on large graphs. Other C libraries are left as they are.
     """
     if set_option := getattr(ctypes.CDLL(None), "mallopt", None):
         set_option(_MMAP_THRESHOLD, _KEPT_BYTES)

@@ -77,7 +77,7 @@ class _Compiled:
             raise UnsupportedKernelError(f"the default configuration fails: {one_line(error)}") from error
         if has_nan(self._expected):
             raise UnsupportedKernelError("NaN in its result")
-        if self.timer(0) < MIN_RUNTIME:
+        if min(self.timer(0) for _ in range(3)) < MIN_RUNTIME:  # the first call is slower
             raise TooFastError(f"the default configuration takes less than {MIN_RUNTIME / 1e3:g} us")
         for configuration in others:
             before()
