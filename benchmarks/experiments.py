@@ -50,6 +50,9 @@ NAMES = tuple(dict.fromkeys(name for names in EXPERIMENTS.values() for name in n
 NAMES_HELP = f"each on the collections of its kind, by default all: {', '.join(NAMES)}"
 ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "best_layout": {
+        "without analytical": ("ensemble.baselines=[xgboost]",),
+        "without xgboost": ("ensemble.baselines=[analytical]",),
+        "without joined baselines": ("ensemble.baselines=[]",),
         "without ensemble": ("ensemble.seeds=1",),
         "without attention over configurations": ("model.block=[layer_norm,sage,gelu,residual]",),
         "without message passing": ("model.block=[layer_norm,linear,configuration_attention,gelu,residual]",),
@@ -63,6 +66,9 @@ ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "without pruning": ("featurize.prune_hops=null",),
     },
     "best_tile": {
+        "without the second xgboost": ("ensemble.baselines=[xgboost]",),
+        "without joined baselines": ("ensemble.baselines=[]",),
+        "without bins": ("model.tile_bins=0",),
         "without attention over configurations": ("model.post_layers=[gelu,linear,gelu]",),
         "without attention over channels": ("model.block=[instance_norm,sage,residual,gelu,dropout]",),
         "without message passing": ("model.block=[instance_norm,linear,channel_attention,residual,gelu,dropout]",),
