@@ -421,7 +421,9 @@ def error_lines(error: BaseException) -> list[str] | None:
         names = (str(error.filename2 or error.filename or ""), error.strerror or str(error) or type(error).__name__)
         problems = [": ".join(filter(None, names))]
     elif isinstance(error, _store_errors()):
-        store = sys.modules["mlflow"].get_tracking_uri()
+        import mlflow  # the error may be that of another process
+
+        store = mlflow.get_tracking_uri()
         problems = [f"MLflow store {store}: {str(error).strip().splitlines()[0]}"]
     else:
         return None

@@ -61,8 +61,10 @@ def start_ranks(task: Callable[[Config], Result], config: Config) -> Result:
         except ChildFailedError as error:
             number, failure = error.get_first_failure()
             reported = None if errors.empty() else errors.get()
-            # A rank that loses its connection because another one was killed may report that loss before it is ended.
-            if reported is not None and not (failure.exitcode < 0 and isinstance(reported, RankLostError)):
+            # Where a rank was killed, what others report before they are ended follows from it: a lost connection, or
+            # work that was broken off. SIGTERM may also be the launcher's, which ends the others where one reports.
+            ended_by_launcher = failure.exitcode == -signal.SIGTERM and not isinstance(reported, RankLostError)
+            if reported is not None and (failure.exitcode > 0 or ended_by_launcher):
                 raise reported from None
             if failure.exitcode > 0:
                 raise SystemExit(failure.exitcode) from None  # the rank has printed what it failed at
