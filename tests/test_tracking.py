@@ -378,3 +378,15 @@ def test_the_file_of_a_store_in_a_folder_with_special_characters(
     assert database_file(existing_store()) == folder / "mlflow.db"
     assert database_file(f"sqlite:///{folder}/mlflow.db") == folder / "mlflow.db"
     assert database_file("http://127.0.0.1:5000") is None
+
+
+def test_an_error_of_the_store_is_reported_where_mlflow_was_not_imported(tmp_path: Path) -> None:
+    """As in the process that starts the ranks of a training, which gets the error of one of them."""
+    code = (
+        "from sqlalchemy.exc import OperationalError\n"
+        "from hlorank.tracking import error_lines\n"
+        "print(*error_lines(OperationalError('SELECT 1', {}, Exception('locked'))))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("error: MLflow store ")
+    assert "locked" in done.stdout
