@@ -35,7 +35,7 @@ from hlorank.models.inputs import GraphInputs
 from hlorank.models.scoring import embed_configurations, mean_over_orders, score_configurations
 from hlorank.models.serialization import load_model
 from hlorank.partition.segments import whole_graph
-from hlorank.serving.ranker import MEMORY_BYTES, Ranker
+from hlorank.ranking.ranker import MEMORY_BYTES, Ranker
 from hlorank.terminal import min_int
 from hlorank_collect.autotune.acquisition import NodeEffects, node_kinds
 from hlorank_collect.autotune.propose import Choose, propose

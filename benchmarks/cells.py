@@ -114,9 +114,9 @@ def run_search(search: Search) -> float:
     import optuna
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    from hlorank.sweeps.search import Search as OptunaSearch
-    from hlorank.sweeps.search import SearchSettings
-    from hlorank.sweeps.space import split
+    from hlorank.runs.search import Search as OptunaSearch
+    from hlorank.runs.search import SearchSettings
+    from hlorank.runs.search_space import split
     from hlorank.training.baselines.train_baseline import RECIPES, train_baseline
 
     logging.disable(logging.WARNING)  # the cells repeat what is to be known about the graphs

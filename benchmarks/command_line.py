@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 
 from hlorank.config import ConfigError
 from hlorank.files import SPEC, DataError, one_line, read_json
-from hlorank.tracking import error_lines
+from hlorank.runs.store import error_lines
 
 
 class _Formatter(argparse.HelpFormatter):

@@ -56,7 +56,7 @@ from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partition_collection import partition_collection
-from hlorank.tracking import VALID_TAU
+from hlorank.runs.store import VALID_TAU
 from hlorank.training.gst.head_finetuning import HeadData, HeadModule
 from hlorank.training.gst.methods import METHODS
 from hlorank.training.gst.segment_aggregator import make_aggregator

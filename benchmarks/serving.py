@@ -39,8 +39,8 @@ from command_line import Parser, run  # type: ignore[import-not-found] # same fo
 from hlorank.data.collection import Collection, graph_files, read_graph, write_graph
 from hlorank.data.graph import LayoutConfigurations, MeasuredGraph, Measurements
 from hlorank.files import shared_dir, write_json
-from hlorank.serving.ranker import Ranker
-from hlorank.serving.request import make_request
+from hlorank.ranking.ranker import Ranker
+from hlorank.ranking.request import make_request
 
 UNET = Path("data/tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz")
 COLLECTION = "layout/cpu/random"

@@ -289,13 +289,13 @@ def make_inputs(make_features: MakeFeatures) -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def linear_model(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Write the folder of a linear model with random weights, which needs no training; keywords change its spec."""
-    from hlorank import __version__
     from hlorank.config import BaselineConfig
     from hlorank.featurize.feature_store import FeatureStore
     from hlorank.models.baselines.baseline import BaselineSpec, save_baseline
     from hlorank.models.baselines.pooled_features import pooled_columns
     from hlorank.models.baselines.predictors import Linear
     from hlorank.models.serialization import input_sizes
+    from hlorank.version import __version__
 
     def make(address: str = "layout:synthetic:random", **changes: Any) -> Path:
         store = FeatureStore(tiny_collections / "features" / Collection.parse(address).path)

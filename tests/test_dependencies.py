@@ -23,7 +23,9 @@ GROUPS = {
 """Requirements by distribution; "" is what is always installed, the others are extras."""
 EXTRAS = {
     "hlorank_collect": "collect",
-    "hlorank/sweeps": "sweep",
+    "hlorank/runs/search": "sweep",
+    "hlorank/runs/search_space": "sweep",
+    "hlorank/runs/trial": "sweep",
     "hlorank/training/baselines/fit_rankers": "rivals",
     "hlorank/compute/ray_cluster": "ray",
     "hydra_plugins": "sweep",

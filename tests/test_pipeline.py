@@ -44,7 +44,7 @@ TINY = {
 }
 
 
-WITHOUT_EFFECT = ("hlorank.sweeps", "hlorank.tracking")
+WITHOUT_EFFECT = ("hlorank.runs",)
 """Packages that cannot change the result of a stage: they record runs."""
 
 

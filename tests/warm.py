@@ -23,7 +23,7 @@ from typing import Any
 
 IMPORTED = (
     "hlorank.evaluation.evaluate_model",
-    "hlorank.sweeps.search",
+    "hlorank.runs.search",
     "hlorank.training.trainer",
     "hydra.main",
     "mlflow.store.tracking.sqlalchemy_store",

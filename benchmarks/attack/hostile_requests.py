@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from hlorank.serving.limits import Limits
-from hlorank.serving.request import make_request
+from hlorank.ranking.limits import Limits
+from hlorank.ranking.request import make_request
 
 from .npz import with_zeros
 

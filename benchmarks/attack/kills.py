@@ -18,7 +18,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from hlorank.tracking import FINGERPRINT
+from hlorank.runs.store import FINGERPRINT
 
 from .counts import BYTES, SECONDS, Counts
 

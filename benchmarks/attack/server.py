@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hlorank.serving.limits import Limits
-from hlorank.serving.ranker import Ranker
-from hlorank.serving.request import make_request, parse_request
-from hlorank.serving.response import predictions
+from hlorank.ranking.limits import Limits
+from hlorank.ranking.ranker import Ranker
+from hlorank.ranking.request import make_request, parse_request
+from hlorank.ranking.result import predictions
 
 from .counts import BYTES, SECONDS, Counts
 from .hostile_requests import LARGE, MIB, Request, hostile_requests, http, large_request

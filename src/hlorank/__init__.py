@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hlorank import datasets as datasets
     from hlorank.evaluation.evaluator import Evaluator as Evaluator
-    from hlorank.serving.ranker import Ranker
+    from hlorank.ranking.ranker import Ranker
 
-__version__ = "0.1.0"
+from hlorank.version import __version__ as __version__
 
 
 def load(model: str | Path) -> Ranker:
@@ -24,8 +24,8 @@ def load(model: str | Path) -> Ranker:
     Raises:
         DataError: `model` does not exist, is damaged or changed, or another version of hlorank wrote it.
     """
-    from hlorank.serving.locate import model_folder
-    from hlorank.serving.ranker import Ranker
+    from hlorank.ranking.ranker import Ranker
+    from hlorank.runs.find import model_folder
 
     return Ranker(model_folder(model))
 

@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from hlorank import __version__
 from hlorank.config import ConfigError
+from hlorank.version import __version__
 
 MAX_BUSY_CORES = 0.2
 """Busy cores up to which a machine counts as quiet: one busy core makes runtimes vary twice as much."""

@@ -13,8 +13,8 @@ import pytest
 
 from hlorank.cli.main import main
 from hlorank.config import TrackingConfig
-from hlorank.sweeps.jobs import NAME, Job
-from hlorank.tracking import BEST_TAU, EXPERIMENT, PARENT_VARIABLE, open_run
+from hlorank.runs.jobs import NAME, Job
+from hlorank.runs.store import BEST_TAU, EXPERIMENT, PARENT_VARIABLE, open_run
 
 Log = Callable[..., str]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hlorank import __version__
 from hlorank.cli.main import main, make_parser
+from hlorank.version import __version__
 
 HEAVY = {"torch", "lightning", "mlflow", "jax", "sklearn", "scipy", "pandas", "jinja2", "dvc", "hydra"}
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hlorank import __version__
 from hlorank.cli.main import main
 from hlorank.compute.graph_map import GraphMap, open_graph_map
 from hlorank.data.collection import Collection, read_graph, write_graph
@@ -30,7 +29,8 @@ from hlorank.hlo.extra import write_extra
 from hlorank.hlo.reader import featurize, read_records
 from hlorank.metrics import kendall_tau, noise_ceiling, ordered_pair_accuracy, top_k_slowdown
 from hlorank.models.serialization import sealed
-from hlorank.serving.ranker import Ranker
+from hlorank.ranking.ranker import Ranker
+from hlorank.version import __version__
 
 LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"
 MakeModel = Callable[..., Path]

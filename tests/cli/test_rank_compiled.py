@@ -170,7 +170,7 @@ def test_a_function_is_compiled_once(
 ) -> None:
     (tmp_path / "own_step.py").write_text("def step(x, y):\n    return x @ y\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hlorank.serving.graph_reader.before_layout_assignment", None)
+    monkeypatch.setattr("hlorank.ranking.inputs.before_layout_assignment", None)
     status, printed = ranked(["--model", cpu_model, "own_step:step", "--arguments", "f32[4,8] f32[8,2]"], capsys)
     assert (status, printed["stage"]["found"]) == (0, TRAINED)
 

@@ -16,7 +16,7 @@ from hlorank.data.collection import read_graph
 from hlorank.evaluation.submission import check_submission
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import ModuleTuningData, TuningData
-from hlorank.serving.ranker import Ranker
+from hlorank.ranking.ranker import Ranker
 
 LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"
 Capture = pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ import pytest
 
 from hlorank.cli.main import main
 from hlorank.files import DataError
-from hlorank.serving.model_registry import Registration
+from hlorank.runs.registry import Registration
 
 Capture = pytest.CaptureFixture[str]
 
@@ -29,7 +29,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
         name = "layout.cpu.random"
         return Registration(name, number, number == 1, "f" * 32, "gst", "3", "data1", taus, number == 1, "some reason")
 
-    monkeypatch.setattr("hlorank.serving.model_registry.register", register)
+    monkeypatch.setattr("hlorank.runs.registry.register", register)
     return calls
 
 
@@ -52,7 +52,7 @@ def test_a_champion_that_a_later_model_replaces_is_none_in_the_end(
     def register(reference: str, _: bool) -> Registration:
         return Registration("m", int(reference), True, "f" * 32, "gst", "3", "d", {}, champion=True, reason="better")
 
-    monkeypatch.setattr("hlorank.serving.model_registry.register", register)
+    monkeypatch.setattr("hlorank.runs.registry.register", register)
     assert main(["register", "1", "2", "--json"]) == 0
     assert [one["champion"] for one in json.loads(capsys.readouterr().out)] == [False, True]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hlorank.cli.main import main
-from hlorank.serving.limits import Limits
+from hlorank.ranking.limits import Limits
 from tests.servers import free_port
 
 Capture = pytest.CaptureFixture[str]

@@ -17,7 +17,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hlorank import __version__
 from hlorank.config import PartitionConfig, import_plugin, plugins
 from hlorank.config.plugins import plugin_digests
 from hlorank.featurize.feature_store import FeatureStore
@@ -26,6 +25,7 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scoring import embed_rows
 from hlorank.models.serialization import ModelSpec, input_sizes, load_model, save_model, sealed
+from hlorank.version import __version__
 
 CPU = torch.device("cpu")
 BLOCK = ["layer_norm", "sage", "gelu", "dropout", "residual"]

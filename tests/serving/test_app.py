@@ -14,11 +14,11 @@ from fastapi import FastAPI
 
 import hlorank
 from hlorank.data.collection import Collection, graph_files
+from hlorank.ranking.limits import Limits
+from hlorank.ranking.ranker import Ranker
+from hlorank.ranking.request import make_request, parse_request
+from hlorank.ranking.result import predictions
 from hlorank.serving.app import make_app
-from hlorank.serving.limits import Limits
-from hlorank.serving.ranker import Ranker
-from hlorank.serving.request import make_request, parse_request
-from hlorank.serving.response import predictions
 
 INVOCATIONS = "/invocations"
 

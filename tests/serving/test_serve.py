@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hlorank.data.collection import Collection, graph_files
-from hlorank.serving.request import make_request
+from hlorank.ranking.request import make_request
 from tests.servers import command, running
 
 pytestmark = pytest.mark.slow

@@ -22,9 +22,8 @@ from mlflow.tracking import MlflowClient
 from hlorank.config import Config
 from hlorank.files import one_process, read_json, write_json
 from hlorank.models.serialization import load_model
-from hlorank.sweeps.jobs import adopted, chosen_experiment, rows
-from hlorank.sweeps.trial import open_study
-from hlorank.tracking import (
+from hlorank.runs.jobs import adopted, chosen_experiment, rows
+from hlorank.runs.store import (
     CHECKOUT,
     CODE,
     FEATURES,
@@ -36,6 +35,7 @@ from hlorank.tracking import (
     open_experiment,
     open_run,
 )
+from hlorank.runs.trial import open_study
 from hlorank.training.mlflow_run import keep_record, peak_memory_bytes
 from hlorank.training.trainer import train
 from tests.training.training_helpers import WEIGHTS, validate_with

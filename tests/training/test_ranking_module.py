@@ -16,7 +16,7 @@ from hlorank.config import Config
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs, InputSizes
 from hlorank.models.scoring import embed_rows, score_configurations
-from hlorank.tracking import TRAIN_LOSS, VALID_TAU
+from hlorank.runs.store import TRAIN_LOSS, VALID_TAU
 from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD
 from hlorank.training.gst.methods import METHODS
 from hlorank.training.gst.segment_aggregator import StepCost, make_aggregator

@@ -50,14 +50,14 @@ def _client() -> Any:
     """
     import mlflow
 
-    from hlorank.tracking import existing_store
+    from hlorank.runs.store import existing_store
 
     return mlflow.MlflowClient(existing_store())
 
 
 def _finished(client: Any, experiments: Sequence[str], collection: str | None) -> Iterator[Any]:
     """Return the finished trainings by descending validation Kendall tau."""
-    from hlorank.tracking import BEST_TAU
+    from hlorank.runs.store import BEST_TAU
 
     conditions = "attributes.status = 'FINISHED'" + (f" and tags.collection = '{collection}'" if collection else "")
     token = None
@@ -91,9 +91,9 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
         DataError: the store, the sweep or a finished training does not exist.
         ConfigError: `collection` is not an address.
     """
-    from hlorank.sweeps.jobs import adopted
-    from hlorank.sweeps.sweep import find_sweep
-    from hlorank.tracking import BEST_TAU, EXPERIMENT, FEATURES
+    from hlorank.runs.jobs import adopted
+    from hlorank.runs.store import BEST_TAU, EXPERIMENT, FEATURES
+    from hlorank.runs.sweep import find_sweep
 
     if collection is not None:
         collection = str(Collection.parse(collection))

@@ -12,7 +12,7 @@ from hlorank.cli.programs import HELP, add_program_options, program_paths
 from hlorank.files import DataError, counted, escape
 from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.hlo.convert import check_names, convert
-from hlorank.tracking import error_lines
+from hlorank.runs.store import error_lines
 
 _log = logging.getLogger(__name__)
 

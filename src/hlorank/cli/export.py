@@ -6,12 +6,12 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from hlorank import __version__
 from hlorank.data.graph import LayoutConfigurations
 from hlorank.files import DataError, write_atomic, write_json, write_text
 from hlorank.hlo.configuration_file import apply, to_configuration
 from hlorank.hlo.forms import INSTALL, has_jaxlib, hlo_text
-from hlorank.serving.graph_reader import InputGraph
+from hlorank.ranking.inputs import InputGraph
+from hlorank.version import __version__
 
 _log = logging.getLogger(__name__)
 

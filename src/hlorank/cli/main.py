@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import NoReturn
 
-from hlorank import __version__
 from hlorank.cli import best, convert, evaluate, inspect, rank, register, report, serve
 from hlorank.config import ConfigError
 from hlorank.files import DataError, escape, one_line
+from hlorank.runs.store import error_lines
 from hlorank.terminal import allow_any_encoding, quiet_pipe
-from hlorank.tracking import error_lines
+from hlorank.version import __version__
 
 _COMMANDS = (convert, inspect, best, report, rank, evaluate, register, serve)
 _PLUGINS = "hlorank.commands"

@@ -30,7 +30,7 @@ from hlorank.hlo.stage import TRAINED, named_stage
 from hlorank.terminal import add_table_options, min_int
 
 if TYPE_CHECKING:
-    from hlorank.serving.ranker import Ranker
+    from hlorank.ranking.ranker import Ranker
 
 _log = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ def open_ranker(model: str, memory_mib: int, accelerator: str) -> Ranker:
     """Return the ranker of a model, with a warning if the model was never trained.
 
     Args:
-        model: a reference of `hlorank.serving.locate.model_folder`.
+        model: a reference of `hlorank.runs.find.model_folder`.
         memory_mib: limit of the memory of activations while scoring, in MiB.
         accelerator: auto, cpu or cuda.
 
@@ -194,10 +194,10 @@ def open_ranker(model: str, memory_mib: int, accelerator: str) -> Ranker:
         ConfigError: there is no such accelerator.
         DataError: the model does not exist, is damaged or changed, or another version of hlorank wrote it.
     """
-    from hlorank.serving.locate import model_folder
+    from hlorank.runs.find import model_folder
 
     folder = model_folder(model)  # before PyTorch is imported, which takes seconds
-    from hlorank.serving.ranker import Ranker
+    from hlorank.ranking.ranker import Ranker
 
     ranker = Ranker(folder, memory_mib * 2**20, accelerator)
     if ranker.spec.steps == 0:
@@ -261,8 +261,8 @@ def _rank_file(
     from hlorank.cli.export import export
     from hlorank.data.collection import write_graph
     from hlorank.metrics import ranking
-    from hlorank.serving.graph_reader import GraphReader
-    from hlorank.serving.response import ranked_input
+    from hlorank.ranking.inputs import GraphReader
+    from hlorank.ranking.result import ranked_input
 
     ranker = _opened(folder, arguments.memory, arguments.accelerator, threads)
     reader = GraphReader(ranker.spec.features, arguments.max_configurations, arguments.candidates, arguments.seed)
@@ -302,7 +302,7 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
     if not arguments.input:
         return
     from hlorank.compute.graph_map import open_graph_map
-    from hlorank.serving.locate import model_folder
+    from hlorank.runs.find import model_folder
 
     folder = str(model_folder(arguments.model))  # here, so that it is downloaded once
     _opened.cache_clear()  # the model may have changed

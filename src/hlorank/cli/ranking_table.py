@@ -36,7 +36,7 @@ def print_ranking(ranked: dict[str, Any], chosen: int, wide: bool) -> None:
     """Print a ranking: its first configurations, and the layouts that one of them changes.
 
     Args:
-        ranked: a value of `hlorank.serving.response.ranked_input`.
+        ranked: a value of `hlorank.ranking.result.ranked_input`.
         chosen: rank of the configuration whose layouts are printed, from 1.
         wide: print all columns.
     """

@@ -13,7 +13,7 @@ from hlorank.config import ConfigError
 from hlorank.terminal import Column, add_table_options, print_table
 
 if TYPE_CHECKING:
-    from hlorank.serving.model_registry import Registration
+    from hlorank.runs.registry import Registration
 
 _COLUMNS = (
     Column("model"),
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.champion and len(arguments.model) > 1:
         raise ConfigError(f"--champion: expected one model, found {len(arguments.model)}")
-    from hlorank.serving.model_registry import MEASURES, register
+    from hlorank.runs.registry import MEASURES, register
 
     registrations = _final([register(model, arguments.champion) for model in arguments.model])
     if arguments.json:

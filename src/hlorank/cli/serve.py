@@ -8,7 +8,7 @@ from typing import Any
 
 from hlorank.cli.rank import add_model_arguments, open_ranker
 from hlorank.files import one_line
-from hlorank.serving.limits import Limits
+from hlorank.ranking.limits import Limits
 from hlorank.terminal import min_int
 
 
@@ -52,9 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
         OSError: the address cannot be used, such as a port that another process uses.
         DataError: the model does not exist, is damaged or changed, or another version of hlorank wrote it.
     """
+    from hlorank.runs.find import resolve_alias
     from hlorank.serving.app import make_app
     from hlorank.serving.connections import bound_socket, run_server
-    from hlorank.serving.locate import resolve_alias
 
     limits = Limits(**{name: getattr(arguments, f"max_{name}") for name in Limits.model_fields})
     with bound_socket(arguments.host, arguments.port) as bound:

@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from hlorank.compute.device import find_device
 from hlorank.compute.graph_map import SERIAL, open_graph_map
 from hlorank.config import ComputeConfig, Config, EvaluateConfig
 from hlorank.data.collection import Collection, Split
@@ -24,11 +25,10 @@ from hlorank.evaluation.properties import properties
 from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import LOCKS, SPEC, DataError, read_json, recorded_run
-from hlorank.models.device import find_device
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scorer import Scorer, load_scorer
 from hlorank.models.serialization import Spec
-from hlorank.tracking import EXPERIMENT, FEATURES, MODEL, connect, open_run, run_of_model
+from hlorank.runs.store import EXPERIMENT, FEATURES, MODEL, connect, open_run, run_of_model
 
 LOGGED = ("kendall_tau", "slowdown_1", "slowdown_5", "slowdown_10")
 """Metrics of an evaluation in MLflow; the others follow from these or are facts of the data: metrics.json has all."""

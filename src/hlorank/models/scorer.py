@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.compute.device import find_device
 from hlorank.config import PartitionConfig
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import SPEC, read_json
 from hlorank.models.baselines.baseline import BASELINES, load_baseline, load_joined
-from hlorank.models.device import find_device
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.scoring import (
     PlanCache,

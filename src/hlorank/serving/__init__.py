@@ -1,1 +1,1 @@
-"""Use of trained models: ranking of graphs, the model registry, and the HTTP servers."""
+"""The HTTP server of rankings."""

@@ -16,10 +16,10 @@ from fastapi.responses import JSONResponse
 import hlorank
 from hlorank.files import DataError
 from hlorank.models.scoring import time_limit
-from hlorank.serving.limits import Limits
-from hlorank.serving.ranker import Ranker
-from hlorank.serving.request import GraphRecord, RankingRequest, graph_bytes, naming, parse_request
-from hlorank.serving.response import prediction
+from hlorank.ranking.limits import Limits
+from hlorank.ranking.ranker import Ranker
+from hlorank.ranking.request import GraphRecord, RankingRequest, graph_bytes, naming, parse_request
+from hlorank.ranking.result import prediction
 
 _ERROR_CODES = {
     400: "BAD_REQUEST",

@@ -12,8 +12,8 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from hlorank.ranking.limits import Limits
 from hlorank.serving.app import error_content
-from hlorank.serving.limits import Limits
 
 
 class BoundedConnection(H11Protocol):

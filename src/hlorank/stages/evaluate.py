@@ -14,7 +14,7 @@ def main(config: Config) -> None:
     from hlorank.evaluation.evaluate_model import evaluate
     from hlorank.evaluation.report.runs import read_run
     from hlorank.evaluation.report.write_report import REPORT, write_report
-    from hlorank.tracking import tracking_uri
+    from hlorank.runs.store import tracking_uri
 
     model = collection_folder(config, config.paths.models) / config.method
     with own_output(config, config.paths.reports, config.method) as output:

@@ -19,8 +19,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from hlorank.config import TrackingConfig
 from hlorank.files import DataError, write_atomic
-from hlorank.sweeps.trial import SearchTrial
-from hlorank.tracking import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU, tracking_uri
+from hlorank.runs.store import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU, tracking_uri
+from hlorank.runs.trial import SearchTrial
 from hlorank.training.mlflow_run import peak_memory_bytes
 from hlorank.training.ranks import ALONE, Ranks
 

@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hlorank.config import Config
-from hlorank.tracking import Pruned, error_lines
+from hlorank.runs.store import Pruned, error_lines
 from hlorank.training.ranks import RankLostError, check_devices, connection_lost
 
 Result = float | None

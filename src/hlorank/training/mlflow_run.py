@@ -31,8 +31,8 @@ from hlorank.files import (
     write_text,
 )
 from hlorank.models.serialization import Spec
-from hlorank.sweeps.jobs import adopt, chosen_experiment, current_job, finished_training, task_overrides
-from hlorank.tracking import (
+from hlorank.runs.jobs import adopt, chosen_experiment, current_job, finished_training, task_overrides
+from hlorank.runs.store import (
     BEST_TAU,
     CHECKOUT,
     CODE,

@@ -16,7 +16,7 @@ from torch import Tensor
 from hlorank.config import TrainerConfig
 from hlorank.metrics import kendall_tau
 from hlorank.models.scoring import PlanCache, score_configurations
-from hlorank.tracking import TRAIN_LOSS, VALID_TAU
+from hlorank.runs.store import TRAIN_LOSS, VALID_TAU
 from hlorank.training.callbacks import CpuBudget
 from hlorank.training.gst.embedding_table import graph_numbers
 from hlorank.training.gst.segment_aggregator import SegmentAggregator, StepCost

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import distributed
 
+from hlorank.compute.device import find_device
 from hlorank.config import ConfigError, TrainerConfig
 from hlorank.config.compute import available_cores
 from hlorank.files import DataError
-from hlorank.models.device import find_device
 
 # Bound of an exchange of a training. A rank that is killed ends it at once, as its connections are closed; this is for
 # machines and networks that fall silent.

@@ -11,8 +11,8 @@ from hlorank.config import FeaturizeConfig, PartitionConfig
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import Spec
-from hlorank.sweeps.jobs import chosen_experiment
-from hlorank.sweeps.table import short_value
+from hlorank.runs.jobs import chosen_experiment
+from hlorank.runs.sweep_table import short_value
 
 log = logging.getLogger(__name__)
 

@@ -20,19 +20,18 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 
-from hlorank import __version__
+from hlorank.compute.device import find_device
 from hlorank.config import Config, ConfigError, TrackingConfig, TrainerConfig, find
 from hlorank.config.plugins import plugin_digests
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import LOCKS, RUN, code_digest, fingerprint, one_process
 from hlorank.models.cost_model import CostModel
-from hlorank.models.device import find_device
 from hlorank.models.encoder import PiecewiseLinear
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import ModelSpec, input_sizes, save_model
-from hlorank.sweeps.trial import current_trial
-from hlorank.tracking import ENDED_BY, Pruned, flatten
+from hlorank.runs.store import ENDED_BY, Pruned, flatten
+from hlorank.runs.trial import current_trial
 from hlorank.training.callbacks import (
     AtomicCheckpointIO,
     CheckpointIdentity,
@@ -58,6 +57,7 @@ from hlorank.training.samplers import tile_sample
 from hlorank.training.step_data import StepData
 from hlorank.training.step_memory import bound_memory
 from hlorank.training.step_plans import StepPlanner
+from hlorank.version import __version__
 
 log = logging.getLogger(__name__)
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # otherwise it logs hardware and advertisements

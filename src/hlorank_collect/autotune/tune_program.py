@@ -19,7 +19,7 @@ from hlorank.hlo.layout_search import random
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, to_json
 from hlorank.hlo.reader import Record, featurize
 from hlorank.metrics import ranking
-from hlorank.serving.ranker import Ranker
+from hlorank.ranking.ranker import Ranker
 from hlorank_collect import machine, xla
 from hlorank_collect.autotune.acquisition import node_kinds
 from hlorank_collect.autotune.autotune_tasks import TuneTask

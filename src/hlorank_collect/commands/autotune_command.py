@@ -128,7 +128,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _model(arguments: argparse.Namespace) -> str | None:
     """Return the folder of the model, None for --random; raise ConfigError if there is no model of layouts."""
-    from hlorank.serving.locate import model_folder
+    from hlorank.runs.find import model_folder
 
     remedy = "give a trained model of layouts, such as models/layout/cpu/random/gst of make repro"
     if arguments.random:

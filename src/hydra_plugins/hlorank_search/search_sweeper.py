@@ -37,7 +37,7 @@ class SearchSweeper(Sweeper):
 
     Args:
         params: overrides, by key.
-        settings: as in `hlorank.sweeps.search.SearchSettings`.
+        settings: as in `hlorank.runs.search.SearchSettings`.
     """
 
     def __init__(self, params: Mapping[str, str], **settings: Any) -> None:
@@ -62,11 +62,11 @@ class SearchSweeper(Sweeper):
     def _search(self, arguments: list[str]) -> None:
         from hlorank.config import ConfigError
         from hlorank.config.section import parse
-        from hlorank.sweeps.callback import own_config
-        from hlorank.sweeps.search import Search, SearchSettings
-        from hlorank.sweeps.space import split
-        from hlorank.sweeps.trial import open_study
-        from hlorank.tracking import PARENT_VARIABLE
+        from hlorank.runs.search import Search, SearchSettings
+        from hlorank.runs.search_space import split
+        from hlorank.runs.store import PARENT_VARIABLE
+        from hlorank.runs.sweep_callback import own_config
+        from hlorank.runs.trial import open_study
 
         assert self.config is not None
         assert self.hydra_context is not None

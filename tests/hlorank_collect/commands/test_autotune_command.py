@@ -146,7 +146,7 @@ def test_a_model_may_be_one_of_mlflow(folder: Path, monkeypatch: pytest.MonkeyPa
         assert [(task.model, task.reference) for task in tasks] == [(str(folder), name)]
         return Summary(measured=["dots"])
 
-    monkeypatch.setattr("hlorank.serving.locate.model_folder", {name: folder}.__getitem__)
+    monkeypatch.setattr("hlorank.runs.find.model_folder", {name: folder}.__getitem__)
     monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", run_tasks)
     assert main(["autotune", "cli_tuned:dots", *SHAPES, "--model", name]) == 0
 

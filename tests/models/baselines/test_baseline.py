@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from hlorank import __version__
 from hlorank.config import BaselineConfig
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
@@ -23,6 +22,7 @@ from hlorank.models.baselines.pooled_features import changed_column, pooled_colu
 from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.serialization import input_sizes, load_model, sealed
+from hlorank.version import __version__
 
 SETTINGS = BaselineConfig(
     iterations=3,

@@ -19,8 +19,8 @@ from hlorank.evaluation.errors import PROPERTY_COLUMNS
 from hlorank.evaluation.graph_report import PREDICTION_COLUMNS
 from hlorank.evaluation.protocol import PER_GRAPH, PREDICTIONS, PROPERTIES
 from hlorank.files import HISTORY, METRICS, RUN, SPEC, WEIGHTS, DataError, read_json, recorded_run
-from hlorank.sweeps import jobs
-from hlorank.tracking import (
+from hlorank.runs import jobs
+from hlorank.runs.store import (
     BEST_TAU,
     TRAIN_SECONDS,
     URI_VARIABLE,

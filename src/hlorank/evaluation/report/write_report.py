@@ -12,7 +12,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from hlorank import __version__
 from hlorank.config import ConfigError
 from hlorank.evaluation.errors import WRONG
 from hlorank.evaluation.report import charts
@@ -21,7 +20,8 @@ from hlorank.evaluation.report.headline import NOISE
 from hlorank.evaluation.report.runs import Run
 from hlorank.evaluation.report.sections import Section, make_sections
 from hlorank.files import counted, write_text
-from hlorank.tracking import flatten
+from hlorank.runs.store import flatten
+from hlorank.version import __version__
 
 REPORT = "report.html"
 """File name of the report of one evaluation."""

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hlorank import __version__
 from hlorank.config import BaselineConfig, Config, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
@@ -35,7 +34,7 @@ from hlorank.models.baselines.predictors import Analytical, Linear, Predictor
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import input_sizes
-from hlorank.tracking import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
+from hlorank.runs.store import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
 from hlorank.training.baselines.candidates import Fit, changed_share, random_scores
 from hlorank.training.baselines.fit_analytical import fit_analytical
 from hlorank.training.baselines.fit_linear import fit_linear
@@ -44,6 +43,7 @@ from hlorank.training.baselines.fit_trees import fit_trees
 from hlorank.training.mlflow_run import keep_record, peak_memory_bytes, take_finished, training_run
 from hlorank.training.run_description import data_settings
 from hlorank.training.samplers import usable_graphs, validation_targets
+from hlorank.version import __version__
 
 log = logging.getLogger(__name__)
 

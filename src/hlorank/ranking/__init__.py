@@ -1,0 +1,1 @@
+"""Graphs or programs in, rankings out."""

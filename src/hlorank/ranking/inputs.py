@@ -1,0 +1,172 @@
+"""Graphs to rank, read from files: npz files, tuning records, and compiler dumps, for which candidates are drawn."""
+
+from __future__ import annotations
+
+import math
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from hlorank.data.collection import Kind, read_graph
+from hlorank.data.graph import LayoutConfigurations, MeasuredGraph, Measurements
+from hlorank.data.npz import NpzFile
+from hlorank.featurize.feature_spec import FeatureSpec
+from hlorank.files import DataError
+from hlorank.hlo import layout_search
+from hlorank.hlo.compile import before_layout_assignment, needs_compilation
+from hlorank.hlo.extra import Extra, extra_features, read_extra
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.layout_space import LayoutSpace, layout_space
+from hlorank.hlo.reader import Record, featurize, read_records
+from hlorank.hlo.stage import TRAINED, Stage, stage_of
+from hlorank.ranking.limits import MAX_CHOICES
+
+_KEY: dict[Kind, str] = {"layout": "node_config_feat", "tile": "config_feat"}
+
+
+@dataclass(frozen=True, eq=False)
+class InputGraph:
+    """Graph to rank.
+
+    Attributes:
+        file: the file that holds the graph.
+        measured: the graph, its configurations, and their runtimes, all 0 where they are unknown.
+        extra: extra features of the protobuf, for models trained with them.
+        module: the module of the program; None for an npz file.
+        stage: the stage of the module, for which candidates were drawn; None if the file holds configurations.
+        compiled: the module was compiled up to layout assignment from the one in the file.
+        not_compiled: reason why it could not be compiled; None if it was, or did not need to be.
+    """
+
+    file: Path
+    measured: MeasuredGraph
+    extra: Extra | None
+    module: HloModuleProto | None
+    stage: Stage | None
+    compiled: bool = False
+    not_compiled: str | None = None
+
+    @property
+    def drawn(self) -> bool:
+        """True if the configurations are drawn candidates."""
+        return self.stage is not None
+
+
+def _parts(path: Path) -> Iterator[Path | Record]:
+    """Return an npz file itself, or the records of a protobuf or HLO text; each holds one graph."""
+    expected = "an npz file, a protobuf or HLO text"
+    try:
+        if stat.S_ISDIR(path.stat().st_mode):
+            raise DataError("file", expected, "a folder; name the files in it", file=path)
+        if path.suffix == ".npz":
+            yield path
+        else:
+            yield from read_records(path)
+    except FileNotFoundError:
+        raise DataError("file", expected, "no such file", file=path) from None
+    except OSError as error:
+        raise DataError("file", expected, error.strerror or error, file=path) from None
+
+
+@dataclass(frozen=True)
+class GraphReader:
+    """Reader of graphs for one model.
+
+    Attributes:
+        spec: the features that the model reads.
+        max_configurations: limit of configurations of a graph, checked before they are read.
+        candidates: limit of candidates that are drawn for a dump; the first one is the compiler's default.
+        seed: seed of the candidates; they depend on it and on the program, not on the name of the file.
+        max_choices: limit of configurations times configurable nodes of a graph, checked before they are read.
+        max_layouts: limit of distinct layouts of a graph, checked while they are read.
+    """
+
+    spec: FeatureSpec
+    max_configurations: int
+    candidates: int
+    seed: int
+    max_choices: int = MAX_CHOICES
+    max_layouts: int | None = None
+
+    def read(self, path: Path, *, compile_dumps: bool = False) -> Iterator[InputGraph]:
+        """Read the graphs of a file one at a time: one of an npz file, one of each tuning record.
+
+        After the error of one record, `next` continues with the next record.
+
+        Args:
+            path: the file.
+            compile_dumps: compile a module that `needs_compilation`; one that cannot be compiled is read as it is.
+
+        Raises:
+            DataError: the file cannot be read, holds another kind of configurations than the model ranks, or too many
+                of them, lacks extra features that the model reads, or is refused by `read_graph` or `read_records`.
+        """
+        # An error ends a generator, but not a map.
+        return map(partial(self._input, compile_dumps=compile_dumps), _parts(path))
+
+    def _input(self, part: Path | Record, *, compile_dumps: bool) -> InputGraph:
+        return self._record(part, compile_dumps) if isinstance(part, Record) else self._npz(part)
+
+    def _check_size(self, key: str, configurations: int, nodes: int, path: Path) -> None:
+        """Refuse too many configurations, or too many choices of their configurable nodes (0 for tiles)."""
+        if configurations > self.max_configurations:
+            expected = f"at most {self.max_configurations:,} configurations of a graph"
+            raise DataError(key, expected, f"{configurations:,}", file=path)
+        if (choices := configurations * nodes) > self.max_choices:
+            expected = f"at most {self.max_choices:,} configurable nodes of all configurations"
+            raise DataError(key, expected, f"{choices:,} ({configurations:,} x {nodes:,})", file=path)
+
+    def _check_kind(self, key: str, kind: Kind, path: Path) -> None:
+        if kind != self.spec.kind:
+            expected = f"{self.spec.kind} configurations, as the model of {self.spec.collection} ranks"
+            raise DataError(key, expected, f"{kind} configurations", file=path)
+
+    def _npz(self, path: Path) -> InputGraph:
+        with NpzFile(path) as file:
+            present = [(kind, key) for kind, key in _KEY.items() if key in file.keys]
+            if len(present) == 1:  # `read_graph` refuses other files
+                ((kind, key),) = present
+                self._check_kind(key, kind, path)
+                shape, _ = file.header(key)
+                self._check_size(key, shape[0], math.prod(shape[1:2]) if kind == "layout" else 0, path)
+        measured = read_graph(path, self.spec.kind, max_layouts=self.max_layouts)
+        extra = read_extra(path, measured.graph.nodes) if self.spec.options.protobuf else None
+        return InputGraph(path, measured, extra, None, None)
+
+    def _record(self, record: Record, compile_dumps: bool) -> InputGraph:
+        path, compiled, not_compiled = record.path, False, None
+        stage: Stage | None = None
+        if record.tuning is not None:
+            if record.kind is not None:
+                self._check_kind(f"{record.place}runs", record.kind, path)
+            nodes = len(record.tuning.config_index_to_node)
+            self._check_size(f"{record.place}runs", len(record.tuning.runs), nodes, path)
+        elif self.spec.kind == "tile":
+            expected = "a tuning record or an npz file, with tiles to rank"
+            raise DataError("file", expected, "a compiler dump, which holds none", file=path)
+        else:
+            stage = stage_of(path, record.module)
+            if compiled := compile_dumps and needs_compilation(path, record.module, str(self.spec.collection)):
+                layout_space(record.module)  # refuses a broken module, and one with nothing to configure, in no time
+                try:
+                    record, stage = replace(record, module=before_layout_assignment(record.module)), TRAINED
+                except DataError as error:
+                    compiled, not_compiled = False, str(error.found)
+        measured, program = featurize(record, self.spec.kind)
+        if record.tuning is None:
+            space = layout_space(record.module)
+            self._check_size("candidates", self.candidates, space.nodes, path)
+            measured = self._with_candidates(measured, space)
+        extra = extra_features(program) if self.spec.options.protobuf else None
+        return InputGraph(path, measured, extra, record.module, stage, compiled, not_compiled)
+
+    def _with_candidates(self, measured: MeasuredGraph, space: LayoutSpace) -> MeasuredGraph:
+        rng = np.random.default_rng(self.seed)
+        rows = layout_search.random(space, self.candidates, rng, lambda rows: np.zeros(len(rows)))
+        layouts = LayoutConfigurations.from_chunks(space.node_ids, [rows])
+        unknown = Measurements(np.zeros(len(rows), dtype=np.int64))
+        return MeasuredGraph(measured.name, measured.graph, layouts, unknown)

@@ -1,0 +1,151 @@
+"""Rankings as JSON: of `hlorank rank`, and of the HTTP servers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.data.collection import split_half_tau
+from hlorank.data.graph import LayoutConfigurations
+from hlorank.evaluation.graph_report import rank_metrics
+from hlorank.featurize.distinct import distinct_rows
+from hlorank.hlo.named_layouts import NamedNodes
+from hlorank.hlo.stage import TRAINED
+from hlorank.metrics import noise_ceiling, ranking
+from hlorank.ranking.inputs import InputGraph
+from hlorank.ranking.limits import Limits
+from hlorank.ranking.ranker import Ranker
+from hlorank.ranking.request import GraphRecord, RankingRequest, naming, read_graph
+
+
+def top_configurations(scores: NDArray[np.float64], order: NDArray[np.int64], count: int) -> list[dict[str, Any]]:
+    """Return the first configurations of a ranking, as JSON values.
+
+    Args:
+        scores: (configurations,) larger = slower.
+        order: (configurations,) indices of the configurations from fastest to slowest.
+        count: configurations to return, at most.
+
+    Returns:
+        An object for each with `rank` (from 1), `configuration` (its index) and `score`.
+    """
+    indices = order[:count].tolist()
+    return [
+        {"rank": rank, "configuration": index, "score": float(scores[index])}
+        for rank, index in enumerate(indices, start=1)
+    ]
+
+
+def prediction(ranker: Ranker, record: GraphRecord, top: int, limits: Limits) -> dict[str, Any]:
+    """Rank a graph of an HTTP request.
+
+    Args:
+        ranker: the model.
+        record: the graph.
+        top: number of configurations to return.
+        limits: limits of the graph.
+
+    Returns:
+        `graph` (its name), `configurations` (their number) and `top`, as in `hlorank rank --json`.
+
+    Raises:
+        DataError: the graph exceeds a limit, or cannot be read or ranked; the message has its name.
+    """
+    with naming(record):
+        given = read_graph(record, ranker.spec.features, limits)
+        scores = ranker.score(given.measured.graph, given.measured.configurations, given.extra)
+    first = top_configurations(scores, ranking(scores), top)
+    return {"graph": record.graph or "", "configurations": len(scores), "top": first}
+
+
+def predictions(ranker: Ranker, request: RankingRequest, limits: Limits) -> list[dict[str, Any]]:
+    """Rank the graphs of an HTTP request.
+
+    Args:
+        ranker: the model.
+        request: the graphs, and the number of configurations to return.
+        limits: limits of the request and its graphs.
+
+    Returns:
+        The `prediction` of each graph.
+
+    Raises:
+        DataError: the request or a graph exceeds a limit, or a graph cannot be read or ranked.
+    """
+    limits.check_request(len(request.dataframe_records), request.params.top)
+    return [prediction(ranker, record, request.params.top, limits) for record in request.dataframe_records]
+
+
+def ranked_input(
+    given: InputGraph, scores: NDArray[np.float64], order: NDArray[np.int64], count: int, *, compare: bool
+) -> dict[str, Any]:
+    """Return the ranking of a graph that was read from a file, as JSON values of `hlorank rank --json`.
+
+    Args:
+        given: the graph.
+        scores: (configurations,) larger = slower.
+        order: (configurations,) indices of the configurations from fastest to slowest.
+        count: configurations in `top`, at most.
+        compare: add the runtimes in the file.
+
+    Returns:
+        `file`, `graph`, `configurations` (their number), `drawn` (true for drawn candidates), `stage` and `top`, see
+        `top_configurations`. `stage` is null or, for drawn candidates, has the stage of the ranked module, `found`, and
+        that of the modules that the model was `trained` on; `compiled` is true if the module was compiled from the one
+        in the file, and `not_compiled` the reason if it could not be, or null. If the file holds a module, layout
+        configurations have `changes`: the `NamedLayout`s that they do not leave to the compiler. With `compare` there
+        is `comparison`: the values of `rank_metrics`, and `noise_ceiling`, which is null where no configuration was
+        measured twice. `comparison` is null where all runtimes are equal or withheld. Unless the runtimes are withheld,
+        `compare` also adds `runtime_ns`, `slowdown` (compared with the best configuration) and `measured_rank` to the
+        objects of `top`.
+
+    Raises:
+        DataError: the JSON file next to a measured graph is damaged.
+    """
+    measured = given.measured
+    top = top_configurations(scores, order, count)
+    if given.module is not None and isinstance(measured.configurations, LayoutConfigurations):
+        assigned = given.stage == "after_layout_assignment"
+        nodes = NamedNodes(given.module, measured.configurations.node_ids, assigned=assigned)
+        for entry, row in zip(top, measured.configurations.values(order[:count]), strict=True):
+            entry["changes"] = [dataclasses.asdict(change) for change in nodes.changes(row)]
+    stage = {
+        "found": given.stage,
+        "trained": TRAINED,
+        "compiled": given.compiled,
+        "not_compiled": given.not_compiled,
+    }
+    ranked: dict[str, Any] = {
+        "file": str(given.file),
+        "graph": measured.name,
+        "configurations": len(scores),
+        "drawn": given.drawn,
+        "stage": stage if given.drawn else None,
+        "top": top,
+    }
+    if compare:
+        ranked["comparison"] = _comparison(given, scores)
+        if not measured.measurements.withheld:
+            label = measured.measurements.label
+            ranks = np.empty(len(label), dtype=np.int64)
+            ranks[ranking(label)] = np.arange(1, len(label) + 1)
+            for entry in top:
+                index = entry["configuration"]
+                entry["runtime_ns"] = int(measured.measurements.runtime[index])
+                entry["slowdown"] = float(label[index] / label.min() - 1)
+                entry["measured_rank"] = int(ranks[index])
+    return ranked
+
+
+def _comparison(given: InputGraph, scores: NDArray[np.float64]) -> dict[str, float | None] | None:
+    configurations, label = given.measured.configurations, given.measured.measurements.label
+    if label.min() == label.max():  # also where runtimes are withheld
+        return None
+    layouts = isinstance(configurations, LayoutConfigurations)
+    rows = configurations.codes if isinstance(configurations, LayoutConfigurations) else configurations.feat
+    metrics = rank_metrics("layout" if layouts else "tile", distinct_rows(rows)[1], scores, label)
+    half = split_half_tau(given.file) if given.file.suffix == ".npz" else None
+    return {**metrics, "noise_ceiling": None if half is None else noise_ceiling(half)}

@@ -1,0 +1,183 @@
+"""Model registry: one registered model for each collection, with packages as versions, and its champion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hlorank.data.collection import Collection
+from hlorank.files import RUN, SPEC, DataError, read_json, recorded_run, redact_credentials
+from hlorank.models.scorer import load_scorer
+from hlorank.models.serialization import Spec
+from hlorank.ranking.ranker import MEMORY_BYTES
+from hlorank.runs.find import model_folder
+from hlorank.runs.pyfunc import log_package
+from hlorank.runs.store import BEST_TAU, FEATURES, MODEL, existing_store, run_of_model
+
+CHAMPION = "champion"
+MEASURES = {"evaluate": "evaluate/valid/kendall_tau", "training": BEST_TAU}
+"""Metrics of a run that measure its model on valid: the stage evaluate uses all configurations, training those that it
+validates on. Two models are compared by the first of these metrics that both have."""
+
+
+class _Valid(NamedTuple):
+    """Kendall tau on valid, and fingerprints of its data; two are comparable if they share a fingerprint."""
+
+    tau: float
+    data: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Result of the registration of one model.
+
+    Attributes:
+        model: name of the registered model, such as layout.cpu.random.
+        version: number of the version.
+        new: the version was made now; otherwise it had been registered before.
+        run_id: the run that trained the model, or one that evaluated it if the store has no other.
+        method: the training method.
+        seed: the parameter `seed` of the run, empty if there is none.
+        data: fingerprint of the data that the model was trained on.
+        valid_tau: Kendall tau on valid by each of `MEASURES` that the run has.
+        champion: the alias `champion` points to this version now.
+        reason: reason why it does or does not.
+    """
+
+    model: str
+    version: int
+    new: bool
+    run_id: str
+    method: str
+    seed: str
+    data: str
+    valid_tau: dict[str, float]
+    champion: bool
+    reason: str
+
+
+def register(reference: str | Path, move: bool = False) -> Registration:
+    """Register a trained model as a version of its collection's model, unless it is one, and choose the champion.
+
+    The alias `champion` moves to the version if there is no champion yet, or if the version is better than the champion
+    on the same valid data. The store is that of `hlorank.runs.find.model_folder`.
+
+    Args:
+        reference: a reference of `model_folder`, which may be a registered version.
+        move: move the alias to the version in any case.
+
+    Raises:
+        DataError: the store or the model does not exist, the model is damaged or was never trained, or its run is not
+            in the store.
+    """
+    from mlflow import MlflowClient
+
+    existing_store()
+    folder = model_folder(reference)
+    spec = load_scorer(folder, MEMORY_BYTES).spec  # refuses a damaged model now, not when it is served
+    if spec.steps == 0:
+        raise DataError("steps", "a trained model", "one that found nothing to train on", file=folder / SPEC)
+    client = MlflowClient()
+    name = Collection.parse(spec.collection).model_name
+    digest = str(read_json(folder / SPEC)["spec_sha256"])
+    version = _version_of(client, name, digest)
+    new = version is None
+    if version is None:
+        version = _new_version(client, folder, spec, name, digest)
+    run_id, number = version.run_id, int(version.version)
+    valid = _valid(client, run_id)
+    taus = {measure: result.tau for measure, result in valid.items()}
+    for measure, tau in taus.items():  # also for an old version, which may have been evaluated since
+        client.set_model_version_tag(name, version.version, f"valid_tau.{measure}", f"{tau:.6f}")
+    champion = _champion(client, name)
+    if champion is not None and champion.version == version.version:
+        is_champion, reason = True, "it is the champion already"
+    elif move:
+        is_champion, reason = True, "moved as asked"
+    else:
+        is_champion, reason = _better(client, spec, valid, champion)
+    if is_champion:
+        client.set_registered_model_alias(name, CHAMPION, version.version)
+    seed = version.tags["seed"]
+    return Registration(name, number, new, run_id, spec.method, seed, spec.data, taus, is_champion, reason)
+
+
+def _version_of(client: Any, name: str, digest: str) -> Any:
+    """Return the version of a model by the digest of its specification, None if it is not registered."""
+    found = client.search_model_versions(f"name='{name}' and tags.{MODEL}='{digest}'")
+    return found[0] if found else None
+
+
+def _run_of(client: Any, folder: Path, digest: str) -> str:
+    """Return the run that a model folder names, or one that evaluated the model if the store lacks that run.
+
+    Raises:
+        DataError: the store has neither of these runs.
+    """
+    from mlflow import get_tracking_uri
+
+    recorded = recorded_run(folder)
+    run_id = run_of_model(client, recorded.get("run_id"), digest)
+    if run_id is None:
+        store = recorded.get("tracking_uri", "its store")
+        found = f"{recorded.get('run_id', 'none')}, which is not; set MLFLOW_TRACKING_URI to {store}, or run the stage "
+        expected = f"a run in the MLflow store {redact_credentials(get_tracking_uri())}"
+        raise DataError("run_id", expected, f"{found}evaluate, which opens one", file=folder / RUN)
+    return run_id
+
+
+def _new_version(client: Any, folder: Path, spec: Spec, name: str, digest: str) -> Any:
+    """Package a model and register it as a version."""
+    from mlflow.utils.logging_utils import disable_logging, enable_logging
+
+    run_id = _run_of(client, folder, digest)
+    seed = client.get_run(run_id).data.params.get("seed", "")
+    described = {"collection": spec.collection, "method": spec.method, "data": spec.data, "seed": seed}
+    disable_logging()  # MLflow prints lines about the version to standard error, whatever its level of logging
+    try:
+        info = log_package(folder, spec, run_id, registered_model_name=name, tags={MODEL: digest, **described})
+    finally:
+        enable_logging()
+    number = str(info.registered_model_version)
+    if not client.get_registered_model(name).description:  # it may be the user's
+        client.update_registered_model(name, f"Rankers of {spec.collection}. The best one on valid is its {CHAMPION}.")
+    taus = [f", valid tau {valid.tau:.4f} by {measure}" for measure, valid in _valid(client, run_id).items()]
+    text = f"{spec.method}, seed {seed}, trained in run {run_id}{''.join(taus)}"
+    return client.update_model_version(name, number, text)
+
+
+def _valid(client: Any, run_id: str) -> dict[str, _Valid]:
+    """Return the Kendall tau on valid by each of `MEASURES` that a run has."""
+    run = client.get_run(run_id).data
+    # The result of evaluate does not depend on segments, which change the tag `data`.
+    data = {"evaluate": {run.tags["data"], run.tags.get(FEATURES)}, "training": {run.tags["data"]}}
+    return {
+        measure: _Valid(run.metrics[metric], frozenset(data[measure] - {None}))
+        for measure, metric in MEASURES.items()
+        if metric in run.metrics
+    }
+
+
+def _champion(client: Any, name: str) -> Any:
+    """Return the version that the alias points to, None if there is none."""
+    version = client.get_registered_model(name).aliases.get(CHAMPION)
+    return None if version is None else client.get_model_version(name, str(version))
+
+
+def _better(client: Any, spec: Spec, own: dict[str, _Valid], champion: Any) -> tuple[bool, str]:
+    """Return whether a model becomes the champion, and the reason."""
+    if not own:
+        return False, "it has no Kendall tau on valid: run the stage evaluate"
+    if champion is None:
+        return True, "it is the first"
+    than, other = f"the champion, version {champion.version}", _valid(client, champion.run_id)
+    for measure in MEASURES:
+        if measure in own and measure in other and own[measure].data & other[measure].data:
+            tau, best = own[measure].tau, other[measure].tau
+            return tau > best, f"valid tau {tau:.4f} by {measure}, {best:.4f} of {than}"
+    if champion.tags["data"] == spec.data:
+        return False, f"it has no metric in common with {than}: run the stage evaluate for both"
+    changed = f"it was trained on data {spec.data}, {than}, on {champion.tags['data']}"
+    remedy = "run the stage evaluate for both; if graphs or features changed, train again, or give --champion"
+    return False, f"{changed}, and no evaluation covers both: {remedy}"

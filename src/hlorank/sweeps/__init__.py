@@ -1,1 +1,0 @@
-"""Multiruns of trainings: parent run, resumption, tables, and hyperparameter search."""

@@ -1,0 +1,172 @@
+"""Rankings of graphs from raw files, which equal those of the stage evaluate."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import hlorank
+from hlorank.config import Config
+from hlorank.data.collection import Collection, graph_files, read_graph
+from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph, TileConfigurations
+from hlorank.evaluation.evaluate_model import evaluate
+from hlorank.featurize.features import GraphFeatures
+from hlorank.files import DataError
+from hlorank.metrics import kendall_tau
+from hlorank.models.baselines.baseline import BASELINES
+from hlorank.models.serialization import load_model
+from hlorank.ranking.ranker import Ranker
+from hlorank.training.baselines.train_baseline import train_baseline
+from hlorank.training.trainer import train
+from tests.training.baselines.conftest import with_library
+
+Settings = Callable[..., Config]
+
+
+def trained(config: Config, folder: Path) -> Ranker:
+    (train_baseline if config.method in BASELINES else train)(config, folder)
+    return Ranker(folder)
+
+
+def given(measured: MeasuredGraph) -> tuple[Graph, LayoutConfigurations | TileConfigurations]:
+    return measured.graph, measured.configurations
+
+
+@pytest.mark.parametrize(
+    ("method", "address"),
+    [
+        *(with_library(method, "layout:synthetic:random") for method in ("gst", "full", *BASELINES)),
+        *((method, "tile:synthetic") for method in ("gst", "full", "gradient_boosting", "linear_ranking", "random")),
+    ],
+)
+def test_raw_graphs_rank_as_in_evaluation(method: str, address: str, settings: Settings, tmp_path: Path) -> None:
+    collection, config = Collection.parse(address), settings(collection=address, method=method)
+    ranker = trained(config, tmp_path / "model")
+    assert ranker.collection == collection
+    evaluate(config, tmp_path / "model", tmp_path / "report")
+    with (tmp_path / "report" / "per_graph.csv").open(newline="") as file:
+        evaluated = {row["graph"]: float(row["kendall_tau"]) for row in csv.DictReader(file)}
+    paths = [path for split in ("valid", "test") for path in graph_files(Path(config.paths.raw), collection, split)]
+    assert {path.stem for path in paths} == evaluated.keys()
+    for path in paths:
+        measured = read_graph(path, collection.kind)
+        score = ranker.score(*given(measured), name=path.stem)
+        runtime, normalizer = measured.measurements.runtime, measured.measurements.normalizer
+        label = runtime if normalizer is None else runtime / normalizer
+        assert kendall_tau(score, label) == pytest.approx(evaluated[path.stem])
+        np.testing.assert_array_equal(ranker.rank(*given(measured), name=path.stem), np.argsort(score, kind="stable"))
+
+
+def test_a_graph_is_partitioned_as_in_training(settings: Settings, tmp_path: Path) -> None:
+    config = settings(method="gst")
+    ranker = trained(config, tmp_path / "model")
+    path = graph_files(Path(config.paths.raw), Collection.parse(config.collection), "test")[0]
+    whole = trained(settings(method="full"), tmp_path / "whole")
+    measured = read_graph(path, "layout")
+    assert not np.allclose(ranker.score(*given(measured)), whole.score(*given(measured)))
+
+
+def test_the_wrong_kind_is_refused(settings: Settings, tmp_path: Path) -> None:
+    ranker = trained(settings(method="full"), tmp_path / "model")
+    path = graph_files(Path(settings().paths.raw), Collection.parse("tile:synthetic"), "test")[0]
+    with pytest.raises(DataError, match="expected configurations of layout:synthetic:random, found TileConfigurations"):
+        ranker.score(*given(read_graph(path, "tile")))
+
+
+@pytest.mark.parametrize("method", ["gst", *BASELINES])
+def test_configurations_with_equal_embeddings_score_the_same(method: str, settings: Settings, tmp_path: Path) -> None:
+    config = settings(method=method)
+    ranker = trained(config, tmp_path / "model")
+    path = graph_files(Path(config.paths.raw), Collection.parse(config.collection), "test")[0]
+    measured = read_graph(path, "layout")
+    scores, embedding = (
+        ranker.score(*given(measured)),
+        ranker.embed(*given(measured)),
+    )
+    assert len(embedding) == len(scores)
+    _, group = np.unique(embedding, axis=0, return_inverse=True)
+    assert 2 < group.max() + 1 < len(scores)  # repeated configurations share a row
+    for number in range(group.max() + 1):
+        np.testing.assert_allclose(scores[group == number], scores[group == number][0], rtol=1e-6, atol=1e-6)
+
+
+def test_the_head_scores_the_embeddings(settings: Settings, tmp_path: Path) -> None:
+    config = settings(method="gst")
+    ranker = trained(config, tmp_path / "model")
+    path = graph_files(Path(config.paths.raw), Collection.parse(config.collection), "test")[0]
+    measured = read_graph(path, "layout")
+    (model,), _ = load_model(tmp_path / "model", torch.device("cpu"))
+    with torch.no_grad():
+        scores = model.head(torch.from_numpy(ranker.embed(*given(measured))).float()).squeeze(-1).numpy()
+    np.testing.assert_allclose(scores, ranker.score(*given(measured)), rtol=1e-4, atol=1e-5)
+
+
+def test_arrays_of_layouts(linear_model: Callable[..., Path], tiny_collections: Path) -> None:
+    ranker = hlorank.load(linear_model())
+    measured = read_graph(graph_files(tiny_collections / "raw", ranker.collection, "valid")[0], "layout")
+    layouts = measured.configurations
+    assert isinstance(layouts, LayoutConfigurations)
+    expected = ranker.score(*given(measured))
+    for dtype in (np.int8, np.int64, np.float32, np.float64):
+        array = layouts.values().astype(dtype)
+        np.testing.assert_array_equal(ranker.score(measured.graph, array), expected)
+        np.testing.assert_array_equal(ranker.rank(measured.graph, array), np.argsort(expected, kind="stable"))
+    nan = layouts.values().astype(np.float64)
+    nan[3, 0, 1] = np.nan
+    for wrong, message in (
+        (nan, r"node_config_feat: expected whole numbers in -1\.\.5, found nan at \[3, 0, 1\]"),
+        (
+            layouts.values()[:, 1:],
+            r"configurations: expected shape \(configurations, \d+, 18\), for the nodes that are a",
+        ),
+        (layouts.values()[:0], "expected at least one configuration, found none"),
+        (layouts.values().astype(str), "configurations: expected whole or real numbers, found dtype <U"),
+    ):
+        with pytest.raises(DataError, match=message):
+            ranker.score(measured.graph, wrong)
+
+
+def test_arrays_of_tiles(linear_model: Callable[..., Path], tiny_collections: Path) -> None:
+    ranker = hlorank.load(linear_model("tile:synthetic"))
+    measured = read_graph(graph_files(tiny_collections / "raw", ranker.collection, "valid")[0], "tile")
+    assert isinstance(measured.configurations, TileConfigurations)
+    feat, expected = measured.configurations.feat, ranker.score(*given(measured))
+    for array in (feat, feat.astype(np.float64), feat.astype(np.int64)):
+        np.testing.assert_array_equal(ranker.score(measured.graph, array), expected)
+    huge = feat.astype(np.float64)
+    huge[1, 2] = 1e300
+    for wrong, message in ((feat[:, 1:], "config_feat: expected shape"), (huge, r"found inf at \[1, 2\]")):
+        with pytest.raises(DataError, match=message):
+            ranker.score(measured.graph, wrong)
+
+
+def test_scores_that_are_not_finite_are_refused(
+    linear_model: Callable[..., Path], tiny_collections: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranker = hlorank.load(linear_model())
+    measured = read_graph(graph_files(tiny_collections / "raw", ranker.collection, "valid")[0], "layout")
+    row = int(np.argmax(np.diff(ranker.score(*given(measured))) != 0)) + 1
+
+    def overflowing(features: GraphFeatures, segments: object) -> NDArray[np.float64]:
+        scores = np.zeros(features.distinct)
+        scores[features.row_of[row]] = np.inf
+        return scores
+
+    monkeypatch.setattr(ranker, "_scorer", replace(ranker._scorer, score=overflowing))
+    with pytest.raises(DataError, match=rf"scores: expected finite numbers, found inf for configuration {row}"):
+        ranker.rank(*given(measured))
+
+
+def test_importing_hlorank_is_light() -> None:
+    code = "import sys, hlorank; print({'torch', 'numpy', 'mlflow', 'pandas'} & set(sys.modules))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "set()\n"

@@ -1,0 +1,235 @@
+"""Sweeps of real trainings by each launcher; killed ones; and a search that prunes."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import psutil
+import pytest
+from mlflow.tracking import MlflowClient
+
+import hlorank
+from hlorank.config import Config
+from hlorank.runs.store import flatten
+from hlorank.runs.trial import open_study
+from tests.warm import warm_programs
+
+pytestmark = pytest.mark.slow
+ROOT = Path(hlorank.__file__).parents[2]
+COLD = Path(sys.executable)
+Start = Callable[..., subprocess.Popen[str]]
+
+LAUNCHERS = {
+    "basic": ("hydra", []),
+    "joblib": ("joblib", ["hydra.launcher.n_jobs=2"]),
+    "submitit_local": ("submitit", []),
+    "ray": ("ray", ["+hydra.launcher.ray.init.num_cpus=2", "+hydra.launcher.ray.init.include_dashboard=false"]),
+}
+
+
+@pytest.fixture(scope="module")
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Python for sweeps that nothing kills: the processes that launchers start take long enough."""
+    folder = tmp_path_factory.mktemp("programs") / "bin"
+    with warm_programs(folder, ROOT / "src"):
+        yield folder / "python"
+
+
+@pytest.fixture
+def start(config: Config, tmp_path: Path, warm_python: Path) -> Start:
+    """Return a function that starts the stage train in a project folder of its own, with a training of seconds."""
+    shutil.copytree(ROOT / "conf", tmp_path / "conf")
+    subtrees = {name: getattr(config, name).model_dump(mode="json") for name in ("paths", "trainer", "tracking")}
+    fixed = [f"{name}={value}" for name, value in flatten(subtrees).items() if value is not None]
+    fixed += [f"collection={config.collection}", f"sweep.storage={config.sweep.storage}", "model.width=8"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_TR", "HYDRA"))}
+    # Ray keeps a token in the home folder.
+    environment |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
+    environment |= {"MPLCONFIGDIR": mpl.get_configdir()}  # fonts are searched once
+    environment |= {"RAY_worker_niceness": "0"}  # by default workers starve beside other tests
+
+    def started(*arguments: str, python: Path = warm_python) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [python, "-m", "hlorank.stages.train", "-m", *fixed, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return started
+
+
+def launcher(name: str) -> list[str]:
+    package, settings = LAUNCHERS[name]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    return [f"hydra/launcher={name}", *settings]
+
+
+def parents(client: MlflowClient) -> list[Any]:
+    (experiment,) = [one for one in client.search_experiments() if one.name == "hlorank"]
+    return [run for run in client.search_runs([experiment.experiment_id]) if "hlorank.sweep" in run.data.tags]
+
+
+def children(client: MlflowClient, parent: Any) -> list[Any]:
+    wanted = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+    return list(client.search_runs([parent.info.experiment_id], wanted))
+
+
+def table(client: MlflowClient, parent: Any) -> list[dict[str, str]]:
+    path = Path(client.download_artifacts(parent.info.run_id, "sweep/jobs.csv"))
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_every_launcher(name: str, start: Start, client: MlflowClient) -> None:
+    """Jobs find their sweep; a failure is reported and stops no other job."""
+    process = start("method=unknown,gst", *launcher(name))
+    _, errors = process.communicate()
+    assert process.returncode == 1, errors
+    (line,) = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert line.split(": ")[1:3] == ["method=unknown", "ConfigError"]
+    (parent,) = parents(client)
+    assert parent.info.status == "FAILED"
+    (finished,) = children(client, parent)
+    rows = {row["method"]: (row["state"], row["run_id"]) for row in table(client, parent)}
+    assert rows == {"gst": ("finished", finished.info.run_id), "unknown": ("failed", "")}
+
+
+def test_a_sweep_continues_under_its_name(start: Start, client: MlflowClient) -> None:
+    """Finished jobs are not repeated, and others are added."""
+    seen = list[set[str]]()
+    for methods, jobs in (("method=gst", 2), ("method=gst,random", 4)):
+        output, errors = (process := start(methods, "seed=0,1", "sweep.name=one")).communicate()
+        assert process.returncode == 0, errors
+        assert "over seeds" in output
+        (parent,) = parents(client)
+        assert parent.info.status == "FINISHED"
+        assert [row["state"] for row in table(client, parent)] == ["finished"] * jobs
+        seen.append({run.info.run_id for run in children(client, parent)})
+        assert len(seen[-1]) == jobs
+    assert seen[0] < seen[1]
+
+
+def test_a_job_trains_on_several_devices(start: Start, client: MlflowClient) -> None:
+    process = start("method=gst", "trainer.graphs_per_step=2", "trainer.devices=2", "sweep.name=one")
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    (parent,) = parents(client)
+    (job,) = children(client, parent)
+    assert [run.info.status for run in (parent, job)] == ["FINISHED", "FINISHED"]
+    assert job.data.params["trainer.devices"] == "2"
+    assert [row["state"] for row in table(client, parent)] == ["finished"]
+
+
+def test_a_search_prunes_and_is_resumed(start: Start, client: MlflowClient, config: Config) -> None:
+    arguments = [*launcher("joblib"), "hparams_search=optuna", "sweep.name=s", "sweep.prune_after_trials=2"]
+    arguments += ["sweep.prune_after_epochs=1", "hydra.sweeper.n_jobs=2", "loss=hinge", "model.blocks=1"]
+    # Trainings with the smaller learning rate are pruned.
+    arguments += ["model.width=8", "trainer.weight_decay=0", "trainer.learning_rate=choice(1e-2, 1e-9)"]
+    arguments += ["seed=range(0,50)", "trainer.max_epochs=4"]
+    process = start(*arguments, "hydra.sweeper.n_trials=9")
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    (parent,) = parents(client)
+    states = {run.info.run_id: run.info.status for run in children(client, parent)}
+    study = open_study(config.sweep, parent.info.run_id, create=True)  # of another name: opens the store
+    import optuna
+
+    study = optuna.load_study(study_name="s", storage=config.sweep.storage)
+    trials = [trial.state.name for trial in study.trials]
+    assert trials.count("PRUNED") == list(states.values()).count("KILLED") >= 1
+    assert trials.count("COMPLETE") == list(states.values()).count("FINISHED") >= 2
+    assert not [path for path in (Path(config.paths.state) / "training").iterdir() if path.is_dir()]
+    before = [trial.params for trial in study.trials]
+
+    process = start(*arguments, "hydra.sweeper.n_trials=10")
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert len(parents(client)) == 1
+    assert [trial.params for trial in study.trials[:9]] == before
+    assert len(study.trials) == 10
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_a_killed_sweep_is_resumed(search: bool, start: Start, client: MlflowClient, config: Config) -> None:
+    """A killed sweep resumes its second training from its checkpoint."""
+    arguments = ["sweep.name=k", "trainer.max_epochs=25", "trainer.steps_per_epoch=8", "trainer.patience=25"]
+    if search:
+        arguments += ["hparams_search=random", "hydra.sweeper.n_trials=3", "model.width=8", "model.blocks=1"]
+        arguments += ["loss=hinge", "trainer.weight_decay=0", "trainer.learning_rate=interval(1e-3, 1e-2)"]
+    else:
+        arguments += ["method=gst", "seed=0,1,2"]
+    process = start(*arguments, python=COLD)
+    deadline = time.monotonic() + 300
+    state = Path(config.paths.state) / "training"
+    while True:  # until the second training is past its third epoch
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+        found = parents(client) if (state.exists() and any(state.glob("*/0/last.ckpt"))) else []
+        runs = children(client, found[0]) if found else []
+        if len(runs) == 2 and {run.info.status for run in runs} == {"FINISHED", "RUNNING"}:
+            (running,) = [run for run in runs if run.info.status == "RUNNING"]
+            if len(client.get_metric_history(running.info.run_id, "curves/train_loss")) >= 3:
+                break
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (killed,) = parents(client)
+    steps = len(client.get_metric_history(running.info.run_id, "curves/train_loss"))
+    assert steps < 25
+
+    process = start(*arguments)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    (parent,) = parents(client)
+    assert (parent.info.run_id, parent.info.status) == (killed.info.run_id, "FINISHED")
+    runs = children(client, parent)
+    assert len(runs) == 3
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert {run.info.run_id for run in runs} >= {running.info.run_id}
+    assert f"epoch {steps + 2} of 25" in output
+    assert "epoch 1 of 25" in output  # of those that had not begun
+    if not search:
+        assert output.count("has finished this training") == 1
+
+
+@pytest.mark.parametrize("name", ["joblib", "submitit_local"])
+def test_a_killed_process_takes_no_other_job_with_it(name: str, start: Start, client: MlflowClient) -> None:
+    """The training is launched again, and resumes from its checkpoint."""
+    process = start("seed=0,1", *launcher(name), "trainer.max_epochs=20", "trainer.steps_per_epoch=8", python=COLD)
+    deadline = time.monotonic() + 300
+    while not (running := [run for run in begun(client) if "curves/train_loss" in run.data.metrics]):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    jobs = psutil.Process(process.pid).children(recursive=True)
+    max(jobs, key=lambda job: job.cpu_times().user).kill()
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "the process of a job died" in output
+    (parent,) = parents(client)
+    assert [row["state"] for row in table(client, parent)] == ["finished"] * 2
+    runs = children(client, parent)
+    assert [run.info.status for run in runs] == ["FINISHED"] * 2
+    assert running[0].info.run_id in {run.info.run_id for run in runs}
+
+
+def begun(client: MlflowClient) -> list[Any]:
+    """Return the child runs of the sweep, none before it has begun."""
+    experiments = [one for one in client.search_experiments() if one.name == "hlorank"]
+    return children(client, parents(client)[0]) if experiments and parents(client) else []

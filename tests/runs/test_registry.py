@@ -1,0 +1,178 @@
+"""Versions of registered models, and the choice of the champion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hlorank.files import SPEC, WEIGHTS, DataError, read_json, write_json
+from hlorank.runs.find import model_folder
+from hlorank.runs.registry import MEASURES, Registration, register
+
+MakeRun = Callable[..., Path]
+NAME = "layout.synthetic.random"
+EVALUATED, TRAINED = MEASURES.values()
+
+
+@pytest.fixture(autouse=True)
+def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register model folders without packages, which take seconds."""
+
+    def log(folder: Path, _: Any, run_id: str, registered_model_name: str, tags: dict[str, str]) -> Any:
+        import mlflow
+        from mlflow.utils.logging_utils import eprint
+
+        eprint("Registered model already exists")  # as MLflow does
+        client = mlflow.MlflowClient()
+        client.log_artifacts(run_id, str(folder), "model")
+        if not client.search_registered_models(f"name='{registered_model_name}'"):
+            client.create_registered_model(registered_model_name)
+        version = client.create_model_version(registered_model_name, f"runs:/{run_id}/model", run_id, tags)
+        return SimpleNamespace(registered_model_version=version.version)
+
+    monkeypatch.setattr("hlorank.runs.registry.log_package", log)
+
+
+def champion() -> int:
+    import mlflow
+
+    return int(mlflow.MlflowClient().get_model_version_by_alias(NAME, "champion").version)
+
+
+def outcome(registration: Registration) -> tuple[int, bool, bool]:
+    return registration.version, registration.new, registration.champion
+
+
+def test_a_better_model_becomes_champion(make_run: MakeRun) -> None:
+    first = register(make_run({EVALUATED: 0.5, TRAINED: 0.9}))
+    assert outcome(first) == (1, True, True)
+    assert (first.model, first.method, first.seed, first.reason) == (NAME, "linear_ranking", "7", "it is the first")
+    assert first.valid_tau == {"evaluate": 0.5, "training": 0.9}
+    # If both were evaluated, tau of training is not compared. An equal tau is not better.
+    for steps, tau in ((4, 0.4), (5, 0.5)):
+        other = register(make_run({EVALUATED: tau, TRAINED: 0.95}, steps=steps))
+        assert not other.champion
+        assert other.reason == f"valid tau {tau:.4f} by evaluate, 0.5000 of the champion, version 1"
+    assert champion() == 1
+    assert outcome(register(make_run({EVALUATED: 0.6}, steps=6))) == (4, True, True)
+    assert champion() == 4
+
+
+def test_tags_of_a_version(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    import mlflow
+
+    folder = make_run({EVALUATED: 0.5})
+    registration = register(folder)
+    spec = read_json(folder / SPEC)
+    client = mlflow.MlflowClient()
+    version = client.get_model_version(NAME, "1")
+    assert version.run_id == registration.run_id == read_json(folder / "run.json")["run_id"]
+    assert version.tags == {
+        "model": spec["spec_sha256"],
+        "collection": "layout:synthetic:random",
+        "method": "linear_ranking",
+        "data": spec["data"],
+        "seed": "7",
+        "valid_tau.evaluate": "0.500000",
+    }
+    assert registration.run_id in version.description
+    assert "0.5000" in version.description
+    assert "layout:synthetic:random" in client.get_registered_model(NAME).description
+    client.update_registered_model(NAME, "mine")
+    register(make_run({EVALUATED: 0.6}, steps=6))
+    assert client.get_registered_model(NAME).description == "mine"
+    assert "already exists" not in capsys.readouterr().err  # a line that MLflow prints
+
+
+def test_registering_again_makes_no_second_version(make_run: MakeRun) -> None:
+    import mlflow
+
+    folder = make_run({})
+    run_id = read_json(folder / "run.json")["run_id"]
+    missing = register(folder)
+    assert outcome(missing) == (1, True, False)
+    assert missing.reason == "it has no Kendall tau on valid: run the stage evaluate"
+    mlflow.MlflowClient().log_metric(run_id, EVALUATED, 0.3)
+    for reference in (folder, run_id, f"models:/{NAME}/1", f"models:/{NAME}@champion"):
+        again = register(reference)
+        assert outcome(again) == (1, False, True)
+        assert again.valid_tau == {"evaluate": 0.3}
+    assert again.reason == "it is the champion already"
+    assert len(mlflow.MlflowClient().search_model_versions(f"name='{NAME}'")) == 1
+
+
+def test_only_the_same_metrics_are_compared(make_run: MakeRun) -> None:
+    import mlflow
+
+    register(make_run({TRAINED: 0.5}))
+    other = register(make_run({EVALUATED: 0.9}, steps=4))
+    assert not other.champion
+    assert other.reason == "it has no metric in common with the champion, version 1: run the stage evaluate for both"
+    mlflow.MlflowClient().log_metric(other.run_id, TRAINED, 0.6)
+    assert register(other.run_id).reason == "valid tau 0.6000 by training, 0.5000 of the champion, version 1"
+    assert champion() == other.version
+
+
+def test_changed_data(make_run: MakeRun) -> None:
+    register(make_run({EVALUATED: 0.5}, data="old"))
+    folder = make_run({EVALUATED: 0.9}, data="new")
+    other = register(folder)
+    assert not other.champion
+    assert other.reason.startswith("it was trained on data new, the champion, version 1, on old, and no evaluation")
+    assert other.reason.endswith("or give --champion")
+    moved = register(folder, move=True)
+    assert outcome(moved) == (2, False, True)
+    assert (moved.reason, champion()) == ("moved as asked", 2)
+
+
+def test_methods_with_other_segments_are_compared_by_evaluation_only(make_run: MakeRun) -> None:
+    register(make_run({EVALUATED: 0.5, TRAINED: 0.5}, {"features": "same"}, data="whole graphs"))
+    other = register(make_run({EVALUATED: 0.6, TRAINED: 0.1}, {"features": "same"}, data="segments"))
+    assert other.champion
+    trained = register(make_run({TRAINED: 0.9}, {"features": "same"}, data="whole graphs", steps=4))
+    assert not trained.champion
+
+
+def test_a_model_without_its_run(make_run: MakeRun) -> None:
+    import mlflow
+
+    folder = make_run({})
+    write_json(folder / "run.json", {"run_id": "0" * 32, "tracking_uri": "http://elsewhere"})
+    with pytest.raises(DataError, match="set MLFLOW_TRACKING_URI to http://elsewhere, or run the stage evaluate"):
+        register(folder)
+    tags = {"data": "some", "model": read_json(folder / SPEC)["spec_sha256"]}
+    with mlflow.start_run(tags=tags) as evaluated:
+        mlflow.log_metric(EVALUATED, 0.5)
+    registration = register(folder)
+    assert (registration.run_id, registration.champion) == (evaluated.info.run_id, True)
+
+
+def test_models_that_cannot_be_registered(make_run: MakeRun) -> None:
+    with pytest.raises(DataError, match="steps: expected a trained model, found one that found nothing to train on"):
+        register(make_run({EVALUATED: 0.5}, steps=0))
+    folder = make_run({EVALUATED: 0.5})
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-1] + b"x")
+    with pytest.raises(DataError, match=r"weights\.safetensors: sha256: expected"):
+        register(folder)
+
+
+def test_a_missing_store_is_not_made(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+
+    folder = make_run({EVALUATED: 0.5})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/none.db")
+    with pytest.raises(DataError, match=r"none\.db: tracking store: expected an MLflow database, found no such file"):
+        register(folder)
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_a_version_is_found_as_a_model(make_run: MakeRun) -> None:
+    folder = make_run({EVALUATED: 0.5})
+    register(folder)
+    found = model_folder(f"models:/{NAME}@champion")
+    assert (found / WEIGHTS).read_bytes() == (folder / WEIGHTS).read_bytes()
