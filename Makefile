@@ -54,7 +54,7 @@ lint: $(READY) ## Check format, lint, types and layers
 	lint-imports
 
 params: $(READY) ## Rewrite params.yaml from conf/
-	python -m hlorank.stages.params
+	python scripts/params.py
 
 reference: $(READY) ## Rewrite the tables of keys, commands and measured graphs in docs/reference
 	python scripts/reference.py

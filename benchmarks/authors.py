@@ -30,10 +30,10 @@ from torch import Tensor
 from hlorank.config import Config
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
+from hlorank.training.gst.aggregator import SegmentAggregator
 from hlorank.training.gst.embedding_table import EmbeddingTable, entry_keys
-from hlorank.training.gst.methods import METHODS
-from hlorank.training.gst.segment_aggregator import SegmentAggregator
 from hlorank.training.losses import make_loss
+from hlorank.training.methods import METHODS
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import PlannedStep, StepPlanner

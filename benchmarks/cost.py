@@ -79,9 +79,9 @@ def train_cost(config: Config, seconds: float) -> dict[str, Any]:
     from hlorank.models.graph_loader import GraphLoader
     from hlorank.models.serialization import input_sizes
     from hlorank.training.callbacks import StepAveraging
-    from hlorank.training.gst.methods import METHODS
-    from hlorank.training.gst.segment_aggregator import make_aggregator
+    from hlorank.training.gst.aggregator import make_aggregator
     from hlorank.training.losses import make_loss
+    from hlorank.training.methods import METHODS
     from hlorank.training.mlflow_run import peak_memory_bytes
     from hlorank.training.ranking_module import RankingModule
     from hlorank.training.step_data import StepData

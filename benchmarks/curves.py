@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import t
 
 from hlorank.files import atomic_path, read_json, write_json
-from hlorank.training.gst.methods import METHODS
+from hlorank.training.methods import METHODS
 
 Run = dict[str, Any]
 LABELS = (

@@ -33,7 +33,7 @@ from command_line import run as run_command
 from hlorank.files import read_json, write_json
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.training.baselines.train_baseline import fit_baseline
-from hlorank.training.samplers import usable_graphs
+from hlorank.training.sampling import usable_graphs
 
 RESULTS = Path(__file__).parent / "results" / "learning_curves.json"
 COLLECTIONS = ("layout/cpu/random", "layout/cpu/default", "tile/cpu")

@@ -57,10 +57,10 @@ from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partition_collection import partition_collection
 from hlorank.runs.store import VALID_TAU
+from hlorank.training.gst.aggregator import make_aggregator
 from hlorank.training.gst.head_finetuning import HeadData, HeadModule
-from hlorank.training.gst.methods import METHODS
-from hlorank.training.gst.segment_aggregator import make_aggregator
 from hlorank.training.losses import make_loss
+from hlorank.training.methods import METHODS
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.step_data import Ranking, StepData
 from hlorank.training.step_memory import bytes_per_row

@@ -36,10 +36,10 @@ from hlorank.models.inputs import GraphInputs
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import whole_graph
+from hlorank.training.gst.aggregator import SegmentAggregator, StepCost
 from hlorank.training.gst.embedding_table import EmbeddingTable
-from hlorank.training.gst.methods import METHODS
-from hlorank.training.gst.segment_aggregator import SegmentAggregator, StepCost
 from hlorank.training.losses import pairwise_hinge
+from hlorank.training.methods import METHODS
 from hlorank.training.step_memory import bytes_per_row
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 

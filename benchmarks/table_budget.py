@@ -32,7 +32,7 @@ from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partition_collection import partition_collection
 from hlorank.training.gst.embedding_table import EmbeddingTable, entry_keys
-from hlorank.training.gst.methods import METHODS
+from hlorank.training.methods import METHODS
 from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import StepPlanner
 

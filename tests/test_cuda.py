@@ -26,7 +26,7 @@ from hlorank.models.plan_tensors import tensors
 from hlorank.models.scorer import load_scorer
 from hlorank.partition.partition_collection import partition_collection
 from hlorank.training.gst.embedding_table import EmbeddingTable
-from hlorank.training.gst.methods import METHODS
+from hlorank.training.methods import METHODS
 from hlorank.training.trainer import train
 from tests.training.ranks_helpers import STAGE, start
 from tests.training.training_helpers import DROPOUT, WEIGHTS

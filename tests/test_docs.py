@@ -16,7 +16,7 @@ from hlorank.models import compression
 from hlorank.models.baselines.baseline import BASELINES
 from hlorank.models.cost_model import CostModel
 from hlorank.models.layers.registry import LAYERS, RESIDUAL
-from hlorank.training.gst.methods import METHODS
+from hlorank.training.methods import METHODS
 from scripts.reference import keys
 
 ROOT = Path(__file__).parents[1]

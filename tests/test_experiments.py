@@ -22,7 +22,7 @@ from hlorank.files import fingerprint, read_json
 from hlorank.models.scorer import load_scorer
 from hlorank.partition.partition_collection import partition_collection
 from hlorank.partition.partition_store import PartitionStore
-from hlorank.stages.hydra_main import registries
+from hlorank.stages.command import registries
 from hlorank.training.trainer import train
 
 ROOT = Path(__file__).parents[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hlorank.training.gst.methods import METHODS
+from hlorank.training.methods import METHODS
 
 WORKLOAD = "synthetic-random-11"
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "methods.py"

@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from hlorank.config import load
 from hlorank.config.pipeline import Training
 from hlorank.datasets.processed import PROCESSED
-from hlorank.stages.params import write_params
+from scripts.params import write_params
 from tests.warm import warm_programs
 
 ROOT = Path(__file__).parents[1]

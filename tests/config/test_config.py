@@ -24,7 +24,7 @@ from hlorank.config import (
     load,
     parse,
 )
-from hlorank.stages.hydra_main import EXTENSION_POINTS, registries
+from hlorank.stages.command import EXTENSION_POINTS, registries
 
 CONF = Path(__file__).parents[2] / "conf"
 OPTIONS = sorted((path.parent.name, path.stem) for path in CONF.glob("*/*.yaml"))

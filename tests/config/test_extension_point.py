@@ -12,7 +12,7 @@ from hlorank.config import ConfigError, ExtensionPoint, find, import_plugin, is_
 from hlorank.config.extension_point import UnknownNameError
 from hlorank.config.plugins import VARIABLE
 from hlorank.models.serialization import ModelSpec
-from hlorank.stages.hydra_main import EXTENSION_POINTS, registries
+from hlorank.stages.command import EXTENSION_POINTS, registries
 from tests.config.test_config import changed, composed, mistakes
 
 MakePlugin = Callable[[str, str], None]

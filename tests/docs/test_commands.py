@@ -28,14 +28,14 @@ from hlorank.cli.main import make_parser
 from hlorank.config import Config, load
 from hlorank.data.collection import Collection
 from hlorank.models.baselines.baseline import BASELINES
-from hlorank.training.gst.methods import METHODS
+from hlorank.training.methods import METHODS
 from tests.docs.blocks import PAGES, ROOT, blocks, commands
 
 # mlflow.pyfunc warns so when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.*Any type hint is inferred as AnyType:UserWarning")
 
 # Files that a reader has, in addition to those of the repository.
-READERS = {"your_program.py"}
+READERS = {"your_program.py", "scripts/params.py"}
 
 
 @pytest.fixture(autouse=True)
@@ -117,8 +117,7 @@ def _python(arguments: Sequence[str]) -> None:
             pass
         case ["-m", module, *rest] if module.startswith("hlorank.stages."):
             assert importlib.util.find_spec(module) is not None
-            if module != "hlorank.stages.params":
-                _stage(rest)
+            _stage(rest)
         case ["-m", module, *rest]:
             _script(importlib.import_module(module).main, module, rest)
         case [path, *rest] if path not in READERS:

@@ -120,7 +120,7 @@ LARGE = re.compile(r"data/sample/layout/cpu/random/((encoder|gru|lstm)\.deep|.*\
 """Graphs that the copy lacks: 12 of 56, which have 47 % of the nodes."""
 SETUP = """
 touch .venv/.ready # as installed just now
-python -m hlorank.stages.params
+python scripts/params.py
 git init -q
 git add .
 git commit -qm Start

@@ -36,8 +36,8 @@ from hlorank.runs.store import (
     open_run,
 )
 from hlorank.runs.trial import current_trial, open_study
-from hlorank.stages.hydra_main import stage
-from hlorank.training.gst.methods import METHODS
+from hlorank.stages.command import stage
+from hlorank.training.methods import METHODS
 
 NARROW = [
     "loss=hinge",

@@ -17,10 +17,10 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs, InputSizes
 from hlorank.models.scoring import embed_rows, score_configurations
 from hlorank.runs.store import TRAIN_LOSS, VALID_TAU
+from hlorank.training.gst.aggregator import StepCost, make_aggregator
 from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD
-from hlorank.training.gst.methods import METHODS
-from hlorank.training.gst.segment_aggregator import StepCost, make_aggregator
 from hlorank.training.losses import make_loss
+from hlorank.training.methods import METHODS
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.step_data import Ranking
 from hlorank.training.step_plans import PlannedPart, PlannedStep, Step

@@ -13,7 +13,7 @@ from hlorank.config import Config
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import Spec
 from hlorank.training import run_description
-from hlorank.training.gst.methods import METHODS
+from hlorank.training.methods import METHODS
 from hlorank.training.run_description import data_settings, run_name
 
 Settings = Callable[..., Config]

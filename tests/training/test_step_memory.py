@@ -14,7 +14,7 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.serialization import input_sizes
-from hlorank.training.gst.methods import METHODS
+from hlorank.training.methods import METHODS
 from hlorank.training.step_memory import bound_memory, bytes_per_row
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 from tests.training.training_helpers import open_data, planned

@@ -13,7 +13,7 @@ from hlorank.config import Config
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import input_sizes
-from hlorank.training.gst.methods import METHODS
+from hlorank.training.methods import METHODS
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner

@@ -76,7 +76,7 @@ class Config(Section):
     """Address of the collection: layout/<source>/<default, random or models>, or tile/<source>."""
     kind: Literal["layout", "tile"] | None
     """Kind of collection that the file of `experiment` is for; null is any."""
-    method: Annotated[str, registered("methods")]
+    method: Annotated[str, registered("methods", "auto")]
     """Method of training segments, auto for the one of full, gst and gst_e that suits the data, or a baseline."""
     output: Folder | None
     """Folder that a stage writes; null is the stage's folder in `paths`, in a multirun the run folder of Hydra."""

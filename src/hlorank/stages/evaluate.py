@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hlorank.config import Config
-from hlorank.stages.hydra_main import collection_folder, own_output, stage
+from hlorank.stages.command import collection_folder, own_output, stage
 
 
 @stage("methods", reads=["method", "evaluate", "compute", "trainer.threads", "trainer.accelerator", "tracking"])

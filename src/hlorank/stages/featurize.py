@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hlorank.config import Config
 from hlorank.data.collection import Collection
-from hlorank.stages.hydra_main import collection_folder, own_output, stage
+from hlorank.stages.command import collection_folder, own_output, stage
 
 
 @stage(reads=["featurize", "compute"])

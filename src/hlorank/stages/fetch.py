@@ -2,7 +2,7 @@
 
 from hlorank.config import Config
 from hlorank.data.collection import Collection
-from hlorank.stages.hydra_main import own_output, stage
+from hlorank.stages.command import own_output, stage
 
 
 @stage("origins", reads=["data"])

@@ -1,7 +1,7 @@
 """Stage partition: from data/features to data/segments."""
 
 from hlorank.config import Config
-from hlorank.stages.hydra_main import collection_folder, own_output, stage
+from hlorank.stages.command import collection_folder, own_output, stage
 
 
 @stage("partitioners", reads=["partition", "compute"])

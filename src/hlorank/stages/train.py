@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 
 from hlorank.config import Config
-from hlorank.stages.hydra_main import TaskOfJob, output_folder, own_output, stage
+from hlorank.stages.command import TaskOfJob, output_folder, own_output, stage
 
 
 @stage(

@@ -9,7 +9,7 @@ from pathlib import Path
 from hlorank.config import ConfigError, EnsembleConfig
 from hlorank.data.collection import measured_family
 from hlorank.data.splits import family, make_folds
-from hlorank.training.random_streams import Stream, seed_sequence
+from hlorank.training.sampling import Stream, seed_sequence
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from hlorank.metrics import kendall_tau
 from hlorank.models.scoring import PlanCache, score_configurations
 from hlorank.runs.store import TRAIN_LOSS, VALID_TAU
 from hlorank.training.callbacks import CpuBudget
+from hlorank.training.gst.aggregator import SegmentAggregator, StepCost
 from hlorank.training.gst.embedding_table import graph_numbers
-from hlorank.training.gst.segment_aggregator import SegmentAggregator, StepCost
 from hlorank.training.losses import Loss
-from hlorank.training.random_streams import Stream, seed_sequence
 from hlorank.training.ranks import ALONE, Ranks
+from hlorank.training.sampling import Stream, seed_sequence
 from hlorank.training.step_data import Idle, Ranking
 from hlorank.training.step_plans import PlannedStep
 

@@ -20,10 +20,17 @@ from hlorank.data.collection import Split
 from hlorank.files import counted
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.inputs import GraphInputs
-from hlorank.training.gst.segment_sampling import sample_segments
-from hlorank.training.random_streams import Stream, generator
+from hlorank.training.methods import sample_segments
 from hlorank.training.ranks import ALONE, Ranks, deal
-from hlorank.training.samplers import SAMPLERS, Targets, rankable_graphs, usable_graphs, validation_targets
+from hlorank.training.sampling import (
+    SAMPLERS,
+    Stream,
+    Targets,
+    generator,
+    rankable_graphs,
+    usable_graphs,
+    validation_targets,
+)
 from hlorank.training.step_plans import PlannedPart, PlannedStep, Step, StepPlanner
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from hlorank.models.compression.recipe import Mixing, Recipe
 from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.plan_tensors import PackedPlan
-from hlorank.training.gst.methods import Method
+from hlorank.training.methods import Method
 
 # Parts repeat the states that do not depend on the configuration; beyond this share they save little.
 _MAX_SHARE = 0.95

@@ -32,6 +32,8 @@ from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import ModelSpec, input_sizes, save_model
 from hlorank.runs.store import ENDED_BY, Pruned, flatten
 from hlorank.runs.trial import current_trial
+from hlorank.training.auto_method import choose_method
+from hlorank.training.blend import check_baselines, join_baselines
 from hlorank.training.callbacks import (
     AtomicCheckpointIO,
     CheckpointIdentity,
@@ -43,17 +45,15 @@ from hlorank.training.callbacks import (
     TrialReport,
 )
 from hlorank.training.ensemble import Member, make_members
+from hlorank.training.gst.aggregator import make_aggregator
 from hlorank.training.gst.head_finetuning import HeadData, HeadModule
-from hlorank.training.gst.methods import METHODS, Method
-from hlorank.training.gst.segment_aggregator import make_aggregator
-from hlorank.training.joined_baselines import check_baselines, join_baselines
 from hlorank.training.losses import make_loss
-from hlorank.training.method_choice import METHOD_CHOICES
+from hlorank.training.methods import AUTO, METHODS, Method
 from hlorank.training.mlflow_run import keep_record, take_finished, training_run
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.ranks import Ranks
 from hlorank.training.run_description import data_settings
-from hlorank.training.samplers import tile_sample
+from hlorank.training.sampling import tile_sample
 from hlorank.training.step_data import StepData
 from hlorank.training.step_memory import bound_memory
 from hlorank.training.step_plans import StepPlanner
@@ -96,8 +96,8 @@ def train(config: Config, output: Path, ranks: Ranks | None = None) -> float | N
     torch.set_num_threads(config.trainer.thread_count)
     ranks = ranks or Ranks(device=find_device(config.trainer.accelerator))
     with ranks.agreed():
-        if config.method in METHOD_CHOICES:
-            config = config.model_copy(update={"method": METHOD_CHOICES[config.method](config)})
+        if config.method == AUTO:
+            config = config.model_copy(update={"method": choose_method(config)})
         method = find(METHODS, "method", config.method)
         graphs, spec = _open_collection(config, method)
         names = graphs.store.trainable("train")

@@ -20,7 +20,7 @@ from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
 from hlorank.models.baselines.predictors import Linear
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.candidates import Candidate, Fit, one_by_one, rows_of_each
-from hlorank.training.random_streams import Stream, generator
+from hlorank.training.sampling import Stream, generator
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from hlorank.models.baselines.pooled_features import PooledGraph
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.candidates import Candidate, Fit, rows_of_each
-from hlorank.training.random_streams import Stream, generator
+from hlorank.training.sampling import Stream, generator
 
 log = logging.getLogger(__name__)
 

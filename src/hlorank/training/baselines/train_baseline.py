@@ -42,7 +42,7 @@ from hlorank.training.baselines.fit_rankers import check_library, fit_lightgbm, 
 from hlorank.training.baselines.fit_trees import fit_trees
 from hlorank.training.mlflow_run import keep_record, peak_memory_bytes, take_finished, training_run
 from hlorank.training.run_description import data_settings
-from hlorank.training.samplers import usable_graphs, validation_targets
+from hlorank.training.sampling import usable_graphs, validation_targets
 from hlorank.version import __version__
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,7 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.inputs import GraphInputs
 from hlorank.models.scoring import sum_segments
 from hlorank.training.losses import Loss
-from hlorank.training.random_streams import Stream, generator
-from hlorank.training.samplers import Targets
+from hlorank.training.sampling import Stream, Targets, generator
 from hlorank.training.step_data import StepData, ordered
 
 HEAD_LOSS = "curves/finetune_loss"

@@ -10,7 +10,7 @@ import pytest
 
 from hlorank.config import Config
 from hlorank.models.graph_loader import GraphLoader
-from hlorank.training.gst.segment_sampling import sample_segments, segment_weights
+from hlorank.training.methods import sample_segments, segment_weights
 from tests.training.training_helpers import open_data
 
 Settings = Callable[..., Config]

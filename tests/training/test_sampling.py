@@ -1,7 +1,9 @@
-"""Samplers of configurations."""
+"""Samplers of configurations, and streams of random numbers."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -9,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hlorank.training
 from hlorank.config import TrainerConfig
-from hlorank.training.samplers import FAST_SLOPE, SAMPLERS, gumbel_top_k, stratified, uniform
+from hlorank.training.sampling import FAST_SLOPE, SAMPLERS, Stream, generator, gumbel_top_k, stratified, uniform
 
 names = pytest.mark.parametrize("name", list(SAMPLERS))
 
@@ -76,3 +79,28 @@ def test_stratified_draws_one_of_each_stratum(size: int, seed: int, data: st.Dat
 
 def test_the_configuration_allows_exactly_these_samplers() -> None:
     assert set(get_args(TrainerConfig.model_fields["sampling"].annotation)) == SAMPLERS.keys()
+
+
+def test_no_two_streams_draw_the_same_numbers() -> None:
+    draws = {tuple(generator(0, stream, 1).integers(2**62, size=4).tolist()) for stream in Stream}
+    assert len(draws) == len(Stream)
+
+
+def test_a_draw_depends_on_its_key_and_seed() -> None:
+    first = generator(0, Stream.STEP, 2, 3).random(4)
+    np.testing.assert_array_equal(generator(0, Stream.STEP, 2, 3).random(4), first)
+    for seed, *key in ((1, 2, 3), (0, 3, 2), (0, 2)):
+        assert not np.array_equal(generator(seed, Stream.STEP, *key).random(4), first)
+
+
+def test_training_draws_from_streams_alone() -> None:
+    """Every stream has one user, and no module makes a generator of its own."""
+    users: dict[str, list[str]] = {}
+    for path in Path(hlorank.training.__file__).parent.rglob("*.py"):
+        text = path.read_text()
+        if path.name == "sampling.py":
+            continue
+        assert not re.search(r"default_rng\(|SeedSequence\(|RandomState\(", text), path.name
+        for name in re.findall(r"\bStream\.(\w+)", text):
+            users.setdefault(name, []).append(path.name)
+    assert {name: len(found) for name, found in users.items()} == {stream.name: 1 for stream in Stream}

@@ -39,11 +39,7 @@ EXTENSION_POINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "poolings": ("hlorank.models.cost_model:POOLINGS",),
         "layers": ("hlorank.models.layers.registry:LAYERS",),
         "losses": ("hlorank.training.losses:LOSSES",),
-        "methods": (
-            "hlorank.training.gst.methods:METHODS",
-            "hlorank.training.method_choice:METHOD_CHOICES",
-            "hlorank.models.baselines.baseline:BASELINES",
-        ),
+        "methods": ("hlorank.training.methods:METHODS", "hlorank.models.baselines.baseline:BASELINES"),
     }
 )
 """The mappings of names that the configuration may use. Imported on demand: some need PyTorch, which fetch does not."""

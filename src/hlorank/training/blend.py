@@ -18,7 +18,7 @@ from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scoring import mean_of_members, score_configurations
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.train_baseline import RECIPES, check_baseline, fit_baseline
-from hlorank.training.samplers import usable_graphs, validation_targets
+from hlorank.training.sampling import usable_graphs, validation_targets
 
 _TEMPERATURE = 0.03
 

@@ -23,7 +23,7 @@ import hlorank
 from hlorank.config import Config, ConfigError
 from hlorank.files import DataError, write_array, write_text
 from hlorank.stages import train
-from hlorank.stages.hydra_main import EXTENSION_POINTS, collection_folder, output_folder, own_output, stage
+from hlorank.stages.command import EXTENSION_POINTS, collection_folder, output_folder, own_output, stage
 
 Call = Callable[..., list[Config]]
 CallStage = Callable[..., list[str]]

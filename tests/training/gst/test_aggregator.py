@@ -27,9 +27,9 @@ from hlorank.models.scoring import embed_rows
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition, whole_graph
+from hlorank.training.gst.aggregator import MissingPlans, SegmentAggregator, StepCost
 from hlorank.training.gst.embedding_table import EmbeddingTable
-from hlorank.training.gst.methods import METHODS
-from hlorank.training.gst.segment_aggregator import MissingPlans, SegmentAggregator, StepCost
+from hlorank.training.methods import METHODS
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 from tests.sections import featurize_config
 from tests.training.training_helpers import planned

@@ -19,8 +19,7 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.plan_tensors import tensors
 from hlorank.models.propagation import propagate
 from hlorank.training.gst.embedding_table import EmbeddingTable, entry_keys
-from hlorank.training.gst.methods import METHODS, Method
-from hlorank.training.gst.segment_sampling import segment_weights
+from hlorank.training.methods import METHODS, Method, segment_weights
 from hlorank.training.step_plans import PlannedPart, PlannedStep
 
 MissingPlans = Callable[[int, Mapping[int, NDArray[np.int64]]], list[PlannedPart]]

@@ -11,7 +11,7 @@ import pytest
 
 from hlorank.config import Config, ConfigError
 from hlorank.partition.partition_collection import partition_collection
-from hlorank.training.method_choice import choose_method
+from hlorank.training.auto_method import choose_method
 from hlorank.training.trainer import train
 
 Settings = Callable[..., Config]

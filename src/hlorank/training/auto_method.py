@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import input_sizes
 from hlorank.training.gst.embedding_table import EmbeddingTable
-from hlorank.training.gst.methods import METHODS
+from hlorank.training.methods import METHODS
 from hlorank.training.step_plans import PlannedStep, StepPlanner
 
 log = logging.getLogger(__name__)
@@ -93,10 +92,6 @@ def choose_method(config: Config) -> str:
     steps = ", ".join(f"{name} {cost:,.0f}" for name, cost in costs.items())
     log.info("method auto: %s; states of a step, by passes: %s; %s", chosen, steps, "; ".join(reasons))
     return chosen
-
-
-METHOD_CHOICES: Mapping[str, Callable[[Config], str]] = MappingProxyType({"auto": choose_method})
-"""Names that stand for the method that suits the data."""
 
 
 def _local_counts(graphs: GraphLoader, name: str) -> NDArray[np.int64]:

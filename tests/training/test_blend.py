@@ -19,7 +19,7 @@ from hlorank.models.baselines.baseline import load_joined
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scorer import load_scorer
 from hlorank.models.serialization import load_model, sealed
-from hlorank.training.samplers import validation_targets
+from hlorank.training.sampling import validation_targets
 from hlorank.training.trainer import train
 from tests.training.training_helpers import WEIGHTS
 

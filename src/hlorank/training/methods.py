@@ -1,0 +1,111 @@
+"""METHODS, the extension point: which segments of a graph a step trains, and the weights that keep their sum unbiased.
+
+A method is data; all share one training step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.config import ExtensionPoint
+
+
+@dataclass(frozen=True)
+class Method:
+    """Choices that the training step reads (Cao et al., arXiv 2305.12322, section 3).
+
+    Attributes:
+        whole_graph: the graph is one segment and keeps all its edges; otherwise it is cut, and some segments of it are
+            trained in a step.
+        others: source of the embeddings of the segments without gradient: `fresh` = a forward pass, `table` = the
+            embedding table (E), `none` = they are left out.
+        drop_stale: embeddings of the table are dropped at random (stale-embedding dropout, D).
+        finetune_head: in the end the head is trained on recomputed embeddings (head finetuning, F).
+    """
+
+    whole_graph: bool = False
+    others: Literal["none", "fresh", "table"] = "fresh"
+    drop_stale: bool = False
+    finetune_head: bool = False
+
+    def segment_settings(self, whole_graph: bool) -> set[str]:
+        """Return the keys of the section `segments` that a training reads.
+
+        Args:
+            whole_graph: the graphs are not cut.
+        """
+        read = {"configs_per_graph", "redraw_epochs"}
+        if whole_graph:
+            return read
+        read |= {"sampled", "aggregation"}
+        read |= {"missing", "table_bytes", "table_dtype"} if self.others == "table" else set()
+        read |= {"keep_probability"} if self.drop_stale else set()
+        return read | ({"finetune_epochs"} if self.finetune_head else set())
+
+
+METHODS: ExtensionPoint[Method] = ExtensionPoint(
+    {
+        "full": Method(whole_graph=True),
+        "gst_one": Method(others="none"),
+        "gst": Method(others="fresh"),
+        "gst_e": Method(others="table"),
+        "gst_ef": Method(others="table", finetune_head=True),
+        "gst_ed": Method(others="table", drop_stale=True),
+        "gst_efd": Method(others="table", drop_stale=True, finetune_head=True),
+    },
+    "a hlorank.training.methods.Method",
+    lambda _, found: found if isinstance(found, Method) else None,
+)
+"""Training methods by name."""
+
+AUTO = "auto"
+"""Name that stands for the method which suits the data; see `hlorank.training.auto_method`."""
+
+
+class SegmentSample(NamedTuple):
+    """Random choices of one step among the J segments of a graph.
+
+    Attributes:
+        with_gradient: (S,) int64, the segments that are computed with gradient, increasing.
+        draws: (J,) float64, uniform in [0, 1), which decide on stale-embedding dropout.
+    """
+
+    with_gradient: NDArray[np.int64]
+    draws: NDArray[np.float64]
+
+
+def sample_segments(rng: np.random.Generator, segments: int, count: int) -> SegmentSample:
+    """Draw `count` segments uniformly without replacement, all of them if there are no more."""
+    with_gradient = np.sort(rng.choice(segments, size=min(count, segments), replace=False))
+    return SegmentSample(with_gradient, rng.random(segments))
+
+
+def segment_weights(
+    sampled: NDArray[np.bool_], present: NDArray[np.bool_], keep_probability: float, draws: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Compute the weight of every segment's embedding in the sum over a graph's segments.
+
+    An embedding that is available without gradient is kept with probability p and weight 1, and dropped otherwise
+    (stale-embedding dropout); for one that is not available p is 0. A sampled segment has the weight
+    p + (1 - p) J / S. Over uniform sampling without replacement and independent draws, the expected weight of every
+    segment is 1 (Cao et al., arXiv 2305.12322, equation 6, extended to missing entries).
+
+    Args:
+        sampled: (J,) the S segments that are computed with gradient.
+        present: (J, configurations) whether an embedding is available without gradient, read before sampling.
+        keep_probability: p of the available embeddings.
+        draws: (J,) uniform in [0, 1), one for each segment: all configurations of a step lose the same segments, and
+            so remain comparable.
+
+    Returns:
+        (J, configurations) float64.
+    """
+    keep = keep_probability * present
+    fresh = keep + (1 - keep) * len(sampled) / sampled.sum()
+    stale = draws[:, None] < keep
+    weights: NDArray[np.float64] = np.where(sampled[:, None], fresh, stale)
+    return weights
