@@ -15,7 +15,7 @@ from typing import NoReturn
 from hydra.errors import HydraException
 
 from hlorank.config import ConfigError
-from hlorank.files import SPEC, DataError, one_line, read_json
+from hlorank.files import DataError, one_line
 from hlorank.runs.store import error_lines
 
 
@@ -69,18 +69,6 @@ def output_file(path: str | Path) -> Path:
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     return path
-
-
-def layout_model(text: str) -> Path:
-    """Return the folder of a trained model of layouts; the type of an option."""
-    remedy = "give a trained model of layouts, such as models/layout/cpu/random/gst of `make repro`"
-    try:
-        address = str(read_json(Path(text) / SPEC).get("collection", ""))
-    except DataError as error:
-        raise argparse.ArgumentTypeError(f"{error}; {remedy}") from None
-    if not address.startswith("layout:"):
-        raise argparse.ArgumentTypeError(f"{text}: it ranks configurations of {address or 'nothing'}; {remedy}")
-    return Path(text)
 
 
 def expect(option: str, names: Iterable[str], known: Iterable[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,15 +18,7 @@ NAMES = sorted(
     for path in BENCHMARKS.glob("*.py")
     if "__main__" in path.read_text(encoding="utf-8") and not path.stem.startswith("attack_")
 )
-WITH_JSON = sorted(set(NAMES) - {"autotune_gain", "autotune_replay", "methods", "quality", "real", "staleness"})
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """Return a folder with as much of a model as is read before the measurement."""
-    (folder := tmp_path / "model").mkdir()
-    (folder / "spec.json").write_text(json.dumps({"collection": "layout:cpu:random"}))
-    return folder
+WITH_JSON = sorted(set(NAMES) - {"methods", "quality", "real"})
 
 
 def assert_one_line(outcome: Outcome, status: int, *parts: str) -> None:
@@ -61,20 +52,12 @@ def test_help_fits_a_terminal_and_describes_every_option(
         *(("quality", option, "-1") for option in ("--fold", "--seed")),
         *(("quality", "--cpu-seconds", value) for value in ("-1", "nan", "inf", "two")),
         *(("real", option, "0") for option in ("--seeds", "--cpu-seconds", "--jobs", "--folds")),
-        *(("cost", option, "-5") for option in ("--rounds", "--seconds")),
         *(("throughput", "--large", value) for value in ("-5", "0", "1.5")),
-        *(("autotune_gain", option, "-1") for option in ("--candidates", "--rounds", "--seed", "--seconds")),
-        ("autotune_gain", "--rounds", "5"),
-        ("autotune_replay", "--seeds", "0"),
     ],
 )
-def test_wrong_numbers(name: str, option: str, value: str, run: Callable[..., Outcome], model: Path) -> None:
-    needed: dict[str, list[object]] = {
-        "quality": ["--collection", "tile/cpu", "--show"],
-        "autotune_gain": ["--model", model],
-        "autotune_replay": ["--model", f"0={model}"],
-    }
-    assert_one_line(run(name, *needed.get(name, []), f"{option}={value}"), 2, option, value)
+def test_wrong_numbers(name: str, option: str, value: str, run: Callable[..., Outcome]) -> None:
+    needed = ["--collection", "tile/cpu", "--show"] if name == "quality" else []
+    assert_one_line(run(name, *needed, f"{option}={value}"), 2, option, value)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +68,6 @@ def test_wrong_numbers(name: str, option: str, value: str, run: Callable[..., Ou
         ("quality", ["--collection", "nothing"], "nothing"),
         ("quality", ["--collection", "layout/xla/default"], "layout/xla/default"),
         ("real", ["--collection", "tile/xla", "--experiment", "best_layout", "--show"], "best_layout"),
-        ("cost", ["--collection", "tile/cpu", "--experiment", "best_layout"], "best_layout"),
     ],
 )
 def test_experiments_of_another_kind(
@@ -100,19 +82,6 @@ def test_json_that_cannot_be_written(name: str, run: Callable[..., Outcome], tmp
     for path in (tmp_path / "file" / "figures.json", tmp_path):
         assert_one_line(run(name, "--json", path), 1, str(path))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize(("name", "fold"), [("autotune_replay", "0="), ("autotune_gain", "")])
-def test_without_a_model_of_layouts(name: str, fold: str, run: Callable[..., Outcome], model: Path) -> None:
-    (model / "spec.json").write_text(json.dumps({"collection": "tile:cpu"}))
-    assert_one_line(run(name, "--model", f"{fold}{model}"), 2, "tile:cpu", "make repro")
-    (model / "spec.json").unlink()
-    assert_one_line(run(name, "--model", f"{fold}{model}"), 2, str(model), "make repro")
-
-
-def test_names_are_checked_before_the_work(run: Callable[..., Outcome], model: Path) -> None:
-    assert_one_line(run("autotune_gain", "nothing", "--model", model), 2, "nothing", "vit.einsum.b4.forward")
-    assert_one_line(run("autotune_replay", "--model", model), 2, str(model), "0=models/a")
 
 
 def test_a_file_that_can_be_written(benchmarks: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hlorank.hlo.node_features import TUPLE_SIZE
 Float64 = NDArray[np.float64]
 
 # The scale of the prior fits the sample: the marginal likelihood of its log runtimes is highest about there, and the
-# gain that is found changes little within a factor of two (benchmarks/autotune_replay.py).
+# gain that is found changes little within a factor of two (docs/explanation/autotuning.md).
 _SLOPE, _SLOPE_DEVIATION = 0.14, 0.05  # log runtime per unit of score
 _EFFECT_DEVIATION = 0.25  # of an effect that a unit of score stands for
 _SHARED = 0.6  # share of the variance of effects that any other layouts of a node have in common
