@@ -115,8 +115,7 @@ def run_search(search: Search) -> float:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     from hlorank.runs.search import Search as OptunaSearch
-    from hlorank.runs.search import SearchSettings
-    from hlorank.runs.search_space import split
+    from hlorank.runs.search import SearchSettings, split
     from hlorank.training.baselines.train_baseline import RECIPES, train_baseline
 
     logging.disable(logging.WARNING)  # the cells repeat what is to be known about the graphs

@@ -50,13 +50,12 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.fetch.origins import fetch
 from hlorank.files import fingerprint, read_json, shared_dir, write_json
-from hlorank.metrics import kendall_tau
+from hlorank.metrics import VALID_TAU, kendall_tau
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partition_collection import partition_collection
-from hlorank.runs.store import VALID_TAU
 from hlorank.training.gst.aggregator import make_aggregator
 from hlorank.training.gst.head_finetuning import HeadData, HeadModule
 from hlorank.training.losses import make_loss

@@ -24,8 +24,6 @@ GROUPS = {
 EXTRAS = {
     "hlorank_collect": "collect",
     "hlorank/runs/search": "sweep",
-    "hlorank/runs/search_space": "sweep",
-    "hlorank/runs/trial": "sweep",
     "hlorank/training/baselines/fit_rankers": "rivals",
     "hlorank/compute/ray_cluster": "ray",
     "hydra_plugins": "sweep",

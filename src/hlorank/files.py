@@ -11,7 +11,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -326,3 +326,14 @@ def code_digest(*names: str) -> str:
         for path in sorted(origin.parent.rglob("*.py")) if spec.submodule_search_locations else [origin]:
             digest.update(f"{name}/{path.relative_to(origin.parent).as_posix()}\0{sha256_file(path)}\n".encode())
     return digest.hexdigest()
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested parameters with dotted names, as MLflow shows them in columns."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat

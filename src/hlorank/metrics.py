@@ -13,6 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+BEST_TAU, TRAIN_SECONDS = "valid/best_kendall_tau", "train/seconds"
+"""Metrics of a finished training: Kendall tau of the epoch whose weights were kept, and seconds of all epochs."""
+TRAIN_LOSS, VALID_TAU = "curves/train_loss", "curves/valid_kendall_tau"
+"""Metrics of each epoch of a training; MLflow's UI orders charts by prefix, so learning curves come first."""
+EXPERIMENT = "experiment"
+"""Tag of a training's run: the name of its experiment in conf/experiment, if it has one."""
+
 Float64 = NDArray[np.float64]
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from hlorank.cli.main import main
 from hlorank.config import TrackingConfig
-from hlorank.runs.jobs import NAME, Job
-from hlorank.runs.store import BEST_TAU, EXPERIMENT, PARENT_VARIABLE, open_run
+from hlorank.metrics import BEST_TAU, EXPERIMENT
+from hlorank.runs.store import PARENT_VARIABLE, open_run
+from hlorank.runs.sweeps import NAME, Job
 
 Log = Callable[..., str]
 

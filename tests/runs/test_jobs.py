@@ -14,9 +14,10 @@ from sqlalchemy.exc import DatabaseError
 
 from hlorank.config import Config
 from hlorank.files import DataError
-from hlorank.runs import jobs
-from hlorank.runs.jobs import Job, adopt, adopted, finished_training, forget_failures, rows
-from hlorank.runs.store import BEST_TAU, FINGERPRINT, PARENT_VARIABLE, TRAIN_SECONDS, Pruned, error_lines, open_run
+from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
+from hlorank.runs import sweeps
+from hlorank.runs.store import FINGERPRINT, PARENT_VARIABLE, Pruned, error_lines, finished_training, open_run
+from hlorank.runs.sweeps import Job, adopted, claim, forget_failures, rows
 
 Run = Callable[..., Any]
 
@@ -188,15 +189,15 @@ def test_a_run_is_adopted_unless_it_is_the_run_of_the_job(
 ) -> None:
     with run(parent, "seed=0", tau=0.5) as own:
         pass
-    monkeypatch.setattr(jobs, "current_job", lambda: Job(parent, ("seed=0",)))
-    adopt(config.tracking, own)
+    monkeypatch.setattr(sweeps, "current_job", lambda: Job(parent, ("seed=0",)))
+    claim(config.tracking, own)
     assert adopted(client, parent) == []
-    monkeypatch.setattr(jobs, "current_job", lambda: Job(parent, ("seed=0", "sweep.trial=3")))
-    adopt(config.tracking, own)
+    monkeypatch.setattr(sweeps, "current_job", lambda: Job(parent, ("seed=0", "sweep.trial=3")))
+    claim(config.tracking, own)
     assert adopted(client, parent) == [own]
     assert states(client, parent) == {"seed=0": "finished", "seed=0 sweep.trial=3": "finished"}
-    monkeypatch.setattr(jobs, "current_job", lambda: None)
-    adopt(config.tracking, own)
+    monkeypatch.setattr(sweeps, "current_job", lambda: None)
+    claim(config.tracking, own)
 
 
 def test_many_children(client: MlflowClient, parent: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ from mlflow.tracking import MlflowClient
 
 import hlorank
 from hlorank.config import Config
-from hlorank.runs.store import flatten
-from hlorank.runs.trial import open_study
+from hlorank.files import flatten
+from hlorank.runs.search import open_study
 from tests.warm import warm_programs
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,9 @@ from mlflow.tracking import MlflowClient
 
 import hlorank
 from hlorank.config import Config
-from hlorank.runs.store import check_server, flatten
-from hlorank.runs.trial import open_study
+from hlorank.files import flatten
+from hlorank.runs.search import open_study
+from hlorank.runs.store import check_server
 from tests.docs.blocks import PAGES
 from tests.postgresql import postgresql
 

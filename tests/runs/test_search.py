@@ -14,10 +14,8 @@ from optuna.trial import TrialState
 
 from hlorank.config import Config, ConfigError, SweepConfig
 from hlorank.config.section import parse
-from hlorank.runs.search import Search, SearchSettings
-from hlorank.runs.search_space import Space
+from hlorank.runs.search import Search, SearchSettings, SearchTrial, Space, current_trial, open_study
 from hlorank.runs.store import PARENT_VARIABLE, Pruned
-from hlorank.runs.trial import SearchTrial, current_trial, open_study
 
 SPACE: Space = {"x": FloatDistribution(-2, 2), "kind": CategoricalDistribution(["a", "b"])}
 

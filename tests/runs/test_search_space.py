@@ -7,7 +7,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from hlorank.config import ConfigError
-from hlorank.runs.search_space import as_overrides, split
+from hlorank.runs.search import as_overrides, split
 
 
 def parsed(*overrides: str) -> tuple[list[str], dict[str, object]]:

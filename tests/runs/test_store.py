@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from hlorank.config import Config, TrackingConfig
+from hlorank.files import flatten
 from hlorank.runs.store import (
     PARENT_VARIABLE,
     URI_VARIABLE,
@@ -27,7 +28,6 @@ from hlorank.runs.store import (
     database_file,
     error_lines,
     existing_store,
-    flatten,
     open_run,
     tracking_uri,
 )

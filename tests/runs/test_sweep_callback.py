@@ -22,20 +22,12 @@ from omegaconf import DictConfig, OmegaConf
 
 import hlorank
 from hlorank.config import Config
-from hlorank.files import fingerprint
-from hlorank.runs import sweep, sweep_callback
-from hlorank.runs.jobs import Job, current_job, finished_training
-from hlorank.runs.store import (
-    BEST_TAU,
-    FINGERPRINT,
-    NOTE,
-    NOTE_LENGTH,
-    PARENT_VARIABLE,
-    TRAIN_SECONDS,
-    flatten,
-    open_run,
-)
-from hlorank.runs.trial import current_trial, open_study
+from hlorank.files import fingerprint, flatten
+from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
+from hlorank.runs import sweeps as sweep_module
+from hlorank.runs.search import current_trial, open_study
+from hlorank.runs.store import FINGERPRINT, NOTE, NOTE_LENGTH, PARENT_VARIABLE, finished_training, open_run
+from hlorank.runs.sweeps import Job, current_job
 from hlorank.stages.command import stage
 from hlorank.training.methods import METHODS
 
@@ -330,7 +322,7 @@ def test_a_trial_that_dies_has_failed(
 def test_mistakes_are_one_line_and_status_2(
     arguments: list[str], message: str, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_callback, "_open", [])
+    monkeypatch.setattr(sweep_module, "_open", [])
     assert call(*arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
@@ -383,7 +375,7 @@ def test_the_grid_is_over_all_methods() -> None:
 
 def test_the_description_of_a_long_sweep_has_its_best_lines() -> None:
     summary = "".join(f"| job {number} |\n" for number in range(2000))
-    note = sweep._note(summary)
+    note = sweep_module._note(summary)
     assert len(note) <= NOTE_LENGTH
     lines = [line for line in note.splitlines() if line.startswith("|")]
     assert lines == summary.splitlines()[: len(lines)]

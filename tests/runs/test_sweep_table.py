@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from hlorank.runs.jobs import Row
-from hlorank.runs.sweep_table import job_table, markdown, print_rows, seed_table, varied_keys
+from hlorank.runs.sweeps import Row, job_table, markdown, print_rows, seed_table, varied_keys
 
 
 def row(method: str, seed: int, tau: float | None, state: str = "finished", **values: str) -> Row:

@@ -22,7 +22,7 @@ from mlflow.tracking import MlflowClient
 from hlorank.config import Config
 from hlorank.files import one_process, read_json, write_json
 from hlorank.models.serialization import load_model
-from hlorank.runs.jobs import adopted, chosen_experiment, rows
+from hlorank.runs.search import open_study
 from hlorank.runs.store import (
     CHECKOUT,
     CODE,
@@ -35,7 +35,7 @@ from hlorank.runs.store import (
     open_experiment,
     open_run,
 )
-from hlorank.runs.trial import open_study
+from hlorank.runs.sweeps import adopted, chosen_experiment, rows
 from hlorank.training.mlflow_run import keep_record, peak_memory_bytes
 from hlorank.training.trainer import train
 from tests.training.training_helpers import WEIGHTS, validate_with

@@ -57,7 +57,7 @@ def _client() -> Any:
 
 def _finished(client: Any, experiments: Sequence[str], collection: str | None) -> Iterator[Any]:
     """Return the finished trainings by descending validation Kendall tau."""
-    from hlorank.runs.store import BEST_TAU
+    from hlorank.metrics import BEST_TAU
 
     conditions = "attributes.status = 'FINISHED'" + (f" and tags.collection = '{collection}'" if collection else "")
     token = None
@@ -91,9 +91,9 @@ def best_runs(collection: str | None = None, sweep: str | None = None) -> list[d
         DataError: the store, the sweep or a finished training does not exist.
         ConfigError: `collection` is not an address.
     """
-    from hlorank.runs.jobs import adopted
-    from hlorank.runs.store import BEST_TAU, EXPERIMENT, FEATURES
-    from hlorank.runs.sweep import find_sweep
+    from hlorank.metrics import BEST_TAU, EXPERIMENT
+    from hlorank.runs.store import FEATURES
+    from hlorank.runs.sweeps import adopted, find_sweep
 
     if collection is not None:
         collection = str(Collection.parse(collection))

@@ -25,10 +25,12 @@ from hlorank.evaluation.properties import properties
 from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import LOCKS, SPEC, DataError, read_json, recorded_run
+from hlorank.metrics import EXPERIMENT
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.scorer import Scorer, load_scorer
 from hlorank.models.serialization import Spec
-from hlorank.runs.store import EXPERIMENT, FEATURES, MODEL, connect, open_run, run_of_model
+from hlorank.runs.find import run_of_model
+from hlorank.runs.store import FEATURES, MODEL, connect, open_run
 
 LOGGED = ("kendall_tau", "slowdown_1", "slowdown_5", "slowdown_10")
 """Metrics of an evaluation in MLflow; the others follow from these or are facts of the data: metrics.json has all."""

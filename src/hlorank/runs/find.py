@@ -8,9 +8,10 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hlorank.files import SPEC, DataError, redact_credentials, resolve_path
-from hlorank.runs.store import existing_store
+from hlorank.runs.store import MODEL, existing_store, experiment_of
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _EXPECTED = "a model folder, an MLflow run id, runs:/<run id>/model or models:/<name>@<alias or /version>"
@@ -87,3 +88,21 @@ def _download(uri: str, reference: str) -> Path:
         found = ", ".join(str(folder.relative_to(downloaded)) for folder in folders) or "none"
         raise DataError("model", f"one folder with {SPEC} in it", found, file=reference)
     return folders[0]
+
+
+def run_of_model(client: Any, run_id: str | None, digest: str) -> str | None:
+    """Return the run of a model in a store: the one that trained it, or else the last one that evaluated it.
+
+    Args:
+        client: client of the store.
+        run_id: the run that trained the model, None if it is not known.
+        digest: digest of the model's specification.
+
+    Returns:
+        The id of the run; None if the store has neither of these runs.
+    """
+    if run_id is not None and experiment_of(client, run_id) is not None:
+        return run_id
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    found = client.search_runs(experiments, f"tags.{MODEL} = '{digest}'", max_results=1)
+    return str(found[0].info.run_id) if found else None

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 from hlorank.data.collection import Collection
 from hlorank.files import RUN, SPEC, DataError, read_json, recorded_run, redact_credentials
+from hlorank.metrics import BEST_TAU
 from hlorank.models.scorer import load_scorer
 from hlorank.models.serialization import Spec
 from hlorank.ranking.ranker import MEMORY_BYTES
-from hlorank.runs.find import model_folder
+from hlorank.runs.find import model_folder, run_of_model
 from hlorank.runs.pyfunc import log_package
-from hlorank.runs.store import BEST_TAU, FEATURES, MODEL, existing_store, run_of_model
+from hlorank.runs.store import FEATURES, MODEL, existing_store
 
 CHAMPION = "champion"
 MEASURES = {"evaluate": "evaluate/valid/kendall_tau", "training": BEST_TAU}

@@ -1,24 +1,185 @@
-"""Hyperparameter search: an Optuna sampler proposes trials, which run in batches."""
+"""Hyperparameter search: a space in Hydra's syntax, an Optuna study, and trials that run in batches."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from pydantic import Field
 
-from hlorank.config import ConfigError
+from hlorank.config import ConfigError, SweepConfig
 from hlorank.config.section import Section
-from hlorank.runs.search_space import Space, as_overrides
+from hlorank.runs.store import PARENT_VARIABLE, Pruned, database_problem
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.distributions import BaseDistribution
     from optuna.trial import TrialState
 
 log = logging.getLogger(__name__)
+
+Space = dict[str, "BaseDistribution"]
+
+
+def split(overrides: Sequence[Override]) -> tuple[list[str], Space]:
+    """Split overrides into those with one value and the search space; the last override of a key counts.
+
+    Args:
+        overrides: parsed; `choice`, `range` and `interval`, also with `tag(log, ...)`, define a search space.
+
+    Returns:
+        Overrides with one value as text, and the distribution of each other key.
+
+    Raises:
+        ConfigError: a range is empty, has an unknown tag, or is a logarithmic range of fractions.
+    """
+    last = {override.get_key_element(): override for override in overrides}
+    fixed, space = list[str](), Space()
+    for key, override in last.items():
+        if override.is_sweep_override():
+            space[key] = _distribution(key, override)
+        else:
+            fixed.append(f"{key}={override.get_value_element_as_str()}")
+    return fixed, space
+
+
+def _distribution(key: str, override: Override) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution
+
+    value = override.value()
+    if not isinstance(value, IntervalSweep | RangeSweep):
+        return CategoricalDistribution(list(override.sweep_string_iterator()))
+    log = "log" in value.tags
+    if unknown := value.tags - {"log"}:
+        raise ConfigError(f"{key}: expected no tag but log, found {', '.join(sorted(unknown))}")
+    try:
+        return _interval(value, log) if isinstance(value, IntervalSweep) else _range(value, log)
+    except ValueError as error:
+        raise ConfigError(f"{override.input_line}: {error}") from None
+
+
+def _interval(value: IntervalSweep, log: bool) -> BaseDistribution:
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    low, high = cast("tuple[Any, Any]", (value.start, value.end))
+    if isinstance(low, int) and isinstance(high, int):  # as int(interval(1, 8)) makes them
+        return IntDistribution(low, high, log=log)
+    return FloatDistribution(low, high, log=log)
+
+
+def _range(value: RangeSweep, log: bool) -> BaseDistribution:
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    found: list[Any] = sorted(value.range())
+    if not found:
+        raise ValueError("the range is empty")
+    low, high, step = found[0], found[-1], abs(value.step)
+    if isinstance(low, int):
+        return IntDistribution(low, high, log=log, step=int(step))
+    if log:
+        raise ValueError("a range of fractions can't be logarithmic; use interval")
+    return FloatDistribution(low, high, step=float(step))
+
+
+def as_overrides(parameters: Mapping[str, Any]) -> list[str]:
+    """Return the overrides that set the parameters of a trial."""
+    return [f"{key}={value}" for key, value in parameters.items()]
+
+
+_SQLITE = "sqlite:///"
+_PATIENCE_SECONDS = 120  # time limit for the lock of a sqlite file
+
+
+def open_study(config: SweepConfig, parent: str, create: bool) -> optuna.Study:
+    """Open the study of a search.
+
+    Args:
+        config: the sweep; its name is the name of the study.
+        parent: run id of the sweep, the name of the study of a sweep without a name.
+        create: create a missing study.
+
+    Raises:
+        ConfigError: `sweep.storage` is no database that can be opened.
+    """
+    import optuna
+    from sqlalchemy import NullPool
+    from sqlalchemy.exc import SQLAlchemyError
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # A server has a limit of connections: each is closed after use, not kept open by every training.
+    settings: dict[str, Any] = {"poolclass": NullPool}
+    if config.storage.startswith(_SQLITE):
+        Path(config.storage.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
+        settings = {"connect_args": {"timeout": _PATIENCE_SECONDS}}
+    try:
+        storage = optuna.storages.RDBStorage(config.storage, engine_kwargs=settings)
+    except (SQLAlchemyError, ImportError) as error:
+        problem = database_problem(error, "sweep.storage")
+        raise ConfigError(f"sweep.storage={config.storage}: {problem}") from None
+    pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
+    if config.prune:
+        pruner = optuna.pruners.MedianPruner(config.prune_after_trials, config.prune_after_epochs)
+    name, sampler = config.name or parent, optuna.samplers.RandomSampler()
+    if create:
+        return optuna.create_study(
+            study_name=name,
+            storage=storage,
+            sampler=sampler,
+            pruner=pruner,
+            direction="maximize",
+            load_if_exists=True,
+        )
+    return optuna.load_study(study_name=name, storage=storage, sampler=sampler, pruner=pruner)
+
+
+class SearchTrial:
+    """Trial in the process of its training.
+
+    Args:
+        study: the study of the search.
+        number: the trial's number in the study.
+    """
+
+    def __init__(self, study: optuna.Study, number: int) -> None:
+        import optuna
+
+        self._study = study
+        self._number = number
+        frozen = study.trials[number]
+        self._reported = set(frozen.intermediate_values)
+        self._trial = optuna.trial.Trial(study, frozen._trial_id)  # Optuna's own way to open a trial of another process
+
+    def report(self, tau: float, step: int) -> None:
+        """Report a validation, once for each step: a training that is resumed may repeat its last one."""
+        if step not in self._reported:
+            self._trial.report(tau, step)
+
+    def raise_if_pruned(self) -> None:
+        """Prune the trial if its best validation is below the median of earlier trials.
+
+        Raises:
+            Pruned: the training must end.
+        """
+        import optuna
+
+        if self._trial.should_prune():
+            self._study.tell(self._number, state=optuna.trial.TrialState.PRUNED)
+            raise Pruned
+
+
+def current_trial(config: SweepConfig) -> SearchTrial | None:
+    """Return the trial that this process trains; None outside of searches."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    if parent is None or config.trial is None:
+        return None
+    return SearchTrial(open_study(config, parent, create=False), config.trial)
+
 
 _SPACE = "space"
 

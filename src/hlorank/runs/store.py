@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -19,6 +20,7 @@ from filelock import FileLock, Timeout
 from hlorank.compute.graph_map import ComputeError
 from hlorank.config import ConfigError, TrackingConfig
 from hlorank.files import DataError, fingerprint, one_line, one_process, redact_credentials
+from hlorank.metrics import BEST_TAU
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 PARENT_VARIABLE = "HLORANK_PARENT_RUN"
@@ -35,12 +37,6 @@ MODEL = "model"
 ENDED_BY = "ended_by"
 """Tag of a run that ended early: by `trainer.cpu_seconds` or, by its search, `PRUNING`."""
 PRUNING = "pruning"
-EXPERIMENT = "experiment"
-"""Tag of a training's run: the name of its experiment in conf/experiment, if it has one."""
-BEST_TAU, TRAIN_SECONDS = "valid/best_kendall_tau", "train/seconds"
-"""Metrics of a finished training: Kendall tau of the epoch whose weights were kept, and seconds of all epochs."""
-TRAIN_LOSS, VALID_TAU = "curves/train_loss", "curves/valid_kendall_tau"
-"""Metrics of each epoch of a training; MLflow's UI orders charts by prefix, so learning curves come first."""
 NOTE = "mlflow.note.content"
 """Tag of a run or an experiment that MLflow shows as its description, in Markdown."""
 NOTE_LENGTH = 5000
@@ -267,7 +263,7 @@ def open_experiment(config: TrackingConfig) -> str:
     return experiment_id
 
 
-def _experiment_of(client: Any, run_id: str) -> str | None:
+def experiment_of(client: Any, run_id: str) -> str | None:
     """Return the experiment of a run, None if the store has no such run or it was deleted."""
     from mlflow.exceptions import MlflowException
 
@@ -278,22 +274,31 @@ def _experiment_of(client: Any, run_id: str) -> str | None:
     return info.experiment_id if info.lifecycle_stage == "active" else None
 
 
-def run_of_model(client: Any, run_id: str | None, digest: str) -> str | None:
-    """Return the run of a model in a store: the one that trained it, or else the last one that evaluated it.
+def finished_training(
+    config: TrackingConfig, identity: str, tags: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, float] | None:
+    """Return run and validation Kendall tau of a training that has finished before, None if there is none.
 
     Args:
-        client: client of the store.
-        run_id: the run that trained the model, None if it is not known.
-        digest: digest of the model's specification.
-
-    Returns:
-        The id of the run; None if the store has neither of these runs.
+        config: the tracking store and its experiment.
+        identity: the fingerprint of the training.
+        tags: further tags that the run must have.
     """
-    if run_id is not None and _experiment_of(client, run_id) is not None:
-        return run_id
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    found = client.search_runs(experiments, f"tags.{MODEL} = '{digest}'", max_results=1)
-    return str(found[0].info.run_id) if found else None
+    from mlflow.tracking import MlflowClient
+
+    if (path := database_file(tracking_uri(config))) is not None and not path.is_file():
+        return None  # MLflow would create the database
+    client = MlflowClient(connect(config))
+    experiment = client.get_experiment_by_name(config.experiment)
+    if experiment is None:
+        return None
+    query = "attributes.status = 'FINISHED'"
+    for tag, value in ({FINGERPRINT: identity} | dict(tags)).items():
+        query += f" and tags.`{tag}` = '{value}'"
+    for run in client.search_runs([experiment.experiment_id], query, order_by=["attributes.start_time"]):
+        if BEST_TAU in run.data.metrics:  # logged last: Lightning marks a run as finished earlier
+            return run.info.run_id, run.data.metrics[BEST_TAU]
+    return None
 
 
 def _git_commit() -> dict[str, str]:
@@ -345,7 +350,7 @@ def open_run(
     import mlflow
 
     client = mlflow.MlflowClient(connect(config))
-    earlier = None if run_id is None else _experiment_of(client, run_id)
+    earlier = None if run_id is None else experiment_of(client, run_id)
     experiment = open_experiment(config) if earlier is None else earlier
     if earlier is not None:
         mlflow.set_experiment(experiment_id=earlier)
@@ -434,14 +439,3 @@ def _store_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions of MLflow and of its database, if they are imported; their import takes seconds."""
     names = {"mlflow.exceptions": "MlflowException", "sqlalchemy.exc": "SQLAlchemyError"}
     return tuple(getattr(sys.modules[module], name) for module, name in names.items() if module in sys.modules)
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested parameters with dotted names, as MLflow shows them in columns."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat

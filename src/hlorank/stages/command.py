@@ -28,7 +28,7 @@ from hlorank.config.section import fields_at
 from hlorank.data.collection import Collection
 from hlorank.files import LOCKS, DataError, fingerprint, one_line, one_process
 from hlorank.runs.store import error_lines
-from hlorank.runs.sweep_callback import sweep_report
+from hlorank.runs.sweeps import sweep_report
 
 Task = Callable[[Config], Any]
 

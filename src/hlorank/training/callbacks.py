@@ -19,8 +19,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from hlorank.config import TrackingConfig
 from hlorank.files import DataError, write_atomic
-from hlorank.runs.store import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU, tracking_uri
-from hlorank.runs.trial import SearchTrial
+from hlorank.metrics import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
+from hlorank.runs.search import SearchTrial
+from hlorank.runs.store import tracking_uri
 from hlorank.training.mlflow_run import peak_memory_bytes
 from hlorank.training.ranks import ALONE, Ranks
 

@@ -24,29 +24,28 @@ from hlorank.files import (
     RUN,
     SPEC,
     code_digest,
+    flatten,
     read_json,
     redact_credentials,
     write_atomic,
     write_json,
     write_text,
 )
+from hlorank.metrics import BEST_TAU, EXPERIMENT, TRAIN_SECONDS
 from hlorank.models.serialization import Spec
-from hlorank.runs.jobs import adopt, chosen_experiment, current_job, finished_training, task_overrides
 from hlorank.runs.store import (
-    BEST_TAU,
     CHECKOUT,
     CODE,
-    EXPERIMENT,
     FEATURES,
     FINGERPRINT,
     NOTE,
     NOTE_LENGTH,
-    TRAIN_SECONDS,
     checkout,
-    flatten,
+    finished_training,
     open_run,
     tracking_uri,
 )
+from hlorank.runs.sweeps import chosen_experiment, claim, current_job, task_overrides
 from hlorank.training.run_description import log_data, run_name, run_note
 
 log = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ def take_finished(config: TrackingConfig, identity: str, output: Path, locks: Pa
     if not in_sweep and not _restored(config, run_id, output):
         return None
     log.info("run %s has finished this training: validation Kendall tau %.4f", run_id, tau)
-    adopt(config, run_id)
+    claim(config, run_id)
     return tau
 
 
@@ -156,7 +155,7 @@ def training_run(
     earlier = read_json(resume)["run_id"] if resume is not None and resume.exists() else None
     with open_run(config, name, tags, earlier, locks=locks) as (run_id, resumed):
         if resumed:
-            adopt(config, run_id)
+            claim(config, run_id)
         else:
             mlflow.log_params(flatten(parameters))
             log_data(spec, store)

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hlorank.config import TrainerConfig
-from hlorank.metrics import kendall_tau
+from hlorank.metrics import TRAIN_LOSS, VALID_TAU, kendall_tau
 from hlorank.models.scoring import PlanCache, score_configurations
-from hlorank.runs.store import TRAIN_LOSS, VALID_TAU
 from hlorank.training.callbacks import CpuBudget
 from hlorank.training.gst.aggregator import SegmentAggregator, StepCost
 from hlorank.training.gst.embedding_table import graph_numbers

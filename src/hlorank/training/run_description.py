@@ -11,8 +11,7 @@ from hlorank.config import FeaturizeConfig, PartitionConfig
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import Spec
-from hlorank.runs.jobs import chosen_experiment
-from hlorank.runs.sweep_table import short_value
+from hlorank.runs.sweeps import chosen_experiment, short_value
 
 log = logging.getLogger(__name__)
 

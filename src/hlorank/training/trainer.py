@@ -25,13 +25,13 @@ from hlorank.config import Config, ConfigError, TrackingConfig, TrainerConfig, f
 from hlorank.config.plugins import plugin_digests
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.files import LOCKS, RUN, code_digest, fingerprint, one_process
+from hlorank.files import LOCKS, RUN, code_digest, fingerprint, flatten, one_process
 from hlorank.models.cost_model import CostModel
 from hlorank.models.encoder import PiecewiseLinear
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import ModelSpec, input_sizes, save_model
-from hlorank.runs.store import ENDED_BY, Pruned, flatten
-from hlorank.runs.trial import current_trial
+from hlorank.runs.search import current_trial
+from hlorank.runs.store import ENDED_BY, Pruned
 from hlorank.training.auto_method import choose_method
 from hlorank.training.blend import check_baselines, join_baselines
 from hlorank.training.callbacks import (

@@ -14,7 +14,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, read_write
 
 if TYPE_CHECKING:
-    from hlorank.runs.jobs import Job, Row
+    from hlorank.runs.sweeps import Job, Row
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class FaultTolerantLauncher(Launcher):
             return JobReturn(overrides=overrides, status=JobStatus.COMPLETED, _return_value=None)
 
     def _job(self, overrides: Sequence[str]) -> "Job":
-        from hlorank.runs.jobs import Job
+        from hlorank.runs.sweeps import Job
 
         composed = self._context.config_loader.load_sweep_config(self._config, list(overrides))
         return Job.of(self._parent, composed.hydra.overrides.task)
@@ -83,7 +83,7 @@ class FaultTolerantLauncher(Launcher):
     def _rows(self) -> "dict[tuple[str, ...], Row]":
         from mlflow.tracking import MlflowClient
 
-        from hlorank.runs.jobs import rows_by_job
+        from hlorank.runs.sweeps import rows_by_job
 
         return rows_by_job(MlflowClient(self._uri), self._parent)
 

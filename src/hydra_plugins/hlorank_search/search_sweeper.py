@@ -62,11 +62,9 @@ class SearchSweeper(Sweeper):
     def _search(self, arguments: list[str]) -> None:
         from hlorank.config import ConfigError
         from hlorank.config.section import parse
-        from hlorank.runs.search import Search, SearchSettings
-        from hlorank.runs.search_space import split
+        from hlorank.runs.search import Search, SearchSettings, open_study, split
         from hlorank.runs.store import PARENT_VARIABLE
-        from hlorank.runs.sweep_callback import own_config
-        from hlorank.runs.trial import open_study
+        from hlorank.runs.sweeps import own_config
 
         assert self.config is not None
         assert self.hydra_context is not None

@@ -13,7 +13,7 @@ from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate_model import evaluate, score_model
 from hlorank.evaluation.report.runs import find_runs, read_run
 from hlorank.files import DataError, read_json, write_json
-from hlorank.runs.jobs import Job
+from hlorank.runs.sweeps import Job
 from hlorank.training.baselines.train_baseline import train_baseline
 
 Settings = Callable[..., Config]

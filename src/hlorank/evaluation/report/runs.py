@@ -19,15 +19,10 @@ from hlorank.evaluation.errors import PROPERTY_COLUMNS
 from hlorank.evaluation.graph_report import PREDICTION_COLUMNS
 from hlorank.evaluation.protocol import PER_GRAPH, PREDICTIONS, PROPERTIES
 from hlorank.files import HISTORY, METRICS, RUN, SPEC, WEIGHTS, DataError, read_json, recorded_run
-from hlorank.runs import jobs
-from hlorank.runs.store import (
-    BEST_TAU,
-    TRAIN_SECONDS,
-    URI_VARIABLE,
-    check_server,
-    database_file,
-    run_of_model,
-)
+from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
+from hlorank.runs import sweeps
+from hlorank.runs.find import run_of_model
+from hlorank.runs.store import URI_VARIABLE, check_server, database_file
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -291,7 +286,7 @@ def _tracked_runs(run_id: str, score: Score | None) -> list[Run]:
 
     try:
         found = []
-        for job in jobs.rows(client, run_id) or [jobs.Row({}, run_id=run_id)]:
+        for job in sweeps.rows(client, run_id) or [sweeps.Row({}, run_id=run_id)]:
             run = _downloaded(client, uri, job.run_id, score) if job.run_id else None
             if run is not None:
                 found.append(run)

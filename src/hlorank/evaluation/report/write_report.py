@@ -19,8 +19,7 @@ from hlorank.evaluation.report.groups import LEVEL, RESAMPLES, Estimate, Group
 from hlorank.evaluation.report.headline import NOISE
 from hlorank.evaluation.report.runs import Run
 from hlorank.evaluation.report.sections import Section, make_sections
-from hlorank.files import counted, write_text
-from hlorank.runs.store import flatten
+from hlorank.files import counted, flatten, write_text
 from hlorank.version import __version__
 
 REPORT = "report.html"

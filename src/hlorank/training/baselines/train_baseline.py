@@ -15,7 +15,7 @@ from hlorank.config import BaselineConfig, Config, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import LOCKS, fingerprint, one_process
-from hlorank.metrics import kendall_tau
+from hlorank.metrics import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU, kendall_tau
 from hlorank.models.baselines.baseline import (
     ANALYTICAL,
     BASELINES,
@@ -34,7 +34,6 @@ from hlorank.models.baselines.predictors import Analytical, Linear, Predictor
 from hlorank.models.baselines.trees import Trees
 from hlorank.models.graph_loader import GraphLoader
 from hlorank.models.serialization import input_sizes
-from hlorank.runs.store import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
 from hlorank.training.baselines.candidates import Fit, changed_share, random_scores
 from hlorank.training.baselines.fit_analytical import fit_analytical
 from hlorank.training.baselines.fit_linear import fit_linear
