@@ -28,5 +28,6 @@ hlorank collect $(programs "$forward" forward) --collection layout:cpu:random --
 hlorank collect $large --collection layout:cpu:random --configurations 24 --out $out
 hlorank collect $(programs "$train" train) --collection layout:cpu:random --configurations 64 --out $out
 hlorank collect $(programs "$default" forward) --collection layout:cpu:default --configurations 48 --out $out
-hlorank collect $(programs "$forward" forward) $(programs "$train" train) --collection tile:cpu --configurations 48 \
-    --kernels 3 --out $out
+# Tiles, of the git tag c-loop-nests only:
+# hlorank collect $(programs "$forward" forward) $(programs "$train" train) --collection tile:cpu --configurations 48 \
+#     --kernels 3 --out $out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hlorank.data.collection import sidecar_path, write_graph
 from hlorank.data.graph import MeasuredGraph, Measurements
 from hlorank.files import DataError, read_json, write_json
 from hlorank.metrics import noise_ceiling
+from hlorank_collect import machine, xla
 from hlorank_collect.timing import Float64, runtimes, split_half_tau
 
 
@@ -45,11 +47,27 @@ def measurements(times: Float64) -> Measurements:
 
 
 def quality(times: Float64) -> dict[str, Any]:
-    """Return rounds, split_half_tau and noise_ceiling of times; the last two are None where all runtimes are equal."""
+    """Return what the JSON file says about runtimes and noise, from times (rounds, configurations), the default first.
+
+    `split_half_tau` and `noise_ceiling` are None where all runtimes are equal.
+    """
     tau = split_half_tau(times)
     known = not math.isnan(tau)
+    runtime = measurements(times).runtime
     return {
         "rounds": len(times),
         "split_half_tau": tau if known else None,
         "noise_ceiling": noise_ceiling(tau) if known else None,
+        "measured": len(runtime),
+        "default": 0,
+        "runtime_ns": {"default": int(runtime[0]), "best": int(runtime.min()), "worst": int(runtime.max())},
+    }
+
+
+def conditions(platform: xla.Platform, load: float) -> dict[str, Any]:
+    """Return what the JSON file says about the machine; `load` is its load average before the measurement."""
+    return {
+        "device": xla.device_name(platform),
+        **machine.description(),
+        "load": {"before": load, "after": os.getloadavg()[0]},
     }

@@ -153,7 +153,6 @@ def compile_module(
     platform: Platform = "cpu",
     *,
     fusion_emitters: bool = True,
-    library_fusions: bool = True,
     overrides: Mapping[str, str | int | bool] | None = None,
     dump: Path | None = None,
 ) -> Executable:
@@ -164,8 +163,6 @@ def compile_module(
         platform: the backend.
         fusion_emitters: False generates the code of fusions on a CPU with the older emitters: much faster to compile,
             and known to be wrong for rare layouts, so compare outputs and fall back to True.
-        library_fusions: False compiles a CPU's dots, convolutions and reductions separately, where a library would
-            run several as one.
         overrides: further compiler options, by the names of the fields of xla.DebugOptions.
         dump: a folder for the modules after each pass that changed the module.
 
@@ -176,10 +173,8 @@ def compile_module(
 
     options = _jax.CompileOptions()
     options.env_option_overrides = [*(overrides or {}).items()]
-    if platform == "cpu":
-        fusions = [] if fusion_emitters else [("xla_cpu_use_fusion_emitters", False)]
-        libraries = [] if library_fusions else [("xla_cpu_experimental_ynn_fusion_type", "")]
-        options.env_option_overrides += [*fusions, *libraries]
+    if platform == "cpu" and not fusion_emitters:
+        options.env_option_overrides += [("xla_cpu_use_fusion_emitters", False)]
     if dump is not None:
         debug = options.executable_build_options.debug_options
         debug.xla_dump_to = str(dump)

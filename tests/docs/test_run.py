@@ -44,7 +44,6 @@ PORT = "5002"
 ELSEWHERE = re.compile(r"data=tpugraphs|pip install|launcher=(submitit_slurm|ray)")
 """Marks of a block that needs a network or a cluster, and is left out."""
 PARSED = {
-    "docs/explanation/tile-kernels.md": "hours, and data that only TpuGraphs has",
     "docs/how-to/cluster.md": "several machines",
     "docs/how-to/dvc-remote.md": "a remote",
     "docs/how-to/measure-your-own-programs.md": "a quiet machine, hours, and a GPU",

@@ -68,4 +68,11 @@ def test_quality_has_the_ceiling_next_to_the_tau() -> None:
 
 
 def test_runtimes_that_are_all_equal_rank_nothing() -> None:
-    assert record.quality(np.full((4, 3), 10.0)) == {"rounds": 4, "split_half_tau": None, "noise_ceiling": None}
+    assert record.quality(np.full((4, 3), 10.0)) == {
+        "rounds": 4,
+        "split_half_tau": None,
+        "noise_ceiling": None,
+        "measured": 3,
+        "default": 0,
+        "runtime_ns": {"default": 10, "best": 10, "worst": 10},
+    }

@@ -19,7 +19,7 @@ from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_search import SEARCHES
 from hlorank.hlo.layout_space import Layouts, configuration_name
 from hlorank.hlo.reader import Record, featurize
-from hlorank_collect import machine, record, xla
+from hlorank_collect import record
 from hlorank_collect.child_process import run_child
 from hlorank_collect.layouts.compiled_layouts import CompiledLayouts, captured, configurable
 from hlorank_collect.layouts.layout_task import LayoutTask
@@ -115,21 +115,12 @@ def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
         **{key: value for key, value in dataclasses.asdict(task).items() if key not in ("left_out", "output")},
         "program": Path(task.program).name if is_file(task.program) else task.program,  # not a folder of this machine
         "fingerprint": task.fingerprint,
-        "device": xla.device_name(task.platform),
-        **machine.description(),
-        **record.quality(measured.times),
         "nodes": graph.nodes,
         "configurable_nodes": len(configurations.node_ids),
-        "measured": len(labels),
         "left_out": measured.left_out,
         "recompiled": measured.recompiled,
-        "default": 0,
-        "runtime_ns": {
-            "default": int(labels.runtime[0]),
-            "best": int(labels.runtime.min()),
-            "worst": int(labels.runtime.max()),
-        },
-        "load": {"before": load, "after": os.getloadavg()[0]},
+        **record.quality(measured.times),
+        **record.conditions(task.platform, load),
         "seconds": measured.seconds,
     }
     layouts = LayoutConfigurations.from_chunks(configurations.node_ids, [measured.configurations])

@@ -1,1 +1,1 @@
-"""Tiles of XLA's kernels: C loop nests, checked against XLA and timed on a CPU; the package `triton` is for a GPU."""
+"""Triton GEMM configurations: the tiles of XLA's GPU compiler for matrix products."""

@@ -14,7 +14,7 @@ from hlorank.files import read_json
 from hlorank_collect import machine
 from hlorank_collect.left_out import read_left_out
 from hlorank_collect.run_tasks import Summary
-from hlorank_collect.tiles.tile_task import TileTask
+from hlorank_collect.task import TileTask
 
 PROGRAMS = """
 import jax.numpy as jnp
@@ -50,6 +50,7 @@ def test_the_zoo_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
         (["--all", "--collection", "layout:xla:random"], "layout:xla:random"),
         (["--all", "--collection", "tile:xla"], "tile:xla"),
         (["--all", "--collection", "layout:cpu"], "layout:cpu"),
+        (["--all", "--collection", "tile:cpu"], "c-loop-nests"),
         (["--all", "--scale-batch", "0"], "--scale-batch 0"),
         (["--all", "--scale-batch", "2"], "--scale-batch"),
         (["no-such.hlo"], "'no-such.hlo'"),
@@ -102,21 +103,12 @@ def test_tile_options_reach_the_task(folder: Path, monkeypatch: pytest.MonkeyPat
         return Summary()
 
     monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", run_tasks)
-    assert (
-        collect("cli_programs:dots", *SHAPES, "--collection", "tile:cpu", "--kernels", "2", "--hang-seconds", "9") == 0
-    )
+    monkeypatch.setattr("hlorank_collect.jax_program.require_device", lambda _: None)
+    options = ["--collection", "tile:gpu", "--kernels", "2", "--hang-seconds", "9"]
+    assert collect("cli_programs:dots", *SHAPES, *options) == 0
     assert [(one.program, one.arguments, one.kernels, one.configurations) for one in tasks] == [
         ("cli_programs:dots", SHAPES[1], 2, 8)
     ]
-
-
-def test_tiles_of_a_cpu_need_gcc(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(folder))
-    assert collect("cli_programs:dots", *SHAPES, "--collection", "tile:cpu") == 2
-    assert "gcc" in capsys.readouterr().err
-    assert not (folder / "out").exists()
 
 
 @pytest.mark.parametrize("collection", ["layout:gpu:random", "tile:gpu"])

@@ -1,10 +1,8 @@
-"""Kernels of small functions, compiled as in `hlorank collect`."""
+"""The code for GPUs on a CPU, where XLA accepts the options of GPUs and ignores them."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,55 +12,34 @@ pytest.importorskip("jax", reason="needs jax (extra collect)")
 
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import xla
-from hlorank_collect.tiles.kernel import Harvest, Kernel, harvest
-from hlorank_collect.tiles.tile_task import TileTask
-from tests.hlorank_collect.tasks import small_task
+from hlorank_collect.tiles import measure_gemms
+from hlorank_collect.tiles.gemms import Gemm, Gemms, extract_gemms
 
-HarvestOf = Callable[..., Harvest]
-
-
-@pytest.fixture(scope="session")
-def gcc() -> str:
-    """The path of gcc."""
-    path = shutil.which("gcc")
-    if path is None:
-        pytest.skip("needs gcc")
-    return path
-
-
-@pytest.fixture
-def task(tmp_path: Path, gcc: str) -> TileTask:
-    """A task of a few tiles of one kernel."""
-    return small_task(
-        TileTask,
-        program="tiled:layer",
-        arguments="f32[512,64] f32[64,256]",
-        collection="tile:cpu",
-        output=str(tmp_path / "out"),
-        rounds=3,
-        time_limit=60,
-        kernels=1,
-    )
+GemmsOf = Callable[..., Gemms]
 
 
 @pytest.fixture(scope="session")
-def harvest_of() -> HarvestOf:
-    """Finds the kernels of a function of float32 arrays of these shapes, or of these arrays."""
+def gemms_of() -> GemmsOf:
+    """Finds the products of a function of float32 arrays of these shapes, or of these arrays."""
 
-    def make(function: Callable[..., Any], *arguments: Any, name: str = "program") -> Harvest:
+    def make(function: Callable[..., Any], *arguments: Any) -> Gemms:
         arrays = [np.zeros(one, np.float32) if isinstance(one, tuple) else one for one in arguments]
-        return harvest(
-            name,
-            HloModuleProto.FromString(
-                xla.compile_module(xla.unoptimized_module(function, arrays), library_fusions=False).module()
-            ),
-        )
+        return extract_gemms("program", HloModuleProto.FromString(xla.unoptimized_module(function, arrays)))
 
     return make
 
 
 @pytest.fixture(scope="session")
-def dot(harvest_of: HarvestOf) -> Kernel:
-    """The product of a (20, 24) and a (24, 36) matrix."""
-    (kernel,) = harvest_of(lambda x, y: x @ y, (20, 24), (24, 36)).kernels
-    return kernel
+def gemm(gemms_of: GemmsOf) -> Gemm:
+    """The product of a (64, 128) and a (128, 96) matrix."""
+    (gemm,) = gemms_of(lambda x, y: x @ y, (64, 128), (128, 96)).distinct
+    return gemm
+
+
+@pytest.fixture
+def cpu_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU in place of a GPU; no product counts as too fast, and Triton is not required."""
+    device = xla._device("cpu")
+    monkeypatch.setattr(xla, "_device", lambda _: device)
+    monkeypatch.setattr(measure_gemms, "_TRITON", b"")
+    monkeypatch.setattr(measure_gemms, "MIN_RUNTIME", 0)

@@ -16,14 +16,11 @@ from hlorank.data.graph import TileConfigurations
 from hlorank.files import read_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import xla
-from hlorank_collect.task import Progress
-from hlorank_collect.tiles.kernel import Kernel, UnsupportedKernelError
-from hlorank_collect.tiles.measure_kernels import measure_kernels
-from hlorank_collect.tiles.measure_tiles import TooFastError
-from hlorank_collect.tiles.tile_task import TileTask
-from hlorank_collect.tiles.triton import measure_gemm
-from hlorank_collect.tiles.triton.configuration import GemmConfiguration, default_configuration, draw_configurations
-from hlorank_collect.tiles.triton.gemm import Gemm
+from hlorank_collect.task import Progress, TileTask
+from hlorank_collect.tiles import measure_gemms
+from hlorank_collect.tiles.gemms import Gemm, GemmSizes, UnsupportedGemmError
+from hlorank_collect.tiles.measure_gemms import TooFastError
+from hlorank_collect.tiles.triton_gemm import GemmConfiguration, default_configuration, draw_configurations
 from tests.hlorank_collect.tasks import small_task
 
 PROGRAM = """
@@ -32,6 +29,10 @@ import jax.numpy as jnp
 
 def layers(x, w, v):
     return (jnp.tanh(x @ w) @ w) @ v
+
+
+def again(x, w, v):
+    return layers(x, w, v)
 """
 
 
@@ -61,19 +62,19 @@ class Broken:
 
 
 def change_result(monkeypatch: pytest.MonkeyPatch, change: Callable[[GemmConfiguration, Any], Any]) -> None:
-    compile_gemm = measure_gemm.compile_gemm
+    compile_gemm = measure_gemms.compile_gemm
 
     def changed(module: HloModuleProto, configuration: GemmConfiguration, platform: xla.Platform) -> Any:
         executable = compile_gemm(module, configuration, platform)
         return Broken(executable, lambda output: change(configuration, output))
 
-    monkeypatch.setattr(measure_gemm, "compile_gemm", changed)
+    monkeypatch.setattr(measure_gemms, "compile_gemm", changed)
 
 
 @pytest.mark.usefixtures("cpu_as_gpu")
 def test_products_of_a_program_are_measured(task: TileTask) -> None:
     steps: list[Progress] = []
-    summary = measure_kernels(task, steps.append)
+    summary = measure_gemms.measure_gemms(task, steps.append)
     assert summary["harvested"] == {"dot": 1}
     assert summary["repeated"] == 1
     assert summary["left_out"] == {"no matrix product": 1}
@@ -85,7 +86,7 @@ def test_products_of_a_program_are_measured(task: TileTask) -> None:
     graph = read_graph(npz, "tile")
     about = read_json(npz.with_suffix(".json"))
     drawn = draw_configurations(
-        Gemm(1, 0, 64, 128, 128, 4), 6, np.random.default_rng([0, int(about["structure"][:8], 16)])
+        GemmSizes(1, 0, 64, 128, 128, 4), 6, np.random.default_rng([0, int(about["structure"][:8], 16)])
     )
     assert isinstance(graph.configurations, TileConfigurations)
     for found, one in zip(graph.configurations.feat, drawn, strict=True):
@@ -97,22 +98,22 @@ def test_products_of_a_program_are_measured(task: TileTask) -> None:
     assert (graph.measurements.normalizer == graph.measurements.runtime[0]).all()
     assert about["collection"] == "tile:gpu"
     assert about["kind"] == "dot"
-    assert about["gemm"] == dataclasses.asdict(Gemm(1, 0, 64, 128, 128, 4))
+    assert about["gemm"] == dataclasses.asdict(GemmSizes(1, 0, 64, 128, 128, 4))
     assert about["left_out"] == {}
     assert about["compiler"]["options"]["xla_gpu_experimental_autotune_backends"] == "TRITON"
     assert "Not TPU data" in about["what"]
     assert about["device"] == "cpu"
 
     before = npz.stat().st_mtime_ns
-    measure_kernels(task, steps.append)
+    measure_gemms.measure_gemms(task, steps.append)
     assert npz.stat().st_mtime_ns == before
 
 
 @pytest.mark.usefixtures("cpu_as_gpu")
 def test_configurations_that_fail_are_left_out_with_their_reason(
-    task: TileTask, gemm: Kernel, monkeypatch: pytest.MonkeyPatch
+    task: TileTask, gemm: Gemm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = Gemm.of(gemm.body)
+    sizes = gemm.sizes
     default, wrong, refused, *others = draw_configurations(
         sizes, 6, np.random.default_rng([0, int(gemm.fingerprint[:8], 16)])
     )
@@ -123,10 +124,10 @@ def test_configurations_that_fail_are_left_out_with_their_reason(
         return output + (configuration == wrong)
 
     change_result(monkeypatch, change)
-    measured = measure_gemm.measure_gemm(gemm, sizes, task, lambda _: None)
-    assert measured.tiles == [one.bounds(sizes) for one in (default, *others)]
+    measured = measure_gemms.measure_gemm(gemm, task, lambda _: None)
+    assert measured.configurations == [default, *others]
     assert measured.times.shape[1] == 4  # the number of rounds depends on the speed of the machine
-    assert measured.about["left_out"] == {
+    assert measured.left_out == {
         wrong.name: "WrongOutputError: 6144 of 6144 values of output 0 differ from the default's",
         refused.name: "RuntimeError: RESOURCE_EXHAUSTED: shared memory",
     }
@@ -141,31 +142,64 @@ def test_configurations_that_fail_are_left_out_with_their_reason(
     ],
 )
 def test_a_product_that_cannot_be_measured_has_a_reason(
-    task: TileTask, gemm: Kernel, monkeypatch: pytest.MonkeyPatch, fails: Any, value: float, why: str
+    task: TileTask, gemm: Gemm, monkeypatch: pytest.MonkeyPatch, fails: Any, value: float, why: str
 ) -> None:
-    sizes = Gemm.of(gemm.body)
+    sizes = gemm.sizes
     default = default_configuration(sizes)
     change_result(monkeypatch, lambda one, output: output * value if fails(one, default) else output)
-    with pytest.raises(UnsupportedKernelError, match=why):
-        measure_gemm.measure_gemm(gemm, sizes, task, lambda _: None)
+    with pytest.raises(UnsupportedGemmError, match=why):
+        measure_gemms.measure_gemm(gemm, task, lambda _: None)
 
 
 @pytest.mark.usefixtures("cpu_as_gpu")
 def test_a_product_that_xla_gives_to_something_else_is_left_out(
-    task: TileTask, gemm: Kernel, monkeypatch: pytest.MonkeyPatch
+    task: TileTask, gemm: Gemm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure_gemm, "_TRITON", b"__triton")
-    with pytest.raises(UnsupportedKernelError, match="NotTritonError"):
-        measure_gemm.measure_gemm(gemm, Gemm.of(gemm.body), task, lambda _: None)
+    monkeypatch.setattr(measure_gemms, "_TRITON", b"__triton")
+    with pytest.raises(UnsupportedGemmError, match="NotTritonError"):
+        measure_gemms.measure_gemm(gemm, task, lambda _: None)
 
 
 @pytest.mark.usefixtures("cpu_as_gpu")
 def test_fast_products_and_those_with_few_configurations_are_left_out(
-    task: TileTask, gemm: Kernel, monkeypatch: pytest.MonkeyPatch
+    task: TileTask, gemm: Gemm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = dataclasses.replace(task, configurations=100)
-    with pytest.raises(UnsupportedKernelError, match=r"\b50\b"):
-        measure_gemm.measure_gemm(gemm, Gemm(1, 0, 8, 8, 8, 4), many, lambda _: None)
-    monkeypatch.setattr(measure_gemm, "MIN_RUNTIME", 1e15)
+    small = dataclasses.replace(gemm, sizes=GemmSizes(1, 0, 8, 8, 8, 4))
+    with pytest.raises(UnsupportedGemmError, match=r"\b50\b"):
+        measure_gemms.measure_gemm(small, many, lambda _: None)
+    monkeypatch.setattr(measure_gemms, "MIN_RUNTIME", 1e15)
     with pytest.raises(TooFastError, match="us"):
-        measure_gemm.measure_gemm(gemm, Gemm.of(gemm.body), task, lambda _: None)
+        measure_gemms.measure_gemm(gemm, task, lambda _: None)
+
+
+def silent(progress: Progress) -> None:
+    pass
+
+
+@pytest.mark.usefixtures("cpu_as_gpu")
+def test_what_was_measured_before_is_kept(task: TileTask) -> None:
+    two = dataclasses.replace(task, arguments="f32[64,128] f32[128,128] f32[128,16]", kernels=2)
+    first = measure_gemms.measure_gemms(two, silent)
+    files = {two.npz(name): two.npz(name).stat().st_mtime_ns for name in first["kernels"]}
+    assert len(files) == 2
+    assert two.is_complete(first["name"])
+    two.summary(first["name"]).unlink()  # killed after the products, before the summary
+    lost = next(iter(files))
+    lost.unlink()
+    assert not two.is_complete(first["name"])
+    assert [*measure_gemms.measure_gemms(two, silent)["kernels"]] == [*first["kernels"]]
+    assert lost.exists()
+    assert all(npz.stat().st_mtime_ns == time for npz, time in files.items() if npz != lost)
+    again = measure_gemms.measure_gemms(dataclasses.replace(two, program="gemm_programs:again"), silent)
+    assert (again["kernels"], again["left_out"]) == ({}, {"measured in another program": 2})
+    assert "measured 2" in two.summarize(first)
+
+
+@pytest.mark.usefixtures("cpu_as_gpu")
+def test_a_product_that_ended_the_process_is_left_out(task: TileTask) -> None:
+    (name,) = measure_gemms.measure_gemms(task, silent)["kernels"]
+    task.npz(name).unlink()
+    summary = measure_gemms.measure_gemms(dataclasses.replace(task, left_out={name: "ended by SIGSEGV"}), silent)
+    assert summary["kernels"] == {}
+    assert summary["left_out"] == {"no matrix product": 1, "ended by SIGSEGV": 1}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hlorank.hlo.hlo_pb2 import TileSizeConfig
-from hlorank_collect.tiles.triton.gemm import Gemm
+from hlorank_collect.tiles.gemms import GemmSizes
 
 # Triton has powers of two only. XLA accepts no block_k below 16.
 _BLOCKS = (16, 32, 64, 128, 256)
@@ -72,7 +72,7 @@ class GemmConfiguration:
             "xla_gpu_experimental_force_split_k": self.split_k,
         }
 
-    def bounds(self, gemm: Gemm) -> TileSizeConfig:
+    def bounds(self, gemm: GemmSizes) -> TileSizeConfig:
         """Return the configuration as bounds of a tile, the source of the 24 features of a tile configuration.
 
         Returns:
@@ -91,7 +91,7 @@ def _blocks(size: int) -> list[int]:
     return [block for block in _BLOCKS if block == _BLOCKS[0] or block < 2 * size]
 
 
-def default_configuration(gemm: Gemm) -> GemmConfiguration:
+def default_configuration(gemm: GemmSizes) -> GemmConfiguration:
     """Return a configuration by a fixed rule; it is not XLA's own choice, which depends on the GPU."""
     block_m, block_n, block_k = (
         min(limit, _blocks(size)[-1]) for limit, size in ((64, gemm.m), (64, gemm.n), (32, gemm.k))
@@ -99,7 +99,7 @@ def default_configuration(gemm: Gemm) -> GemmConfiguration:
     return GemmConfiguration(block_m, block_n, block_k, split_k=1, num_stages=3, num_warps=4)
 
 
-def fits(configuration: GemmConfiguration, gemm: Gemm) -> bool:
+def fits(configuration: GemmConfiguration, gemm: GemmSizes) -> bool:
     """Return True if a GPU may be able to run a configuration, and every part of a split has at least one block."""
     one = configuration
     staged = one.num_stages * (one.block_m + one.block_n) * one.block_k * gemm.element_bytes
@@ -111,7 +111,7 @@ def fits(configuration: GemmConfiguration, gemm: Gemm) -> bool:
     )
 
 
-def draw_configurations(gemm: Gemm, count: int, rng: np.random.Generator) -> list[GemmConfiguration]:
+def draw_configurations(gemm: GemmSizes, count: int, rng: np.random.Generator) -> list[GemmConfiguration]:
     """Draw up to `count` distinct configurations that may fit, the default first, the others uniformly random.
 
     Returns:

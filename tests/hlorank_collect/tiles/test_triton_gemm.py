@@ -8,21 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hlorank_collect import xla
-from hlorank_collect.tiles.kernel import Kernel
-from hlorank_collect.tiles.triton.configuration import (
-    GemmConfiguration,
-    default_configuration,
-    draw_configurations,
-    fits,
-)
-from hlorank_collect.tiles.triton.gemm import Gemm
+from hlorank_collect.tiles.gemms import Gemm, GemmSizes
+from hlorank_collect.tiles.triton_gemm import GemmConfiguration, default_configuration, draw_configurations, fits
 
 CONFIGURATION = GemmConfiguration(block_m=64, block_n=128, block_k=32, split_k=4, num_stages=3, num_warps=8)
-LARGE = Gemm(batch=1, batch_dims=0, m=1024, n=1024, k=1024, element_bytes=4)
+LARGE = GemmSizes(batch=1, batch_dims=0, m=1024, n=1024, k=1024, element_bytes=4)
 SIZES = st.integers(2, 5000)
 
 
-def test_the_compiler_reads_the_options_as_intended(gemm: Kernel, tmp_path: Path) -> None:
+def test_the_compiler_reads_the_options_as_intended(gemm: Gemm, tmp_path: Path) -> None:
     xla.compile_module(gemm.module.SerializeToString(), overrides=CONFIGURATION.options(), dump=tmp_path)
     (dumped,) = tmp_path.glob("*.debug_options")
     found = dict(line.split(": ", 1) for line in dumped.read_text().splitlines() if ": " in line)
@@ -35,7 +29,7 @@ def test_the_compiler_reads_the_options_as_intended(gemm: Kernel, tmp_path: Path
 
 
 def test_the_order_of_the_values_in_the_bounds() -> None:
-    bounds = CONFIGURATION.bounds(Gemm(6, 2, 8, 32, 16, 4))
+    bounds = CONFIGURATION.bounds(GemmSizes(6, 2, 8, 32, 16, 4))
     assert [*bounds.output_bounds] == [1, 1, 64, 128]
     assert [*bounds.kernel_bounds] == [32]
     assert [*bounds.input_bounds] == [4, 3, 8]
@@ -47,7 +41,7 @@ def test_the_order_of_the_values_in_the_bounds() -> None:
 def test_configurations_are_distinct_and_fit_and_the_default_is_first(
     m: int, n: int, k: int, element_bytes: int, seed: int
 ) -> None:
-    gemm = Gemm(1, 0, m, n, k, element_bytes)
+    gemm = GemmSizes(1, 0, m, n, k, element_bytes)
     found = draw_configurations(gemm, 12, np.random.default_rng(seed))
     assert found[0] == default_configuration(gemm)
     assert len(set(found)) == len(found) == 12
@@ -61,14 +55,14 @@ def test_configurations_are_distinct_and_fit_and_the_default_is_first(
 
 
 def test_a_small_product_has_few_configurations() -> None:
-    found = draw_configurations(Gemm(1, 0, 8, 8, 8, 4), 100, np.random.default_rng(0))
+    found = draw_configurations(GemmSizes(1, 0, 8, 8, 8, 4), 100, np.random.default_rng(0))
     assert len(found) == 20  # stages and warps
     assert {(one.block_m, one.block_n, one.block_k, one.split_k) for one in found} == {(16, 16, 16, 1)}
 
 
 def test_the_default_is_limited_by_the_product() -> None:
     assert default_configuration(LARGE) == GemmConfiguration(64, 64, 32, 1, 3, 4)
-    assert default_configuration(Gemm(1, 0, 20, 3000, 8, 2)) == GemmConfiguration(32, 64, 16, 1, 3, 4)
+    assert default_configuration(GemmSizes(1, 0, 20, 3000, 8, 2)) == GemmConfiguration(32, 64, 16, 1, 3, 4)
 
 
 @pytest.mark.parametrize(
