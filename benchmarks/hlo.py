@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 from hlorank.data.graph import Graph
 from hlorank.files import shared_dir, write_json
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, HloProto, ModuleTuningData, TuningData
-from hlorank.hlo.node_features import node_features
-from hlorank.hlo.opcodes import OPCODES, opcode_ids
+from hlorank.hlo.node_features import OPCODES, node_features, opcode_ids
 from hlorank.hlo.program import flatten
 
 # Prints the bytes that reading adds to the peak of the resident memory (of Linux: getrusage's peak is the parent's).

@@ -18,7 +18,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from hlorank.data.collection import SPLITS, Collection, Split, write_graph
-from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph, Measurements
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements
+from hlorank.data.graph import Graph
 from hlorank.fetch.synthetic import layout_graph, tile_kernel
 from hlorank.files import fingerprint
 

@@ -26,7 +26,7 @@ from omegaconf import OmegaConf
 
 from hlorank.config import FeaturizeConfig, ModelConfig, PartitionConfig
 from hlorank.data.collection import Collection
-from hlorank.data.graph import MeasuredGraph
+from hlorank.data.configurations import MeasuredGraph
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.fetch.synthetic import layout_graph

@@ -37,7 +37,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import SAGEConv, global_max_pool, global_mean_pool
 
 from hlorank.data.collection import read_graph
-from hlorank.data.graph import LAYOUT_MIN
+from hlorank.data.configurations import LAYOUT_MIN
 from hlorank.files import shared_dir, write_json
 from hlorank.models.compression.segment import LayoutBatch, Segment
 from hlorank.models.cost_model import CostModel

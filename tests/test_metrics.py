@@ -18,7 +18,7 @@ from scipy.stats import kendalltau
 
 from hlorank import metrics
 from hlorank.data.collection import read_graph
-from hlorank.data.graph import LayoutConfigurations
+from hlorank.data.configurations import LayoutConfigurations
 
 Vector = NDArray[Any]
 relaxed = settings(deadline=None)  # the first call of scipy imports it

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.lib import format as npy
 
 from hlorank.data.collection import read_graph, write_graph
-from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.data.graph import Graph
 
 from .cases import NAMES, Case, WrongContentError, mutate, write
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hlorank.data.collection import sidecar_path, write_graph
-from hlorank.data.graph import MeasuredGraph, Measurements
+from hlorank.data.configurations import MeasuredGraph, Measurements
 from hlorank.files import DataError, read_json, write_json
 from hlorank.metrics import noise_ceiling
 from hlorank_collect import machine, xla

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hlorank.data.collection import Collection, graph_files, read_graph
-from hlorank.data.graph import LayoutConfigurations
+from hlorank.data.configurations import LayoutConfigurations
 from tests.benchmarks.conftest import BENCHMARKS, Outcome
 
 sys.path.append(str(BENCHMARKS))

@@ -22,7 +22,7 @@ import pytest
 from hlorank.cli.main import main
 from hlorank.compute.graph_map import GraphMap, open_graph_map
 from hlorank.data.collection import Collection, read_graph, write_graph
-from hlorank.data.graph import LayoutConfigurations, Measurements
+from hlorank.data.configurations import LayoutConfigurations, Measurements
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import SPEC, WEIGHTS, read_json, write_json
 from hlorank.hlo.extra import write_extra

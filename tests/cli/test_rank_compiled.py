@@ -15,7 +15,7 @@ import hlorank
 from hlorank.cli.main import main
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.hlo.configuration_file import module_fingerprint
+from hlorank.hlo.layout_json import module_fingerprint
 from hlorank.hlo.reader import read_records
 from hlorank.hlo.stage import TRAINED
 

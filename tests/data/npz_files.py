@@ -14,13 +14,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hlorank.data.collection import Kind
-from hlorank.data.graph import (
-    LAYOUT_VALUES,
-    NODE_FEATURES,
-    TILE_FEATURES,
-    LayoutConfigurations,
-    MeasuredGraph,
-)
+from hlorank.data.configurations import LAYOUT_VALUES, TILE_FEATURES, LayoutConfigurations, MeasuredGraph
+from hlorank.data.graph import NODE_FEATURES
 
 Arrays = dict[str, NDArray[Any]]
 

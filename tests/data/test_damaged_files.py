@@ -14,14 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hlorank.data.collection import read_graph, write_graph
-from hlorank.data.graph import (
-    LAYOUT_VALUES,
-    NODE_FEATURES,
-    Graph,
-    LayoutConfigurations,
-    MeasuredGraph,
-    Measurements,
-)
+from hlorank.data.configurations import LAYOUT_VALUES, LayoutConfigurations, MeasuredGraph, Measurements
+from hlorank.data.graph import NODE_FEATURES, Graph
 from hlorank.data.npz import NpzFile
 from hlorank.files import DataError
 from tests.data.npz_files import (

@@ -11,12 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hlorank.data.graph import (
+from hlorank.data.configurations import (
     LAYOUT_VALUES,
-    MAX_OPCODE,
-    NODE_FEATURES,
     TILE_FEATURES,
-    Graph,
     LayoutConfigurations,
     MeasuredGraph,
     Measurements,
@@ -24,6 +21,7 @@ from hlorank.data.graph import (
     pack_layouts,
     unpack_layouts,
 )
+from hlorank.data.graph import MAX_OPCODE, NODE_FEATURES, Graph
 from hlorank.files import DataError
 
 Arrays = dict[str, Any]

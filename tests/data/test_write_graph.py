@@ -13,16 +13,15 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from hlorank.data.collection import Kind, read_graph, write_graph
-from hlorank.data.graph import (
+from hlorank.data.configurations import (
     LAYOUT_VALUES,
-    NODE_FEATURES,
     TILE_FEATURES,
-    Graph,
     LayoutConfigurations,
     MeasuredGraph,
     Measurements,
     TileConfigurations,
 )
+from hlorank.data.graph import NODE_FEATURES, Graph
 from tests.data.npz_files import (
     arrays_of,
     assert_holds,

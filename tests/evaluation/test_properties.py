@@ -11,7 +11,7 @@ from hlorank.data.collection import Collection
 from hlorank.evaluation.properties import properties
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
-from hlorank.hlo.opcodes import OPCODES
+from hlorank.hlo.node_features import OPCODES
 
 MakeGraph = Callable[..., GraphFeatures]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hlorank.config import EvaluateConfig
 from hlorank.data.collection import Collection, Split, graph_files, read_graph
-from hlorank.data.graph import LayoutConfigurations
+from hlorank.data.configurations import LayoutConfigurations
 from hlorank.evaluation.errors import WRONG
 from hlorank.evaluation.protocol import evaluate_collection, read_indices
 from hlorank.evaluation.submission import check_submission, read_submission

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.data.graph import Graph
 
 MakeGraph = Callable[..., MeasuredGraph]
 

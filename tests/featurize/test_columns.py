@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from hlorank.config import parse
 from hlorank.data.collection import Collection
-from hlorank.data.graph import Graph, MeasuredGraph
+from hlorank.data.configurations import MeasuredGraph
+from hlorank.data.graph import Graph
 from hlorank.featurize import columns
 from hlorank.featurize.columns import node_columns, return_probabilities
 from hlorank.featurize.feature_spec import FeatureSpec, extra_columns

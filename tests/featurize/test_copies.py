@@ -7,7 +7,7 @@ import pytest
 
 from hlorank.data.graph import Graph
 from hlorank.featurize.copies import AXES, SHAPE, copy_tensors
-from hlorank.hlo.opcodes import OPCODES
+from hlorank.hlo.node_features import OPCODES
 
 
 def graph_of(nodes: list[tuple[str, list[int], list[int]]], dimensions: dict[int, list[int]] | None = None) -> Graph:

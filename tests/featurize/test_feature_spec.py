@@ -11,7 +11,7 @@ import pytest
 
 from hlorank.config import ConfigError, FeaturizeConfig, parse
 from hlorank.data.collection import Collection
-from hlorank.data.graph import MeasuredGraph
+from hlorank.data.configurations import MeasuredGraph
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from tests.sections import featurize_config

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hlorank.data.collection import Collection
-from hlorank.data.graph import MeasuredGraph
+from hlorank.data.configurations import MeasuredGraph
 from hlorank.featurize.feature_store import FeatureStore, graph_folder, skip_reason, stored_entry, write_graph_features
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph

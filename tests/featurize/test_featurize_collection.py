@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from hlorank.data.collection import SPLITS, Collection, graph_files, read_graph, sidecar_path, write_graph
-from hlorank.data.graph import TILE_FEATURES, MeasuredGraph
+from hlorank.data.configurations import TILE_FEATURES, MeasuredGraph
 from hlorank.data.splits import family
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures

@@ -11,7 +11,7 @@ import pytest
 
 from hlorank.config import parse
 from hlorank.data.collection import Collection, read_graph
-from hlorank.data.graph import LayoutConfigurations, MeasuredGraph, TileConfigurations
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, TileConfigurations
 from hlorank.featurize.columns import node_layout
 from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeatureSpec
 from hlorank.featurize.features import LayoutFeatures, TileFeatures

@@ -10,7 +10,7 @@ import pytest
 from sklearn.decomposition import TruncatedSVD
 
 from hlorank.data.collection import Collection
-from hlorank.data.graph import MeasuredGraph
+from hlorank.data.configurations import MeasuredGraph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec, opcode_embedding
 from hlorank.files import DataError
 from tests.sections import featurize_config

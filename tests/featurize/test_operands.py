@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
+from hlorank.data.graph import Graph
 from hlorank.featurize.operands import operand_pairs
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.opcodes import OPCODES
+from hlorank.hlo.node_features import OPCODES
 from hlorank.hlo.program import Program
 from hlorank.hlo.reader import Record, featurize, read_records
 

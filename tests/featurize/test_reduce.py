@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hlorank.config import FeaturizeConfig
 from hlorank.data.collection import read_graph
-from hlorank.data.graph import Graph, Int64, LayoutConfigurations, MeasuredGraph, Measurements
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements
+from hlorank.data.graph import Graph, Int64
 from hlorank.featurize.feature_spec import VIRTUAL_OPCODE
 from hlorank.featurize.paths import connecting_paths, distances
 from hlorank.featurize.reduce import Reduction, reduction

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hlorank.data.graph import Graph, Int64, LayoutConfigurations, MeasuredGraph, pack_layouts
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, pack_layouts
+from hlorank.data.graph import Graph, Int64
 from hlorank.featurize.operands import operand_pairs
 from hlorank.featurize.sizes import configured_tensors, sized_layouts
-from hlorank.hlo.opcodes import OPCODES
+from hlorank.hlo.node_features import OPCODES
 
 
 def row(output: list[int], first: list[int] | None = None, second: list[int] | None = None) -> list[int]:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hlorank.config import FeaturizeConfig
-from hlorank.data.graph import TILE_FEATURES, Graph, TileConfigurations
+from hlorank.data.configurations import TILE_FEATURES, TileConfigurations
+from hlorank.data.graph import Graph
 from hlorank.featurize.tile_columns import GROUPS, TiledKernel, tile_columns, tile_names
 from hlorank.fetch.synthetic.program import Program
 from hlorank.hlo.reader import featurize, read_records

@@ -13,7 +13,8 @@ import pytest
 
 from hlorank.config import ConfigError, parse
 from hlorank.data.collection import SPLITS, Collection, write_graph
-from hlorank.data.graph import NODE_FEATURES, TILE_FEATURES, Graph, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.data.configurations import TILE_FEATURES, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.data.graph import NODE_FEATURES, Graph
 from hlorank.fetch.local import LocalConfig, fetch
 from hlorank.files import SHARED_VARIABLE, DataError, shared_dir
 from hlorank.hlo.extra import write_extra

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hlorank.data.graph import LayoutConfigurations, TileConfigurations
+from hlorank.data.configurations import LayoutConfigurations, TileConfigurations
 from hlorank.files import DataError
 from hlorank.hlo.configurations import (
     NothingToConfigureError,

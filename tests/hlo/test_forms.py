@@ -15,7 +15,7 @@ from hlorank.files import DataError
 from hlorank.hlo import forms
 from hlorank.hlo.convert import convert
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.opcodes import OPCODES
+from hlorank.hlo.node_features import OPCODES
 from hlorank.hlo.reader import Record, featurize, read_records
 
 TEXT = """HloModule jit_f, entry_computation_layout={(f32[2,3]{1,0})->f32[2]{0}}

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from hlorank.data.collection import read_graph
-from hlorank.data.graph import Graph, LayoutConfigurations
+from hlorank.data.configurations import LayoutConfigurations
+from hlorank.data.graph import Graph
 from hlorank.hlo.convert import convert
 from hlorank.hlo.extra import extra_features
-from hlorank.hlo.opcodes import OPCODES
+from hlorank.hlo.node_features import OPCODES
 from hlorank.hlo.reader import featurize, program_files, read_records
 
 jax = pytest.importorskip("jax", reason="needs jax (extra collect)")

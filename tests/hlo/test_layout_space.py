@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hlorank.data.graph import LAYOUT_DIMS
+from hlorank.data.configurations import LAYOUT_DIMS
 from hlorank.files import DataError
 from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hlorank.hlo.hlo_pb2 import HloInstructionProto
-from hlorank.hlo.node_features import COLUMNS, node_features
+from hlorank.hlo.node_features import COLUMNS, OPCODES, node_features, opcode_ids
 
 
 def row(one: HloInstructionProto, is_root: bool = False) -> NDArray[np.float32]:
@@ -116,3 +117,21 @@ def test_equal_to_the_reference(seed: int, nodes: int, benchmark_module: dict[st
     fast, plain = benchmark_module["fast_graph"](data), benchmark_module["plain_graph"](data)
     for key in ("node_feat", "node_opcode", "edge_index", "node_splits"):
         np.testing.assert_array_equal(getattr(fast, key), getattr(plain, key))
+
+
+def test_the_table_is_complete() -> None:
+    assert sorted(OPCODES.values()) == list(range(1, 121))
+    assert (OPCODES["abs"], OPCODES["convolution"], OPCODES["dot"], OPCODES["reshape"], OPCODES["tan"]) == (
+        1, 26, 34, 75, 120,
+    )  # fmt: skip
+
+
+def test_the_table_is_the_official_one(shared_data: Path) -> None:
+    with (shared_data / "opcodes.csv").open(encoding="utf-8") as file:
+        assert {row["opcode"]: int(row["id"]) for row in csv.DictReader(file)} == OPCODES
+
+
+def test_unknown_opcodes_become_zero() -> None:
+    ids = opcode_ids([HloInstructionProto(opcode=name) for name in ("add", "ragged-dot", "tan")])
+    assert ids.dtype == np.uint8
+    assert ids.tolist() == [2, 0, 120]

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hlorank.data.graph import LayoutConfigurations, MeasuredGraph
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.data.npz import NpzFile
 from hlorank.files import DataError
 from hlorank.hlo import reader

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hlorank.hlo.configuration_file import ModuleConfiguration, apply, module_fingerprint, to_configuration
 from hlorank.hlo.forms import hlo_text
 from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.layout_json import ModuleConfiguration, apply, module_fingerprint, to_configuration
 from hlorank.hlo.layout_search import random
 from hlorank.hlo.layout_space import Layouts, layout_space
 from hlorank_collect import xla

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from hlorank.data.collection import read_graph, sidecar_path
-from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
+from hlorank.data.graph import Graph
 from hlorank.metrics import noise_ceiling
 from hlorank_collect import record
 

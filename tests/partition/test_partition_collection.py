@@ -15,8 +15,7 @@ import pytest
 
 from hlorank.config import ConfigError, PartitionConfig
 from hlorank.data.collection import Collection, write_graph
-from hlorank.data.graph import (
-    Graph,
+from hlorank.data.configurations import (
     LayoutConfigurations,
     MeasuredGraph,
     Measurements,
@@ -24,6 +23,7 @@ from hlorank.data.graph import (
     pack_layouts,
     unpack_layouts,
 )
+from hlorank.data.graph import Graph
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.files import DataError

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hlorank.config import ConfigError, PartitionConfig
 from hlorank.data.collection import read_graph
-from hlorank.data.graph import LayoutConfigurations
+from hlorank.data.configurations import LayoutConfigurations
 from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.files import DataError

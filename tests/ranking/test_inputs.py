@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hlorank.data.collection import Collection, graph_files
-from hlorank.data.graph import LayoutConfigurations
+from hlorank.data.configurations import LayoutConfigurations
 from hlorank.data.npz import NpzFile
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.feature_store import FeatureStore

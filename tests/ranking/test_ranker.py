@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 import hlorank
 from hlorank.config import Config
 from hlorank.data.collection import Collection, graph_files, read_graph
-from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph, TileConfigurations
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, TileConfigurations
+from hlorank.data.graph import Graph
 from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hlorank.data.graph import Graph, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.data.configurations import MeasuredGraph, Measurements, TileConfigurations
+from hlorank.data.graph import Graph
 from hlorank.metrics import ranking
 from hlorank.ranking.inputs import InputGraph
 from hlorank.ranking.result import ranked_input, top_configurations

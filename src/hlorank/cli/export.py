@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from hlorank.data.graph import LayoutConfigurations
+from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import DataError, write_atomic, write_json, write_text
-from hlorank.hlo.configuration_file import apply, to_configuration
 from hlorank.hlo.forms import INSTALL, has_jaxlib, hlo_text
+from hlorank.hlo.layout_json import apply, to_configuration
 from hlorank.ranking.inputs import InputGraph
 from hlorank.version import __version__
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from hlorank.cli.programs import HELP, add_program_options, program_paths
 from hlorank.data.collection import Kind, read_graph
-from hlorank.data.graph import LayoutConfigurations, MeasuredGraph
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.data.npz import NpzFile
 from hlorank.files import DataError
 from hlorank.hlo.configurations import is_configurable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import zipfile
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
@@ -15,17 +16,15 @@ from numpy.typing import NDArray
 
 from hlorank.config import ADDRESS, ConfigError
 from hlorank.config import Split as Split  # part of this module's interface, too
-from hlorank.data.graph import (
+from hlorank.data.configurations import (
     LAYOUT_VALUES,
     MAX_CONFIGURATIONS,
-    MAX_EDGES,
-    MAX_NODES,
-    Graph,
     LayoutConfigurations,
     MeasuredGraph,
     Measurements,
     TileConfigurations,
 )
+from hlorank.data.graph import MAX_EDGES, MAX_NODES, Graph
 from hlorank.data.npz import CHUNK_BYTES, NpzFile
 from hlorank.files import DataError, read_json, write_atomic
 
@@ -99,6 +98,18 @@ def graph_files(root: Path, collection: Collection, split: Split | None) -> list
     """Return the npz files of one split in a tree such as data/raw, sorted by name; None is a folder without splits."""
     files = (root / collection.path / (split or "")).glob("*.npz")
     return sorted(path for path in files if not path.name.endswith(EXTRA_SUFFIX))
+
+
+def remove_stale(output: Path, keep: Container[Path]) -> None:
+    """Remove graphs of an earlier fetch, except `keep`, and files that a kill left half-written from a collection.
+
+    Only npz, json and partial files directly in the split folders are removed, so that other files survive a wrong
+    `output`.
+    """
+    for split in SPLITS:
+        for path in (output / split).glob("*"):
+            if path.suffix in {".npz", ".json", ".partial"} and path not in keep:
+                path.unlink()
 
 
 def sidecar_path(graph: Path) -> Path:

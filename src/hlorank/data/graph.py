@@ -1,13 +1,8 @@
-"""The one in-memory schema: a graph, its layout or tile configurations, and their measured runtimes.
-
-Every object is validated on construction, so every existing object is valid.
-"""
+"""A program as a graph of tensor operations, validated on construction: every existing object is valid."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,27 +12,15 @@ from hlorank.files import DataError
 
 NODE_FEATURES = 140
 MAX_OPCODE = 120
-LAYOUT_VALUES = 18
-LAYOUT_DIMS = 6
-LAYOUT_MIN, LAYOUT_MAX = -1, 5
-TILE_FEATURES = 24
-LAYOUT_TENSORS = ("output", "input", "kernel")
 
 # Limits of what is read from files, several times the largest of TpuGraphs.
 MAX_NODES = 250_000
 MAX_EDGES = 2_000_000
-MAX_CONFIGURATIONS = 2**24
 MAX_NAME = 200
 """Characters of the name of a graph, which is that of its file."""
 
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
-
-_RADIX = LAYOUT_MAX - LAYOUT_MIN + 2  # 8: three bits a value, so that 18 values fit in one 64-bit key
-_POWERS = np.array([_RADIX**i for i in reversed(range(LAYOUT_VALUES))], dtype=np.int64)
-# The key is summed tensor by tensor: 18 bits, which float32 has exactly, so that a product of matrices does it.
-_TENSOR_BITS = 3 * LAYOUT_DIMS
-_TENSOR_POWERS = np.kron(np.eye(len(LAYOUT_TENSORS)), _POWERS[-LAYOUT_DIMS:, None]).astype(np.float32)
 
 
 def check_name(name: str) -> None:
@@ -60,7 +43,8 @@ def check_array(key: str, array: NDArray[Any], dtype: type, shape: tuple[int | N
         raise DataError(key, f"shape {wanted}", array.shape)
 
 
-def _check_finite(key: str, array: Float32) -> None:
+def check_finite(key: str, array: Float32) -> None:
+    """Raise DataError unless all numbers of `array` are finite."""
     finite = np.isfinite(array)
     if not finite.all():
         place = np.argwhere(~finite)[0].tolist()
@@ -101,7 +85,7 @@ class Graph:
         check_array("node_splits", self.node_splits, np.int64, (None,))
         if (worst := int(self.node_opcode.max())) > MAX_OPCODE:
             raise DataError("node_opcode", f"opcodes in 0..{MAX_OPCODE}", worst)
-        _check_finite("node_feat", self.node_feat)
+        check_finite("node_feat", self.node_feat)
         self._check_edges(n)
         splits = self.node_splits
         if len(splits) < 2 or splits[0] != 0 or splits[-1] != n or (np.diff(splits) <= 0).any():
@@ -117,280 +101,3 @@ class Graph:
             row = int(np.argmax(backward))
             edge = self.edge_index[row].tolist()
             raise DataError("edge_index", "topological order (u > v in [u, v])", f"{edge} in row {row}")
-
-
-def pack_layouts(values: NDArray[Any], first: int = 0) -> Int64:
-    """Pack rows of 18 layout values into one integer each, in lexicographic order.
-
-    Args:
-        values: (..., 18) of any real dtype, each -1..5.
-        first: number of the first row, for the message of an error.
-
-    Returns:
-        (...,) int64 keys; they are equal where the rows are equal.
-
-    Raises:
-        DataError: a value is not a whole number in -1..5.
-    """
-    integers = np.issubdtype(values.dtype, np.integer)
-    if values.size and not (values.min() >= LAYOUT_MIN and values.max() <= LAYOUT_MAX and (integers or _whole(values))):
-        wrong = ~((values >= LAYOUT_MIN) & (values <= LAYOUT_MAX))
-        if not wrong.any():
-            wrong = values != np.trunc(values)
-        row, *rest = np.argwhere(wrong)[0].tolist()
-        found = f"{values[row, *rest]} at {[first + row, *rest]}"
-        raise DataError("node_config_feat", f"whole numbers in {LAYOUT_MIN}..{LAYOUT_MAX}", found)
-    offsets = -LAYOUT_MIN * _TENSOR_POWERS.sum(axis=0)
-    tensors = (values.astype(np.float32, copy=False) @ _TENSOR_POWERS + offsets).astype(np.int64)
-    keys: Int64 = tensors[..., 0]
-    for tensor in range(1, len(LAYOUT_TENSORS)):
-        keys = (keys << _TENSOR_BITS) | tensors[..., tensor]
-    return keys
-
-
-def _whole(values: NDArray[Any]) -> bool:
-    return bool((np.rint(values) == values).all())
-
-
-def unpack_layouts(keys: Int64) -> NDArray[np.int8]:
-    """Return the rows of `pack_layouts`: (...,) int64 to (..., 18) int8."""
-    rows = np.empty((*keys.shape, LAYOUT_VALUES), dtype=np.int8)
-    for column, power in enumerate(_POWERS):  # one column at a time, as 18 numbers of 64 bits for each key are many
-        rows[..., column] = keys // power % _RADIX + LAYOUT_MIN
-    return rows
-
-
-def _smallest_unsigned(count: int) -> np.dtype[Any]:
-    return np.min_scalar_type(max(count - 1, 0))
-
-
-class _NumberedKeys:
-    """Distinct keys, numbered in the order in which they were added.
-
-    The keys are in sorted runs, each more than twice as long as the next one. A new run is merged with the runs that
-    are too short, so that each key is merged a logarithmic number of times.
-
-    Attributes:
-        count: number of the keys.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._runs: list[tuple[Int64, Int64]] = []  # keys and their numbers
-
-    def number(self, keys: Int64) -> Int64:
-        """Return the numbers of keys, which are distinct and sorted; those that are new are added."""
-        numbers = np.full(len(keys), -1, dtype=np.int64)
-        for known, known_numbers in self._runs:
-            places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-            found = known[places] == keys
-            numbers[found] = known_numbers[places[found]]
-        new = numbers < 0
-        if added := int(np.count_nonzero(new)):
-            numbers[new] = np.arange(self.count, self.count + added)
-            self.count += added
-            self._runs.append((keys[new], numbers[new]))
-        while len(self._runs) > 1 and len(self._runs[-2][0]) <= 2 * len(self._runs[-1][0]):
-            self._runs[-2:] = [_merged(self._runs[-2:])]
-        return numbers
-
-    def ordered(self) -> tuple[Int64, Int64]:
-        """Return all keys in ascending order, and their numbers."""
-        return _merged(self._runs)
-
-
-def _merged(runs: list[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
-    none = np.zeros(0, dtype=np.int64)
-    keys = np.concatenate([none, *(run for run, _ in runs)])
-    order = np.argsort(keys, kind="stable")  # linear for few sorted runs
-    return keys[order], np.concatenate([none, *(numbers for _, numbers in runs)])[order]
-
-
-@dataclass(frozen=True, eq=False)
-class LayoutConfigurations:
-    """Layout configurations of the configurable nodes of one graph, as codes into their distinct rows.
-
-    Attributes:
-        node_ids: (configurable nodes,) int64, increasing.
-        codebook: (U, 18) int8, the distinct rows in lexicographic order: output, input and kernel layout, six
-            minor-to-major dimensions each, padded with -1.
-        codes: (configurations, configurable nodes), unsigned; `codebook[codes]` are the raw values.
-
-    Raises:
-        DataError: an array has another dtype, shape or range than above.
-    """
-
-    node_ids: Int64
-    codebook: NDArray[np.int8]
-    codes: NDArray[np.unsignedinteger[Any]]
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def __post_init__(self) -> None:
-        check_array("node_config_ids", self.node_ids, np.int64, (None,))
-        check_array("node_config_feat", self.codebook, np.int8, (None, LAYOUT_VALUES))
-        if len(self.node_ids) == 0:
-            raise DataError("node_config_ids", "at least one configurable node", "none")
-        if (np.diff(self.node_ids) <= 0).any() or self.node_ids[0] < 0:
-            raise DataError("node_config_ids", "increasing node ids", self.node_ids.tolist()[:20])
-        if not np.issubdtype(self.codes.dtype, np.unsignedinteger):
-            raise DataError("node_config_feat", "unsigned codes", self.codes.dtype.name)
-        if self.codes.ndim != 2 or self.codes.shape[1] != len(self.node_ids):
-            expected = f"a row for each of {len(self.node_ids)} configurable nodes"
-            raise DataError("node_config_feat", expected, f"shape {self.codes.shape}")
-        if len(self.codes) == 0:
-            raise DataError("node_config_feat", "at least one configuration", "none")
-        if int(self.codes.max()) >= len(self.codebook):
-            raise DataError("node_config_feat", f"codes below {len(self.codebook)}", int(self.codes.max()))
-        if (np.diff(pack_layouts(self.codebook)) <= 0).any():
-            raise DataError("node_config_feat", "a codebook of distinct rows in lexicographic order", "another order")
-        for name, start in zip(LAYOUT_TENSORS, range(0, LAYOUT_VALUES, LAYOUT_DIMS), strict=True):
-            layouts = np.sort(self.codebook[:, start : start + LAYOUT_DIMS], axis=1)
-            repeated = ((layouts[:, 1:] == layouts[:, :-1]) & (layouts[:, 1:] >= 0)).any(axis=1)
-            if repeated.any():
-                row = self.codebook[np.argmax(repeated), start : start + LAYOUT_DIMS].tolist()
-                raise DataError("node_config_feat", f"each dimension once in the {name} layout", row)
-
-    @classmethod
-    def from_chunks(
-        cls, node_ids: Int64, chunks: Iterable[NDArray[Any]], max_distinct: int | None = None
-    ) -> LayoutConfigurations:
-        """Encode raw values chunk by chunk, so that the whole is never in memory.
-
-        Args:
-            node_ids: (configurable nodes,) int64.
-            chunks: arrays (some configurations, configurable nodes, 18) of any real dtype.
-            max_distinct: limit of the distinct rows, above which no further chunk is read.
-
-        Raises:
-            DataError: a chunk has another shape or other values than above, or there are too many distinct rows.
-        """
-        from pandas import factorize  # a heavy import
-
-        known = _NumberedKeys()
-        parts: list[NDArray[Any]] = []
-        rows = 0
-        for chunk in chunks:
-            if chunk.ndim != 3 or chunk.shape[1:] != (len(node_ids), LAYOUT_VALUES):
-                expected = f"shape (configurations, {len(node_ids)}, {LAYOUT_VALUES})"
-                raise DataError("node_config_feat", expected, chunk.shape)
-            # By hashing: sorting the keys of a chunk takes as long as unpacking it from a file.
-            inverse, keys = factorize(pack_layouts(chunk, rows).ravel())
-            order = np.argsort(keys)
-            numbers_of_keys = np.empty(len(keys), dtype=np.int64)
-            numbers_of_keys[order] = known.number(keys[order])
-            codes_of_keys = numbers_of_keys.astype(_smallest_unsigned(known.count))
-            parts.append(codes_of_keys[inverse].reshape(chunk.shape[:2]))
-            rows += len(chunk)
-            if max_distinct is not None and known.count > max_distinct:
-                raise DataError("node_config_feat", f"at most {max_distinct:,} distinct layouts", f"{known.count:,}")
-        distinct, numbers = known.ordered()
-        rank = np.empty(len(distinct), dtype=_smallest_unsigned(len(distinct)))
-        rank[numbers] = np.arange(len(distinct))
-        codes: NDArray[Any] = np.empty((rows, len(node_ids)), dtype=rank.dtype)
-        start = 0
-        while parts:  # freed one by one
-            part = parts.pop(0)
-            codes[start : start + len(part)] = rank[part]
-            start += len(part)
-        return cls(node_ids, unpack_layouts(distinct), codes)
-
-    def values(self, rows: slice | Int64 = slice(None)) -> NDArray[np.int8]:
-        """Return the raw values (rows, configurable nodes, 18) of some configurations."""
-        values: NDArray[np.int8] = self.codebook[self.codes[rows]]
-        return values
-
-
-@dataclass(frozen=True, eq=False)
-class TileConfigurations:
-    """Tile configurations of one kernel.
-
-    Attributes:
-        feat: (configurations, 24) float32: kernel, output and input bounds, six values, sum and product each.
-
-    Raises:
-        DataError: an array has another dtype, shape or range than above.
-    """
-
-    feat: Float32
-
-    def __len__(self) -> int:
-        return len(self.feat)
-
-    def __post_init__(self) -> None:
-        check_array("config_feat", self.feat, np.float32, (None, TILE_FEATURES))
-        if len(self.feat) == 0:
-            raise DataError("config_feat", "at least one configuration", "none")
-        _check_finite("config_feat", self.feat)
-
-
-@dataclass(frozen=True, eq=False)
-class Measurements:
-    """Measured runtimes, one for each configuration.
-
-    Attributes:
-        runtime: (configurations,) int64, nanoseconds, all positive, or all 0 where labels are withheld.
-        normalizer: (configurations,) int64, nanoseconds of the default tile on the same machine; None for layouts.
-
-    Raises:
-        DataError: an array has another dtype, shape or range than above.
-    """
-
-    runtime: Int64
-    normalizer: Int64 | None = None
-
-    def __len__(self) -> int:
-        return len(self.runtime)
-
-    def __post_init__(self) -> None:
-        check_array("config_runtime", self.runtime, np.int64, (None,))
-        if len(self.runtime) and self.runtime.min() < 0:
-            raise DataError("config_runtime", "runtimes of at least 0 ns", int(self.runtime.min()))
-        if (self.runtime == 0).any() and not self.withheld:
-            expected = "positive runtimes, or 0 for every configuration (labels withheld)"
-            raise DataError("config_runtime", expected, f"0 at {int(np.argmin(self.runtime))} among others")
-        if self.normalizer is not None:
-            check_array("config_runtime_normalizers", self.normalizer, np.int64, (len(self.runtime),))
-            if len(self.normalizer) and self.normalizer.min() <= 0:
-                raise DataError("config_runtime_normalizers", "positive runtimes", int(self.normalizer.min()))
-
-    @property
-    def withheld(self) -> bool:
-        """True where the labels are withheld, as in the official test files."""
-        return not self.runtime.any()
-
-    @cached_property
-    def label(self) -> NDArray[np.float64]:
-        """Labels of the ranking, (configurations,) float64: the runtime in ns, or runtime / normalizer for tiles."""
-        runtime = self.runtime.astype(np.float64)
-        return runtime if self.normalizer is None else runtime / self.normalizer
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredGraph:
-    """A graph with its configurations and their runtimes, the content of one npz file.
-
-    Raises:
-        DataError: the name is refused by `check_name`, the numbers of configurations and runtimes differ, a
-            configurable node is not in the graph, or the normalizer does not fit the kind of configurations.
-    """
-
-    name: str
-    graph: Graph
-    configurations: LayoutConfigurations | TileConfigurations
-    measurements: Measurements
-
-    def __post_init__(self) -> None:
-        check_name(self.name)
-        if len(self.configurations) != len(self.measurements):
-            expected = f"one runtime for each of {len(self.configurations)} configurations"
-            raise DataError("config_runtime", expected, len(self.measurements))
-        if isinstance(self.configurations, LayoutConfigurations):
-            last = int(self.configurations.node_ids[-1])
-            if last >= self.graph.nodes:
-                raise DataError("node_config_ids", f"node ids in 0..{self.graph.nodes - 1}", last)
-            if self.measurements.normalizer is not None:
-                raise DataError("config_runtime_normalizers", "none for layout configurations", "an array")
-        elif self.measurements.normalizer is None:
-            raise DataError("config_runtime_normalizers", "an array for tile configurations", "none")

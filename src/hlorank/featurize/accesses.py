@@ -19,10 +19,10 @@ from hlorank.hlo.node_features import (
     CONVOLUTION_KERNEL_SPATIAL,
     CONVOLUTION_OUTPUT,
     DIMENSIONS,
+    OPCODES,
     WINDOW,
     Columns,
 )
-from hlorank.hlo.opcodes import OPCODES
 
 _NAMES = {number: name for name, number in OPCODES.items()}
 _SIZE, _STRIDE, _, _, _DILATION, _BASE_DILATION = WINDOW

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.config import FeaturizeConfig
-from hlorank.data.graph import LAYOUT_DIMS, NODE_FEATURES, Graph
+from hlorank.data.configurations import LAYOUT_DIMS
+from hlorank.data.graph import NODE_FEATURES, Graph
 from hlorank.files import DataError
 from hlorank.hlo.extra import EXTRA_SHAPES, Extra
 from hlorank.hlo.node_features import ELEMENT_TYPE

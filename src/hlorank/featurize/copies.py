@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from hlorank.data.graph import LAYOUT_DIMS, Float32, Graph, Int64
+from hlorank.data.configurations import LAYOUT_DIMS
+from hlorank.data.graph import Float32, Graph, Int64
 from hlorank.featurize.columns import DIMS, element_bytes
-from hlorank.hlo.node_features import DIMENSIONS
-from hlorank.hlo.opcodes import CONFIGURABLE, OPCODES
+from hlorank.hlo.node_features import CONFIGURABLE, DIMENSIONS, OPCODES
 
 _TRANSPOSE, _RESHAPE = OPCODES["transpose"], OPCODES["reshape"]
 # Operations whose result may have the shape of an operand, but not each element where the operand has it.

@@ -11,7 +11,8 @@ from pydantic import ModelWrapValidatorHandler, PlainSerializer, PlainValidator,
 from hlorank import files
 from hlorank.config import FeaturizeConfig, Section
 from hlorank.data.collection import Collection, Kind
-from hlorank.data.graph import LAYOUT_DIMS, MAX_OPCODE, TILE_FEATURES
+from hlorank.data.configurations import LAYOUT_DIMS, TILE_FEATURES
+from hlorank.data.graph import MAX_OPCODE
 from hlorank.featurize.columns import NUMERIC_COLUMNS
 from hlorank.featurize.tile_columns import tile_names
 from hlorank.featurize.transform import ColumnTransform, Float32Array, UInt8Array

@@ -22,7 +22,7 @@ from hlorank.data.collection import (
     sidecar_path,
     split_half_tau,
 )
-from hlorank.data.graph import LAYOUT_VALUES, TILE_FEATURES, MeasuredGraph
+from hlorank.data.configurations import LAYOUT_VALUES, TILE_FEATURES, MeasuredGraph
 from hlorank.data.splits import family
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.feature_store import (

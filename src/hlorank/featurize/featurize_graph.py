@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.data.graph import MeasuredGraph, TileConfigurations
+from hlorank.data.configurations import MeasuredGraph, TileConfigurations
 from hlorank.featurize.columns import node_columns, node_layout
 from hlorank.featurize.copies import copy_tensors
 from hlorank.featurize.distinct import distinct_rows

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from hlorank.config import FeaturizeConfig
 from hlorank.data.collection import Collection
-from hlorank.data.graph import Int64, MeasuredGraph, TileConfigurations
+from hlorank.data.configurations import MeasuredGraph, TileConfigurations
+from hlorank.data.graph import Int64
 from hlorank.featurize.columns import node_columns
 from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeatureSpec

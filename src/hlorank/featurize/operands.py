@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.data.graph import LAYOUT_DIMS, Float32, Graph, Int64
+from hlorank.data.configurations import LAYOUT_DIMS
+from hlorank.data.graph import Float32, Graph, Int64
 from hlorank.featurize.columns import DIMS, node_ranks
 from hlorank.hlo.node_features import (
     BATCH_GROUPS,
@@ -17,10 +18,10 @@ from hlorank.hlo.node_features import (
     CONVOLUTION_KERNEL_SPATIAL,
     CONVOLUTION_OUTPUT,
     FEATURE_GROUPS,
+    OPCODES,
     WINDOW,
     Columns,
 )
-from hlorank.hlo.opcodes import OPCODES
 
 
 def operand_pairs(graph: Graph, node_ids: Int64, dims: Int64) -> Int64:

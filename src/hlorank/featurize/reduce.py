@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.config import FeaturizeConfig
-from hlorank.data.graph import Float32, Int64, LayoutConfigurations, MeasuredGraph
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
+from hlorank.data.graph import Float32, Int64
 from hlorank.featurize.feature_spec import VIRTUAL_OPCODE
 from hlorank.featurize.paths import connecting_paths, distances
 

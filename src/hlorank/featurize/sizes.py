@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_TENSORS, LAYOUT_VALUES, Graph, Int64
+from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS, LAYOUT_VALUES
+from hlorank.data.graph import Graph, Int64
 from hlorank.featurize.columns import DIMS
 from hlorank.featurize.distinct import column_blocks, distinct_rows
 from hlorank.featurize.moves import byte_shares, copy_moves, own_layouts

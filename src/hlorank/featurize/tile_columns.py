@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.data.graph import LAYOUT_DIMS, Float32, Graph
+from hlorank.data.configurations import LAYOUT_DIMS
+from hlorank.data.graph import Float32, Graph
 from hlorank.featurize.accesses import Accesses, Axis
 
 Float64 = NDArray[np.float64]

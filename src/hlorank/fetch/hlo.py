@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 from hlorank.config import Section
-from hlorank.data.collection import SPLITS, Collection, Split
-from hlorank.fetch.tree import remove_stale
+from hlorank.data.collection import SPLITS, Collection, Split, remove_stale
 from hlorank.files import DataError, counted, resolve_path
 from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.hlo.convert import check_names, convert

@@ -23,11 +23,11 @@ from hlorank.data.collection import (
     graph_files,
     measured_family,
     read_graph,
+    remove_stale,
     sidecar_path,
     split_half_tau,
 )
 from hlorank.data.splits import MIN_FOLDS, family, split_graphs
-from hlorank.fetch.tree import remove_stale
 from hlorank.files import DataError, atomic_path, resolve_path
 from hlorank.hlo.extra import extra_path, read_extra
 

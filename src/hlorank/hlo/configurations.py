@@ -7,20 +7,19 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.data.graph import (
+from hlorank.data.configurations import (
     LAYOUT_DIMS,
     LAYOUT_TENSORS,
     LAYOUT_VALUES,
     TILE_FEATURES,
-    Float32,
-    Int64,
     LayoutConfigurations,
     Measurements,
     TileConfigurations,
 )
+from hlorank.data.graph import Float32, Int64
 from hlorank.files import DataError, one_line
 from hlorank.hlo.hlo_pb2 import ConfigProfile, HloInstructionProto, ModuleTuningData, NodeLayoutConfig, TileSizeConfig
-from hlorank.hlo.opcodes import CONFIGURABLE
+from hlorank.hlo.node_features import CONFIGURABLE
 from hlorank.hlo.program import Program
 
 _CHUNK_VALUES = 2**22

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.data.graph import LAYOUT_DIMS
+from hlorank.data.configurations import LAYOUT_DIMS
 from hlorank.hlo.layout_space import Layouts, LayoutSpace
 
 Float64 = NDArray[np.float64]

@@ -18,21 +18,19 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from hlorank.data.collection import Kind
-from hlorank.data.graph import (
+from hlorank.data.configurations import (
     LAYOUT_DIMS,
-    MAX_NODES,
-    Graph,
     LayoutConfigurations,
     MeasuredGraph,
     Measurements,
     TileConfigurations,
 )
+from hlorank.data.graph import MAX_NODES, Graph
 from hlorank.files import DataError, counted, open_file
 from hlorank.hlo import configurations
 from hlorank.hlo.forms import COMPRESSED, as_protobuf, is_program_text
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloModuleProto, HloProto, ModuleTuningData, TuningData
-from hlorank.hlo.node_features import element_type, has_column, node_features
-from hlorank.hlo.opcodes import OPCODES, opcode_ids
+from hlorank.hlo.node_features import OPCODES, element_type, has_column, node_features, opcode_ids
 from hlorank.hlo.program import Program, flatten
 
 _log = logging.getLogger(__name__)

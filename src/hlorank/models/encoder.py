@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from hlorank.config import ConfigError, ModelConfig
-from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
+from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
 from hlorank.featurize.moves import MOVES
 from hlorank.models.compression.plan import JoinIndex, Plan
 from hlorank.models.inputs import InputSizes

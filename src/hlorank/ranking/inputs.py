@@ -12,17 +12,16 @@ from pathlib import Path
 import numpy as np
 
 from hlorank.data.collection import Kind, read_graph
-from hlorank.data.graph import LayoutConfigurations, MeasuredGraph, Measurements
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements
 from hlorank.data.npz import NpzFile
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import DataError
 from hlorank.hlo import layout_search
-from hlorank.hlo.compile import before_layout_assignment, needs_compilation
 from hlorank.hlo.extra import Extra, extra_features, read_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import LayoutSpace, layout_space
 from hlorank.hlo.reader import Record, featurize, read_records
-from hlorank.hlo.stage import TRAINED, Stage, stage_of
+from hlorank.hlo.stage import TRAINED, Stage, before_layout_assignment, needs_compilation, stage_of
 from hlorank.ranking.limits import MAX_CHOICES
 
 _KEY: dict[Kind, str] = {"layout": "node_config_feat", "tile": "config_feat"}

@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.data.collection import Collection
-from hlorank.data.graph import (
+from hlorank.data.configurations import (
     LAYOUT_VALUES,
-    Graph,
     LayoutConfigurations,
     MeasuredGraph,
     Measurements,
     TileConfigurations,
 )
+from hlorank.data.graph import Graph
 from hlorank.data.npz import CHUNK_BYTES
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.files import DataError
 from hlorank.hlo.extra import Extra
-from hlorank.hlo.opcodes import CONFIGURABLE, OPCODES
+from hlorank.hlo.node_features import CONFIGURABLE, OPCODES
 from hlorank.metrics import ranking
 from hlorank.models.scorer import load_scorer
 from hlorank.partition.partitioners import partition_graph

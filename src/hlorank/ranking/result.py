@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.data.collection import split_half_tau
-from hlorank.data.graph import LayoutConfigurations
+from hlorank.data.configurations import LayoutConfigurations
 from hlorank.evaluation.graph_report import rank_metrics
 from hlorank.featurize.distinct import distinct_rows
-from hlorank.hlo.named_layouts import NamedNodes
+from hlorank.hlo.layout_json import NamedNodes
 from hlorank.hlo.stage import TRAINED
 from hlorank.metrics import noise_ceiling, ranking
 from hlorank.ranking.inputs import InputGraph

@@ -16,19 +16,18 @@ import numpy as np
 import hlorank
 from hlorank.config import import_plugin
 from hlorank.data.collection import Kind, write_graph
-from hlorank.data.graph import (
+from hlorank.data.configurations import (
     LAYOUT_VALUES,
-    NODE_FEATURES,
     TILE_FEATURES,
-    Graph,
     LayoutConfigurations,
     MeasuredGraph,
     Measurements,
     TileConfigurations,
 )
+from hlorank.data.graph import NODE_FEATURES, Graph
 from hlorank.files import SPEC, WEIGHTS
 from hlorank.hlo.extra import EXTRA_SHAPES, extra_path
-from hlorank.hlo.opcodes import OPCODES
+from hlorank.hlo.node_features import OPCODES
 from hlorank.models.serialization import Spec
 from hlorank.ranking.request import DEFAULT_TOP, GraphRecord, make_request
 

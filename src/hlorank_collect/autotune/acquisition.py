@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 from scipy.special import ndtr
 
-from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_TENSORS, Graph, Int64
+from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS
+from hlorank.data.graph import Graph, Int64
 from hlorank.hlo.layout_space import Layouts
 from hlorank.hlo.node_features import TUPLE_SIZE
 

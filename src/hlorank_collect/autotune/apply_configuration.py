@@ -12,8 +12,8 @@ import numpy as np
 
 from hlorank.config.section import read_section
 from hlorank.files import DataError, write_json
-from hlorank.hlo.configuration_file import EXPECTED, ModuleConfiguration, module_layouts
 from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration, module_layouts
 from hlorank.hlo.layout_space import configuration_name, to_json
 from hlorank_collect import machine, xla
 from hlorank_collect.autotune.autotune_tasks import ApplyTask

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.data.graph import LAYOUT_DIMS, Int64
+from hlorank.data.configurations import LAYOUT_DIMS
+from hlorank.data.graph import Int64
 from hlorank.hlo.layout_search import random
 from hlorank.hlo.layout_space import Layouts, LayoutSpace
 from hlorank_collect.autotune.acquisition import NodeEffects

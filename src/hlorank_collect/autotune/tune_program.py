@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hlorank.data.graph import LayoutConfigurations
+from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_search import random

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hlorank.config import ConfigError
 from hlorank.config.section import read_section
 from hlorank.files import SPEC, DataError, read_json
-from hlorank.hlo.configuration_file import EXPECTED, ModuleConfiguration
+from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration
 from hlorank_collect.commands.common_arguments import (
     add_command,
     add_machine_arguments,

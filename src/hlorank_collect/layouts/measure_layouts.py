@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hlorank.data.collection import Collection
-from hlorank.data.graph import LayoutConfigurations, MeasuredGraph
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_search import SEARCHES
 from hlorank.hlo.layout_space import Layouts, configuration_name

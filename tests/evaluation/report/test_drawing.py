@@ -15,7 +15,7 @@ from hlorank.evaluation.report.runs import Run
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.files import fingerprint
-from hlorank.hlo.opcodes import OPCODES
+from hlorank.hlo.node_features import OPCODES
 from hlorank.partition.partition_store import PartitionStore
 from hlorank.partition.segments import Partition
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from hlorank.data.collection import Collection
-from hlorank.data.graph import Graph, LayoutConfigurations, MeasuredGraph, TileConfigurations
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, TileConfigurations
+from hlorank.data.graph import Graph
 from hlorank.fetch.synthetic import (
     SyntheticConfig,
     layout_graph,

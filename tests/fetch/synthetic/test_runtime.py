@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import shortest_path
 
-from hlorank.data.graph import Graph, LayoutConfigurations
+from hlorank.data.configurations import LayoutConfigurations
+from hlorank.data.graph import Graph
 from hlorank.fetch.synthetic import (
     layout_runtime,
 )

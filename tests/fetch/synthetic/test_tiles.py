@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hlorank.data.graph import TileConfigurations
+from hlorank.data.configurations import TileConfigurations
 from hlorank.fetch.synthetic import (
     tile_kernel,
     tile_runtime,

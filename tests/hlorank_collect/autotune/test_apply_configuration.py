@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hlorank.files import DataError, read_json, write_json
-from hlorank.hlo.configuration_file import to_configuration
 from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.layout_json import to_configuration
 from hlorank.hlo.layout_space import Layouts, layout_space
 from hlorank_collect.autotune import apply_configuration
 from hlorank_collect.autotune.autotune_tasks import ApplyTask, TuneTask

@@ -9,7 +9,7 @@ import pytest
 
 from hlorank.cli.main import main
 from hlorank.data.collection import read_graph
-from hlorank.data.graph import LayoutConfigurations
+from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import read_json
 from hlorank_collect import machine
 from hlorank_collect.left_out import read_left_out

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hlorank.data.collection import read_graph, sidecar_path
-from hlorank.data.graph import LayoutConfigurations
+from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import read_json
 from hlorank.hlo.layout_space import configuration_name
 from hlorank_collect.layouts.layout_task import LayoutTask

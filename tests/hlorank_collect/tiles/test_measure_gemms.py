@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hlorank.data.collection import read_graph
-from hlorank.data.graph import TileConfigurations
+from hlorank.data.configurations import TileConfigurations
 from hlorank.files import read_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import xla

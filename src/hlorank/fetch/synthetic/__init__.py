@@ -16,15 +16,14 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, model_validator
 
 from hlorank.config import ConfigError, Section
-from hlorank.data.collection import SPLITS, Collection, Split, write_graph
-from hlorank.data.graph import MeasuredGraph
+from hlorank.data.collection import SPLITS, Collection, Split, remove_stale, write_graph
+from hlorank.data.configurations import MeasuredGraph
 from hlorank.fetch.synthetic.graphs import MIN_NODES
 from hlorank.fetch.synthetic.layouts import layout_graph
 from hlorank.fetch.synthetic.runtime import layout_runtime
 from hlorank.fetch.synthetic.tiles import MAX_NODES as MAX_KERNEL_NODES
 from hlorank.fetch.synthetic.tiles import MIN_NODES as MIN_KERNEL_NODES
 from hlorank.fetch.synthetic.tiles import tile_kernel, tile_runtime
-from hlorank.fetch.tree import remove_stale
 from hlorank.files import DataError, code_digest, counted, fingerprint, read_json, write_json
 
 __all__ = ["SyntheticConfig", "draw_graph", "fetch", "layout_graph", "layout_runtime", "tile_kernel", "tile_runtime"]

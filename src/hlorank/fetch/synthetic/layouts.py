@@ -9,17 +9,16 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from hlorank.data.graph import (
+from hlorank.data.configurations import (
     LAYOUT_DIMS,
     LAYOUT_VALUES,
-    Graph,
-    Int64,
     LayoutConfigurations,
     MeasuredGraph,
     Measurements,
     pack_layouts,
     unpack_layouts,
 )
+from hlorank.data.graph import Graph, Int64
 from hlorank.fetch.synthetic.graphs import build_graph
 from hlorank.fetch.synthetic.program import DIMS, OPCODES
 from hlorank.fetch.synthetic.runtime import Float64, Operands, RuntimeModel

@@ -8,7 +8,8 @@ from itertools import takewhile
 
 import numpy as np
 
-from hlorank.data.graph import LAYOUT_DIMS, NODE_FEATURES, Graph
+from hlorank.data.configurations import LAYOUT_DIMS
+from hlorank.data.graph import NODE_FEATURES, Graph
 
 Shape = tuple[int, ...]
 Columns = dict[int, int]

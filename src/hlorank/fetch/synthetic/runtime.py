@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.data.graph import LAYOUT_DIMS, Graph, Int64, LayoutConfigurations
+from hlorank.data.configurations import LAYOUT_DIMS, LayoutConfigurations
+from hlorank.data.graph import Graph, Int64
 from hlorank.fetch.synthetic.program import (
     DIMS,
     ELEMENT,

@@ -20,16 +20,8 @@ import math
 import numpy as np
 from numpy.random import Generator
 
-from hlorank.data.graph import (
-    LAYOUT_DIMS,
-    TILE_FEATURES,
-    Float32,
-    Graph,
-    Int64,
-    MeasuredGraph,
-    Measurements,
-    TileConfigurations,
-)
+from hlorank.data.configurations import LAYOUT_DIMS, TILE_FEATURES, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.data.graph import Float32, Graph, Int64
 from hlorank.fetch.synthetic.layouts import measure
 from hlorank.fetch.synthetic.program import (
     BINARY,

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from hlorank.data.graph import LAYOUT_DIMS, LAYOUT_TENSORS, Int64
+from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS
+from hlorank.data.graph import Int64
 from hlorank.featurize.copies import AXES, COLUMN, FLEXIBLE, ITEM_BYTES, LAST, SHAPE
 from hlorank.featurize.features import LayoutFeatures
 from hlorank.featurize.moves import without_ones

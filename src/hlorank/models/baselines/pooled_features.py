@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from hlorank.data.graph import LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
+from hlorank.data.configurations import LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
 from hlorank.featurize.distinct import column_blocks
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.featurize.moves import MOVES

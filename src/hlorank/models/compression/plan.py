@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from hlorank.data.graph import LAYOUT_DIMS
+from hlorank.data.configurations import LAYOUT_DIMS
 from hlorank.models.compression.colouring import Colouring
 from hlorank.models.compression.edges import EdgeForm, EdgeKind, Neighbourhood
 from hlorank.models.compression.recipe import Join, Mixing, Recipe, Residual, Start, Step

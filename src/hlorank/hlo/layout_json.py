@@ -1,0 +1,268 @@
+"""A chosen layout configuration of a module as JSON, with the names of its instructions, and its application."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import ConfigDict
+
+from hlorank.config.section import Section, parse, read_section
+from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS, LAYOUT_VALUES
+from hlorank.data.graph import Int64
+from hlorank.files import DataError, fingerprint
+from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
+from hlorank.hlo.layout_space import Layouts, constrained, layout_space
+from hlorank.hlo.node_features import element_type
+from hlorank.hlo.program import flatten
+from hlorank.hlo.reader import parse_records, read_records
+from hlorank.hlo.stage import before_layout_assignment, needs_compilation
+
+EXPECTED = "give the .json file that hlorank rank --export wrote; export one of an earlier version again"
+_TENSORS = ("output", "operand 0", "operand 1")
+
+
+def shape_text(shape: ShapeProto) -> str:
+    """Return a shape as XLA writes it, without its layout, such as `f32[8,128]`."""
+    if shape.tuple_shapes:
+        return f"({', '.join(map(shape_text, shape.tuple_shapes))})"
+    return f"{element_type(shape)}[{','.join(map(str, shape.dimensions))}]"
+
+
+@dataclass(frozen=True)
+class NamedLayout:
+    """Layout of one tensor of a configurable instruction.
+
+    Attributes:
+        computation: name of the computation.
+        instruction: name of the instruction.
+        opcode: its opcode.
+        node: its node in the graph.
+        tensor: `output`, `operand 0` or `operand 1`.
+        shape: shape of the tensor, such as `f32[8,128]`.
+        before: layout in the module, minor to major; None where the compiler has not chosen one yet.
+        after: layout in the configuration, minor to major; None where it is the compiler's choice.
+    """
+
+    computation: str
+    instruction: str
+    opcode: str
+    node: int
+    tensor: str
+    shape: str
+    before: list[int] | None
+    after: list[int] | None
+
+
+class NamedNodes:
+    """Configurable nodes of a module with the names of their instructions.
+
+    Args:
+        module: the module; a broken one is refused with DataError.
+        node_ids: (configurable nodes,) the nodes, as `flatten` orders them.
+        assigned: the layouts in the module are those that the compiler chose; before layout assignment they are not.
+    """
+
+    def __init__(self, module: HloModuleProto, node_ids: Int64, *, assigned: bool = False) -> None:
+        program = flatten(module)
+        computations = [computation.name for computation in module.computations for _ in computation.instructions]
+        position_of = np.argsort(program.node_of)
+        self._nodes: list[tuple[int, str, list[HloInstructionProto]]] = [
+            (node, computations[position_of[node]], [program.instructions[tensor] for tensor in tensors])
+            for node in node_ids.tolist()
+            for tensors in [[node, *program.operands[node]][: len(LAYOUT_TENSORS)]]
+        ]
+        self._assigned = assigned
+
+    def layouts(self, configuration: Layouts) -> Iterator[NamedLayout]:
+        """Yield the layout of each tensor of each configurable node; `configuration` is (configurable nodes, 18)."""
+        rows: Sequence[list[list[int]]] = configuration.reshape(-1, len(LAYOUT_TENSORS), LAYOUT_DIMS).tolist()
+        for (node, computation, instructions), row in zip(self._nodes, rows, strict=True):
+            own = instructions[0]
+            for tensor, instruction, layout in zip(_TENSORS, instructions, row, strict=False):
+                yield NamedLayout(
+                    computation,
+                    own.name,
+                    own.opcode,
+                    node,
+                    tensor,
+                    shape_text(instruction.shape),
+                    [*instruction.shape.layout.minor_to_major] if self._assigned else None,
+                    [dim for dim in layout if dim >= 0] or None,
+                )
+
+    def changes(self, configuration: Layouts) -> list[NamedLayout]:
+        """Return the layouts that a configuration does not leave to the compiler."""
+        return [layout for layout in self.layouts(configuration) if layout.after is not None]
+
+
+class _Strict(Section):
+    model_config = ConfigDict(coerce_numbers_to_str=False)
+
+
+class TensorLayout(_Strict):
+    """Layout of the output or of an operand of an instruction."""
+
+    shape: str
+    """Shape of the tensor, such as f32[8,128]."""
+    minor_to_major: list[int] | None
+    """Its dimensions, the fastest varying first; null leaves the layout to the compiler."""
+
+
+class InstructionLayouts(_Strict):
+    """Layouts of one instruction, which is found by its node; the names are for the reader."""
+
+    node: int
+    computation: str
+    instruction: str
+    output: TensorLayout
+    operands: list[TensorLayout]
+    """Layouts of the first two operands."""
+
+
+class ModuleConfiguration(_Strict):
+    """Layout configuration of one module."""
+
+    version: Literal[2]
+    """Version of this format."""
+    hlorank: str
+    """Version of hlorank that wrote it."""
+    module: str
+    """Name of the module."""
+    fingerprint: str
+    """`module_fingerprint` of the module."""
+    model: str
+    """Model that ranked the configuration, as it was named to hlorank rank."""
+    collection: str
+    """Collection that the model was trained on."""
+    rank: int
+    """Place of the configuration in the ranking, from 1."""
+    score: float
+    """Score of the configuration, larger = slower."""
+    instructions: list[InstructionLayouts]
+    """Instructions with a layout that is not left to the compiler."""
+
+
+def module_fingerprint(module: HloModuleProto) -> str:
+    """Return a hash of the opcodes, shapes, operands and called computations of all instructions.
+
+    It is equal for a protobuf and the HLO text of a module, and for each time that a program is compiled: names, which
+    XLA numbers differently, and layouts, values and metadata are not part of it. In modules of the same fingerprint, a
+    node is the same instruction. A broken module is refused with DataError.
+    """
+    program = flatten(module)
+    instructions = [(instruction.opcode, shape_text(instruction.shape)) for instruction in program.instructions]
+    return fingerprint([instructions, program.operands, program.edge_index.tolist()])  # edges have the calls, too
+
+
+def to_configuration(module: HloModuleProto, layouts: Layouts, about: Mapping[str, Any]) -> ModuleConfiguration:
+    """Return layouts of a module as a configuration.
+
+    Args:
+        module: the module; a broken one is refused with DataError.
+        layouts: (configurable nodes, 18) int8, the nodes as in `layout_space`.
+        about: `hlorank`, `model`, `collection`, `rank` and `score`.
+    """
+
+    def tensor(layout: NamedLayout) -> TensorLayout:
+        return TensorLayout(shape=layout.shape, minor_to_major=layout.after)
+
+    instructions: list[InstructionLayouts] = []
+    named = NamedNodes(module, layout_space(module).node_ids).layouts(layouts)
+    for node, tensors in groupby(named, key=lambda layout: layout.node):
+        output, *operands = tensors
+        if any(layout.after is not None for layout in (output, *operands)):
+            instructions.append(
+                InstructionLayouts(
+                    node=node,
+                    computation=output.computation,
+                    instruction=output.instruction,
+                    output=tensor(output),
+                    operands=[tensor(operand) for operand in operands],
+                )
+            )
+    known = module_fingerprint(module)
+    return ModuleConfiguration(version=2, module=module.name, fingerprint=known, instructions=instructions, **about)
+
+
+def module_layouts(module: HloModuleProto, configuration: ModuleConfiguration) -> Layouts:
+    """Return a configuration as layouts of a module: (configurable nodes, 18) int8, the nodes as in `layout_space`.
+
+    Raises:
+        DataError: the configuration is that of another module; an entry was changed to a node that is not configurable
+            or has other shapes, or to a layout that is not a permutation of its dimensions; or the module is broken.
+    """
+    if (own := module_fingerprint(module)) != configuration.fingerprint:
+        raise DataError("fingerprint of the module", configuration.fingerprint, f"{own}, another module")
+    space = layout_space(module)
+    result = space.default
+    position_of = {node: position for position, node in enumerate(space.node_ids.tolist())}
+    layouts = NamedNodes(module, space.node_ids).layouts(result)
+    shapes_of = {
+        node: [layout.shape for layout in tensors] for node, tensors in groupby(layouts, key=lambda layout: layout.node)
+    }
+    for entry in configuration.instructions:
+        place = f"node {entry.node}, instruction {entry.instruction} of the computation {entry.computation}"
+        tensors = [entry.output, *entry.operands]
+        if (shapes := shapes_of.get(entry.node)) is None:
+            raise DataError(place, f"an instruction to configure in the module {module.name}", "another one")
+        if (given := [tensor.shape for tensor in tensors]) != shapes:
+            raise DataError(f"shapes of {place}", ", ".join(shapes), ", ".join(given))
+        position = position_of[entry.node]
+        row = np.full((len(LAYOUT_TENSORS), LAYOUT_DIMS), -1, dtype=np.int8)
+        for number, tensor in enumerate(tensors):
+            if (dims := tensor.minor_to_major) is None:
+                continue
+            if sorted(dims) != [*range(len(dims))] or len(dims) != space.ranks[position, number]:
+                expected = f"a permutation of the dimensions of {tensor.shape}"
+                raise DataError(f"minor_to_major of {place}", expected, dims)
+            row[number, : len(dims)] = dims
+        result[position] = row.reshape(LAYOUT_VALUES)
+    return result
+
+
+def apply(module: HloModuleProto, configuration: ModuleConfiguration) -> HloModuleProto:
+    """Return a copy of a module with the layouts of a configuration as constraints; errors as of `module_layouts`."""
+    return constrained(module, layout_space(module), module_layouts(module, configuration))
+
+
+def apply_configuration(program: str | Path | bytes, configuration: str | Path | Mapping[str, Any]) -> bytes:
+    """Return the module of a program with the layouts of a configuration as constraints, which XLA obeys.
+
+    A module that is not the ranked one is compiled first, as `hlorank rank` does for the module before any pass.
+
+    Args:
+        program: the file of a program in any form that hlorank reads, or a serialized HloModuleProto or HloProto.
+        configuration: the JSON file that `hlorank rank --export` wrote, or its content.
+
+    Returns:
+        A serialized HloModuleProto.
+
+    Raises:
+        DataError: the configuration is that of another module; or a file cannot be read, or holds several modules.
+        ConfigError: `configuration` is a mapping with wrong keys.
+    """
+    if isinstance(configuration, Mapping):
+        chosen = parse(ModuleConfiguration, configuration)
+    else:
+        chosen = read_section(ModuleConfiguration, Path(configuration), EXPECTED)
+    if isinstance(program, bytes):
+        records = [*parse_records(BytesIO(program), Path("program"))]
+    else:
+        if ":" in str(program) and not Path(program).exists():
+            expected = "a file or a serialized module; for a JAX function, hlorank rank --export wrote <graph>.hlo.pb"
+            raise DataError("program", f"{expected}, with the layouts", f"{str(program)!r}, no such file")
+        records = [*read_records(Path(program))]
+    if len(records) != 1:
+        raise DataError("program", "one module", f"{len(records):,}")
+    path, module = records[0].path, records[0].module
+    if module_fingerprint(module) != chosen.fingerprint and needs_compilation(path, module, chosen.collection):
+        with suppress(DataError):  # `apply` says in what another module differs
+            module = before_layout_assignment(module)
+    return apply(module, chosen).SerializeToString()
