@@ -53,7 +53,7 @@ def test_the_family_of_a_name(expected: str, names: list[str]) -> None:
 def test_families_of_the_published_names(shared_data: Path) -> None:
     lists = sorted((shared_data / "eval_indices").glob("*.json"))
     names = {name for path in lists for name in json.loads(path.read_text())}
-    files = {path.name.removesuffix(".npz") for path in (shared_data / "tpugraphs").rglob("*.npz")}
+    files = {path.name.removesuffix(".npz") for path in (shared_data / "tpugraphs" / "npz").rglob("*.npz")}
     assert (len(names), len(files)) == (27, 8)
     families = Counter(family(name) for name in sorted(names | files))
     assert {name: count for name, count in families.items() if count > 1} == {

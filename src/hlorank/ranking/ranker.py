@@ -38,7 +38,7 @@ nodes, 18) for layouts."""
 class Ranker:
     """Trained model or baseline that scores and ranks configurations.
 
-    Configurations are given as in `hlorank.data.graph`, or as an array of whole or real numbers. An array of layouts
+    Configurations are given as in `hlorank.data.configurations`, or as an array of whole or real numbers. An array of layouts
     configures every convolution, dot and reshape, in the order of the nodes.
 
     Args:
@@ -138,7 +138,7 @@ class Ranker:
         node_ids = np.flatnonzero(np.isin(graph.node_opcode, [OPCODES[name] for name in CONFIGURABLE]))
         if values.ndim != 3 or values.shape[1:] != (len(node_ids), LAYOUT_VALUES):
             nodes = (
-                f"the nodes that are a {', '.join(CONFIGURABLE)}; hlorank.data.graph.LayoutConfigurations names others"
+                f"the nodes that are a {', '.join(CONFIGURABLE)}; hlorank.data.configurations.LayoutConfigurations names others"
             )
             expected = f"shape (configurations, {len(node_ids)}, {LAYOUT_VALUES}), for {nodes}"
             raise DataError("configurations", expected, values.shape)
