@@ -18,7 +18,7 @@ from hlorank.hlo.hlo_pb2 import HloComputationProto, HloInstructionProto, HloMod
 from hlorank.hlo.program import flatten
 
 Layouts = NDArray[np.int8]
-"""(configurations, configurable nodes, 18), or one configuration, as in hlorank.data.configurations.LayoutConfigurations."""
+"""(configurations, configurable nodes, 18), or one configuration, as in `LayoutConfigurations`."""
 
 _TARGET = "LayoutConstraint"
 _CALL_NAME = "layout-constraint."  # jax writes layout_constraint

@@ -137,9 +137,8 @@ class Ranker:
                 return TileConfigurations(values.astype(np.float32))
         node_ids = np.flatnonzero(np.isin(graph.node_opcode, [OPCODES[name] for name in CONFIGURABLE]))
         if values.ndim != 3 or values.shape[1:] != (len(node_ids), LAYOUT_VALUES):
-            nodes = (
-                f"the nodes that are a {', '.join(CONFIGURABLE)}; hlorank.data.configurations.LayoutConfigurations names others"
-            )
+            other = "hlorank.data.configurations.LayoutConfigurations names others"
+            nodes = f"the nodes that are a {', '.join(CONFIGURABLE)}; {other}"
             expected = f"shape (configurations, {len(node_ids)}, {LAYOUT_VALUES}), for {nodes}"
             raise DataError("configurations", expected, values.shape)
         step = max(1, CHUNK_BYTES // (values[:1].nbytes or 1))
