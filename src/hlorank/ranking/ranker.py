@@ -38,8 +38,8 @@ nodes, 18) for layouts."""
 class Ranker:
     """Trained model or baseline that scores and ranks configurations.
 
-    Configurations are given as in `hlorank.data.configurations`, or as an array of whole or real numbers. An array of layouts
-    configures every convolution, dot and reshape, in the order of the nodes.
+    Configurations are given as in `hlorank.data.configurations`, or as an array of whole or real numbers. An array of
+    layouts configures every convolution, dot and reshape, in the order of the nodes.
 
     Args:
         folder: the model folder, written by the stage train.
