@@ -52,7 +52,7 @@ from hlorank.fetch.origins import fetch
 from hlorank.files import fingerprint, read_json, shared_dir, write_json
 from hlorank.metrics import VALID_TAU, kendall_tau
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partition_collection import partition_collection

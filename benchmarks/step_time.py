@@ -32,7 +32,7 @@ from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.fetch.synthetic import layout_graph
 from hlorank.files import write_json
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import whole_graph

@@ -41,8 +41,8 @@ from hlorank.data.configurations import LAYOUT_MIN
 from hlorank.files import shared_dir, write_json
 from hlorank.models.compression.segment import LayoutBatch, Segment
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs
-from hlorank.models.layers.sage import Sage
+from hlorank.models.graph_inputs import GraphInputs
+from hlorank.models.layers.message_passing import Sage
 from hlorank.models.scoring import PlanCache, plan_parts, score_configurations
 from hlorank.training.losses import pairwise_hinge
 from hlorank.training.step_data import ordered

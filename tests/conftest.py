@@ -185,7 +185,7 @@ def make_model() -> MakeModel:
     import torch
 
     from hlorank.models.cost_model import CostModel
-    from hlorank.models.inputs import InputSizes
+    from hlorank.models.graph_inputs import InputSizes
 
     config = ModelConfig(
         width=6,
@@ -269,7 +269,7 @@ def make_features() -> MakeFeatures:
 def make_inputs(make_features: MakeFeatures) -> Callable[..., Any]:
     """Make the inputs of a random graph, cut at random into segments with halos; other arguments are the graph's."""
 
-    from hlorank.models.inputs import GraphInputs
+    from hlorank.models.graph_inputs import GraphInputs
     from hlorank.partition.segments import Partition, halo_rows, local_codes, whole_graph
 
     def make(segments: int = 1, halo: int = 0, **graph: Any) -> GraphInputs:

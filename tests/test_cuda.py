@@ -19,11 +19,10 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.fetch.origins import fetch
 from hlorank.models.cost_model import POOLINGS, CostModel
-from hlorank.models.graph_loader import GraphLoader
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.layers.registry import LAYERS
 from hlorank.models.plan_tensors import tensors
-from hlorank.models.scorer import load_scorer
+from hlorank.models.trained_model import load_trained
 from hlorank.partition.partition_collection import partition_collection
 from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.methods import METHODS
@@ -84,8 +83,8 @@ def test_a_gpu_gives_the_scores_of_the_cpu(settings: Settings, tmp_path: Path) -
     train(config, tmp_path / "model")
     store = FeatureStore(Path(config.paths.features) / COLLECTION)
     graph = store.open("valid", store.graphs("valid")[0])
-    cut = GraphLoader(store.root, Path(config.paths.segments) / COLLECTION).cut("valid", graph.name)
-    scores = [load_scorer(tmp_path / "model", 2**30, place).score(graph, cut) for place in ("cpu", "cuda", "auto")]
+    cut = GraphLoader(store.root, Path(config.paths.segments) / COLLECTION).open_partition("valid", graph.name)
+    scores = [load_trained(tmp_path / "model", 2**30, place).score(graph, cut) for place in ("cpu", "cuda", "auto")]
     np.testing.assert_allclose(scores[1], scores[0], rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(scores[2], scores[1])
     metrics = evaluate(config, tmp_path / "model", tmp_path / "report")

@@ -19,7 +19,7 @@ from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.files import fingerprint, read_json
-from hlorank.models.scorer import load_scorer
+from hlorank.models.trained_model import load_trained
 from hlorank.partition.partition_collection import partition_collection
 from hlorank.partition.partition_store import PartitionStore
 from hlorank.stages.command import registries
@@ -104,12 +104,12 @@ def test_an_experiment_trains_and_scores_as_it_did(
     spec = read_json(tmp_path / "model/spec.json")
     assert spec["steps"] == 2 * spec["members"]
     assert -1 <= evaluate(config, tmp_path / "model", tmp_path / "report")["valid/kendall_tau"] <= 1
-    scorer = load_scorer(tmp_path / "model", config.evaluate.memory_bytes)
+    trained = load_trained(tmp_path / "model", config.evaluate.memory_bytes)
     store = FeatureStore(features / collection.path)
     graph = store.trainable("valid")[0]
-    cut = None if scorer.cut is None else PartitionStore(segments / collection.path).open("valid", graph)
-    scores = scorer.score(store.open("valid", graph), cut)
-    again = load_scorer(tmp_path / "model", 2**20).score(store.open("valid", graph), cut)
+    cut = None if trained.partition is None else PartitionStore(segments / collection.path).open("valid", graph)
+    scores = trained.score(store.open("valid", graph), cut)
+    again = load_trained(tmp_path / "model", 2**20).score(store.open("valid", graph), cut)
     np.testing.assert_array_equal(scores, again)
     assert np.isfinite(scores).all()
     assert len(np.unique(scores)) > 1

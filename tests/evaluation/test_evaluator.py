@@ -20,8 +20,8 @@ from hlorank.evaluation.evaluate_model import score_model
 from hlorank.files import METRICS, DataError, read_json
 from hlorank.metrics import kendall_tau, noise_ceiling, ordered_pair_accuracy, top_k_slowdown
 from hlorank.models.baselines.baseline import BASELINES
-from hlorank.models.graph_loader import GraphLoader
-from hlorank.models.scorer import load_scorer
+from hlorank.models.graph_inputs import GraphLoader
+from hlorank.models.trained_model import load_trained
 from hlorank.training.baselines.train_baseline import train_baseline
 from hlorank.training.trainer import train
 from tests.data.npz_files import layout_arrays, save, tile_arrays
@@ -54,12 +54,12 @@ def test_metrics_are_those_of_the_stage_to_the_last_digit(
     features, segments = Path(config.paths.features), Path(config.paths.segments)
     stage = tmp_path / "report"
     score_model(tmp_path / "model", address, features, segments, config.evaluate, stage)
-    scorer = load_scorer(tmp_path / "model", config.evaluate.memory_bytes, "cpu")
-    graphs = GraphLoader(features / address.path, None if scorer.cut is None else segments / address.path)
+    trained = load_trained(tmp_path / "model", config.evaluate.memory_bytes, "cpu")
+    graphs = GraphLoader(features / address.path, None if trained.partition is None else segments / address.path)
     scores: Scores = {}
     for name in graphs.store.graphs(split):
         graph = graphs.store.open(split, name)
-        scores[name] = scorer.score(graph, graphs.cut(split, name))[graph.row_of]
+        scores[name] = trained.score(graph, graphs.open_partition(split, name))[graph.row_of]
     result = hlorank.Evaluator(collection, tiny_collections / "raw", split, tmp_path / "cache").eval(scores)
     per_graph = result.pop("per_graph")
     assert result == {"collection": collection, "split": split, **read_json(stage / METRICS)[split]}

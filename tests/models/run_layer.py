@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hlorank.models.compression.build_plan import quotient_graph
 from hlorank.models.compression.colouring import Colouring
-from hlorank.models.compression.plan import DenseIndex, MaskIndex, NodeIndex, quotient_graph
-from hlorank.models.compression.recipe import Mixing, Recipe
+from hlorank.models.compression.declarations import Mixing, Recipe
+from hlorank.models.compression.plan import DenseIndex, MaskIndex, NodeIndex
 from hlorank.models.compression.segment import Segment
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.layers.layer import Layer, run
 from hlorank.models.plan_tensors import tensors
 from hlorank.models.scoring import embed_rows

@@ -16,13 +16,12 @@ from torch import Tensor
 from torch.nn.functional import gelu, leaky_relu, normalize, relu
 
 from hlorank.config import ConfigError, load
-from hlorank.models.block import Block
-from hlorank.models.compression.edges import Edges
-from hlorank.models.compression.plan import Plan, make_plan
-from hlorank.models.compression.recipe import Join, Recipe
-from hlorank.models.compression.segment import Segment, TileBatch
-from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.compression.build_plan import build_plan
+from hlorank.models.compression.declarations import Join, Recipe
+from hlorank.models.compression.plan import Plan
+from hlorank.models.compression.segment import Edges, Segment, TileBatch
+from hlorank.models.cost_model import Block, CostModel
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.layers.registry import widths
 from hlorank.models.plan_tensors import tensors
 from tests.models.dense_form import CPU
@@ -145,7 +144,7 @@ def segment(make_inputs: Callable[..., GraphInputs]) -> Segment:
 def plan_of(block: Block, configurations: int, segment: Segment) -> Plan[Tensor]:
     recipe = Recipe((Join(), *block.steps), "early", override_layout=False, compress=False)
     batch = TileBatch(np.zeros((configurations, 1), dtype=np.float32))
-    plan: Plan[Tensor] = tensors(make_plan(segment, batch, recipe), CPU)
+    plan: Plan[Tensor] = tensors(build_plan(segment, batch, recipe), CPU)
     return plan
 
 

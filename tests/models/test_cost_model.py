@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from hlorank.config import ConfigError
+from hlorank.models.compression.build_plan import max_varied_nodes
+from hlorank.models.compression.declarations import Mixing
 from hlorank.models.compression.plan import JoinIndex, Plan
-from hlorank.models.compression.recipe import Mixing
 from hlorank.models.cost_model import POOLINGS
 from hlorank.models.plan_tensors import tensors
 from hlorank.models.scoring import embed_rows
@@ -33,12 +34,12 @@ def test_mixing_bounds_the_nodes_that_vary(make_model: MakeModel, make_inputs: M
     assert both.recipe.mixing == set(Mixing)
     (segment,) = make_inputs(nodes=60, distinct=4).segments
     assert 0 < segment.k_hop_prefix(0) < segment.k_hop_prefix(1) < segment.k_hop_prefix(2) <= segment.nodes == 60
-    assert model.recipe.max_varied_nodes(segment) == segment.k_hop_prefix(2)
+    assert max_varied_nodes(model.recipe, segment) == segment.k_hop_prefix(2)
     attentive = make_model(block=block(attention=True))
-    assert attentive.recipe.max_varied_nodes(segment) == segment.k_hop_prefix(2)
+    assert max_varied_nodes(attentive.recipe, segment) == segment.k_hop_prefix(2)
     # After the first layer that mixes over the segment every node depends on the configuration.
-    assert both.recipe.max_varied_nodes(segment) == 60
-    assert replace(model.recipe, compress=False).max_varied_nodes(segment) == 60
+    assert max_varied_nodes(both.recipe, segment) == 60
+    assert max_varied_nodes(replace(model.recipe, compress=False), segment) == 60
 
 
 def test_no_halo_where_a_layer_mixes_over_the_segment(make_model: MakeModel) -> None:

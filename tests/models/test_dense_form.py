@@ -18,9 +18,9 @@ from hlorank.data.collection import Collection, read_graph
 from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
-from hlorank.models.compression.recipe import Mixing
+from hlorank.models.compression.declarations import Mixing
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs, InputSizes
+from hlorank.models.graph_inputs import GraphInputs, InputSizes
 from hlorank.models.layers.registry import LAYERS, RESIDUAL, widths
 from hlorank.models.scoring import embed_rows
 from hlorank.models.serialization import input_sizes

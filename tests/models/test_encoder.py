@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from hlorank.config import ConfigError
 from hlorank.featurize.features import LayoutFeatures
-from hlorank.models.compression.plan import JoinIndex, Plan, make_plan
-from hlorank.models.compression.recipe import Join, Recipe
+from hlorank.models.compression.build_plan import build_plan
+from hlorank.models.compression.declarations import Join, Recipe
+from hlorank.models.compression.plan import JoinIndex, Plan
 from hlorank.models.compression.segment import ConfigurationBatch, LayoutBatch, Segment, TileBatch
 from hlorank.models.cost_model import CostModel
 from hlorank.models.encoder import Encoder, PiecewiseLinear
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.plan_tensors import tensors
 
 MakeModel = Callable[..., CostModel]
@@ -28,7 +29,7 @@ MakeInputs = Callable[..., GraphInputs]
 def first_states(encoder: Encoder, segment: Segment, batch: ConfigurationBatch) -> Tensor:
     """Compute the first states with an early join, (nodes, configurations, width)."""
     recipe = Recipe((Join(),), "early", override_layout=encoder.overrides, compress=False)
-    plan: Plan[Tensor] = tensors(make_plan(segment, batch, recipe), torch.device("cpu"))
+    plan: Plan[Tensor] = tensors(build_plan(segment, batch, recipe), torch.device("cpu"))
     (index,) = plan.steps
     assert isinstance(index, JoinIndex)
     return encoder.join(encoder.nodes(plan), index, plan).view(segment.nodes, len(batch), -1)

@@ -11,7 +11,7 @@ import torch
 
 from hlorank.featurize.feature_store import graph_folder
 from hlorank.files import DataError, write_array
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 
 CPU = torch.device("cpu")
 COLLECTION = Path("layout/synthetic/random")
@@ -26,11 +26,11 @@ def graphs(tiny_collections: Path, tmp_path: Path) -> GraphLoader:
 
 def test_a_cut_is_the_opened_graphs(graphs: GraphLoader) -> None:
     (name, *_) = graphs.store.graphs("train")
-    cut, opened = graphs.cut("train", name), graphs.open("train", name)
+    cut, opened = graphs.open_partition("train", name), graphs.open("train", name)
     assert cut is not None
     assert cut.segments == len(opened.segments) > 1
     np.testing.assert_array_equal(cut.segment_of, opened.partition.segment_of)
-    assert GraphLoader(graphs.store.root, None).cut("train", name) is None
+    assert GraphLoader(graphs.store.root, None).open_partition("train", name) is None
 
 
 @pytest.mark.parametrize(("key", "rows"), [("segment_of", "nodes"), ("local_codes", "distinct configurations")])
@@ -43,7 +43,7 @@ def test_segments_that_miss_a_row_are_named(
     whole = np.load(path)
     changed = whole[:-1] if change < 0 else np.concatenate([whole, whole[-1:]])
     write_array(path, changed)
-    for read in (graphs.cut, graphs.open):
+    for read in (graphs.open_partition, graphs.open):
         with pytest.raises(DataError) as caught:
             read("train", name)
         assert str(caught.value) == (

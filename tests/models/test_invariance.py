@@ -10,8 +10,8 @@ import torch
 
 from hlorank.config import PartitionConfig
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
-from hlorank.models.compression.recipe import Mixing
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.compression.declarations import Mixing
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.layers.registry import LAYERS
 from hlorank.models.scoring import embed_rows
 from hlorank.partition.partitioners import partition_graph

@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.plan_tensors import PackedPlan, tensors
 
 CPU = torch.device("cpu")

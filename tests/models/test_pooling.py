@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from hlorank.models.compression.plan import PoolIndex, sparse
-from hlorank.models.plan_tensors import tensors
-from hlorank.models.pooling import max_nodes
+from hlorank.models.compression.build_plan import sparse
+from hlorank.models.compression.plan import PoolIndex
+from hlorank.models.plan_tensors import max_nodes, tensors
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.nn import SimpleConv
 
-from hlorank.models.compression.plan import Sparse, sparse
-from hlorank.models.plan_tensors import tensors
-from hlorank.models.propagation import propagate
+from hlorank.models.compression.build_plan import sparse
+from hlorank.models.compression.plan import Sparse
+from hlorank.models.plan_tensors import propagate, tensors
 
 
 @st.composite

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hlorank.models import scoring
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.scoring import (
     embed_configurations,
     embed_rows,

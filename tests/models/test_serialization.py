@@ -22,7 +22,7 @@ from hlorank.config.plugins import plugin_digests
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import SPEC, WEIGHTS, DataError, sha256_file
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.scoring import embed_rows
 from hlorank.models.serialization import ModelSpec, input_sizes, load_model, save_model, sealed
 from hlorank.version import __version__

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
 from hlorank.models.cost_model import POOLINGS, CostModel
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.layers.registry import LAYERS
 from hlorank.models.plan_tensors import tensors
 

@@ -6,7 +6,6 @@ import csv
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -162,7 +161,7 @@ def test_scores_that_are_not_finite_are_refused(
         scores[features.row_of[row]] = np.inf
         return scores
 
-    monkeypatch.setattr(ranker, "_scorer", replace(ranker._scorer, score=overflowing))
+    monkeypatch.setattr(ranker._scorer, "score", overflowing)
     with pytest.raises(DataError, match=rf"scores: expected finite numbers, found inf for configuration {row}"):
         ranker.rank(*given(measured))
 

@@ -12,7 +12,7 @@ import pytest
 from hlorank.config import Config
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

@@ -16,9 +16,9 @@ from hlorank.config import Config, ConfigError
 from hlorank.files import DataError, read_json, write_json
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import load_joined
-from hlorank.models.graph_loader import GraphLoader
-from hlorank.models.scorer import load_scorer
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.serialization import load_model, sealed
+from hlorank.models.trained_model import load_trained
 from hlorank.training.sampling import validation_targets
 from hlorank.training.trainer import train
 from tests.training.training_helpers import WEIGHTS
@@ -48,10 +48,10 @@ def test_models_and_baselines_are_saved_and_scored_together(
 
     (_,), spec = load_model(tmp_path / "joined", CPU)
     assert (spec.members, spec.baselines) == (1, NAMES)
-    scorer, model = load_scorer(tmp_path / "joined", MEMORY), load_scorer(tmp_path / "alone", MEMORY)
+    scorer, model = load_trained(tmp_path / "joined", MEMORY), load_trained(tmp_path / "alone", MEMORY)
     graphs, taus, parts = open_graphs(config), [], []
     for name in graphs.store.trainable("valid"):
-        features, cut = graphs.store.open("valid", name), graphs.cut("valid", name)
+        features, cut = graphs.store.open("valid", name), graphs.open_partition("valid", name)
         baselines = [one.score(features, MEMORY) for one in load_joined(tmp_path / "joined", spec)]
         every = [model.score(features, cut), *baselines]
         expected = np.average([standardized(one) for one in every], axis=0, weights=spec.weights)
@@ -75,11 +75,11 @@ def test_without_valid_they_join_too_with_equal_weights(
     assert (spec["baselines"], spec["weights"]) == (["linear_ranking"], [1, 1])
     graphs = open_graphs(config)
     (name, *_) = graphs.store.trainable("train")
-    features, cut = graphs.store.open("train", name), graphs.cut("train", name)
+    features, cut = graphs.store.open("train", name), graphs.open_partition("train", name)
     scores = []
     for weights in ([1.0, 1.0], [], [1.0, 3.0]):
         write_json(path, sealed({**spec, "weights": weights}))
-        scores.append(load_scorer(tmp_path / "model", MEMORY).score(features, cut))
+        scores.append(load_trained(tmp_path / "model", MEMORY).score(features, cut))
     np.testing.assert_array_equal(scores[0], scores[1])
     assert not np.allclose(scores[0], scores[2])
 
@@ -105,4 +105,4 @@ def test_arrays_that_do_not_fit_are_refused(settings: Settings, tmp_path: Path) 
     for changed in [*wrong, {"weights": [1.0, 0.0]}, {"weights": [1.0, 1.0, 1.0]}]:
         write_json(path, sealed({**spec, **changed}))
         with pytest.raises(DataError):
-            load_scorer(tmp_path / "model", MEMORY)
+            load_trained(tmp_path / "model", MEMORY)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hlorank.config import Config
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.training.methods import sample_segments, segment_weights
 from tests.training.training_helpers import open_data
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from hlorank.config import Config
 from hlorank.metrics import TRAIN_LOSS, VALID_TAU
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs, InputSizes
+from hlorank.models.graph_inputs import GraphInputs, InputSizes
 from hlorank.models.scoring import embed_rows, score_configurations
 from hlorank.training.gst.aggregator import StepCost, make_aggregator
 from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD

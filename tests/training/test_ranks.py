@@ -24,7 +24,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.training import ranks as ranks_module
 from hlorank.training import trainer
 from hlorank.training.callbacks import CpuBudget

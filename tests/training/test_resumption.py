@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 import hlorank
 from hlorank.config import Config
 from hlorank.files import DataError, read_json
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.partition.partition_collection import partition_collection
 from hlorank.training.callbacks import EpochHistory
 from hlorank.training.ranking_module import RankingModule

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from hlorank.config import Config
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.serialization import Spec
 from hlorank.training import run_description
 from hlorank.training.methods import METHODS

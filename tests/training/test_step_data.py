@@ -19,7 +19,7 @@ from hlorank.config import Config
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.training.step_data import Ranking, StepData
 from hlorank.training.step_plans import Step
 from hlorank.training.trainer import train

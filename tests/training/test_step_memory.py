@@ -11,8 +11,7 @@ import torch
 
 from hlorank.config import Config, ConfigError
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_loader import GraphLoader
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.serialization import input_sizes
 from hlorank.training.methods import METHODS
 from hlorank.training.step_memory import bound_memory, bytes_per_row

@@ -21,7 +21,7 @@ from hlorank.files import SPEC, DataError, read_json
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
 from hlorank.models.encoder import PiecewiseLinear
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import load_model
 from hlorank.training.trainer import train

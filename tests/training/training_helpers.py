@@ -11,7 +11,7 @@ import torch
 
 from hlorank.config import Config
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.serialization import input_sizes
 from hlorank.training.methods import METHODS
 from hlorank.training.ranking_module import RankingModule

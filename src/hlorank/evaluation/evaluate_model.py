@@ -26,9 +26,9 @@ from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import LOCKS, SPEC, DataError, read_json, recorded_run
 from hlorank.metrics import EXPERIMENT
-from hlorank.models.graph_loader import GraphLoader
-from hlorank.models.scorer import Scorer, load_scorer
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.serialization import Spec
+from hlorank.models.trained_model import TrainedModel, load_trained
 from hlorank.runs.find import run_of_model
 from hlorank.runs.store import FEATURES, MODEL, connect, open_run
 
@@ -90,17 +90,17 @@ class _ModelScores:
 
     def score(self, split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
         """Return the scores of the distinct configurations of a graph."""
-        scorer, graphs = _loaded(self)
-        return scorer.score(graph, graphs.cut(split, name))
+        trained, graphs = _loaded(self)
+        return trained.score(graph, graphs.open_partition(split, name))
 
 
 @lru_cache(maxsize=1)
-def _loaded(scores: _ModelScores) -> tuple[Scorer, GraphLoader]:
+def _loaded(scores: _ModelScores) -> tuple[TrainedModel, GraphLoader]:
     """Return the model and the graphs, which this process reads once."""
     if scores.threads is not None:
         torch.set_num_threads(scores.threads)
-    scorer = load_scorer(scores.model, scores.memory_bytes, scores.accelerator)
-    return scorer, GraphLoader(scores.features, None if scorer.cut is None else scores.segments)
+    trained = load_trained(scores.model, scores.memory_bytes, scores.accelerator)
+    return trained, GraphLoader(scores.features, None if trained.partition is None else scores.segments)
 
 
 def _is_for_one_process(scores: _ModelScores, splits: Sequence[Split]) -> bool:
@@ -140,17 +140,17 @@ def score_model(
     _loaded.cache_clear()  # the files may have changed
     folders = features / collection.path, segments / collection.path
     scores = _ModelScores(model, *folders, settings.memory_bytes, accelerator, threads)
-    scorer, graphs = _loaded(scores)
-    spec = scorer.spec
+    trained, graphs = _loaded(scores)
+    spec = trained.spec
     if spec.data != graphs.fingerprint:
         expected = f"data {spec.data}, which the model was trained on"
         raise DataError("data", expected, f"{graphs.fingerprint}; re-run the stage train", file=model / SPEC)
     if spec.steps == 0:
         log.warning("%s: the model was never trained; its scores are meaningless", collection)
     experiment = recorded_run(model).get(EXPERIMENT)
-    about = {EXPERIMENT: experiment, "one_segment": scorer.cut is not None and one_segment(scores.segments)}
+    about = {EXPERIMENT: experiment, "one_segment": trained.partition is not None and one_segment(scores.segments)}
     alone = compute is None or (compute.form == "processes" and _is_for_one_process(scores, settings.splits))
-    inputs = [model, scores.features, *([] if scorer.cut is None else [scores.segments])]
+    inputs = [model, scores.features, *([] if trained.partition is None else [scores.segments])]
     with nullcontext(SERIAL) if compute is None or alone else open_graph_map(compute, [output], inputs) as graph_map:
         metrics = evaluate_collection(scores, collection, scores.score, settings, output, about, graph_map)
     return Evaluation(metrics, spec, graphs.store.fingerprint)

@@ -15,8 +15,8 @@ from hlorank.config import ConfigError, ModelConfig
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
 from hlorank.featurize.moves import MOVES
 from hlorank.models.compression.plan import JoinIndex, Plan
-from hlorank.models.inputs import InputSizes
-from hlorank.models.propagation import propagate
+from hlorank.models.graph_inputs import InputSizes
+from hlorank.models.plan_tensors import propagate
 
 _SCALE = 4  # sizes of 1 to 16,000 become 0.25 to 3.5, about as different as initial embeddings of layout values
 _MOVE_UNITS = 1000  # of a graph's bytes, so that shares of 0.001 to 1 become 0.25 to 2.5

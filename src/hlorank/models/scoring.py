@@ -18,9 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hlorank.models.compression.recipe import Mixing, Recipe
+from hlorank.models.compression.build_plan import max_varied_nodes
+from hlorank.models.compression.declarations import Mixing, Recipe
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.plan_tensors import PackedPlan
 
 # Tensors of (varied nodes, configurations, width) that exist at once in a layer without gradients.
@@ -135,7 +136,7 @@ def plan_parts(
         return
     item = model.config.width * model.dtype.itemsize * _LIVE_STATES
     for j, segment in enumerate(graph.segments):
-        chunk = max(1, memory_bytes // (max(1, recipe.max_varied_nodes(segment)) * item))
+        chunk = max(1, memory_bytes // (max(1, max_varied_nodes(recipe, segment)) * item))
         distinct, inverse = graph.distinct(rows, j)
         for start in range(0, len(distinct), chunk):
             stop = min(start + chunk, len(distinct))

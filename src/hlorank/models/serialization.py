@@ -22,7 +22,7 @@ from hlorank.config.plugins import import_plugins_of_model
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file, write_atomic, write_json
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import InputSizes
+from hlorank.models.graph_inputs import InputSizes
 from hlorank.version import __version__
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from hlorank.files import DataError
 from hlorank.hlo.extra import Extra
 from hlorank.hlo.node_features import CONFIGURABLE, OPCODES
 from hlorank.metrics import ranking
-from hlorank.models.scorer import load_scorer
+from hlorank.models.trained_model import load_trained
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition
 
@@ -55,7 +55,7 @@ class Ranker:
     """
 
     def __init__(self, folder: Path, memory_bytes: int = MEMORY_BYTES, accelerator: str = "auto") -> None:
-        self._scorer = load_scorer(folder, memory_bytes, accelerator)
+        self._scorer = load_trained(folder, memory_bytes, accelerator)
         self.spec = self._scorer.spec
 
     @property
@@ -125,7 +125,7 @@ class Ranker:
         unknown = Measurements(np.zeros(count, dtype=np.int64), np.ones(count, dtype=np.int64) if tile else None)
         measured = MeasuredGraph(name, graph, configurations, unknown)
         features = featurize_graph(measured, self.spec.features, extra)
-        cut = self._scorer.cut
+        cut = self._scorer.partition
         return features, None if cut is None else partition_graph(features, cut)
 
     def _checked(self, graph: Graph, values: NDArray[Any]) -> LayoutConfigurations | TileConfigurations:

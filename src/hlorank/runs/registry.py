@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from hlorank.data.collection import Collection
 from hlorank.files import RUN, SPEC, DataError, read_json, recorded_run, redact_credentials
 from hlorank.metrics import BEST_TAU
-from hlorank.models.scorer import load_scorer
 from hlorank.models.serialization import Spec
+from hlorank.models.trained_model import load_trained
 from hlorank.ranking.ranker import MEMORY_BYTES
 from hlorank.runs.find import model_folder, run_of_model
 from hlorank.runs.pyfunc import log_package
@@ -76,7 +76,7 @@ def register(reference: str | Path, move: bool = False) -> Registration:
 
     existing_store()
     folder = model_folder(reference)
-    spec = load_scorer(folder, MEMORY_BYTES).spec  # refuses a damaged model now, not when it is served
+    spec = load_trained(folder, MEMORY_BYTES).spec  # refuses a damaged model now, not when it is served
     if spec.steps == 0:
         raise DataError("steps", "a trained model", "one that found nothing to train on", file=folder / SPEC)
     client = MlflowClient()

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection
-from hlorank.models.compression.recipe import Mixing
+from hlorank.models.compression.declarations import Mixing
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.serialization import input_sizes
 from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.methods import METHODS
@@ -96,7 +96,7 @@ def choose_method(config: Config) -> str:
 
 def _local_counts(graphs: GraphLoader, name: str) -> NDArray[np.int64]:
     """Return the number of local configurations of each segment of a training graph."""
-    cut = graphs.cut("train", name)
+    cut = graphs.open_partition("train", name)
     return np.ones(1, dtype=np.int64) if cut is None else cut.local_counts
 
 

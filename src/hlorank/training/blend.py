@@ -14,7 +14,7 @@ from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.pooled_features import PooledGraph
 from hlorank.models.baselines.predictors import Predictor
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.scoring import mean_of_members, score_configurations
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.train_baseline import RECIPES, check_baseline, fit_baseline

@@ -9,7 +9,7 @@ from typing import Any
 
 from hlorank.config import FeaturizeConfig, PartitionConfig
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.serialization import Spec
 from hlorank.runs.sweeps import chosen_experiment, short_value
 

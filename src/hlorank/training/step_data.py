@@ -18,8 +18,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from hlorank.config import ConfigError, SegmentsConfig, TrainerConfig
 from hlorank.data.collection import Split
 from hlorank.files import counted
-from hlorank.models.graph_loader import GraphLoader
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.training.methods import sample_segments
 from hlorank.training.ranks import ALONE, Ranks, deal
 from hlorank.training.sampling import (
@@ -100,7 +99,7 @@ class StepData(lightning.LightningDataModule):
         self.seed = seed
         self.sampler = SAMPLERS[settings.sampling]
         self._open = lru_cache(_OPEN_GRAPHS)(graphs.open)
-        self._cut = partial(graphs.cut, "train")
+        self._cut = partial(graphs.open_partition, "train")
         self.train, self.valid = usable_graphs(graphs.store, settings.validation_configs, seed)
         self._valid_split: Split = "train" if held_out else "valid"
         if held_out:

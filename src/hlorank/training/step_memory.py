@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hlorank.config import ConfigError
-from hlorank.models.compression.recipe import Mixing
+from hlorank.models.compression.declarations import Mixing
 from hlorank.models.cost_model import CostModel
 from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import PlannedStep, Step

@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hlorank.models.compression.recipe import Mixing, Recipe
+from hlorank.models.compression.build_plan import dense_rows
+from hlorank.models.compression.declarations import Mixing, Recipe
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.plan_tensors import PackedPlan
 from hlorank.training.methods import Method
 
@@ -151,7 +152,7 @@ class StepPlanner:
             return PlannedPart(PackedPlan(plan), segments, places)
 
         without = partial(make, replace(self.recipe, gradients=False))
-        groups = [sampled] if self.recipe.joins_segments else [[j] for j in sampled]
+        groups = [sampled] if self.recipe.stacks_segments else [[j] for j in sampled]
         plans = self._parts(partial(make, self.recipe), groups, count)
         return PlannedStep(
             number=step.number,
@@ -163,7 +164,7 @@ class StepPlanner:
             others=self._parts(without, self._groups(graph, others), count),
             sampled=plans,
             recomputed=self.max_rows is not None and len(plans) > 1 and sum(p.plan.rows for p in plans) > self.max_rows,
-            dense_rows=sum(self.recipe.dense_rows(graph.segments[j], count) for j in [*others, *sampled]),
+            dense_rows=sum(dense_rows(self.recipe, graph.segments[j], count) for j in [*others, *sampled]),
         )
 
     def without_gradient(self, graph: GraphInputs, rows: Mapping[int, NDArray[np.int64]]) -> list[PlannedPart]:
@@ -181,12 +182,12 @@ class StepPlanner:
 
     def _groups(self, graph: GraphInputs, segments: Sequence[int]) -> list[list[int]]:
         """Divide segments into groups that are computed at once."""
-        if not self.recipe.joins_segments:
+        if not self.recipe.stacks_segments:
             return [[j] for j in segments]
         groups: list[list[int]] = []
         free = 0
         for j in segments:
-            rows = self.recipe.dense_rows(graph.segments[j], 1)
+            rows = dense_rows(self.recipe, graph.segments[j], 1)
             if not groups or rows > free:
                 groups.append([])
                 free = _ROWS_AT_ONCE

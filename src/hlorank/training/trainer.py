@@ -28,7 +28,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import LOCKS, RUN, code_digest, fingerprint, flatten, one_process
 from hlorank.models.cost_model import CostModel
 from hlorank.models.encoder import PiecewiseLinear
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.serialization import ModelSpec, input_sizes, save_model
 from hlorank.runs.search import current_trial
 from hlorank.runs.store import ENDED_BY, Pruned

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
-from hlorank.models.inputs import InputSizes
+from hlorank.models.graph_inputs import InputSizes
 from hlorank.models.serialization import input_sizes
 from tests.layouts import layout_features
 

@@ -15,7 +15,7 @@ from hlorank.files import DataError
 from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
 from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
 from hlorank.models.baselines.predictors import Analytical, Linear, RandomRanker
-from hlorank.models.inputs import InputSizes
+from hlorank.models.graph_inputs import InputSizes
 
 SIZES = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
 COLUMNS = pooled_columns(SIZES)

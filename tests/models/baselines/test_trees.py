@@ -13,7 +13,7 @@ from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
 from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
 from hlorank.models.baselines.trees import Trees
-from hlorank.models.inputs import InputSizes
+from hlorank.models.graph_inputs import InputSizes
 
 SIZES = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
 

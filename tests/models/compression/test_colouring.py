@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from hlorank.config import Directions
 from hlorank.models import compression
+from hlorank.models.compression.build_plan import quotient_graph
 from hlorank.models.compression.colouring import Colouring
-from hlorank.models.compression.edges import EdgeKind, Neighbourhood, Norm
-from hlorank.models.compression.plan import QuotientGraph, quotient_graph
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.compression.declarations import EdgeKind, Norm
+from hlorank.models.compression.plan import QuotientGraph
+from hlorank.models.compression.segment import Neighbourhood
+from hlorank.models.graph_inputs import GraphInputs
 from tests.models.run_layer import colouring_of
 
 MakeInputs = Callable[..., GraphInputs]

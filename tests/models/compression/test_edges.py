@@ -11,7 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from hlorank.config import Directions
-from hlorank.models.compression.edges import EdgeKind, Edges, Norm
+from hlorank.models.compression.declarations import EdgeKind, Norm
+from hlorank.models.compression.segment import Edges
 
 ENDS = np.array([[1, 0], [2, 0], [2, 1], [2, 1]])  # node 2 reads node 1 twice; nothing reads node 3
 OPERANDS = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [1, 2, 0, 0], [0, 0, 0, 0]])

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from hlorank.config import PartitionConfig
 from hlorank.featurize.features import GraphFeatures
-from hlorank.models.compression.segment import join
+from hlorank.models.compression.segment import stack
 from hlorank.models.cost_model import POOLINGS, CostModel
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.plan_tensors import PackedPlan
 from hlorank.partition.partitioners import partition_graph
 
@@ -74,7 +74,7 @@ def test_joined_segments_have_the_embeddings_that_they_have_alone(
 
 def test_joined_segments_share_what_is_equal(make_inputs: Callable[..., GraphInputs], make_model: MakeModel) -> None:
     graph, recipe, rows = make_inputs(segments=4), make_model().recipe, np.arange(5)
-    joined = join(list(graph.segments))
+    joined = stack(list(graph.segments))
     assert joined.nodes == sum(segment.nodes for segment in graph.segments)
     assert sorted(joined.node_ids.tolist()) == list(range(joined.nodes))
     np.testing.assert_array_equal(graph.partition.segment_of[joined.node_ids], joined.part)
@@ -87,7 +87,7 @@ def test_joined_segments_share_what_is_equal(make_inputs: Callable[..., GraphInp
 
 def test_one_segment_is_joined_with_nothing(make_inputs: Callable[..., GraphInputs]) -> None:
     segment = make_inputs(segments=2).segments[1]
-    assert join([segment]) is segment
+    assert stack([segment]) is segment
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_one_segment_is_joined_with_nothing(make_inputs: Callable[..., GraphInpu
 def test_segments_are_joined_where_states_depend_on_others_along_edges(
     block: list[str], joined: bool, make_model: MakeModel
 ) -> None:
-    assert make_model(block=block).recipe.joins_segments == joined
+    assert make_model(block=block).recipe.stacks_segments == joined

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hlorank.models.compression.segment import Segment
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.layers import registry as names
 from hlorank.models.layers.layer import Layer
 

@@ -14,16 +14,14 @@ from torch_geometric.nn import TransformerConv
 
 from hlorank.config import Config, ConfigError
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.models.compression.edges import EdgeForm, EdgeKind, Norm
+from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Mixing, Norm
 from hlorank.models.compression.plan import QuotientEdges
-from hlorank.models.compression.recipe import Mixing
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_loader import GraphLoader
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.layers import registry
 from hlorank.models.layers.layer import Layer, map_nodes
-from hlorank.models.scorer import load_scorer
 from hlorank.models.scoring import embed_rows, score_configurations
+from hlorank.models.trained_model import load_trained
 from hlorank.training.trainer import train
 from tests.models.run_layer import both_forms
 
@@ -128,8 +126,8 @@ def test_trained_models_rank(name: str, settings: Callable[..., Config], tmp_pat
     assert train(config, tmp_path / "model") is not None
     store = FeatureStore(Path(config.paths.features) / "layout/synthetic/random")
     graph = store.open("valid", store.graphs("valid")[0])
-    scorer = load_scorer(tmp_path / "model", 2**30)
+    trained = load_trained(tmp_path / "model", 2**30)
     graphs = GraphLoader(store.root, Path(config.paths.segments) / "layout/synthetic/random")
-    scores = scorer.score(graph, graphs.cut("valid", graph.name))
+    scores = trained.score(graph, graphs.open_partition("valid", graph.name))
     assert scores.shape == (graph.distinct,)
     assert len(np.unique(scores)) > 1

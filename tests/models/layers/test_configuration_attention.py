@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hlorank.models.compression.segment import Segment
-from hlorank.models.layers.configuration_attention import ConfigurationAttention, ConfigurationGate
+from hlorank.models.layers.attention import ConfigurationAttention, ConfigurationGate
 from tests.models.run_layer import run_dense
 
 WIDTH = 6

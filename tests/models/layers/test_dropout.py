@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 
 from hlorank.models.compression.segment import Segment
-from hlorank.models.inputs import GraphInputs
-from hlorank.models.layers.dropout import Dropout
+from hlorank.models.graph_inputs import GraphInputs
+from hlorank.models.layers.layer import Dropout
 from hlorank.models.scoring import embed_rows
 from tests.models.dense_form import ROWS, MakeModel
 from tests.models.run_layer import run_dense

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hlorank.models.compression.edges import EdgeForm, EdgeKind, Norm
-from hlorank.models.inputs import GraphInputs
-from hlorank.models.layers.edge_wise import EdgeWise
+from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Norm
+from hlorank.models.graph_inputs import GraphInputs
+from hlorank.models.layers.message_passing import EdgeWise
 from tests.models.run_layer import run_dense
 
 

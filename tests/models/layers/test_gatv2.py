@@ -12,7 +12,7 @@ from torch_geometric.nn import GATv2Conv
 
 from hlorank.config import ConfigError
 from hlorank.models.compression.segment import Segment
-from hlorank.models.layers.gatv2 import Gatv2
+from hlorank.models.layers.message_passing import Gatv2
 from tests.models.run_layer import run_dense
 
 EdgeIndices = tuple[Tensor, Tensor]

@@ -10,8 +10,7 @@ from torch_geometric.nn import GPSConv, SAGEConv
 from torch_geometric.nn.attention import PerformerAttention
 
 from hlorank.models.compression.segment import Segment
-from hlorank.models.layers.gps import Gps
-from hlorank.models.layers.linear_attention import LinearAttention
+from hlorank.models.layers.attention import Gps, LinearAttention
 from tests.models.run_layer import run_dense
 
 X = torch.randn(24, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import instance_norm
 
 from hlorank.models.compression.segment import Segment
-from hlorank.models.layers.instance_norm import InstanceNorm
+from hlorank.models.layers.layer import InstanceNorm
 from tests.models.run_layer import run_dense
 
 

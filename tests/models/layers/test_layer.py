@@ -13,11 +13,10 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from hlorank.config import ConfigError, Directions
-from hlorank.models.compression.edges import Edges
-from hlorank.models.compression.recipe import Mixing
-from hlorank.models.compression.segment import Segment
+from hlorank.models.compression.declarations import Mixing
+from hlorank.models.compression.segment import Edges, Segment
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.layers.layer import Layer
 from hlorank.models.layers.registry import LAYERS
 from tests.models.run_layer import both_forms, run_dense

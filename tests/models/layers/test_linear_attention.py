@@ -9,7 +9,7 @@ import torch
 
 from hlorank.config import ConfigError
 from hlorank.models.compression.segment import Segment
-from hlorank.models.layers.linear_attention import LinearAttention
+from hlorank.models.layers.attention import LinearAttention
 from tests.models.run_layer import run_dense
 
 MakeLayer = Callable[..., LinearAttention]

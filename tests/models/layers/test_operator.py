@@ -13,7 +13,7 @@ from torch import Tensor
 from hlorank.config import ConfigError
 from hlorank.models.compression.segment import Segment
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.layers.layer import Layer
 from hlorank.models.layers.operator import Operator
 from tests.models.run_layer import both_forms, run_dense

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import gelu
 
 from hlorank.config import ConfigError
-from hlorank.models.layers.parts import L2Norm, head_width, mlp
+from hlorank.models.layers.layer import L2Norm, head_width, mlp
 
 
 def test_the_multilayer_perceptron_equals_its_equation() -> None:

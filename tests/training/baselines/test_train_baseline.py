@@ -21,7 +21,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import DataError, one_process
 from hlorank.metrics import TRAIN_LOSS, VALID_TAU, kendall_tau
 from hlorank.models.baselines.baseline import BASELINES, LAYOUT_BASELINES, load_baseline
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.runs.store import FINGERPRINT, PARENT_VARIABLE
 from hlorank.training.baselines.train_baseline import RECIPES, train_baseline
 from tests.training.baselines.conftest import RIVALS, with_library

@@ -22,7 +22,7 @@ from hlorank.featurize.features import GraphFeatures
 from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.scoring import embed_rows
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph

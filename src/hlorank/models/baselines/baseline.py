@@ -16,7 +16,7 @@ from hlorank.files import SPEC, WEIGHTS, DataError
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
 from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker
 from hlorank.models.baselines.trees import Trees
-from hlorank.models.inputs import InputSizes
+from hlorank.models.graph_inputs import InputSizes
 from hlorank.models.serialization import ModelSpec, Spec, input_sizes, read_folder, save_folder
 
 GRADIENT_BOOSTING, LIGHTGBM, XGBOOST = "gradient_boosting", "lightgbm", "xgboost"

@@ -14,7 +14,7 @@ from hlorank.featurize.distinct import column_blocks
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.featurize.moves import MOVES
 from hlorank.models.baselines.copied_bytes import CopiedBytes
-from hlorank.models.inputs import InputSizes
+from hlorank.models.graph_inputs import InputSizes
 
 _CHUNK_BYTES = 16 * 2**20
 _VALUES = np.arange(LAYOUT_MIN, LAYOUT_MAX + 1)

@@ -9,16 +9,17 @@ Bollen et al., "Learning Graph Neural Networks using Exact Compression", GRADES-
 quotient graph: a bipartite graph from the colours before it to those after it. The result is exact, whatever the
 weights of the layers.
 
-Everything here is NumPy. `recipe` says what the layers of a model declare, and `plan` builds from it, for a segment and
-some configurations, all indices that the model needs; the model itself is tensors only.
+Everything here is NumPy. `declarations` has what the layers of a model declare, and `build_plan` builds from it, for a
+segment and some configurations, all indices that the model needs; the model itself is tensors only.
 
 An example of four nodes. An `add`, node 1, consumes a `dot`, node 0, and two equal parameters, nodes 2 and 3. Only the
 `dot` is configurable, and there are two configurations, A and B. That makes eight states, of four initial colours:
 
 >>> import numpy as np
+>>> from hlorank.models.compression.build_plan import quotient_graph
 >>> from hlorank.models.compression.colouring import Colouring
->>> from hlorank.models.compression.edges import EdgeKind, Edges, Norm
->>> from hlorank.models.compression.plan import quotient_graph
+>>> from hlorank.models.compression.declarations import EdgeKind, Norm
+>>> from hlorank.models.compression.segment import Edges
 >>> consumer_and_operand = np.array([[1, 0], [1, 2], [1, 3]])
 >>> kind = EdgeKind(Norm.SUM, "separate")
 >>> edges = Edges(consumer_and_operand, nodes=4, configurable=1, degrees=None).neighbourhood(kind)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hlorank.models.compression.edges import Neighbourhood
+from hlorank.models.compression.segment import Neighbourhood
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from hlorank.models.compression.declarations import Mixing
 from hlorank.models.compression.plan import NodeIndex
-from hlorank.models.compression.recipe import Mixing
-from hlorank.models.layers.layer import Layer, map_nodes
-from hlorank.models.layers.parts import head_width
+from hlorank.models.layers.layer import Layer, head_width, map_nodes
 
 
 class ConfigurationHeads(Layer):

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from hlorank.config import Directions
-from hlorank.models.compression.edges import EdgeForm, EdgeKind, Norm
-from hlorank.models.layers.edge_wise import EdgeWise
+from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Norm
+from hlorank.models.layers.message_passing import EdgeWise
 
 
 class EdgeMlp(EdgeWise):

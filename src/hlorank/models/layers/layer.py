@@ -1,4 +1,4 @@
-"""The interface of layers."""
+"""The interface of layers, and the layers of single states and of norms."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding
+from torch.nn.functional import embedding, normalize
 
-from hlorank.models.compression.edges import EdgeKind
-from hlorank.models.compression.plan import DenseIndex, NodeIndex, StepIndex
-from hlorank.models.compression.recipe import Mix, Mixing
+from hlorank.config import ConfigError
+from hlorank.models.compression.declarations import EdgeKind, Mix, Mixing
+from hlorank.models.compression.plan import DenseIndex, MaskIndex, NodeIndex, StepIndex
 
 
 class Layer(nn.Module):
@@ -90,3 +90,83 @@ class RowLayer(Layer):
         """Compute (states, width) to the same shape."""
         result: Tensor = self.module(x)
         return result
+
+
+class L2Norm(nn.Module):
+    """y = x / |x|, for each state; a state of zeros stays.
+
+    Hamilton et al., NeurIPS 2017, arXiv 1706.02216, algorithm 1, line 7.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute (..., width) to the same shape."""
+        return normalize(x, dim=-1)
+
+
+def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Return y = W_2 gelu(W_1 x + b_1) + b_2, (..., inputs) to (..., outputs)."""
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))
+
+
+def head_width(width: int, heads: int) -> int:
+    """Return the number of channels of each attention head.
+
+    Raises:
+        ConfigError: `heads` does not divide `width`.
+    """
+    if width % heads:
+        raise ConfigError(f"model.heads={heads}: set it to a divisor of model.width={width}")
+    return width // heads
+
+
+class Dropout(Layer):
+    """Dropout with one mask for all configurations, so that they stay comparable within a step.
+
+    In training, nodes must not share a colour, as each has a mask of its own; see `Recipe.share`.
+
+    Args:
+        rate: share of the numbers that become 0; the others are scaled up.
+    """
+
+    mixing = Mixing.ROW
+    by_node = True
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(rate)
+
+    def forward(self, x: Tensor, index: MaskIndex[Tensor]) -> Tensor:
+        """Compute (states, width) to the same shape."""
+        if not (self.training and self.dropout.p):
+            return x
+        mask: Tensor = self.dropout(x.new_ones(index.nodes, x.shape[-1]))
+        if index.node is None:
+            return (x.view(index.nodes, -1, x.shape[-1]) * mask[:, None]).view_as(x)
+        return x * embedding(index.node, mask)
+
+
+_EPSILON = 1e-5
+
+
+class InstanceNorm(Layer):
+    """Normalization over a segment's nodes.
+
+    y = g (x - m) / sqrt(s + 1e-5) + b, m and s the mean and the variance over nodes of x, for each configuration and
+    channel (Ulyanov et al., arXiv 1607.08022), with a learned scale g and offset b for each channel.
+    """
+
+    mixing = Mixing.SEGMENT
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+        self.offset = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor, _: None) -> Tensor:
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
+        # A batch norm of the nodes, whose channels are pairs of a configuration and a channel, in the memory format
+        # channels last. PyTorch's instance norm needs the nodes on the last axis, which takes a copy.
+        pairs = x.flatten(1).t().unsqueeze(-1).unsqueeze(0)
+        scale, offset = (one.to(x.dtype).repeat(x.shape[1]) for one in (self.scale, self.offset))
+        normed = torch.batch_norm(pairs, scale, offset, None, None, True, 0.0, _EPSILON, False)
+        return normed.squeeze(0).squeeze(-1).t().view_as(x)

@@ -11,12 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from hlorank.config import ConfigError, Directions
-from hlorank.models.compression.edges import EdgeForm, EdgeKind, Norm
+from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Mixing, Norm
 from hlorank.models.compression.plan import QuotientEdges
-from hlorank.models.compression.recipe import Mixing
-from hlorank.models.layers.layer import Layer
-from hlorank.models.layers.parts import head_width, mlp
-from hlorank.models.propagation import propagate
+from hlorank.models.layers.layer import Layer, head_width, mlp
+from hlorank.models.plan_tensors import propagate
 
 _SELF_LOOPS, _EDGE_WEIGHT = "self_loops", "edge_weight"
 

@@ -8,21 +8,13 @@ from typing import Any
 from torch import nn
 
 from hlorank.config import ConfigError, ExtensionPoint, ModelConfig, find
+from hlorank.models.layers.attention import ConfigurationAttention, ConfigurationGate, Gps, LinearAttention
 from hlorank.models.layers.channel_attention import ChannelAttention
-from hlorank.models.layers.configuration_attention import ConfigurationAttention, ConfigurationGate
 from hlorank.models.layers.configuration_heads import ConfigurationHeads
-from hlorank.models.layers.dropout import Dropout
 from hlorank.models.layers.edge_mlp import EdgeMlp
-from hlorank.models.layers.gatv2 import Gatv2
-from hlorank.models.layers.gcn import Gcn
-from hlorank.models.layers.gps import Gps
-from hlorank.models.layers.graph_conv import GraphConv
-from hlorank.models.layers.instance_norm import InstanceNorm
-from hlorank.models.layers.layer import Layer, RowLayer
-from hlorank.models.layers.linear_attention import LinearAttention
+from hlorank.models.layers.layer import Dropout, InstanceNorm, L2Norm, Layer, RowLayer, mlp
+from hlorank.models.layers.message_passing import Gatv2, Gcn, GraphConv, Sage
 from hlorank.models.layers.operator import Operator, is_operator, own_operator
-from hlorank.models.layers.parts import L2Norm, mlp
-from hlorank.models.layers.sage import Sage
 from hlorank.models.layers.squeeze_excite import SqueezeExcite
 
 _LEAK = 0.2  # of the official baselines

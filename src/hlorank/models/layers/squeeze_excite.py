@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hlorank.models.compression.recipe import Mixing
+from hlorank.models.compression.declarations import Mixing
 from hlorank.models.layers.layer import Layer
 
 _REDUCTION = 16

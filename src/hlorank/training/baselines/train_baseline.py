@@ -32,7 +32,7 @@ from hlorank.models.baselines.baseline import (
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
 from hlorank.models.baselines.predictors import Analytical, Linear, Predictor
 from hlorank.models.baselines.trees import Trees
-from hlorank.models.graph_loader import GraphLoader
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.candidates import Fit, changed_share, random_scores
 from hlorank.training.baselines.fit_analytical import fit_analytical

@@ -13,11 +13,10 @@ from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from hlorank.config import ConfigError, SegmentsConfig
-from hlorank.models.compression.plan import sparse
-from hlorank.models.compression.recipe import Mixing
+from hlorank.models.compression.build_plan import sparse
+from hlorank.models.compression.declarations import Mixing
 from hlorank.models.cost_model import CostModel
-from hlorank.models.plan_tensors import tensors
-from hlorank.models.propagation import propagate
+from hlorank.models.plan_tensors import propagate, tensors
 from hlorank.training.gst.embedding_table import EmbeddingTable, entry_keys
 from hlorank.training.methods import METHODS, Method, segment_weights
 from hlorank.training.step_plans import PlannedPart, PlannedStep

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from hlorank.config import TrainerConfig
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.scoring import sum_segments
 from hlorank.training.losses import Loss
 from hlorank.training.sampling import Stream, Targets, generator

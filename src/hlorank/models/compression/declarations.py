@@ -6,8 +6,67 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from hlorank.models.compression.edges import EdgeKind
-from hlorank.models.compression.segment import Segment
+from hlorank.config import Directions
+
+
+class Norm(Enum):
+    """The weight of what a node v receives from a neighbour u.
+
+    Attributes:
+        MEAN: 1 / the number of neighbours of v; v itself weighs 1.
+        SYMMETRIC: 1 / sqrt(d_v d_u), d = 1 + the number of neighbours; v itself weighs 1 / d_v.
+        SUM: 1, and so does v itself.
+    """
+
+    MEAN = "mean"
+    SYMMETRIC = "symmetric"
+    SUM = "sum"
+
+
+class EdgeForm(Enum):
+    """The form in which a layer of message passing reads its edges.
+
+    Attributes:
+        MATRIX: a matrix; what is received is a weighted sum of states, for all configurations of a node at once.
+        DIRECTIONS: a list of edges for each direction, as operators of PyTorch Geometric take them.
+        PIECES: one list of all edges, which is computed in pieces.
+    """
+
+    MATRIX = "matrix"
+    DIRECTIONS = "directions"
+    PIECES = "pieces"
+
+
+@dataclass(frozen=True)
+class EdgeKind:
+    """The edges that a layer of message passing uses.
+
+    Attributes:
+        norm: the normalization of their weights.
+        directions: as the setting `model.directions`: edges from operands and from users are of a type each, or of one
+            type and count together, or those from users alone are used.
+        itself: every node receives from itself along an edge, type 0; else the layer adds a node's own state itself.
+        own_type: these edges are of a type of their own; else, unless directions are separate, all are of one type.
+        to_configurable: only the edges to configurable nodes, beside those of nodes from themselves.
+        form: how the layer reads them.
+    """
+
+    norm: Norm
+    directions: Directions
+    itself: bool = True
+    own_type: bool = True
+    to_configurable: bool = False
+    form: EdgeForm = EdgeForm.MATRIX
+
+    @property
+    def types(self) -> int:
+        """The number of edge types."""
+        return (self.itself and self.own_type) + self.neighbour_types
+
+    @property
+    def neighbour_types(self) -> int:
+        """The number of edge types but that of nodes from themselves."""
+        return 2 if self.directions == "separate" else 1
 
 
 class Mixing(Enum):
@@ -95,18 +154,6 @@ class Recipe:
         return self.deduplicate and Mixing.CONFIGURATIONS not in self.mixing
 
     @property
-    def joins_segments(self) -> bool:
+    def stacks_segments(self) -> bool:
         """True if several segments can be computed beside each other: states depend on others along edges only."""
         return self.mixing <= {Mixing.ROW, Mixing.NEIGHBOURS}
-
-    def dense_rows(self, segment: Segment, configurations: int) -> int:
-        """Return the number of states that layers which mix states compute in the dense form."""
-        layers = sum(isinstance(step, Mix) and step.mixing is not Mixing.ROW for step in self.steps)
-        return layers * segment.nodes * configurations
-
-    def max_varied_nodes(self, segment: Segment) -> int:
-        """Return an upper bound of the number of nodes that have a state for each configuration in some layer."""
-        if not self.compress or Mixing.SEGMENT in self.mixing:
-            return segment.nodes
-        hops = sum(isinstance(step, Mix) and step.mixing is Mixing.NEIGHBOURS for step in self.steps)
-        return segment.k_hop_prefix(hops)

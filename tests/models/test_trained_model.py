@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from hlorank.config import Config
 from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.models import scoring
+from hlorank.models.compression.declarations import Recipe
 from hlorank.models.compression.plan import Array, Plan
-from hlorank.models.compression.recipe import Recipe
-from hlorank.models.graph_loader import GraphLoader
-from hlorank.models.inputs import GraphInputs
-from hlorank.models.scorer import load_scorer
+from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.scoring import embed_configurations, score_configurations
 from hlorank.models.serialization import load_model
+from hlorank.models.trained_model import load_trained
 from hlorank.training.trainer import train
 
 Settings = Callable[..., Config]
@@ -40,16 +39,20 @@ def test_scores_of_members_are_averaged_and_their_embeddings_concatenated(
     train(config, tmp_path / "model")
     graphs = opened(config)
     (name, *_) = graphs.store.graphs("valid")
-    features, cut, inputs = graphs.store.open("valid", name), graphs.cut("valid", name), graphs.open("valid", name)
+    features, cut, inputs = (
+        graphs.store.open("valid", name),
+        graphs.open_partition("valid", name),
+        graphs.open("valid", name),
+    )
     members, _ = load_model(tmp_path / "model", CPU)
     rows = np.arange(features.distinct)
     alone = np.stack([score_configurations(member, inputs, rows, MEMORY) for member in members])
     if seeds > 1:
         alone = (alone - alone.mean(axis=1, keepdims=True)) / alone.std(axis=1, keepdims=True)
-    scorer = load_scorer(tmp_path / "model", MEMORY)
-    np.testing.assert_allclose(scorer.score(features, cut), alone.mean(axis=0), rtol=1e-9, atol=1e-12)
+    trained = load_trained(tmp_path / "model", MEMORY)
+    np.testing.assert_allclose(trained.score(features, cut), alone.mean(axis=0), rtol=1e-9, atol=1e-12)
     embedded = [embed_configurations(member, inputs, rows, MEMORY) for member in members]
-    np.testing.assert_array_equal(scorer.embed(features, cut), np.concatenate(embedded, axis=1))
+    np.testing.assert_array_equal(trained.embed(features, cut), np.concatenate(embedded, axis=1))
 
 
 def test_members_share_plans(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +69,9 @@ def test_members_share_plans(settings: Settings, tmp_path: Path, monkeypatch: py
         return plan(self, rows, recipe)
 
     monkeypatch.setattr(GraphInputs, "plan", recorded)
-    load_scorer(tmp_path / "model", MEMORY).score(graphs.store.open("valid", name), graphs.cut("valid", name))
+    load_trained(tmp_path / "model", MEMORY).score(
+        graphs.store.open("valid", name), graphs.open_partition("valid", name)
+    )
     assert planned == [*range(segments)]
 
 
@@ -97,10 +102,10 @@ def test_a_saved_model_averages_over_permutations_and_validation_does_not(
     graphs = opened(config)
     assert sum(scored) == sum(graphs.store.open("valid", name).distinct for name in graphs.store.graphs("valid"))
     (name, *_) = graphs.store.graphs("valid")
-    features, cut = graphs.store.open("valid", name), graphs.cut("valid", name)
-    scorer = load_scorer(tmp_path / "model", MEMORY)
+    features, cut = graphs.store.open("valid", name), graphs.open_partition("valid", name)
+    trained = load_trained(tmp_path / "model", MEMORY)
     scored.clear()
-    scores = scorer.score(features, cut)
+    scores = trained.score(features, cut)
     assert sum(scored) == 3 * features.distinct
-    np.testing.assert_array_equal(scorer.score(features, cut), scores)  # the same orders on every call
-    assert scorer.embed(features, cut).shape[0] == len(scores)
+    np.testing.assert_array_equal(trained.score(features, cut), scores)  # the same orders on every call
+    assert trained.embed(features, cut).shape[0] == len(scores)

@@ -1,24 +1,29 @@
-"""A graph's features as the inputs of a cost model, segment by segment."""
+"""The graphs of a featurized collection as inputs of a cost model, segment by segment."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from hlorank.data.collection import Split
 from hlorank.featurize.distinct import distinct_rows
+from hlorank.featurize.feature_store import FeatureStore, graph_folder
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.paths import distances
-from hlorank.models.compression.edges import Edges
-from hlorank.models.compression.plan import Array, Plan, make_plan
-from hlorank.models.compression.recipe import Recipe
-from hlorank.models.compression.segment import ConfigurationBatch, LayoutBatch, Segment, TileBatch, join
-from hlorank.partition.segments import Partition
+from hlorank.files import DataError, fingerprint
+from hlorank.models.compression.build_plan import build_plan
+from hlorank.models.compression.declarations import Recipe
+from hlorank.models.compression.plan import Array, Plan
+from hlorank.models.compression.segment import ConfigurationBatch, Edges, LayoutBatch, Segment, TileBatch, stack
+from hlorank.partition.partition_store import PartitionStore
+from hlorank.partition.segments import Partition, whole_graph
 
 
 @dataclass(frozen=True)
@@ -98,15 +103,15 @@ class GraphInputs:
         Args:
             rows: of each segment, (its configurations,) int64, indices of distinct configurations. Its embeddings are
                 as many rows of the plan's as the segment with the most has; those beyond its own are of no use.
-            recipe: the steps of the model; for several segments, one that `joins_segments`.
+            recipe: the steps of the model; for several segments, one that `stacks_segments`.
             kept_edges: (edges of all segments,) mask of the edges that messages pass along; None for all.
         """
-        segment = join([self.segments[j] for j in rows])
+        segment = stack([self.segments[j] for j in rows])
         if kept_edges is not None:
             segment = replace(segment, edges=segment.edges.only(kept_edges))
         most = max(map(len, rows.values()))
         padded = np.stack([np.append(own, np.repeat(own[:1], most - len(own))) for own in rows.values()])
-        return make_plan(segment, self.configurations(padded, segment), recipe)
+        return build_plan(segment, self.configurations(padded, segment), recipe)
 
 
 class Segments:
@@ -182,3 +187,64 @@ def _ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.i
     counts = stops - starts
     before = np.cumsum(counts) - counts
     return np.repeat(starts - before, counts) + np.arange(counts.sum())
+
+
+class GraphLoader:
+    """The graphs of one collection, whole or cut into the segments of its partition.
+
+    Args:
+        features: the collection's folder under data/features.
+        segments: its folder under data/segments; None leaves every graph whole.
+
+    Attributes:
+        store: the featurized graphs.
+        partition: fingerprint of the partition, empty for whole graphs.
+        options: the options of the partition; None for whole graphs.
+
+    Raises:
+        DataError: features or segments are missing, or the segments belong to other features.
+    """
+
+    def __init__(self, features: Path, segments: Path | None) -> None:
+        self.store = FeatureStore(features)
+        self._partitions = None if segments is None else PartitionStore(segments)
+        if self._partitions is not None:
+            self._partitions.check(self.store)
+        self.partition = "" if self._partitions is None else self._partitions.spec.fingerprint
+        self.options = None if self._partitions is None else self._partitions.spec.options
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the raw files, the features and the segments together."""
+        return fingerprint([self.store.fingerprint, self.partition])
+
+    def open(self, split: Split, name: str) -> GraphInputs:
+        """Open one graph.
+
+        Raises:
+            DataError: `split` has no graph `name`, a file of it is damaged, or its segments are another graph's.
+        """
+        features = self.store.open(split, name)
+        cut = self.open_partition(split, name)
+        return GraphInputs(features, whole_graph(features) if cut is None else cut)
+
+    def open_partition(self, split: Split, name: str) -> Partition | None:
+        """Open the segments of one graph, and nothing else of it; None for whole graphs.
+
+        Raises:
+            DataError: a file is damaged, or the number of nodes or distinct configurations is not the graph's.
+        """
+        if self._partitions is None:
+            return None
+        partition, entry = self._partitions.open(split, name), self.store.entries(split)[name]
+        if partition is None:
+            return None
+        for key, rows, expected, of in (
+            ("segment_of", partition.segment_of, entry.nodes, "nodes"),
+            ("local_codes", partition.local_codes, entry.distinct, "distinct configurations"),
+        ):
+            if len(rows) != expected:
+                found = f"{len(rows)}; re-run the stage partition"
+                folder = graph_folder(self._partitions.root, split, name)
+                raise DataError(key, f"one row for each of the graph's {expected} {of}", found, file=folder)
+        return partition

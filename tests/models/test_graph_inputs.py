@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.models.compression.edges import EdgeKind, Norm
+from hlorank.models.compression.declarations import EdgeKind, Norm
 from hlorank.models.compression.segment import LayoutBatch, Segment, TileBatch
-from hlorank.models.inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs
 from hlorank.partition.segments import Partition, halo_rows, local_codes, no_halo
 from tests.layouts import layout_features
 

@@ -1,0 +1,145 @@
+"""Attention over the nodes of a segment, and over the configurations that are ranked together."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import elu
+
+from hlorank.config import Directions
+from hlorank.models.compression.declarations import Mixing
+from hlorank.models.compression.plan import NodeIndex, QuotientGraph
+from hlorank.models.layers.layer import Layer, head_width, map_nodes, mlp
+from hlorank.models.layers.message_passing import Sage
+
+_MIN_TOTAL = 1e-6
+
+
+class LinearAttention(Layer):
+    """Multi-head attention with a kernel in place of the softmax, over all nodes under the same configuration.
+
+    y_v = W [o_v of each head] + b, o_v = sum over nodes u of (f(q_v) . f(k_u)) v_u / sum over u of f(q_v) . f(k_u),
+    f = elu + 1, where q, k and v are linear in x (Katharopoulos et al., ICML 2020, arXiv 2006.16236, equations 5
+    and 7). The sums over u are the same for every node, so that no two nodes are ever compared.
+
+    Args:
+        width: length of a state.
+        heads: number of attention heads, a divisor of `width`.
+
+    Raises:
+        ConfigError: `heads` does not divide `width`.
+    """
+
+    mixing = Mixing.SEGMENT
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self._split = heads, head_width(width, heads)
+        self.inputs = nn.Linear(width, 3 * width, bias=False)
+        self.output = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, _: None) -> Tensor:
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
+        queries, keys, values = (part.unflatten(-1, self._split) for part in self.inputs(x).chunk(3, dim=-1))
+        queries, keys = elu(queries) + 1, elu(keys) + 1
+        total = torch.einsum("nchk,chk->nch", queries, keys.sum(dim=0))
+        sums = torch.einsum("nchk,chkv->nchv", queries, torch.einsum("nchk,nchv->chkv", keys, values))
+        # All features may round to 0, as elu does to -1.
+        result: Tensor = self.output((sums / total.clamp(min=_MIN_TOTAL)[..., None]).flatten(-2))
+        return result
+
+
+class Gps(Layer):
+    """A local and a global view of each node, and an MLP over their sum.
+
+    y = norm(z + MLP(z)), z = norm(x + GraphSAGE(x)) + norm(x + LinearAttention(x)) (Rampasek et al., NeurIPS 2022,
+    arXiv 2205.12454), with layer normalization, and twice the width within the MLP. It has its own
+    residual connections.
+
+    Args:
+        width: length of a state.
+        heads: number of attention heads, a divisor of `width`.
+        directions: of the edges; see `EdgeKind`.
+
+    Raises:
+        ConfigError: `heads` does not divide `width`.
+    """
+
+    mixing = Mixing.SEGMENT
+
+    def __init__(self, width: int, heads: int, directions: Directions) -> None:
+        super().__init__()
+        self.near = Sage(width, width, directions)
+        self.edges = self.near.edges
+        self.far = LinearAttention(width, heads)
+        self.mlp = mlp(width, 2 * width, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+
+    def forward(self, x: Tensor, graph: QuotientGraph[Tensor]) -> Tensor:
+        """Compute the dense form: (nodes, configurations, width) to the same shape."""
+        after_near, after_far, last = self.norms
+        both = after_near(x + self.near(x.flatten(0, 1), graph).view_as(x)) + after_far(x + self.far(x, None))
+        result: Tensor = last(both + self.mlp(both))
+        return result
+
+
+_FIRST_TEMPERATURE = 0.5
+
+
+class _Compare(torch.autograd.Function):
+    """C x softmax over configurations of k x; half of the time of its operations one by one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, k: Tensor) -> Tensor:
+        share = torch.softmax(k * x, dim=1)
+        ctx.save_for_backward(x, k, share)
+        return (share * x).mul_(x.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x, k, share = ctx.saved_tensors
+        direct = (gradients[0] * share).mul_(x.shape[1])
+        through = direct * x
+        through.addcmul_(share, through.sum(dim=1, keepdim=True), value=-1)
+        return torch.addcmul(direct, through, k), torch.sum(through * x).to(k.dtype)
+
+
+class ConfigurationGate(Layer):
+    """Cross-configuration attention: each channel of a node compares the configurations.
+
+    y_c = [x_c ; x_c * a_c], a_c = C exp(x_c / T) / sum over c' of exp(x_c' / T), for each node and channel, over the C
+    configurations ranked together, with a learned temperature T above 0 (TGraph, arXiv 2405.16623). The factor C, which
+    TGraph lacks, makes the weights average 1 however many are ranked together, so that a model can rank more of them
+    than it was trained with.
+    """
+
+    mixing = Mixing.CONFIGURATIONS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(_FIRST_TEMPERATURE)))
+
+    def _compare(self, x: Tensor) -> Tensor:
+        k = (-self.log_temperature).exp()
+        compared: Tensor = _Compare.apply(x, k)  # type: ignore[no-untyped-call] # untyped in PyTorch
+        return compared
+
+    def forward(self, x: Tensor, index: NodeIndex[Tensor]) -> Tensor:
+        """Compute (colours, width) to (colours, 2 width); configurations of one colour have equal weights."""
+        return torch.cat([x, map_nodes(self._compare, x, index)], dim=-1)
+
+
+class ConfigurationAttention(ConfigurationGate):
+    """As `ConfigurationGate`, with a linear map of y_c to the width of x_c."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.joined = nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor, index: NodeIndex[Tensor]) -> Tensor:
+        """Compute (colours, width) to the same shape."""
+        result: Tensor = self.joined(super().forward(x, index))
+        return result
