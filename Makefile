@@ -56,7 +56,7 @@ lint: $(READY) ## Check format, lint, types and layers
 params: $(READY) ## Rewrite params.yaml from conf/
 	python scripts/params.py
 
-reference: $(READY) ## Rewrite the tables of keys, commands and measured graphs in docs/reference
+reference: $(READY) ## Rewrite the tables of keys, commands and measured graphs in docs and data
 	python scripts/reference.py
 
 proto: $(READY) ## Regenerate the module of the protobuf schema

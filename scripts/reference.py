@@ -1,4 +1,4 @@
-"""Writer of the tables in docs/reference: keys of the configuration, arguments of the commands, and measured graphs.
+"""Writer of tables in docs/reference and data: keys of the configuration, arguments of commands, measured graphs.
 
 A page marks each place with a pair of comments, `<!-- keys: trainer -->`, `<!-- command: rank -->` or `<!-- card:
 data/sample -->`, and `<!-- end -->`. The text between them is generated from the pydantic sections, conf/, the parsers
@@ -27,7 +27,6 @@ from hlorank.training.losses import LOSSES
 from hlorank_collect.card import card
 
 ROOT = Path(__file__).resolve().parents[1]
-REFERENCE = ROOT / "docs" / "reference"
 
 _PLACE = r"(<!-- {kind}: (.+?) -->\n).*?(<!-- end -->)"
 _TITLES = ("key", "type", "default", "meaning")
@@ -206,21 +205,25 @@ def measured(folder: str) -> dict[str, str]:
 
 
 GENERATED: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
-    "configuration.md": ("keys", keys),
-    "cli.md": ("command", commands),
-    "sample.md": ("card", partial(measured, "data/sample")),
-    "models-collection.md": ("card", partial(measured, "data/models")),
+    "docs/reference/configuration.md": ("keys", keys),
+    "docs/reference/cli.md": ("command", commands),
+    "data/sample/README.md": ("card", partial(measured, "data/sample")),
+    "data/models/README.md": ("card", partial(measured, "data/models")),
 }
 """By page: the kind of its places, and the function that makes their text."""
 
 
-def rewritten(page: Path) -> str:
-    """Return a page of docs/reference with its places filled again.
+def rewritten(name: str, page: Path) -> str:
+    """Return a page with its places filled again.
+
+    Args:
+        name: name of the page, a key of `GENERATED`.
+        page: the file.
 
     Raises:
         ValueError: the page lacks a place, or has one for which there is no text.
     """
-    kind, make = GENERATED[page.name]
+    kind, make = GENERATED[name]
     text, place = page.read_text(encoding="utf-8"), re.compile(_PLACE.format(kind=kind), re.DOTALL)
     found, made = [match[1] for match in place.findall(text)], make()
     if sorted(found) != sorted(made):
@@ -231,8 +234,8 @@ def rewritten(page: Path) -> str:
 def main() -> None:
     """Rewrite the pages."""
     for name in GENERATED:
-        page = REFERENCE / name
-        page.write_text(rewritten(page), encoding="utf-8")
+        page = ROOT / name
+        page.write_text(rewritten(name, page), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGES = {str(page.relative_to(ROOT)): page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
+_CARDS = (ROOT / "data" / name / "README.md" for name in ("models", "sample"))
+PAGES = {
+    str(page.relative_to(ROOT)): page for page in (ROOT / "README.md", *_CARDS, *sorted((ROOT / "docs").rglob("*.md")))
+}
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHELL = ("sh", "console")

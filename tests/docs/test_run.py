@@ -52,7 +52,7 @@ PARSED = {
     "docs/how-to/use-tpugraphs.md": "a network",
     "docs/how-to/use-your-own-npz.md": "data in /data",
     "docs/reference/metrics.md": "rankings of all collections",
-    "docs/reference/models-collection.md": "hours of measuring, and minutes of training",
+    "data/models/README.md": "hours of measuring, and minutes of training",
     "docs/reference/stages.md": "the stages of the pipeline, which README.md runs",
 }
 """Reasons why pages are not executed."""
