@@ -31,9 +31,6 @@ from hlorank.models.baselines.baseline import BASELINES
 from hlorank.training.methods import METHODS
 from tests.docs.blocks import PAGES, ROOT, blocks, commands
 
-# mlflow.pyfunc warns so when it is imported.
-pytestmark = pytest.mark.filterwarnings("ignore:.*Any type hint is inferred as AnyType:UserWarning")
-
 # Files that a reader has, in addition to those of the repository.
 READERS = {"your_program.py", "scripts/params.py"}
 

@@ -31,12 +31,12 @@ def kernel(runtime: list[int], normalizer: list[int]) -> InputGraph:
 
 
 def test_the_first_configurations_and_ties_by_index() -> None:
-    assert top_configurations(SCORES, ranking(SCORES), 3) == [
+    assert top_configurations(SCORES, 3) == [
         {"rank": 1, "configuration": 1, "score": -1.0},
         {"rank": 2, "configuration": 0, "score": 0.5},
         {"rank": 3, "configuration": 2, "score": 0.5},
     ]
-    assert len(top_configurations(SCORES, ranking(SCORES), 9)) == 4
+    assert len(top_configurations(SCORES, 9)) == 4
 
 
 def test_tiles_compare_by_normalised_runtimes() -> None:

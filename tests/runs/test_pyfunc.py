@@ -1,39 +1,230 @@
-"""Packages: complete except for their requirements, and free of pickles."""
+"""Rankers as models of MLflow: records, limits, the scoring server, and packages free of pickles."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import io
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import mlflow
+import numpy as np
+import pandas as pd
 import pytest
+from numpy.lib import format as npy
 
 import hlorank
 from hlorank.config import Config
-from hlorank.data.collection import Collection, graph_files
-from hlorank.files import SPEC, WEIGHTS, read_json, sha256_file
-from hlorank.ranking.limits import Limits
+from hlorank.data.collection import Collection, graph_files, read_graph
+from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file
 from hlorank.ranking.ranker import Ranker
-from hlorank.ranking.request import make_request, parse_request
-from hlorank.ranking.result import predictions
-from hlorank.runs.pyfunc import REQUIRED, example, log_package, requirements
+from hlorank.runs import pyfunc
+from hlorank.runs.pyfunc import REQUIRED, log_package, make_request, rank_records, requirements, scoring_server
 from hlorank.training.trainer import train
 
-# Warnings of MLflow about its own code: types of its classes, and an index that it compares with pandas 3.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*Any type hint is inferred as AnyType:UserWarning"),
-    pytest.mark.filterwarnings("ignore:Operation with range is deprecated:DeprecationWarning"),
-]
-
 ROOT = Path(hlorank.__file__).parents[2]
+LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"
 MakeRun = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def ranker(linear_model: Callable[..., Path]) -> Ranker:
+    return Ranker(linear_model())
+
+
+@pytest.fixture(scope="module")
+def graphs(tiny_collections: Path) -> list[Path]:
+    return graph_files(tiny_collections / "raw", Collection.parse(LAYOUT), "valid")
+
+
+@pytest.fixture
+def record(graphs: list[Path]) -> dict[str, Any]:
+    (record,) = make_request(graphs[:1])["dataframe_records"]
+    return dict(record)
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def refusal(ranker: Ranker, npz: object, **fields: object) -> str:
+    """Return the message about a request with one graph."""
+    with pytest.raises(DataError) as caught:
+        rank_records(ranker, [{"npz": npz, **fields}])
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "/" not in message.partition(":")[0]  # no path of the server
+    return message
+
+
+@pytest.mark.parametrize("top", [1, 5, 1000])
+def test_predictions_are_rankings(ranker: Ranker, graphs: list[Path], top: int) -> None:
+    ranked = rank_records(ranker, make_request(graphs)["dataframe_records"], top)
+    assert [graph["graph"] for graph in ranked] == [path.stem for path in graphs]
+    for graph, path in zip(ranked, graphs, strict=True):
+        measured = read_graph(path, "layout")
+        scores = ranker.score(measured.graph, measured.configurations)
+        order = np.argsort(scores, kind="stable")[:top]
+        assert graph["configurations"] == len(scores)
+        assert [entry["configuration"] for entry in graph["top"]] == order.tolist()
+        assert [entry["score"] for entry in graph["top"]] == scores[order].tolist()
+        assert [entry["rank"] for entry in graph["top"]] == list(range(1, len(order) + 1))
+
+
+def test_tiles(linear_model: Callable[..., Path], tiny_collections: Path, ranker: Ranker) -> None:
+    kernel = graph_files(tiny_collections / "raw", Collection.parse(TILE), "valid")[0]
+    records = make_request([kernel])["dataframe_records"]
+    (graph,) = rank_records(Ranker(linear_model(TILE)), records, 2)
+    assert len(graph["top"]) == 2
+    assert "config_feat: expected layout configurations" in refusal(ranker, **records[0])
+
+
+def test_too_much_is_refused_before_it_is_decoded(
+    ranker: Ranker, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("base64.b64decode", lambda *_, **__: pytest.fail("a graph was decoded"))
+    for count, top, message in (
+        (1001, 1, "request: graphs: expected at most 1,000 graphs, found 1,001"),
+        (3, 66_667, "params: top: expected at most 200,000 configurations of all graphs, found 200,001"),
+        (1, 0, "params: top: expected at least 1, found 0"),
+    ):
+        with pytest.raises(DataError) as caught:
+            rank_records(ranker, [record] * count, top)
+        assert str(caught.value) == message
+
+
+def test_what_is_not_an_npz_file(ranker: Ranker, graphs: list[Path], record: dict[str, Any]) -> None:
+    data = graphs[0].read_bytes()
+    for value in (None, 5, "ä", "A*A="):
+        assert refusal(ranker, value).startswith("npz: expected the bytes of an npz file in base64, found ")
+    for broken in (b"", b"text", data[: len(data) // 2]):
+        assert refusal(ranker, encoded(broken)).startswith("npz: file: expected a complete npz (zip) file")
+    damaged = bytearray(data)
+    damaged[len(data) // 3] ^= 0xFF
+    assert refusal(ranker, encoded(bytes(damaged)), graph="mine").startswith("mine: npz: ")
+    assert refusal(ranker, record["npz"], extra="AAAA").startswith("extra: file: expected a complete npz")
+    assert refusal(ranker, record["npz"], extra="?").startswith("extra: expected the bytes of an npz file in base64")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"node_feat": None}, "npz: keys: expected ['config_runtime', 'edge_index', "),
+        ({"node_feat": np.array([{"a": 1}], dtype=object)}, "npz: node_feat: expected numbers (objects are never"),
+        ({"node_feat": np.full((100_000, 700), 0, dtype=np.float32)}, "npz: arrays: expected at most 134,217,728 byte"),
+    ],
+)
+def test_arrays_that_are_wrong(changes: dict[str, Any], message: str, ranker: Ranker, graphs: list[Path]) -> None:
+    with np.load(graphs[0], allow_pickle=False) as file:
+        arrays = {key: array for key, array in {**file, **changes}.items() if array is not None}
+    packed = io.BytesIO()
+    np.savez_compressed(packed, allow_pickle=True, **arrays)
+    assert refusal(ranker, encoded(packed.getvalue()), graph="mine").startswith(f"mine: {message}")
+
+
+def declaring(shape: tuple[int, ...]) -> Iterator[bytes]:
+    """Return the pieces of a .npy file of zeros, with one byte for each number."""
+    header = io.BytesIO()
+    npy.write_array_header_1_0(header, {"descr": "|i1", "fortran_order": False, "shape": shape})
+    yield header.getvalue()
+    left = math.prod(shape)
+    while left > 0:
+        yield bytes(min(left, 2**20))
+        left -= 2**20
+
+
+@pytest.mark.parametrize(
+    ("key", "shape", "message"),
+    [
+        ("config_runtime", (200_001,), "at most 200,000 rows, found 200,001"),
+        ("node_opcode", (100_001,), "at most 100,000 rows, found 100,001"),
+        ("edge_index", (1_000_001, 2), "at most 1,000,000 rows, found 1,000,001"),
+        ("node_config_feat", (99_999, 336, 1), "at most 33,554,432 configurable nodes of all configurations, found"),
+    ],
+)
+def test_sizes_are_refused_by_their_header(
+    key: str, shape: tuple[int, ...], message: str, ranker: Ranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hlorank.data.collection.NpzFile.read", lambda *_: pytest.fail("an array was read"))
+    monkeypatch.setattr("hlorank.data.collection.NpzFile.chunks", lambda *_: pytest.fail("an array was read"))
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive, archive.open(f"{key}.npy", "w") as member:
+        for piece in declaring(shape):
+            member.write(piece)
+    assert refusal(ranker, encoded(file.getvalue())).startswith(f"npz: {key}: expected {message}")
+
+
+def test_distinct_layouts_are_bounded(
+    ranker: Ranker, graphs: list[Path], record: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distinct = len(read_graph(graphs[0], "layout").configurations.codebook)  # type: ignore[union-attr] # layouts
+    monkeypatch.setattr(pyfunc, "MAX_LAYOUTS", distinct)
+    rank_records(ranker, [record])
+    monkeypatch.setattr(pyfunc, "MAX_LAYOUTS", distinct - 1)
+    assert "distinct" in refusal(ranker, record["npz"])
+
+
+def test_data_frames(ranker: Ranker, graphs: list[Path]) -> None:
+    model, records = pyfunc.RankingModel(ranker), make_request(graphs[:2])["dataframe_records"]
+    del records[1]["graph"]  # a column that one row lacks
+    wide = pd.DataFrame([records[0]] * 2000).join(pd.DataFrame({f"k{n}": ["x"] * 2000 for n in range(2000)}))
+    ranked = model.predict(None, pd.DataFrame([*records[:1], records[1] | {"extra": None}]), {"top": 3})
+    assert [(graph["graph"], len(graph["top"])) for graph in ranked] == [(graphs[0].stem, 3), ("", 3)]
+    assert ranked[:1] == model.predict(None, wide[:1], {"top": 3})
+    for table in (wide, wide[["k0"]][:1]):
+        with pytest.raises(mlflow.MlflowException) as caught:
+            model.predict(None, table)
+        assert caught.value.get_http_status_code() == 400
+
+
+async def respond(app: Any, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    """Send a request to an ASGI application, and return the status and the value of its response."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(body).encode()}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json")]
+    await app({"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}, receive, send)
+    return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent[1:]).strip() or "null")
+
+
+def test_the_scoring_server(ranker: Ranker, graphs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_MLFLOW_IS_IN_SERVING_ENVIRONMENT", "")  # MLflow sets it, for good
+    app, body = scoring_server(ranker), make_request(graphs, 3)
+    expected = 200, {"predictions": rank_records(ranker, body["dataframe_records"], 3)}
+    columns = ["npz", "graph"]
+    rows = [[record[column] for column in columns] for record in body["dataframe_records"]]
+    split = {"dataframe_split": {"columns": columns, "data": rows}, "params": body["params"]}
+    wrong = {"dataframe_records": [{"npz": "?", "graph": "mine"}]}
+
+    async def requests() -> list[tuple[int, Any]]:
+        bodies = [body, split, body, wrong, {"dataframe_records": [{"graph": "mine"}]}, 5]
+        posts = [respond(app, "POST", "/invocations", one) for one in bodies]
+        return await asyncio.gather(*posts, respond(app, "GET", "/ping"))
+
+    *ranked, refused, missing, number, ping = asyncio.run(requests())
+    assert ranked == [expected] * 3
+    assert (refused[0], refused[1]["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+    assert refused[1]["message"].endswith(
+        "mine: npz: expected the bytes of an npz file in base64, found Only base64 data is allowed"
+    )
+    assert (missing[0], number[0], ping) == (400, 400, (200, None))
+
 
 # Hides every hlorank but that of the package, and the dependencies of the project that a package does not require.
 _ISOLATED = """
@@ -56,17 +247,7 @@ print(json.dumps({"predictions": predictions, "hlorank": hlorank.__file__}))
 """
 _MODULES = {"hydra-core": "hydra", "scikit-learn": "sklearn"}
 # MLflow and PyTorch Geometric require these.
-_INDIRECT = {
-    "fastapi",
-    "jinja2",
-    "markupsafe",
-    "matplotlib",
-    "requests",
-    "scikit-learn",
-    "sqlalchemy",
-    "urllib3",
-    "uvicorn",
-}
+_INDIRECT = {"jinja2", "markupsafe", "matplotlib", "requests", "scikit-learn", "sqlalchemy", "urllib3", "uvicorn"}
 
 
 def name_of(requirement: str) -> str:
@@ -95,10 +276,18 @@ def package_of(tmp_path: Path) -> Path:
     return model.parent
 
 
-def test_a_package(make_run: MakeRun, tiny_collections: Path, tmp_path: Path) -> None:
-    folder = make_run({})
+def test_a_package(make_run: MakeRun, graphs: list[Path], tmp_path: Path) -> None:
+    folder = make_run({"some": 1.0})
     run_id = read_json(folder / "run.json")["run_id"]
+    before = mlflow.get_run(run_id)
     log_package(folder, Ranker(folder).spec, run_id)
+    after = mlflow.get_run(run_id)
+    assert (after.info.end_time, after.info.status) == (before.info.end_time, "FINISHED")
+    assert (after.data.params, after.data.metrics) == (before.data.params, before.data.metrics)
+    assert mlflow.active_run() is None
+    (model,) = mlflow.search_logged_models([after.info.experiment_id], output_format="list")
+    assert model.source_run_id == run_id
+
     package = package_of(tmp_path / "artifacts")
     files = {path.relative_to(package) for path in package.rglob("*") if path.is_file()}
     assert not {path.suffix for path in files} & {".pkl", ".pickle", ".pt", ".pth", ".joblib", ".pyc"}
@@ -108,63 +297,38 @@ def test_a_package(make_run: MakeRun, tiny_collections: Path, tmp_path: Path) ->
     source = Path(hlorank.__file__).parent
     own = {path.relative_to(source.parent) for path in source.rglob("*.py")}
     assert {path.relative_to("code") for path in files if path.parts[0] == "code" and path.suffix == ".py"} == own
-
-    from mlflow.models import Model
-
-    logged = Model.load(str(package))
-    flavor = logged.flavors["python_function"]
-    assert flavor["model_code_path"].endswith("model_code.py")
-    assert "python_model" not in flavor
-    signature = logged.signature
-    assert [(column.name, column.required) for column in signature.inputs] == [
-        ("npz", True),
-        ("graph", False),
-        ("extra", False),
-    ]
-    assert [column.name for column in signature.outputs] == ["graph", "configurations", "top"]
-    assert [(param.name, param.default) for param in signature.params] == [("top", 10)]
     assert (package / "requirements.txt").read_text().splitlines() == requirements()
 
-    graphs = graph_files(tiny_collections / "raw", Collection.parse("layout:synthetic:random"), "valid")
     body = make_request(graphs, 3)
     printed = isolated(package, body, tmp_path)
     assert Path(printed["hlorank"]).is_relative_to(package / "code")
-    assert printed["predictions"] == predictions(Ranker(folder), parse_request(body), Limits())
-
-
-def test_a_package_does_not_change_its_run(make_run: MakeRun) -> None:
-    import mlflow
-
-    folder = make_run({"some": 1.0})
-    run_id = read_json(folder / "run.json")["run_id"]
-    before = mlflow.get_run(run_id)
-    log_package(folder, Ranker(folder).spec, run_id)
-    after = mlflow.get_run(run_id)
-    assert after.info.end_time == before.info.end_time
-    assert after.info.status == "FINISHED"
-    assert (after.data.params, after.data.metrics) == (before.data.params, before.data.metrics)
-    assert mlflow.active_run() is None
-    (model,) = mlflow.search_logged_models([after.info.experiment_id], output_format="list")
-    assert model.source_run_id == run_id
+    assert printed["predictions"] == rank_records(Ranker(folder), body["dataframe_records"], 3)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layer", ["gatv2", "mine:Conv"])
-def test_a_graph_network_in_a_package(
-    layer: str,
+def test_a_graph_network_with_a_plugin_in_a_package(
     settings: Callable[..., Config],
     make_run: MakeRun,
     make_plugin: Callable[[str, str], None],
-    tiny_collections: Path,
+    graphs: list[Path],
     tmp_path: Path,
 ) -> None:
     make_plugin("mine", "from torch_geometric.nn import GraphConv\nclass Conv(GraphConv):\n    pass")
     run_id = read_json(make_run({}) / "run.json")["run_id"]
-    train(settings(method="gst", model__block=f"[layer_norm,{layer},gelu,residual]"), tmp_path / "gst")
+    train(settings(method="gst", model__block="[layer_norm,mine:Conv,gelu,residual]"), tmp_path / "gst")
     log_package(tmp_path / "gst", Ranker(tmp_path / "gst").spec, run_id)
-    graphs = graph_files(tiny_collections / "raw", Collection.parse("layout:synthetic:random"), "valid")
     (graph,) = isolated(package_of(tmp_path / "artifacts"), make_request(graphs[:1], 3), tmp_path)["predictions"]
     assert len(graph["top"]) == 3
+
+
+def test_a_changed_model_is_refused(linear_model: Callable[..., Path]) -> None:
+    from types import SimpleNamespace
+
+    folder = linear_model()
+    weights = folder / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(DataError):
+        pyfunc.RankingModel().load_context(SimpleNamespace(artifacts={"model": str(folder)}))
 
 
 def test_requirements_are_dependencies_with_their_versions() -> None:
@@ -172,10 +336,3 @@ def test_requirements_are_dependencies_with_their_versions() -> None:
     assert set(REQUIRED) <= set(map(name_of, pyproject["project"]["dependencies"]))
     for requirement, name in zip(requirements(), REQUIRED, strict=True):
         assert requirement == f"{name}=={version(name).partition('+')[0]}"
-
-
-@pytest.mark.parametrize("address", ["layout:synthetic:random", "tile:synthetic"])
-def test_the_example_is_a_valid_request(address: str, linear_model: Callable[..., Path]) -> None:
-    ranker = Ranker(linear_model(address))
-    (graph,) = predictions(ranker, parse_request(example(ranker.spec)), Limits())
-    assert sorted(entry["configuration"] for entry in graph["top"]) == [0, 1]

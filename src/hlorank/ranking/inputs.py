@@ -22,8 +22,9 @@ from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import LayoutSpace, layout_space
 from hlorank.hlo.reader import Record, featurize, read_records
 from hlorank.hlo.stage import TRAINED, Stage, before_layout_assignment, needs_compilation, stage_of
-from hlorank.ranking.limits import MAX_CHOICES
 
+MAX_CHOICES = 2**27
+"""Limit of layouts of a graph (configurations times configurable nodes); in memory, they take 128 MiB to 512 MiB."""
 _KEY: dict[Kind, str] = {"layout": "node_config_feat", "tile": "config_feat"}
 
 

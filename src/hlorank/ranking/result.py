@@ -1,4 +1,4 @@
-"""Rankings as JSON: of `hlorank rank`, and of the HTTP servers."""
+"""Rankings as JSON: of `hlorank rank`, and of the HTTP server."""
 
 from __future__ import annotations
 
@@ -16,67 +16,26 @@ from hlorank.hlo.layout_json import NamedNodes
 from hlorank.hlo.stage import TRAINED
 from hlorank.metrics import noise_ceiling, ranking
 from hlorank.ranking.inputs import InputGraph
-from hlorank.ranking.limits import Limits
-from hlorank.ranking.ranker import Ranker
-from hlorank.ranking.request import GraphRecord, RankingRequest, naming, read_graph
 
 
-def top_configurations(scores: NDArray[np.float64], order: NDArray[np.int64], count: int) -> list[dict[str, Any]]:
+def top_configurations(
+    scores: NDArray[np.float64], count: int, order: NDArray[np.int64] | None = None
+) -> list[dict[str, Any]]:
     """Return the first configurations of a ranking, as JSON values.
 
     Args:
         scores: (configurations,) larger = slower.
-        order: (configurations,) indices of the configurations from fastest to slowest.
         count: configurations to return, at most.
+        order: (configurations,) indices of the configurations from fastest to slowest; None = by `scores`.
 
     Returns:
         An object for each with `rank` (from 1), `configuration` (its index) and `score`.
     """
-    indices = order[:count].tolist()
+    indices = (ranking(scores) if order is None else order)[:count].tolist()
     return [
         {"rank": rank, "configuration": index, "score": float(scores[index])}
         for rank, index in enumerate(indices, start=1)
     ]
-
-
-def prediction(ranker: Ranker, record: GraphRecord, top: int, limits: Limits) -> dict[str, Any]:
-    """Rank a graph of an HTTP request.
-
-    Args:
-        ranker: the model.
-        record: the graph.
-        top: number of configurations to return.
-        limits: limits of the graph.
-
-    Returns:
-        `graph` (its name), `configurations` (their number) and `top`, as in `hlorank rank --json`.
-
-    Raises:
-        DataError: the graph exceeds a limit, or cannot be read or ranked; the message has its name.
-    """
-    with naming(record):
-        given = read_graph(record, ranker.spec.features, limits)
-        scores = ranker.score(given.measured.graph, given.measured.configurations, given.extra)
-    first = top_configurations(scores, ranking(scores), top)
-    return {"graph": record.graph or "", "configurations": len(scores), "top": first}
-
-
-def predictions(ranker: Ranker, request: RankingRequest, limits: Limits) -> list[dict[str, Any]]:
-    """Rank the graphs of an HTTP request.
-
-    Args:
-        ranker: the model.
-        request: the graphs, and the number of configurations to return.
-        limits: limits of the request and its graphs.
-
-    Returns:
-        The `prediction` of each graph.
-
-    Raises:
-        DataError: the request or a graph exceeds a limit, or a graph cannot be read or ranked.
-    """
-    limits.check_request(len(request.dataframe_records), request.params.top)
-    return [prediction(ranker, record, request.params.top, limits) for record in request.dataframe_records]
 
 
 def ranked_input(
@@ -106,7 +65,7 @@ def ranked_input(
         DataError: the JSON file next to a measured graph is damaged.
     """
     measured = given.measured
-    top = top_configurations(scores, order, count)
+    top = top_configurations(scores, count, order)
     if given.module is not None and isinstance(measured.configurations, LayoutConfigurations):
         assigned = given.stage == "after_layout_assignment"
         nodes = NamedNodes(given.module, measured.configurations.node_ids, assigned=assigned)

@@ -1,36 +1,49 @@
-"""Packages of trained models for MLflow, complete except for their pinned requirements."""
+"""Rankers as models of MLflow: records of graphs in, rankings out; a package has a copy of this file as its code."""
 
 from __future__ import annotations
 
+import base64
+import reprlib
 import shutil
-import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import threading
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
+import mlflow
+import pandas as pd
+from mlflow.models import Model, ModelSignature
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from mlflow.types.schema import Array, Object, Property
 
 import hlorank
 from hlorank.config import import_plugin
-from hlorank.data.collection import Kind, write_graph
-from hlorank.data.configurations import (
-    LAYOUT_VALUES,
-    TILE_FEATURES,
-    LayoutConfigurations,
-    MeasuredGraph,
-    Measurements,
-    TileConfigurations,
-)
-from hlorank.data.graph import NODE_FEATURES, Graph
-from hlorank.files import SPEC, WEIGHTS
-from hlorank.hlo.extra import EXTRA_SHAPES, extra_path
-from hlorank.hlo.node_features import OPCODES
+from hlorank.data.collection import check_sizes
+from hlorank.data.npz import NpzFile
+from hlorank.featurize.feature_spec import FeatureSpec
+from hlorank.files import SPEC, WEIGHTS, DataError, read_json
+from hlorank.hlo.extra import extra_path
 from hlorank.models.serialization import Spec
-from hlorank.ranking.request import DEFAULT_TOP, GraphRecord, make_request
+from hlorank.ranking.inputs import GraphReader, InputGraph
+from hlorank.ranking.ranker import Ranker
+from hlorank.ranking.result import top_configurations
 
+TOP = 10
+MAX_TOP = 200_000
+"""Configurations in a response, all graphs together."""
+MAX_GRAPHS = 1000
+SIZES = {"nodes": 100_000, "edges": 1_000_000, "configurations": 200_000, "unpacked_bytes": 2**27}
+"""Limits of a graph, see `check_sizes`, which are checked in the headers of its arrays."""
+MAX_CHOICES, MAX_LAYOUTS = 2**25, 2**17
+"""Limits of a graph: configurations times configurable nodes, and distinct layouts."""
+FIELDS = {"npz": True, "graph": False, "extra": False}
+"""Fields of a record, and whether each is required: the graph's npz file in base64, its name in the response and in
+errors, and its `.extra.npz` in base64 for a model that was trained with extra features."""
 REQUIRED = (
     "filelock",
     "mlflow",
@@ -50,43 +63,135 @@ REQUIRED = (
 """The dependencies of the project that ranking imports, directly or through other modules."""
 
 
+def make_request(graphs: Sequence[Path], top: int = TOP) -> dict[str, Any]:
+    """Return the body of a request, as JSON values.
+
+    Args:
+        graphs: npz files; `<graph>.extra.npz` next to a file is sent with it.
+        top: configurations of each graph that the response should hold.
+    """
+    records = []
+    for path in graphs:
+        files = {"npz": path, "extra": extra_path(path)}
+        encoded = {key: base64.b64encode(file.read_bytes()).decode() for key, file in files.items() if file.is_file()}
+        records.append({"graph": path.stem, **encoded})
+    return {"dataframe_records": records, "params": {"top": top}}
+
+
+def rank_records(ranker: Ranker, records: Sequence[Mapping[Any, object]], top: int = TOP) -> list[dict[str, Any]]:
+    """Rank the graphs of a request, within the limits above.
+
+    Returns:
+        For each record `graph` (its name), `configurations` (their number) and `top`, as in `hlorank rank --json`.
+
+    Raises:
+        DataError: there are too many graphs or configurations to return, or a graph exceeds a limit, or cannot be read
+            or ranked; the message has the name of the graph.
+    """
+    for key, found, limit, unit, part in (
+        ("graphs", len(records), MAX_GRAPHS, "graphs", "request"),
+        ("top", len(records) * top, MAX_TOP, "configurations of all graphs", "params"),
+    ):
+        if found > limit:
+            raise DataError(key, f"at most {limit:,} {unit}", f"{found:,}", file=part)
+    if top < 1:
+        raise DataError("top", "at least 1", top, file="params")
+    return [_ranked(ranker, record, top) for record in records]
+
+
+def _ranked(ranker: Ranker, record: Mapping[Any, object], top: int) -> dict[str, Any]:
+    name = str(record.get("graph") or "")
+    try:
+        given = _read(record, ranker.spec.features)
+        scores = ranker.score(given.measured.graph, given.measured.configurations, given.extra)
+    except DataError as error:
+        place = ": ".join(str(part) for part in (name, error.file) if part)
+        raise (error.in_file(place) if place else error) from None
+    return {"graph": name, "configurations": len(scores), "top": top_configurations(scores, top)}
+
+
+def _read(record: Mapping[Any, object], spec: FeatureSpec) -> InputGraph:
+    """Read the graph of a record; errors name its field, as the client does not know the temporary file."""
+    with tempfile.TemporaryDirectory(prefix="hlorank-request-") as folder:
+        path = Path(folder, "graph.npz")
+        fields = {str(path): "npz", str(extra_path(path)): "extra"}
+        try:
+            for file, field in fields.items():
+                if field == "npz" or record.get(field) is not None:
+                    Path(file).write_bytes(_decoded(field, record.get(field)))
+                    with NpzFile(Path(file)) as arrays:
+                        check_sizes(arrays, **SIZES)
+            (given,) = GraphReader(spec, SIZES["configurations"], 1, 0, MAX_CHOICES, MAX_LAYOUTS).read(path)
+        except DataError as error:
+            raise (error if error.file is None else error.in_file(fields[str(error.file)])) from None
+    return given
+
+
+def _decoded(field: str, value: object) -> bytes:
+    expected = "the bytes of an npz file in base64"
+    if not isinstance(value, str):
+        raise DataError(field, expected, reprlib.repr(value))
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError as error:
+        raise DataError(field, expected, error) from None
+
+
+class RankingModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc] # MLflow ships no types
+    """Ranker that ranks the graphs of a data frame, with a row for each graph and `FIELDS` as columns."""
+
+    def __init__(self, ranker: Ranker | None = None) -> None:
+        self._ranker = ranker
+        # MLflow's server calls `predict` in several threads, which together would exceed the memory of one ranking.
+        self._one_at_a_time = threading.Lock()
+
+    def load_context(self, context: Any) -> None:
+        """Load the model of a package."""
+        folder = Path(context.artifacts["model"])
+        for name in read_json(folder / SPEC).get("plugins", {}):
+            import_plugin(name)  # its code is in the package, as this file is
+        self._ranker = Ranker(folder)
+
+    def predict(
+        self,
+        context: Any,  # noqa: ARG002 - MLflow's signature
+        model_input: pd.DataFrame,
+        params: dict[str, Any] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return `rank_records` of the rows; a wrong request is an MlflowException, which the server returns as 400."""
+        assert self._ranker is not None
+        # Rows and columns of other names may be many; one row too many is enough for the error.
+        table = model_input.iloc[: MAX_GRAPHS + 1].filter(list(FIELDS))
+        # pandas writes NaN where a row lacks a column.
+        records = table.astype(object).where(table.notna(), None).to_dict("records")
+        try:
+            with self._one_at_a_time:
+                return rank_records(self._ranker, records, (params or {}).get("top", TOP))
+        except DataError as error:
+            raise mlflow.MlflowException.invalid_parameter_value(str(error)) from None
+
+
+def _signature() -> ModelSignature:
+    text, number = DataType.string, DataType.long
+    columns = [ColSpec(text, name, required=required) for name, required in FIELDS.items()]
+    ranked = Object([Property("rank", number), Property("configuration", number), Property("score", DataType.double)])
+    response = [ColSpec(text, "graph"), ColSpec(number, "configurations"), ColSpec(Array(ranked), "top")]
+    return ModelSignature(Schema(columns), Schema(response), ParamSchema([ParamSpec("top", number, TOP)]))
+
+
+def scoring_server(ranker: Ranker) -> Any:
+    """Return MLflow's scoring server of a model, an application of ASGI."""
+    from mlflow.pyfunc import FLAVOR_NAME, PyFuncModel
+    from mlflow.pyfunc import scoring_server as server
+
+    model = SimpleNamespace(predict=partial(RankingModel(ranker).predict, None))
+    return server.init(PyFuncModel(Model(signature=_signature(), flavors={FLAVOR_NAME: {}}), model))
+
+
 def requirements() -> list[str]:
     """Return the requirements of a package: `REQUIRED`, each with the version that is installed here."""
     # A local version such as 2.13.0+cpu is on no public index.
     return [f"{name}=={version(name).partition('+')[0]}" for name in REQUIRED]
-
-
-def _example_graph(kind: Kind) -> MeasuredGraph:
-    """Return a graph of two nodes with two configurations, the smallest that can be ranked."""
-    nodes, convolution = 2, OPCODES["convolution"]
-    graph = Graph(
-        np.zeros((nodes, NODE_FEATURES), dtype=np.float32),
-        np.full(nodes, convolution, dtype=np.uint8),
-        np.array([[1, 0]]),
-        np.array([0, nodes]),
-    )
-    runtime = np.zeros(2, dtype=np.int64)
-    if kind == "tile":
-        feat = np.arange(2, dtype=np.float32)[:, None].repeat(TILE_FEATURES, axis=1)
-        return MeasuredGraph("example", graph, TileConfigurations(feat), Measurements(runtime, runtime + 1))
-    values = np.full((2, 1, LAYOUT_VALUES), -1)
-    values[1, 0, 0] = 0
-    return MeasuredGraph(
-        "example", graph, LayoutConfigurations.from_chunks(np.array([1]), [values]), Measurements(runtime)
-    )
-
-
-def example(spec: Spec) -> dict[str, Any]:
-    """Return the body of a request that the model of a specification can answer."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "example.npz"
-        measured = _example_graph(spec.features.kind)
-        write_graph(path, measured)
-        if spec.features.options.protobuf:
-            shapes = EXTRA_SHAPES.items()
-            extra = {key: np.full((measured.graph.nodes, *shape), -1, dtype=np.int64) for key, shape in shapes}
-            np.savez_compressed(extra_path(path), allow_pickle=False, **extra)
-        return make_request([path])
 
 
 def _code_of(plugins: Iterable[str]) -> list[str]:
@@ -95,22 +200,11 @@ def _code_of(plugins: Iterable[str]) -> list[str]:
     return sorted(str(file.parent if file.name == "__init__.py" else file) for file in files)
 
 
-@contextmanager
-def _without_bytecode() -> Iterator[None]:
-    """Keep Python from writing bytecode into the package, as MLflow runs its code there to check the example."""
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
-
-
 def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any:
-    """Make a package of a model folder and log it as a model of a run, without changing the state or end of the run.
+    """Log a package of a model folder as a model of a run, without changing the state or end of the run.
 
     The package contains the weights and specification as its artifact `model`, the package hlorank, the source code of
-    the plugins of the model, a signature, an example of a request and the pinned requirements of hlorank; nothing in it
-    is pickled.
+    the plugins of the model, a signature and the pinned requirements of hlorank; nothing in it is pickled.
 
     Args:
         folder: the model folder.
@@ -121,22 +215,10 @@ def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any
     Returns:
         MLflow's ModelInfo.
     """
-    import mlflow
-    import pandas as pd
-    from mlflow.models import Model, ModelSignature
-    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-    from mlflow.types.schema import Array, Object, Property
-
-    text, number = DataType.string, DataType.long
-    columns = [ColSpec(text, name, required=field.is_required()) for name, field in GraphRecord.model_fields.items()]
-    ranked = Object([Property("rank", number), Property("configuration", number), Property("score", DataType.double)])
-    response = [ColSpec(text, "graph"), ColSpec(number, "configurations"), ColSpec(Array(ranked), "top")]
-    params = ParamSchema([ParamSpec("top", number, DEFAULT_TOP)])
-    signature = ModelSignature(Schema(columns), Schema(response), params)
     # Without it, MLflow would put the package into its default experiment.
     mlflow.set_experiment(experiment_id=mlflow.get_run(run_id).info.experiment_id)
-    body = example(spec)
-    with tempfile.TemporaryDirectory() as temporary, _without_bytecode():
+    with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*An input example was not provided")  # the signature has the types
         staged = Path(temporary) / "model"  # the package takes this name
         staged.mkdir()
         for name in (SPEC, WEIGHTS):
@@ -146,11 +228,13 @@ def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any
             name="ranker",
             flavor=mlflow.pyfunc,
             run_id=run_id,
-            python_model=str(Path(__file__).with_name("model_code.py")),
+            python_model=__file__,
             code_paths=[str(Path(hlorank.__file__).parent), *_code_of(spec.plugins)],
             artifacts={"model": str(staged)},
-            signature=signature,
-            input_example=(pd.DataFrame(body["dataframe_records"]), body["params"]),
+            signature=_signature(),
             pip_requirements=requirements(),
             **registered,
         )
+
+
+mlflow.models.set_model(RankingModel())
