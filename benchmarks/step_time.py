@@ -69,11 +69,7 @@ class Workload:
             log_range=20.0,
             opcode_width=16,
             prune_hops=None,
-            prune_paths=False,
             prune_edges=False,
-            virtual_nodes=False,
-            dims_128=False,
-            walk_steps=0,
             protobuf=False,
             derived=[],
         )

@@ -11,11 +11,7 @@ _FEATURIZE: dict[str, Any] = {
     "log_range": 100.0,
     "opcode_width": 8,
     "prune_hops": None,
-    "prune_paths": False,
     "prune_edges": False,
-    "virtual_nodes": False,
-    "dims_128": False,
-    "walk_steps": 0,
     "protobuf": False,
     "derived": [],
 }

@@ -116,7 +116,7 @@ def test_values_are_converted_to_the_types_of_their_fields() -> None:
         ("model.opcode_init", "perhaps", "model.opcode_init=perhaps: expected true or false"),
         ("evaluate.splits", "valid", "evaluate.splits=valid: expected a list, such as evaluate.splits=[valid]"),
         ("model.pooling", [], "model.pooling=[]: expected at least one entry"),
-        ("featurize.walk_steps", [1], "featurize.walk_steps=[1]: expected a whole number"),
+        ("featurize.opcode_width", [1], "featurize.opcode_width=[1]: expected a whole number"),
         ("baseline.strengths", [1.0, 0.0], "baseline.strengths.1=0.0: expected a number above 0"),
         ("loss", {"mse": "much"}, "loss.mse=much: expected a number, which is the weight, or a group of keys"),
         ("loss", {"hinge": {"margin": 0.1}}, "loss.hinge.weight: no value"),
@@ -133,7 +133,6 @@ def test_values_are_converted_to_the_types_of_their_fields() -> None:
         ("seed", "???", "seed: no value"),
         ("output", "${nowhere}", "output: Interpolation key 'nowhere' not found"),
         # Rules about several keys of a section:
-        ("featurize", {"virtual_nodes": True, "prune_hops": None}, "featurize.virtual_nodes=true: expected "),
         (
             "model",
             {"override_layout": True, "join": "late"},

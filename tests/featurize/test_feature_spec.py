@@ -12,7 +12,7 @@ import pytest
 from hlorank.config import ConfigError, FeaturizeConfig, parse
 from hlorank.data.collection import Collection
 from hlorank.data.configurations import MeasuredGraph
-from hlorank.featurize.feature_spec import FeatureSpec
+from hlorank.featurize.feature_spec import ColumnTransform, FeatureSpec
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from tests.sections import featurize_config
 
@@ -34,6 +34,57 @@ def test_json_round_trip(spec: FeatureSpec) -> None:
     assert again.kind == spec.kind
     assert again.opcode_embedding.dtype == np.float32
     np.testing.assert_array_equal(again.opcode_embedding, spec.opcode_embedding)
+
+
+TRANSFORM = {
+    "columns": [0, 2, 3],
+    "logarithmic": [False, True, False],
+    "center": [0.0, 1.0, 2.0],
+    "scale": [1.0, 2.0, 4.0],
+}
+
+
+def test_a_transform_selects_scales_and_is_finite_outside_the_train_range() -> None:
+    transform = parse(ColumnTransform, json.loads(json.dumps(TRANSFORM)))
+    values = np.array([[3, 9, np.e - 1, 6], [-1, 9, 0, 2.0**99]], dtype=np.float32)
+    result = transform(values)
+    assert result.dtype == np.float32
+    assert result.flags.c_contiguous
+    np.testing.assert_allclose(result, [[3, 0, 1], [-1, -0.5, (2.0**99 - 2) / 4]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("columns", [0, 0, 3], "increasing column numbers"),
+        ("columns", [-1, 2, 3], "increasing column numbers"),
+        ("scale", [1.0, 1.0], "lists of one length"),
+        ("scale", [1.0, 0.0, 1.0], "positive numbers"),
+        ("scale", [1.0, float("inf"), 1.0], "positive numbers"),
+        ("center", [float("nan"), 0.0, 1.0], "finite numbers"),
+        ("center", None, "center=null"),
+        ("columns", "some", "columns=some"),
+        ("columns", [0, "two", 3], "columns="),
+        ("scale", [1.0, {}, 1.0], "scale="),
+    ],
+)
+def test_bad_transforms_are_refused(key: str, value: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(ColumnTransform, {**TRANSFORM, key: value})
+
+
+def test_a_missing_key_of_a_transform_is_refused() -> None:
+    with pytest.raises(ConfigError, match="scale: "):
+        parse(ColumnTransform, {key: value for key, value in TRANSFORM.items() if key != "scale"})
+
+
+def test_a_specification_of_the_first_release_is_read(spec: FeatureSpec) -> None:
+    values = spec.model_dump(mode="json")
+    options = {**values["options"], "prune_paths": False, "virtual_nodes": False, "dims_128": False, "walk_steps": 0}
+    earlier = {**values, "options": options, "fingerprint": "of the options too"}
+    assert parse(FeatureSpec, earlier).fingerprint == spec.fingerprint
+    with pytest.raises(ConfigError, match="walk_steps: no such key"):
+        parse(FeatureSpec, {**earlier, "options": {**options, "walk_steps": 8}})
 
 
 def changed(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -93,8 +144,6 @@ def test_opcode_index(spec: FeatureSpec) -> None:
         ("log_range", float("nan")),
         ("opcode_width", 0),
         ("prune_hops", -1),
-        ("walk_steps", -1),
-        ("virtual_nodes", True),
     ],
 )
 def test_bad_options_are_refused(key: str, value: Any) -> None:

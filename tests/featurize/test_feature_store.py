@@ -46,7 +46,7 @@ def test_entries(tmp_path: Path, layout_graph: MakeGraph) -> None:
     features = featurized("layout:xla:random", measured)
     folder = tmp_path / "graph"
     entry = write_graph_features(folder, features, layout_graph(seed=1, nodes=50).graph, KEY)
-    assert (entry.nodes, entry.edges, entry.virtual_nodes) == (40, len(measured.graph.edge_index), 0)
+    assert (entry.nodes, entry.edges) == (40, len(measured.graph.edge_index))
     assert (entry.raw_nodes, entry.raw_edges) == (50, len(layout_graph(seed=1, nodes=50).graph.edge_index))
     assert (entry.configurations, entry.distinct, entry.skipped) == (12, 9, None)
     # Codes of a byte, and 16 bytes for row_of and runtime of each original row.

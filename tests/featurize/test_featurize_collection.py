@@ -23,7 +23,6 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.featurize.featurize_collection import CODE, featurize_collection, featurize_files
 from hlorank.featurize.featurize_graph import featurize_graph
-from hlorank.featurize.reduce import reduction
 from hlorank.files import DataError, read_json, sha256_file
 from hlorank.hlo.extra import extra_features, extra_path, write_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
@@ -246,8 +245,6 @@ def test_metrics(tmp_path: Path, raw: Path) -> None:
         "skipped_graphs": 1,
         "raw_nodes": 120,
         "nodes": 120,
-        "kept_nodes": 120,
-        "virtual_nodes": 0,
         "raw_edges": 223,
         "edges": 223,
         "configurations": 19,
@@ -261,26 +258,6 @@ def test_metrics(tmp_path: Path, raw: Path) -> None:
     raw_bytes = sum(entry.configurations * entry.configurable_nodes * 72 for entry in entries)
     assert metrics["raw_bytes_per_configuration"] == pytest.approx(raw_bytes / 37)
     assert metrics["bytes_per_configuration"] < metrics["raw_bytes_per_configuration"]
-
-
-def test_metrics_count_the_nodes_of_reduced_graphs(tmp_path: Path, raw: Path) -> None:
-    config = CONFIG.model_copy(update={"prune_hops": 0, "prune_paths": True, "virtual_nodes": True})
-    featurize_collection(raw, LAYOUT, config, tmp_path / "out")
-    store, metrics = FeatureStore(tmp_path / "out"), read_json(tmp_path / "out/metrics.json")
-    reduced = [reduction(read_graph(path, "layout"), store.spec.options) for path in graph_files(raw, LAYOUT, "train")]
-    virtual = sum(int(graph.virtual.sum()) for graph in reduced)
-    nodes = sum(len(graph.first) for graph in reduced)
-    expected = {
-        "raw_nodes": 120,
-        "nodes": nodes,
-        "kept_nodes": nodes - virtual,
-        "virtual_nodes": virtual,
-        "raw_edges": 223,
-        "edges": sum(len(graph.edge_index) for graph in reduced),
-    }
-    assert {key: metrics["train"][key] for key in expected} == expected
-    assert 0 < virtual < nodes < 120
-    assert store.open("train", "b").virtual_nodes == store.entries("train")["b"].virtual_nodes > 0
 
 
 def test_real_collections(tmp_path: Path, shared_data: Path, caplog: pytest.LogCaptureFixture) -> None:

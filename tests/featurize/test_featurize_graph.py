@@ -8,79 +8,131 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hlorank.config import parse
+from hlorank.config import FeaturizeConfig
 from hlorank.data.collection import Collection, read_graph
-from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, TileConfigurations
-from hlorank.featurize.columns import node_layout
-from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeatureSpec
-from hlorank.featurize.features import LayoutFeatures, TileFeatures
-from hlorank.featurize.featurize_graph import featurize_graph
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.data.graph import Graph, Int64
+from hlorank.featurize.feature_spec import FeatureSpec
+from hlorank.featurize.features import LayoutFeatures, TileFeatures, distances
+from hlorank.featurize.featurize_graph import featurize_graph, prune
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
-from hlorank.featurize.reduce import reduction
 from hlorank.files import DataError
 from tests.sections import featurize_config
 
 MakeGraph = Callable[..., MeasuredGraph]
 
 
-def fitted(
-    address: str, *graphs: MeasuredGraph, prune_hops: int | None = None, virtual_nodes: bool = False
-) -> FeatureSpec:
-    options = featurize_config(prune_hops=prune_hops, virtual_nodes=virtual_nodes)
+PLAIN = featurize_config()
+ONE = PLAIN.model_copy(update={"prune_hops": 1})
+EDGES = ONE.model_copy(update={"prune_edges": True})
+
+
+def layouts(graph: Graph, node_ids: list[int] | Int64) -> MeasuredGraph:
+    """Return the graph with one configuration of the given nodes."""
+    values = np.full((1, len(node_ids), 18), -1)
+    parts = LayoutConfigurations.from_chunks(np.array(node_ids, dtype=np.int64), [values])
+    return MeasuredGraph("graph", graph, parts, Measurements(np.array([1000])))
+
+
+def graph_of(nodes: int, edges: list[tuple[int, int]], splits: list[int]) -> Graph:
+    """Make a graph whose first feature is the number of the node plus 1."""
+    feat = np.zeros((nodes, 140), dtype=np.float32)
+    feat[:, 0] = np.arange(1, nodes + 1)
+    rows = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    return Graph(feat, np.arange(1, nodes + 1).astype(np.uint8), rows, np.array(splits))
+
+
+def chain(nodes: int) -> Graph:
+    """Make a chain in which each node consumes the previous one, in two blocks of equal size."""
+    return graph_of(nodes, [(node, node - 1) for node in range(1, nodes)], [0, nodes // 2, nodes])
+
+
+@st.composite
+def measured_graphs(draw: st.DrawFn) -> MeasuredGraph:
+    nodes = draw(st.integers(2, 40))
+    pairs = st.tuples(st.integers(1, nodes - 1), st.integers(0, nodes - 2)).filter(lambda pair: pair[0] > pair[1])
+    edges = draw(st.lists(pairs, max_size=2 * nodes))
+    splits = draw(st.sets(st.integers(1, nodes - 1), max_size=4))
+    node_ids = draw(st.sets(st.integers(0, nodes - 1), min_size=1, max_size=4))
+    return layouts(graph_of(nodes, edges, sorted({0, nodes} | splits)), sorted(node_ids))
+
+
+options_that_prune = st.builds(
+    featurize_config,
+    prune_hops=st.integers(0, 3),
+    prune_edges=st.booleans(),
+)
+
+
+def fitted(address: str, *graphs: MeasuredGraph, prune_hops: int | None = None) -> FeatureSpec:
+    options = featurize_config(prune_hops=prune_hops)
     return fit_spec(
         Collection.parse(address), options, [TrainSample.of(graph.name, graph, options) for graph in graphs]
     )
 
 
-def raw_nodes(*nodes: tuple[list[int], list[int]]) -> np.ndarray:
-    """Make node features with the given dimensions and minor_to_major."""
-    feat = np.zeros((len(nodes), 140), dtype=np.float32)
-    for row, (dims, layout) in zip(feat, nodes, strict=True):
-        row[21 : 21 + min(len(dims), 6)] = dims[:6]
-        row[27], row[28] = sum(dims), np.prod(dims)
-        row[134 : 134 + min(len(layout), 6)] = layout[:6]
-    return feat
+def test_other_nodes_of_a_chain_are_left_out() -> None:
+    pruned = prune(layouts(chain(10), [7]), PLAIN.model_copy(update={"prune_hops": 2}))
+    assert pruned.kept.tolist() == [5, 6, 7, 8, 9]
+    assert pruned.node_of.tolist() == [-1] * 5 + [0, 1, 2, 3, 4]
+    assert pruned.edge_index.tolist() == [[1, 0], [2, 1], [3, 2], [4, 3]]
+    assert pruned.node_splits.tolist() == [0, 5]  # the first block is empty and vanishes
+
+
+def test_only_edges_that_touch_configurable_nodes() -> None:
+    edges = [(2, 0), (2, 1), (3, 2), (4, 0), (4, 2), (5, 1), (6, 3), (6, 4), (6, 5), (7, 6), (7, 0)]
+    measured = layouts(graph_of(8, edges, [0, 8]), [2])
+    assert prune(measured, ONE).edge_index.tolist() == [[2, 0], [2, 1], [3, 2], [4, 0], [4, 2]]
+    pruned = prune(measured, EDGES)
+    assert pruned.kept.tolist() == [0, 1, 2, 3, 4]
+    assert pruned.edge_index.tolist() == [[2, 0], [2, 1], [3, 2], [4, 2]]  # not from 0, an operand of 2, to 4
+    whole = prune(measured, PLAIN.model_copy(update={"prune_edges": True}))
+    assert whole.edge_index.tolist() == pruned.edge_index.tolist()
+    assert len(whole.kept) == 8
+
+
+@given(measured_graphs(), options_that_prune)
+@settings(deadline=None, max_examples=100)
+def test_kept_nodes_edges_and_computations(measured: MeasuredGraph, options: FeaturizeConfig) -> None:
+    graph, configurations = measured.graph, measured.configurations
+    assert isinstance(configurations, LayoutConfigurations)
+    assert options.prune_hops is not None
+    pruned = prune(measured, options)
+    distance = distances(graph.edge_index, graph.nodes, configurations.node_ids)
+    keep = (distance >= 0) & (distance <= options.prune_hops)
+    kept_edges = np.isin(graph.edge_index, configurations.node_ids).any(axis=1) | (not options.prune_edges)
+    assert pruned.kept.tolist() == np.flatnonzero(keep).tolist()
+    assert (pruned.node_of[~keep] == -1).all()
+    inside = keep[graph.edge_index].all(axis=1) & kept_edges
+    assert pruned.kept[pruned.edge_index].tolist() == graph.edge_index[inside].tolist()
+    # Blocks of node_splits are those of the original nodes.
+    before, after = (
+        np.searchsorted(splits, nodes, side="right")
+        for splits, nodes in ((graph.node_splits, pruned.kept), (pruned.node_splits, np.arange(len(pruned.kept))))
+    )
+    np.testing.assert_array_equal(np.unique(before, return_inverse=True)[1] + 1, after)
+
+
+def test_tiles_and_layouts_without_options_keep_all(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:
+    for measured, options in ((tile_graph(nodes=6), EDGES), (layout_graph(nodes=40), PLAIN)):
+        graph, pruned = measured.graph, prune(measured, options)
+        assert pruned.node_of.tolist() == pruned.kept.tolist() == list(range(graph.nodes))
+        np.testing.assert_array_equal(pruned.edge_index, graph.edge_index)
+        np.testing.assert_array_equal(pruned.node_splits, graph.node_splits)
 
 
 @pytest.mark.parametrize(
-    ("dims", "layout", "expected"),
-    [
-        ([], [], []),  # a scalar or a tuple
-        ([5], [0], [0]),
-        ([5, 7], [1, 0], [1, 0]),
-        ([5, 7], [0, 1], [0, 1]),
-        ([1, 1, 9], [2, 0, 1], [2, 0, 1]),
-        ([2] * 6, [5, 4, 3, 2, 1, 0], [5, 4, 3, 2, 1, 0]),
-        ([5, 7], [0, 0], []),  # not captured
-        ([5, 7, 9], [1, 0, 0], []),  # no permutation
-        ([5], [1], []),
-        ([5, 0], [1, 0], [1, 0]),  # empty tensors: a size of 0 cannot be distinguished from padding
-        ([0, 5], [1, 0], [1, 0]),
-        ([3, 0, 4], [2, 1, 0], [2, 1, 0]),
-        ([5, 0], [0, 0], []),
-        ([2] * 7, [6, 5, 4, 3, 2, 1, 0], []),  # more dimensions than columns
-    ],
+    ("options", "nodes", "edges"),
+    # The configurable nodes and their direct neighbours, as counted by the winner of the Kaggle competition.
+    [(PLAIN, 3163, 5112), (ONE, 223, 219), (EDGES, 223, 181)],
 )
-def test_node_layout(dims: list[int], layout: list[int], expected: list[int]) -> None:
-    with_layouts = raw_nodes((dims, layout), ([4, 4], [1, 0]))
-    result = node_layout(with_layouts)
-    assert result.dtype == np.int8
-    assert result.tolist() == [expected + [-1] * (6 - len(expected)), [1, 0, -1, -1, -1, -1]]
-
-
-def test_a_graph_without_layouts_has_none() -> None:
-    # Never 0, -1, ...: the layout of a vector cannot be distinguished from padding.
-    assert (node_layout(raw_nodes(([5], []), ([5, 7], []), ([], []))) == -1).all()
-
-
-def test_node_layouts_of_generated_graphs_are_permutations(layout_graph: MakeGraph) -> None:
-    feat = layout_graph(nodes=200).graph.node_feat
-    layouts = node_layout(feat)
-    rank = (feat[:, 21:27] > 0).sum(axis=1)
-    assert ((layouts >= 0).sum(axis=1) == rank).all()
-    for layout, length in zip(layouts, rank, strict=True):
-        assert sorted(layout[:length]) == list(range(length))
+def test_pruning_of_a_real_graph(shared_data: Path, options: FeaturizeConfig, nodes: int, edges: int) -> None:
+    path = shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz"
+    pruned = prune(read_graph(path, "layout", first=1), options)
+    assert (len(pruned.kept), len(pruned.edge_index)) == (nodes, edges)
 
 
 def test_layout_features(layout_graph: MakeGraph) -> None:
@@ -172,56 +224,6 @@ def test_sizes_of_operands_that_are_pruned_remain(layout_graph: MakeGraph) -> No
     (sizes,) = pruned.configurations.sizes
     assert sizes[6] in measured.graph.node_feat[operands, 21]
     assert sizes[6] > 0
-
-
-def test_virtual_nodes(layout_graph: MakeGraph) -> None:
-    measured = layout_graph(nodes=80)
-    configurations = measured.configurations
-    assert isinstance(configurations, LayoutConfigurations)
-    spec = fitted("layout:xla:random", measured, prune_hops=0, virtual_nodes=True)
-    values = spec.model_dump(mode="json")
-    assert parse(FeatureSpec, values).model_dump(mode="json") == values
-    reduced = reduction(measured, spec.options)
-    features = featurize_graph(measured, spec)
-    assert features.virtual_nodes == reduced.virtual.sum() > 0
-
-    # Virtual nodes have a separate opcode, which is embedded like any other, and no layout.
-    assert spec.opcodes[-1] == VIRTUAL_OPCODE == 121
-    np.testing.assert_array_equal(features.opcode == len(spec.opcodes), reduced.virtual)
-    assert spec.opcode_embedding[-1].any()
-    assert (features.node_layout[reduced.virtual] == -1).all()
-    np.testing.assert_array_equal(
-        features.node_layout[~reduced.virtual], node_layout(measured.graph.node_feat)[reduced.first[~reduced.virtual]]
-    )
-
-    # The last column counts the nodes merged; the others are sums, scaled as fitted on sums.
-    assert spec.extra_columns == ["merged"]
-    transform = spec.node_columns
-    assert transform.columns[-1] == 134
-    np.testing.assert_allclose(
-        features.node_feat[:, -1] * transform.scale[-1] + transform.center[-1], reduced.merged, rtol=1e-5
-    )
-    np.testing.assert_allclose(features.node_feat.mean(axis=0), 0, atol=1e-5)
-    plain = ~transform.logarithmic[:-1]
-    raw = np.add.reduceat(measured.graph.node_feat[:, transform.columns[:-1][plain]], reduced.first, axis=0)
-    scaled = (raw - transform.center[:-1][plain]) / transform.scale[:-1][plain]
-    np.testing.assert_allclose(features.node_feat[:, :-1][:, plain], scaled, rtol=1e-4, atol=1e-5)
-
-    parts = features.configurations
-    assert isinstance(parts, LayoutFeatures)
-    np.testing.assert_array_equal(reduced.first[parts.node_ids], configurations.node_ids)
-    np.testing.assert_array_equal(parts.codebook[parts.codes][features.row_of], configurations.values())
-
-
-def test_virtual_nodes_are_unknown_if_train_had_none(layout_graph: MakeGraph) -> None:
-    spec = fitted("layout:xla:random", layout_graph(nodes=8), prune_hops=9, virtual_nodes=True)
-    assert spec.opcodes[-1] != VIRTUAL_OPCODE
-    measured = layout_graph(seed=4, nodes=200)
-    measured = replace(measured, graph=replace(measured.graph, edge_index=np.zeros((0, 2), dtype=np.int64)))
-    features = featurize_graph(measured, spec)
-    virtual = reduction(measured, spec.options).virtual
-    assert (features.opcode[virtual] == 0).all()
-    assert virtual.any()
 
 
 def test_rows_are_contiguous(layout_graph: MakeGraph, tile_graph: MakeGraph) -> None:

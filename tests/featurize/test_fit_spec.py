@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
 from sklearn.decomposition import TruncatedSVD
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from hlorank.data.collection import Collection
 from hlorank.data.configurations import MeasuredGraph
-from hlorank.featurize.fit_spec import TrainSample, fit_spec, opcode_embedding
+from hlorank.featurize.feature_spec import ColumnTransform, signed_log
+from hlorank.featurize.fit_spec import ColumnStatistics, TrainSample, fit_spec, opcode_embedding
 from hlorank.files import DataError
 from tests.sections import featurize_config
 
@@ -19,6 +22,49 @@ MakeGraph = Callable[..., MeasuredGraph]
 
 COLLECTION = Collection("layout", "xla", "random")
 OPTIONS = featurize_config(opcode_width=6)
+
+
+Scaling = Literal["standard", "minmax"]
+
+VALUES = (np.random.default_rng(0).integers(-9, 10, (50, 4)) * [1, 0, 1000, 1]).astype(np.float32)
+
+
+def fit(scaling: Scaling, *parts: np.ndarray, log_range: float = 100) -> ColumnTransform:
+    statistics = ColumnStatistics(scaling, log_range)
+    for part in parts:
+        statistics.update(part)
+    return statistics.transform()
+
+
+@pytest.mark.parametrize(("scaling", "scaler"), [("standard", StandardScaler()), ("minmax", MinMaxScaler())])
+def test_statistics_agree_with_scikit_learn(scaling: Scaling, scaler: StandardScaler | MinMaxScaler) -> None:
+    transform = fit(scaling, VALUES[:20], VALUES[20:])
+    assert transform.columns.tolist() == [0, 2, 3]  # column 1 is constant
+    assert transform.logarithmic.tolist() == [False, True, False]
+    prepared = VALUES[:, [0, 2, 3]].astype(np.float64)
+    prepared[:, 1] = signed_log(prepared[:, 1])
+    expected = scaler.fit(prepared).transform(prepared)
+    result = transform(VALUES)
+    assert result.dtype == np.float32
+    assert result.flags.c_contiguous
+    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_standard_scaling_has_mean_0_and_variance_1() -> None:
+    result = fit("standard", VALUES)(VALUES).astype(np.float64)
+    np.testing.assert_allclose(result.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(result.var(axis=0), 1, atol=1e-6)
+
+
+def test_minmax_scaling_spans_0_to_1() -> None:
+    result = fit("minmax", VALUES)(VALUES)
+    assert (result.min(axis=0) == 0).all()
+    np.testing.assert_allclose(result.max(axis=0), 1, rtol=1e-6)
+
+
+def test_all_columns_constant() -> None:
+    transform = fit("standard", np.ones((3, 4), dtype=np.float32))
+    assert transform(VALUES).shape == (50, 0)
 
 
 def sample(measured: MeasuredGraph) -> TrainSample:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hlorank.config import ConfigError, PartitionConfig
 from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations
-from hlorank.featurize.distinct import distinct_rows
-from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures, distinct_rows
 from hlorank.files import DataError
 from hlorank.partition.partitioners import PARTITIONERS, partition_graph
 from hlorank.partition.segments import Partition, whole_graph

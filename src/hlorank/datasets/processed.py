@@ -27,11 +27,7 @@ FEATURIZE = FeaturizeConfig(
     log_range=100,
     opcode_width=16,
     prune_hops=1,
-    prune_paths=False,
     prune_edges=False,
-    virtual_nodes=False,
-    dims_128=False,
-    walk_steps=0,
     protobuf=False,
     derived=["tile_shares", "tile_remainders", "tile_runs", "tile_loops", "layout_moves"],
 )

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS
-from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeatureSpec
+from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.featurize.tile_columns import tile_names
 from hlorank.hlo.node_features import OPCODES
 
 _BOUNDS = (*(f"[{i}]" for i in range(LAYOUT_DIMS)), " sum", " product")
 _OFFICIAL = [f"{part} bounds{place}" for part in ("kernel", "output", "input") for place in _BOUNDS]
-_NAMES = {number: name for name, number in OPCODES.items()} | {VIRTUAL_OPCODE: "virtual node"}
+_NAMES = {number: name for name, number in OPCODES.items()}
 
 
 def opcode_names(opcodes: Sequence[int]) -> list[str]:

@@ -2,42 +2,94 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ModelWrapValidatorHandler, PlainSerializer, PlainValidator, computed_field, model_validator
+from pydantic_core import PydanticCustomError
 
 from hlorank import files
 from hlorank.config import FeaturizeConfig, Section
 from hlorank.data.collection import Collection, Kind
-from hlorank.data.configurations import LAYOUT_DIMS, TILE_FEATURES
+from hlorank.data.configurations import TILE_FEATURES
 from hlorank.data.graph import MAX_OPCODE
 from hlorank.featurize.columns import NUMERIC_COLUMNS
 from hlorank.featurize.tile_columns import tile_names
-from hlorank.featurize.transform import ColumnTransform, Float32Array, UInt8Array
 from hlorank.hlo.extra import EXTRA_SHAPES
 
-VIRTUAL_OPCODE = MAX_OPCODE + 1
-"""Opcode of virtual nodes, which no instruction has."""
-
 _COMPUTED = ("extra_columns", "fingerprint")
+_RETIRED = ("prune_paths", "virtual_nodes", "dims_128", "walk_steps")  # options of version 0.1.0, off by default
+
+
+def _array(dtype: type[np.generic]) -> PlainValidator:
+    """Return a validator that makes an array of a list of numbers, and leaves arrays as they are."""
+
+    def check(value: object) -> NDArray[Any]:
+        if isinstance(value, list | np.ndarray):
+            with suppress(TypeError, ValueError, OverflowError):
+                return np.asarray(value, dtype=dtype)
+        raise PydanticCustomError("array", f"expected a list of {np.dtype(dtype).name} numbers")
+
+    return PlainValidator(check)
+
+
+_AS_LIST = PlainSerializer(lambda array: array.tolist(), when_used="json")
+Float32Array = Annotated[NDArray[np.float32], _array(np.float32), _AS_LIST]
+Float64Array = Annotated[NDArray[np.float64], _array(np.float64), _AS_LIST]
+Int64Array = Annotated[NDArray[np.int64], _array(np.int64), _AS_LIST]
+UInt8Array = Annotated[NDArray[np.uint8], _array(np.uint8), _AS_LIST]
+BoolArray = Annotated[NDArray[np.bool_], _array(np.bool_), _AS_LIST]
+
+
+def signed_log(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute sign(x) log(1 + |x|), which keeps order, sign and zero."""
+    return np.sign(values) * np.log1p(np.abs(values))
+
+
+class ColumnTransform(Section):
+    """Selection of columns, and the affine map of each to numbers near zero: (f(x) - center) / scale."""
+
+    columns: Int64Array
+    """(kept,) increasing, the raw columns kept."""
+    logarithmic: BoolArray
+    """(kept,) f is `signed_log` where true, the identity elsewhere."""
+    center: Float64Array
+    """(kept,) the number subtracted from each column."""
+    scale: Float64Array
+    """(kept,) positive, the divisor of each column."""
+
+    @model_validator(mode="after")
+    def _check_arrays(self) -> Self:
+        shapes = [array.shape for array in (self.columns, self.logarithmic, self.center, self.scale)]
+        if len(set(shapes)) != 1 or self.columns.ndim != 1:
+            raise ValueError(f"columns, logarithmic, center, scale: expected lists of one length, found {shapes}")
+        if (np.diff(self.columns, prepend=-1) <= 0).any():
+            raise ValueError(f"columns={self.columns.tolist()}: expected increasing column numbers")
+        if not np.isfinite(self.center).all():
+            raise ValueError(f"center={self.center.tolist()}: expected finite numbers")
+        if not (np.isfinite(self.scale) & (self.scale > 0)).all():
+            raise ValueError(f"scale={self.scale.tolist()}: expected positive numbers")
+        return self
+
+    def __call__(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Transform raw values (rows, raw columns) to (rows, kept) float32."""
+        kept = values[:, self.columns].astype(np.float64, order="C")
+        kept[:, self.logarithmic] = signed_log(kept[:, self.logarithmic])
+        return ((kept - self.center) / self.scale).astype(np.float32)
 
 
 def extra_columns(options: FeaturizeConfig) -> list[str]:
-    """Return the names of the numeric columns beyond the 134, in order; those of the protobuf index its arrays."""
-    names: list[str] = []
-    if options.dims_128:
-        names += [f"dims[{i}] {operation} 128" for operation in ("mod", "div") for i in range(LAYOUT_DIMS)]
-    names += [f"return_probability[{step}]" for step in range(1, options.walk_steps + 1)]
-    if options.protobuf:
-        names += [
-            key + "".join(f"[{i}]" for i in index) for key, shape in EXTRA_SHAPES.items() for index in np.ndindex(shape)
-        ]
-    return names + ["merged"] * options.virtual_nodes
+    """Return the names of the numeric columns beyond the 134, which index the arrays of the protobuf."""
+    if not options.protobuf:
+        return []
+    return [
+        key + "".join(f"[{i}]" for i in index) for key, shape in EXTRA_SHAPES.items() for index in np.ndindex(shape)
+    ]
 
 
-def _address(value: object) -> Collection:
+def _collection(value: object) -> Collection:
     return value if isinstance(value, Collection) else Collection.parse(str(value))
 
 
@@ -46,7 +98,7 @@ class FeatureSpec(Section):
 
     version: Literal[6] = 6
     """Version of the format; increment it if equal specifications would give other features, or if keys change."""
-    collection: Annotated[Collection, PlainValidator(_address), PlainSerializer(str)]
+    collection: Annotated[Collection, PlainValidator(_collection), PlainSerializer(str)]
     """Collection that it was fitted on."""
     options: FeaturizeConfig
     """Settings that it was fitted with."""
@@ -55,8 +107,7 @@ class FeatureSpec(Section):
     tile_columns: ColumnTransform | None
     """Transform of the 24 features of tile configurations and the columns derived from them; None for layouts."""
     opcodes: UInt8Array
-    """(vocabulary,) increasing, the known opcodes seen in train, with that of virtual nodes; index 0 of the vocabulary
-    is kept for all others."""
+    """(vocabulary,) increasing, the known opcodes seen in train; index 0 of the vocabulary is kept for all others."""
     opcode_embedding: Float32Array
     """(vocabulary + 1, opcode_width) the embeddings, in row 0 that of unknown opcodes; zeros for opcodes without
     edges in train."""
@@ -66,9 +117,8 @@ class FeatureSpec(Section):
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
         opcodes = self.opcodes.astype(np.int64)
-        last = VIRTUAL_OPCODE if self.options.virtual_nodes else MAX_OPCODE
-        if opcodes.ndim != 1 or (np.diff(opcodes, prepend=0) <= 0).any() or (opcodes > last).any():
-            raise ValueError(f"opcodes={opcodes.tolist()}: expected increasing opcodes in 1..{last}")
+        if opcodes.ndim != 1 or (np.diff(opcodes, prepend=0) <= 0).any() or (opcodes > MAX_OPCODE).any():
+            raise ValueError(f"opcodes={opcodes.tolist()}: expected increasing opcodes in 1..{MAX_OPCODE}")
         shape = (len(opcodes) + 1, self.options.opcode_width)
         if self.opcode_embedding.shape != shape or not np.isfinite(self.opcode_embedding).all():
             found = self.opcode_embedding.shape
@@ -87,8 +137,16 @@ class FeatureSpec(Section):
     @classmethod
     def _check_computed(cls, values: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
         """Check that the computed values in spec.json agree with the values that they are computed from."""
-        stated = {key: values[key] for key in _COMPUTED if key in values} if isinstance(values, dict) else {}
-        spec = validate({key: value for key, value in values.items() if key not in stated} if stated else values)
+        if not isinstance(values, dict):
+            return validate(values)
+        stated = {key: values[key] for key in _COMPUTED if key in values}
+        values = {key: value for key, value in values.items() if key not in stated}
+        options = values.get("options")
+        if isinstance(options, dict) and any(key in options for key in _RETIRED):
+            # A specification of 0.1.0, whose fingerprint covers options that were off.
+            values["options"] = {key: value for key, value in options.items() if key not in _RETIRED or value}
+            stated.pop("fingerprint", None)
+        spec = validate(values)
         for key, value in stated.items():
             if value != (expected := getattr(spec, key)):
                 raise ValueError(f"{key}={value}: expected {expected}, computed from the other values")
@@ -113,6 +171,6 @@ class FeatureSpec(Section):
 
     def opcode_index(self, opcodes: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the vocabulary index of each opcode, uint8, 0 for unknown ones."""
-        table = np.zeros(VIRTUAL_OPCODE + 1, dtype=np.uint8)
+        table = np.zeros(MAX_OPCODE + 1, dtype=np.uint8)
         table[self.opcodes] = np.arange(1, len(self.opcodes) + 1)
         return table[opcodes]

@@ -38,11 +38,9 @@ class GraphEntry(Section):
     """Sizes of a graph and the reason to skip it, known without opening its arrays."""
 
     nodes: int
-    """Nodes of the reduced graph."""
-    virtual_nodes: int
-    """Nodes of the reduced graph that are virtual."""
+    """Nodes of the pruned graph."""
     edges: int
-    """Edges of the reduced graph."""
+    """Edges of the pruned graph."""
     raw_nodes: int
     """Nodes of the whole graph."""
     raw_edges: int
@@ -111,19 +109,18 @@ def skip_reason(features: GraphFeatures) -> str | None:
 
 
 def write_graph_features(folder: Path, features: GraphFeatures, graph: Graph, key: dict[str, str]) -> GraphEntry:
-    """Write a graph's folder in one step, and return its entry.
+    """Write or replace a graph's folder in one step, and return its entry.
 
     Args:
-        folder: replaced if it exists.
-        features: features of the reduced graph.
-        graph: the whole graph that the features were made from.
+        folder: the folder.
+        features: features of the pruned graph.
+        graph: the whole graph.
         key: fingerprints of the inputs of the features, for `stored_entry`.
     """
     parts = {**vars(features), **vars(features.configurations)}
     arrays = {name: part for name, part in parts.items() if isinstance(part, np.ndarray)}
     entry = GraphEntry(
         nodes=features.nodes,
-        virtual_nodes=features.virtual_nodes,
         edges=len(features.edge_index),
         raw_nodes=graph.nodes,
         raw_edges=len(graph.edge_index),
@@ -212,7 +209,6 @@ class GraphStore:
             normalizer=None if layout else array("normalizer"),
             split_half_tau=entry.split_half_tau,
             family=entry.family,
-            virtual_nodes=entry.virtual_nodes,
         )
 
 

@@ -1,14 +1,18 @@
-"""Features of one graph: the inputs of a model."""
+"""Features of one graph, the inputs of a model; and distinct rows, columns and distances of large arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hlorank.data.graph import Int64
 from hlorank.metrics import group_medians
+
+_BLOCK_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +53,13 @@ class TileFeatures:
 
 @dataclass(frozen=True, eq=False)
 class GraphFeatures:
-    """Features of one reduced graph; the arrays may be memory-mapped.
+    """Features of one pruned graph; the arrays may be memory-mapped.
 
     Attributes:
         name: name of the graph.
         node_feat: (nodes, columns kept) float32, scaled.
         opcode: (nodes,) uint8, index into the opcode vocabulary, 0 = unknown.
-        node_layout: (nodes, 6) int8, minor_to_major padded with -1; all -1 for virtual nodes.
+        node_layout: (nodes, 6) int8, minor_to_major padded with -1.
         edge_index: (edges, 2) int64, row [u, v]: u consumes the output of v.
         node_splits: (computations + 1,) int64.
         configurations: the distinct configurations.
@@ -64,7 +68,6 @@ class GraphFeatures:
         normalizer: (configurations,) int64 for tiles, None for layouts.
         split_half_tau: Kendall tau between two halves of the measurements, None where nothing was measured twice.
         family: its model family; empty where the graph is not of a collection.
-        virtual_nodes: number of virtual nodes.
     """
 
     name: str
@@ -79,7 +82,6 @@ class GraphFeatures:
     normalizer: NDArray[np.int64] | None
     split_half_tau: float | None = None
     family: str = ""
-    virtual_nodes: int = 0
 
     @property
     def nodes(self) -> int:
@@ -104,14 +106,49 @@ class GraphFeatures:
         return runtime if self.normalizer is None else runtime / self.normalizer
 
     def targets(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the distinct configurations that training ranks, and their labels.
+        """Return the distinct configurations that training ranks, (targets,) int64, and their labels.
 
         For layouts, each distinct configuration occurs once, with the median of its repeated measurements. For tiles,
         every original row occurs, as rows with equal features are different tiles that share one score.
-
-        Returns:
-            (targets,) int64 indices of distinct configurations, and (targets,) float64 labels.
         """
         if isinstance(self.configurations, TileFeatures):
             return np.asarray(self.row_of), self.label
         return np.arange(self.distinct), group_medians(self.row_of, self.label)
+
+
+def distinct_rows(rows: NDArray[Any]) -> tuple[Int64, Int64]:
+    """Find the distinct rows of an array, in order of first appearance, in time linear in its size.
+
+    The result is exact, as the bytes of whole rows are compared; 0.0 and -0.0 are equal.
+
+    Returns:
+        The index at which each distinct row first appears, (distinct,), and the distinct row of each row, (rows,):
+        `rows[first][inverse]` equals `rows`.
+    """
+    if rows.ndim != 2:
+        raise ValueError(f"rows: expected two dimensions, found shape {rows.shape}")
+    if np.issubdtype(rows.dtype, np.floating):
+        rows = rows + rows.dtype.type(0)  # -0.0 becomes 0.0, which has other bytes
+    seen: dict[bytes, int] = {}
+    numbers = (seen.setdefault(row.tobytes(), len(seen)) for row in rows)
+    inverse = np.fromiter(numbers, dtype=np.int64, count=len(rows))
+    first = np.flatnonzero(np.diff(np.maximum.accumulate(inverse), prepend=-1))
+    return first, inverse
+
+
+def column_blocks(array: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """Yield ranges of columns of an array stored by rows, with these columns as contiguous rows, in bounded memory."""
+    step = max(1, _BLOCK_BYTES // max(1, array.itemsize * len(array)))
+    for start in range(0, array.shape[1], step):
+        part = slice(start, start + step)
+        yield part, np.ascontiguousarray(array[:, part].T)
+
+
+def distances(edge_index: Int64, nodes: int, sources: Int64) -> Int64:
+    """Count the edges, (edges, 2) used in either direction, from each node to its nearest source; -1 without a path."""
+    from scipy import sparse
+    from scipy.sparse.csgraph import dijkstra
+
+    adjacency = sparse.csr_array((np.ones(len(edge_index)), tuple(edge_index.T)), shape=(nodes, nodes))
+    distance = dijkstra(adjacency, directed=False, indices=sources, unweighted=True, min_only=True)
+    return np.where(np.isfinite(distance), distance, -1).astype(np.int64)

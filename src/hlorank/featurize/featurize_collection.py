@@ -107,12 +107,7 @@ def featurize_files(
 
 
 def store_official(files: Mapping[Split, Sequence[Path]], kind: Kind, output: Path) -> None:
-    """Write the official columns of every graph into a store, as `featurize_collection` writes features.
-
-    Args:
-        files: the npz files of each split.
-        kind: kind of their configurations.
-        output: folder of the store, for `GraphStore`.
+    """Write the official columns of every graph into a store for `GraphStore`, as `featurize_collection` does features.
 
     Raises:
         DataError: files are damaged, all of which are named.
@@ -125,15 +120,7 @@ def store_official(files: Mapping[Split, Sequence[Path]], kind: Kind, output: Pa
 def _store_graphs(
     compute: GraphMap, files: Mapping[Split, Sequence[Path]], kind: Kind, spec: FeatureSpec | None, output: Path
 ) -> Index:
-    """Store every graph that is out of date, remove other graphs, and return the index of the store.
-
-    Args:
-        compute: place where it is done.
-        files: the npz files of each split.
-        kind: kind of their configurations.
-        spec: the specification; None for official columns.
-        output: folder of the store.
-    """
+    """Store the graphs that are out of date, remove other graphs, and return the index; without spec: raw columns."""
     tasks = [(split, path) for split in SPLITS for path in files[split]]
     columns = "official" if spec is None else spec.fingerprint
     made_by = {"spec": columns, "code": code_digest(*CODE)}
@@ -192,8 +179,6 @@ def _metrics(kind: Kind, entries: dict[Split, dict[str, GraphEntry]]) -> dict[st
             "skipped_graphs": sum(graph.skipped is not None for graph in graphs),
             "raw_nodes": sum(graph.raw_nodes for graph in graphs),
             "nodes": sum(graph.nodes for graph in graphs),
-            "kept_nodes": sum(graph.nodes - graph.virtual_nodes for graph in graphs),
-            "virtual_nodes": sum(graph.virtual_nodes for graph in graphs),
             "raw_edges": sum(graph.raw_edges for graph in graphs),
             "edges": sum(graph.edges for graph in graphs),
             "configurations": sum(graph.configurations for graph in graphs),

@@ -1,23 +1,56 @@
-"""Featurization of one graph, in memory."""
+"""Featurization of one graph in memory, pruned around its configurable nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hlorank.data.configurations import MeasuredGraph, TileConfigurations
+from hlorank.config import FeaturizeConfig
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, TileConfigurations
+from hlorank.data.graph import Int64
 from hlorank.featurize.columns import node_columns, node_layout
-from hlorank.featurize.copies import copy_tensors
-from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.feature_spec import FeatureSpec
-from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.featurize.reduce import reduction
-from hlorank.featurize.sizes import configured_tensors, sized_layouts
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures, distances, distinct_rows
+from hlorank.featurize.relayout import configured_tensors, copy_tensors, sized_layouts
 from hlorank.featurize.tile_columns import tile_columns
 from hlorank.files import DataError
 from hlorank.hlo.extra import Extra
+
+
+@dataclass(frozen=True, eq=False)
+class PrunedNodes:
+    """Nodes and edges of a graph that the features keep, in the order of the graph.
+
+    Attributes:
+        kept: (kept,) int64, increasing, the nodes that are kept.
+        node_of: (nodes,) int64, the number of each node among the kept ones, -1 for a node that is left out.
+        edge_index: (kept edges, 2) int64, numbers of kept nodes; row [u, v]: u consumes the output of v, so u > v.
+        node_splits: (computations + 1,) int64, without computations that are left out.
+    """
+
+    kept: Int64
+    node_of: Int64
+    edge_index: Int64
+    node_splits: Int64
+
+
+def prune(measured: MeasuredGraph, options: FeaturizeConfig) -> PrunedNodes:
+    """Leave out the nodes and edges that the options do not keep; tile graphs, without configurable nodes, keep all."""
+    graph, configurations = measured.graph, measured.configurations
+    keep, kept_edges = np.ones(graph.nodes, dtype=np.bool_), np.ones(len(graph.edge_index), dtype=np.bool_)
+    if isinstance(configurations, LayoutConfigurations):
+        if options.prune_hops is not None:
+            distance = distances(graph.edge_index, graph.nodes, configurations.node_ids)
+            keep = (distance >= 0) & (distance <= options.prune_hops)
+            kept_edges = keep[graph.edge_index].all(axis=1)
+        if options.prune_edges:
+            kept_edges &= np.isin(graph.edge_index, configurations.node_ids).any(axis=1)
+    before = np.concatenate([[0], np.cumsum(keep)])  # kept nodes before each node, and each boundary
+    node_of = np.where(keep, before[:-1], -1)
+    edges = node_of[graph.edge_index[kept_edges]]
+    return PrunedNodes(np.flatnonzero(keep), node_of, edges, np.unique(before[graph.node_splits]))
 
 
 def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | None = None) -> GraphFeatures:
@@ -38,38 +71,28 @@ def featurize_graph(measured: MeasuredGraph, spec: FeatureSpec, extra: Extra | N
         raise DataError(
             "configurations", f"configurations of {spec.collection}", type(measured.configurations).__name__
         )
-    reduced = reduction(measured, spec.options)
-    parts, row_of = _distinct_configurations(measured, reduced.node_of, spec.options.derived)
+    graph, pruned = measured.graph, prune(measured, spec.options)
+    parts, row_of = _distinct_configurations(measured, pruned.node_of, spec.options.derived)
     if isinstance(parts, TileFeatures):
         assert spec.tile_columns is not None  # FeatureSpec checks it
-        columns = tile_columns(measured.graph, parts.feat, spec.options.derived, spec.collection.on_tpu)
+        columns = tile_columns(graph, parts.feat, spec.options.derived, spec.collection.on_tpu)
         parts = TileFeatures(spec.tile_columns(columns))
-    layout = node_layout(measured.graph.node_feat)[reduced.first]
-    layout[reduced.virtual] = -1
     return GraphFeatures(
         name=measured.name,
-        node_feat=spec.node_columns(reduced.sums(node_columns(measured.graph, spec.options, extra))),
-        opcode=spec.opcode_index(reduced.opcode),
-        node_layout=layout,
-        edge_index=reduced.edge_index,
-        node_splits=reduced.node_splits,
+        node_feat=spec.node_columns(node_columns(graph, spec.options, extra)[pruned.kept]),
+        opcode=spec.opcode_index(graph.node_opcode[pruned.kept]),
+        node_layout=node_layout(graph.node_feat)[pruned.kept],
+        edge_index=pruned.edge_index,
+        node_splits=pruned.node_splits,
         configurations=parts,
         row_of=row_of,
         runtime=measured.measurements.runtime,
         normalizer=measured.measurements.normalizer,
-        virtual_nodes=int(reduced.virtual.sum()),
     )
 
 
 def official_features(measured: MeasuredGraph) -> GraphFeatures:
-    """Return one raw graph in the form of features, its official columns and opcodes unchanged, no node left out.
-
-    Configurations are merged as by `featurize_graph`.
-
-    Returns:
-        Features with `node_feat` (nodes, 140) float32, `opcode` (nodes,) uint8 0..120, and, for tiles, `feat`
-        (distinct configurations, 24) float32.
-    """
+    """Return one raw graph in the form of features, with its official columns and opcodes, and all of its nodes."""
     graph = measured.graph
     parts, row_of = _distinct_configurations(measured, np.arange(graph.nodes), ())
     return GraphFeatures(
@@ -87,15 +110,9 @@ def official_features(measured: MeasuredGraph) -> GraphFeatures:
 
 
 def _distinct_configurations(
-    measured: MeasuredGraph, node_of: NDArray[np.int64], derived: Sequence[str]
-) -> tuple[LayoutFeatures | TileFeatures, NDArray[np.int64]]:
-    """Return the distinct configurations, those of tiles with their raw columns, and the one that each raw row is.
-
-    Args:
-        measured: the graph.
-        node_of: (nodes,) int64, the node of the features that each node becomes.
-        derived: the setting `featurize.derived`.
-    """
+    measured: MeasuredGraph, node_of: Int64, derived: Sequence[str]
+) -> tuple[LayoutFeatures | TileFeatures, Int64]:
+    """Return the distinct configurations, tiles with their raw columns, and the distinct row of each raw row."""
     configurations = measured.configurations
     if isinstance(configurations, TileConfigurations):
         first, row_of = distinct_rows(configurations.feat)

@@ -1,10 +1,10 @@
-"""Fitting of a `FeatureSpec`, opcode embeddings included, on the train split."""
+"""Fitting of a `FeatureSpec` on the train split: statistics of columns, and embeddings of opcodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +12,19 @@ from numpy.typing import NDArray
 from hlorank.config import FeaturizeConfig
 from hlorank.data.collection import Collection
 from hlorank.data.configurations import MeasuredGraph, TileConfigurations
-from hlorank.data.graph import Int64
+from hlorank.data.graph import MAX_OPCODE, Int64
 from hlorank.featurize.columns import node_columns
-from hlorank.featurize.distinct import distinct_rows
-from hlorank.featurize.feature_spec import VIRTUAL_OPCODE, FeatureSpec
-from hlorank.featurize.reduce import reduction
+from hlorank.featurize.feature_spec import ColumnTransform, FeatureSpec, signed_log
+from hlorank.featurize.features import distinct_rows
+from hlorank.featurize.featurize_graph import prune
 from hlorank.featurize.tile_columns import tile_columns
-from hlorank.featurize.transform import ColumnStatistics
 from hlorank.files import DataError, fingerprint
 from hlorank.hlo.extra import Extra
 
 
 @dataclass(frozen=True, eq=False)
 class TrainSample:
-    """Part of one reduced graph that a specification is fitted on.
+    """Part of one pruned graph that a specification is fitted on.
 
     Attributes:
         source: identifier of the data, for example the SHA-256 of its file.
@@ -56,27 +55,57 @@ class TrainSample:
         if isinstance(configurations, TileConfigurations):
             first, inverse = distinct_rows(configurations.feat)  # a tile may have many rows
             tile_feat = tile_columns(measured.graph, configurations.feat[first], options.derived, on_tpu)[inverse]
-        reduced = reduction(measured, options)
-        columns = reduced.sums(node_columns(measured.graph, options, extra))
-        return cls(source, columns, reduced.opcode, reduced.edge_index, tile_feat)
+        graph, pruned = measured.graph, prune(measured, options)
+        columns = node_columns(graph, options, extra)[pruned.kept]
+        return cls(source, columns, graph.node_opcode[pruned.kept], pruned.edge_index, tile_feat)
+
+
+class ColumnStatistics:
+    """Fitting of a `ColumnTransform` on rows that come in parts, in memory that does not grow with their number.
+
+    The range of a column is known only after the last part. Therefore scikit-learn's scalers are fitted both to each
+    column and to its `signed_log`, and the transform keeps the parameters of one of the two.
+    """
+
+    def __init__(self, scaling: Literal["standard", "minmax"], log_range: float) -> None:
+        from sklearn.preprocessing import MinMaxScaler, StandardScaler
+
+        self._log_range = log_range
+        self._range = MinMaxScaler()
+        self._standard = StandardScaler() if scaling == "standard" else None
+
+    def update(self, values: NDArray[np.float32]) -> None:
+        """Add rows, (rows, raw columns); the last bits of the result depend on the order of the parts."""
+        raw = values.astype(np.float64)
+        both = np.hstack([raw, signed_log(raw)])
+        self._range.partial_fit(both)
+        if self._standard is not None:
+            self._standard.partial_fit(both)
+
+    def transform(self) -> ColumnTransform:
+        """Return the transform fitted on the rows added so far; columns that are constant in them are left out."""
+        if self._standard is not None:
+            center, scale = self._standard.mean_, self._standard.scale_
+        else:
+            center, scale = self._range.data_min_, self._range.data_range_
+        span = self._range.data_range_[: len(center) // 2]
+        columns = np.flatnonzero(span > 0)
+        logarithmic = span[columns] > self._log_range
+        chosen = columns + np.where(logarithmic, len(span), 0)
+        return ColumnTransform(columns=columns, logarithmic=logarithmic, center=center[chosen], scale=scale[chosen])
 
 
 def fit_spec(collection: Collection, options: FeaturizeConfig, samples: Iterable[TrainSample]) -> FeatureSpec:
-    """Fit a specification on the graphs of the train split, one graph at a time.
-
-    Args:
-        collection: the collection of the graphs.
-        options: the settings.
-        samples: samples of the graphs, at least one; the last bits of the result depend on their order.
+    """Fit a specification on the graphs of the train split, one at a time; its last bits depend on their order.
 
     Raises:
         DataError: `samples` is empty.
     """
     nodes = ColumnStatistics(options.scaling, options.log_range)
     tiles = ColumnStatistics(options.scaling, options.log_range) if collection.kind == "tile" else None
-    seen = np.zeros(VIRTUAL_OPCODE + 1, dtype=np.bool_)
+    seen = np.zeros(MAX_OPCODE + 1, dtype=np.bool_)
     seen[0] = True  # index 0 of the vocabulary is for unknown opcodes, even if train has none
-    edges = np.zeros((VIRTUAL_OPCODE + 1, VIRTUAL_OPCODE + 1), dtype=np.int64)
+    edges = np.zeros((MAX_OPCODE + 1, MAX_OPCODE + 1), dtype=np.int64)
     sources: list[str] = []
     for sample in samples:
         sources.append(sample.source)
@@ -105,19 +134,17 @@ def opcode_embedding(counts: NDArray[np.int64], width: int) -> NDArray[np.float3
     The contexts of an opcode are the opcodes that it consumes and, counted separately, those that consume it. The
     matrix of positive pointwise mutual information of opcodes and contexts, max(0, log p(o, c) / (p(o) p(c))), is
     factorized by a truncated singular value decomposition; the embedding is U sqrt(S) (Levy and Goldberg, "Neural Word
-    Embedding as Implicit Matrix Factorization", NeurIPS 2014). An opcode without edges gets zeros.
+    Embedding as Implicit Matrix Factorization", NeurIPS 2014). An opcode without edges gets zeros, and so do columns
+    beyond the rank of the matrix. The entry of largest magnitude in each column is positive.
 
     Args:
         counts: (opcodes, opcodes) int64, the number of edges from a consumer (row) to a producer (column).
-        width: width of the embedding; columns beyond the rank of the matrix are zeros.
-
-    Returns:
-        (opcodes, width) float32. The entry of largest magnitude in each column is positive.
+        width: width of the embedding.
     """
     contexts: NDArray[Any] = np.hstack([counts, counts.T]).astype(np.float64)
     expected = contexts.sum(axis=1, keepdims=True) * contexts.sum(axis=0, keepdims=True)
     ratio = np.divide(contexts * contexts.sum(), expected, out=np.zeros_like(contexts), where=expected > 0)
-    # At most 122 x 244: a full decomposition is exact, needs no seed, and takes milliseconds.
+    # At most 121 x 242: a full decomposition is exact, needs no seed, and takes milliseconds.
     left, singular, _ = np.linalg.svd(np.log(np.maximum(ratio, 1.0)), full_matrices=False)
     rank = min(width, int((singular > 1e-10 * max(singular[0], 1.0)).sum()))
     factors = left[:, :rank] * np.sqrt(singular[:rank])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hlorank.data.configurations import LAYOUT_DIMS
 from hlorank.data.graph import Float32, Graph
-from hlorank.featurize.accesses import Accesses, Axis
+from hlorank.featurize.index_maps import Accesses, Axis
 
 Float64 = NDArray[np.float64]
 

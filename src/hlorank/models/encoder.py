@@ -13,7 +13,7 @@ from torch.nn.functional import embedding
 
 from hlorank.config import ConfigError, ModelConfig
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
-from hlorank.featurize.moves import MOVES
+from hlorank.featurize.relayout import MOVES
 from hlorank.models.compression.plan import JoinIndex, Plan
 from hlorank.models.graph_inputs import InputSizes
 from hlorank.models.plan_tensors import propagate

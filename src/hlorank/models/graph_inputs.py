@@ -13,10 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hlorank.data.collection import Split
-from hlorank.featurize.distinct import distinct_rows
 from hlorank.featurize.feature_store import FeatureStore, graph_folder
-from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.featurize.paths import distances
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures, distances, distinct_rows
 from hlorank.files import DataError, fingerprint
 from hlorank.models.compression.build_plan import build_plan
 from hlorank.models.compression.declarations import Recipe

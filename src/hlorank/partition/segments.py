@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.featurize.distinct import distinct_rows
-from hlorank.featurize.features import GraphFeatures, LayoutFeatures
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures, distinct_rows
 from hlorank.files import DataError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hlorank.data.collection import split_half_tau
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.evaluation.graph_report import rank_metrics
-from hlorank.featurize.distinct import distinct_rows
+from hlorank.featurize.features import distinct_rows
 from hlorank.hlo.layout_json import NamedNodes
 from hlorank.hlo.stage import TRAINED
 from hlorank.metrics import noise_ceiling, ranking

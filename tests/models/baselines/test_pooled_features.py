@@ -138,7 +138,7 @@ def test_memory_does_not_matter(make_features: MakeFeatures, monkeypatch: pytest
     whole = everything(graph, RANDOM)
     assert len(np.unique(whole, axis=0)) == 300
     monkeypatch.setattr("hlorank.models.baselines.pooled_features._CHUNK_BYTES", 5000)
-    monkeypatch.setattr("hlorank.featurize.distinct._BLOCK_BYTES", 5000)
+    monkeypatch.setattr("hlorank.featurize.features._BLOCK_BYTES", 5000)
     np.testing.assert_array_equal(everything(graph, RANDOM), whole)
 
 

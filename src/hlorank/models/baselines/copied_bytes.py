@@ -8,17 +8,13 @@ from scipy.sparse import csr_array
 
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS
 from hlorank.data.graph import Int64
-from hlorank.featurize.copies import AXES, COLUMN, FLEXIBLE, ITEM_BYTES, LAST, SHAPE
 from hlorank.featurize.features import LayoutFeatures
-from hlorank.featurize.moves import without_ones
+from hlorank.featurize.relayout import AXES, COLUMN, FLEXIBLE, ITEM_BYTES, LAST, READS, SHAPE, copied_bytes
 
 KINDS = ("for a configured user", "for another user", "inside, of operands", "inside, of results", "at the end")
-READS = 7
 COPY_COLUMNS = len(KINDS) * READS
 """Columns of `CopiedBytes`."""
 
-_LINE_BYTES = 64
-_CACHES = np.array([16e3, 48e3, 512e3, 4e6])
 _USES = 2**22  # uses of tensors, times configurations, that are in memory at once
 
 Numbers = NDArray[np.int16]
@@ -28,18 +24,14 @@ Numbers = NDArray[np.int16]
 class CopiedBytes:
     """Bytes that the configurations of a graph copy, by where and by how a copy reads them.
 
-    The layouts of tensors are assigned as `hlorank.featurize.copies` says. The output of a configurable node has its
+    The layouts of tensors are assigned as `hlorank.featurize.relayout` says. The output of a configurable node has its
     configured layout, or else is row-major. A tensor that takes any layout has that which its first user demands, of
     those that demand one, or else that of its first operand, or else is row-major. There is a copy for each layout that
     the users of a tensor demand and it has not. A configurable node computes on row-major tensors, as XLA:CPU does, so
     it copies each operand from its configured layout, and its result to it; and the program returns row-major tensors.
     What is no permutation of all dimensions counts as no layout.
 
-    A copy is a loop nest over the new layout, from the minor dimension outwards. It reads in order if both layouts have
-    the same minor dimension. Otherwise each element lies in another cache line, and a line is read again after as many
-    iterations as the loops within the old minor dimension have. For each of the `KINDS` there are `READS` columns: the
-    bytes of tensors that are read in order; of those of which up to 16 kB, 48 kB, 512 kB, 4 MB or more are touched
-    before a line is read again, about the sizes of caches; and of all, divided by the elements that stay contiguous.
+    For each of the `KINDS` there are the `READS` columns of `copied_bytes`.
 
     Args:
         layouts: the configurations.
@@ -189,9 +181,8 @@ class _CopyTable:
             some = missing[first]
             self._row[new] = len(self._bytes) + np.arange(len(new))
             sizes, item_bytes = self._shapes[shape[some], :-1], self._shapes[shape[some], -1]
-            dims = np.pad(np.maximum(sizes, 1), ((0, 0), (0, 1)), constant_values=1)
-            source, target = (without_ones(self._layouts[one[some]], dims) for one in (before, after))
-            self._bytes = np.concatenate([self._bytes, copied_bytes(source, target, sizes, item_bytes)])
+            copies = copied_bytes(self._layouts[before[some]], self._layouts[after[some]], sizes, item_bytes)
+            self._bytes = np.concatenate([self._bytes, copies])
         ends = np.searchsorted(configuration, np.arange(len(moved) + 1))
         counts = csr_array((np.ones(len(pairs)), self._row[pairs], ends), shape=(len(moved), len(self._bytes)))
         return np.asarray(counts @ self._bytes)
@@ -247,30 +238,3 @@ def _find(table: Int64, layouts: Int64) -> NDArray[np.int16]:
     """Return the rows of a sorted table where layouts are."""
     radix = (LAYOUT_DIMS + 1) ** np.arange(LAYOUT_DIMS)[::-1]
     return np.searchsorted((table + 1) @ radix, (layouts + 1) @ radix).astype(np.int16)
-
-
-def copied_bytes(before: Int64, after: Int64, sizes: Int64, item_bytes: Int64) -> NDArray[np.float64]:
-    """Return the bytes of copies of tensors, by how they are read.
-
-    Args:
-        before: (copies, 6) int64, minor_to_major without dimensions of size 1, padded with -1.
-        after: the same for the layout of the copy, of the same dimensions.
-        sizes: (copies, 6) the dimensions, 0 for none.
-        item_bytes: (copies,) bytes of an element.
-
-    Returns:
-        (copies, `READS`) float64, zeros for equal layouts; see `CopiedBytes`.
-    """
-    dims = np.pad(np.maximum(sizes, 1).astype(np.float64), ((0, 0), (0, 1)), constant_values=1)
-    total = dims.prod(axis=1) * item_bytes
-    same = np.logical_and.accumulate(before == after, axis=1)
-    minor = (after == before[:, :1]).argmax(axis=1)
-    copies = np.arange(len(before))
-    loops = np.insert(np.take_along_axis(dims, after % (LAYOUT_DIMS + 1), axis=1), 0, 1, axis=1)
-    iterations = np.cumprod(loops, axis=1)[copies, minor]
-    touched = np.minimum(iterations * _LINE_BYTES, total)
-    kept = np.where(same, np.take_along_axis(dims, before % (LAYOUT_DIMS + 1), axis=1), 1)
-    columns = np.zeros((len(before), READS))
-    columns[copies, np.where(minor == 0, 0, 1 + np.searchsorted(_CACHES, touched))] = total
-    columns[:, -1] = total / kept.prod(axis=1)
-    return np.where(same[:, -1:], 0, columns)

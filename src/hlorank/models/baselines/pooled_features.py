@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from hlorank.data.configurations import LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
-from hlorank.featurize.distinct import column_blocks
-from hlorank.featurize.features import GraphFeatures, LayoutFeatures
-from hlorank.featurize.moves import MOVES
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures, column_blocks
+from hlorank.featurize.relayout import MOVES
 from hlorank.models.baselines.copied_bytes import CopiedBytes
 from hlorank.models.graph_inputs import InputSizes
 

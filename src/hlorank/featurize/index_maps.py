@@ -1,25 +1,30 @@
-"""Elements of its operands that an instruction reads for an element of its result, dimension by dimension."""
+"""Elements of its operands that an instruction reads for an element of its result, dimension by dimension.
+
+Edges record neither the order of two operands nor the contracted dimensions of a dot: both are inferred from shapes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import combinations
+from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hlorank.data.graph import Graph
+from hlorank.data.configurations import LAYOUT_DIMS
+from hlorank.data.graph import Float32, Graph, Int64
 from hlorank.featurize.columns import DIMS, element_bytes, node_layout, node_ranks
-from hlorank.featurize.operands import operand_pairs
 from hlorank.hlo.node_features import (
+    BATCH_GROUPS,
     CONVOLUTION_INPUT,
     CONVOLUTION_INPUT_SPATIAL,
     CONVOLUTION_KERNEL,
     CONVOLUTION_KERNEL_SPATIAL,
     CONVOLUTION_OUTPUT,
     DIMENSIONS,
-    OPCODES,
+    FEATURE_GROUPS,
     WINDOW,
     Columns,
 )
@@ -64,9 +69,6 @@ class Access(NamedTuple):
 
 class Accesses:
     """The instructions of a graph with their shapes, and what each one reads of its operands.
-
-    The order of two operands and the contracted dimensions of a dot are not among the official features; they are
-    inferred from the shapes (`operand_pairs`, `dot_axes`).
 
     Attributes:
         dims: the dimensions of each node, at most six; those of an empty array are at least 1.
@@ -201,54 +203,131 @@ class Accesses:
                 Axis(reduced=dims.index(dim)) if dim in dims else Axis(next(kept, None)) for dim in range(largest)
             )
         others = [operand for operand in self.operands[node] if operand not in arrays]
-        return Access(sizes, (*((one, axes) for one in arrays), *((one, self._axes(node, one)) for one in others)))
+        scalars = ((operand, self._axes(node, operand)) for operand in others)
+        return Access(sizes, (*((array, axes) for array in arrays), *scalars))
 
 
 def dot_axes(
-    output: Sequence[int], left: Sequence[int], right: Sequence[int]
+    output: Sequence[float], left: Sequence[float], right: Sequence[float]
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | None:
-    """Infer the axes of a dot's operands from the shapes.
+    """Infer the axes of a dot's operands from the shapes of its result and of both operands; None if none fit.
 
-    The result has the batch dimensions, which are the first of both operands, then the free dimensions of the left
-    operand, then those of the right one. Where several choices fit, the fewest dimensions are contracted; of the left
-    operand the last ones, of the right operand the first ones.
-
-    Args:
-        output: dimensions of the result.
-        left: dimensions of the left operand.
-        right: dimensions of the right operand.
-
-    Returns:
-        The axes of both operands; None if no choice fits.
+    The result has the batch dimensions, then the free dimensions of the left operand, then those of the right one.
+    Where several choices fit, the fewest dimensions are contracted, but at least one; batch dimensions come first; and
+    the last dimensions of the left operand are contracted, with the first ones of the right operand, in their order.
     """
     output, left, right = list(output), list(left), list(right)
-    for count in range(1, min(len(left), len(right)) + 1):
-        batch = len(left) + len(right) - len(output) - 2 * count
-        if not 0 <= batch <= min(len(left), len(right)) - count:
+    shorter = min(len(left), len(right))
+    for count in (*range(1, shorter + 1), 0):
+        batch, split = len(left) + len(right) - len(output) - 2 * count, len(left) - count
+        if not 0 <= batch <= shorter - count:
             continue
-        if not left[:batch] == right[:batch] == output[:batch]:
-            continue
-        split = len(left) - count
-        lefts = _free(left, batch, count, output[batch:split])[::-1]
-        rights = _free(right, batch, count, output[split:])
-        for of_left in lefts:
-            for of_right in rights:
-                if [left[dim] for dim in of_left] == [right[dim] for dim in of_right]:
-                    return _of_operand(len(left), batch, of_left, batch), _of_operand(
-                        len(right), batch, of_right, split
-                    )
+        lefts = _shared_dims(left, output[:batch], output[batch:split], count)
+        rights = _shared_dims(right, output[:batch], output[split:], count)
+        fits = [
+            (one, other)
+            for one in reversed(lefts)
+            if list(one[batch:]) == sorted(one[batch:])
+            for other in rights
+            if [left[dim] for dim in one[batch:]] == [right[dim] for dim in other[batch:]]
+        ]
+        if fits:
+            first = list(range(batch))
+            one, other = min(
+                fits,
+                key=lambda fit: (
+                    *(list(dims[:batch]) != first for dims in fit),
+                    list(fit[1][batch:]) != sorted(fit[1][batch:]),
+                ),
+            )
+            return _axes_of(len(left), batch, one, batch), _axes_of(len(right), batch, other, split)
     return None
 
 
-def _free(dims: list[int], batch: int, count: int, expected: list[int]) -> list[tuple[int, ...]]:
-    """Return the choices of `count` contracted dimensions after which those `expected` are left."""
-    choices = combinations(range(batch, len(dims)), count)
-    return [one for one in choices if [dims[d] for d in range(batch, len(dims)) if d not in one] == expected]
+def _shared_dims(dims: list[float], batch: list[float], free: list[float], count: int) -> list[tuple[int, ...]]:
+    """Return the choices of batch dimensions, and then of `count` contracted ones, that leave the free dimensions."""
+    return [
+        chosen
+        for chosen in permutations(range(len(dims)), len(batch) + count)
+        if [dims[dim] for dim in chosen[: len(batch)]] == batch
+        and [size for dim, size in enumerate(dims) if dim not in chosen] == free
+    ]
 
 
-def _of_operand(rank: int, batch: int, contracted: Sequence[int], first_free: int) -> tuple[Axis, ...]:
+def _axes_of(rank: int, batch: int, chosen: Sequence[int], first_free: int) -> tuple[Axis, ...]:
+    """Return the axes of an operand, given its batch and contracted dimensions, and the result's first free one."""
+    known = {dim: Axis(place) if place < batch else Axis(reduced=place - batch) for place, dim in enumerate(chosen)}
     free = iter(range(first_free, first_free + rank))
-    return tuple(
-        Axis(dim) if dim < batch else Axis(reduced=contracted.index(dim)) if dim in contracted else Axis(next(free))
-        for dim in range(rank)
+    return tuple(known.get(dim) or Axis(next(free)) for dim in range(rank))
+
+
+def operand_pairs(graph: Graph, node_ids: Int64, dims: Int64) -> Int64:
+    """Infer the first two operands of configurable nodes, by a heuristic.
+
+    Edges are a set sorted by node, which does not record the order of the operands. Nodes are numbered in post-order of
+    the operands. So the first operand has the smaller number, unless an earlier node used the second operand already,
+    as the forward pass of a training step uses the weights. The operand of smaller number is therefore taken as the
+    first, unless only the other order fits the dimensions that the layouts name and the shape of the result. A single
+    operand is taken as both: the node is a product of a tensor with itself, or a reshape, whose second operand has no
+    layout.
+
+    If both orders fit, the wrong one may be chosen: dot(x, y) and dot(y, x) of square matrices are not distinguishable.
+
+    Args:
+        graph: the whole graph.
+        node_ids: (configurable nodes,) int64.
+        dims: (configurable nodes, 2) int64, minimum number of dimensions of the first and the second operand.
+
+    Returns:
+        (configurable nodes, 2) int64, -1 for a node without operands; of more than two operands, the two of smallest
+        number.
+    """
+    users, operands = np.unique(graph.edge_index[np.isin(graph.edge_index[:, 0], node_ids)], axis=0).T
+    start, stop = (np.searchsorted(users, node_ids, side=side) for side in ("left", "right"))
+    columns = np.stack([start, np.minimum(start + 1, stop - 1)], axis=1)
+    pairs = np.where((stop > start)[:, None], np.append(operands, -1)[columns], -1)
+    two = np.flatnonzero(pairs[:, 0] != pairs[:, 1])
+    ascending, descending = (_fit(graph, node_ids[two], ends, dims[two]) for ends in (pairs[two], pairs[two, ::-1]))
+    swap = two[~ascending & descending]
+    pairs[swap] = pairs[swap, ::-1]
+    return pairs
+
+
+def _fit(graph: Graph, nodes: Int64, pairs: Int64, dims: Int64) -> NDArray[np.bool_]:
+    """Return whether each node can have these operands in this order: (nodes,) bool."""
+    ranks = node_ranks(graph.node_feat)
+    fits = np.asarray((dims <= ranks[pairs]).all(axis=1))
+    opcodes, shapes = graph.node_opcode[nodes], graph.node_feat[:, DIMS]
+    convolutions, dots = (np.flatnonzero(opcodes == OPCODES[name]) for name in ("convolution", "dot"))
+    left, right = pairs[convolutions].T
+    fits[convolutions] &= _convolutions_fit(graph.node_feat[nodes[convolutions]], shapes[left], shapes[right])
+    for dot in dots:
+        result, first, second = (shapes[node, : ranks[node]].tolist() for node in (nodes[dot], *pairs[dot]))
+        fits[dot] &= dot_axes(result, first, second) is not None
+    return fits
+
+
+def _convolutions_fit(feat: Float32, left: Float32, right: Float32) -> NDArray[np.bool_]:
+    """Return whether features (convolutions, 140) fit shapes (convolutions, 6) of operands: (convolutions,) bool."""
+
+    def values(columns: Columns) -> Float32:
+        return feat[:, columns.start : columns.start + columns.width]
+
+    def sizes(shapes: Float32, axes: Columns) -> Float32:
+        inside = np.clip(values(axes), 0, LAYOUT_DIMS - 1).astype(np.int64)
+        return np.take_along_axis(shapes, inside, axis=1)
+
+    batch, feature = sizes(left, CONVOLUTION_INPUT).T
+    kernel_input, kernel_output = sizes(right, CONVOLUTION_KERNEL).T
+    output_batch, output_feature = sizes(feat[:, DIMS], CONVOLUTION_OUTPUT).T
+    spatial = sizes(right, CONVOLUTION_KERNEL_SPATIAL)
+    window = values(WINDOW[0])[:, : spatial.shape[1]]
+    # Modules older than groups have 0 of them, which means one.
+    batch_groups, feature_groups = (np.maximum(values(groups)[:, 0], 1) for groups in (BATCH_GROUPS, FEATURE_GROUPS))
+    fits: NDArray[np.bool_] = (
+        (batch == output_batch * batch_groups)
+        & (feature == kernel_input * feature_groups)
+        & (kernel_output == output_feature)
+        & ((spatial == window) | (window == 0)).all(axis=1)
     )
+    return fits

@@ -1,4 +1,4 @@
-"""Distinct rows, and columns in blocks."""
+"""Distinct rows, columns in blocks, and distances."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from hlorank.featurize.distinct import column_blocks, distinct_rows
+from hlorank.featurize.features import column_blocks, distances, distinct_rows
 
 ROWS = st.sampled_from([np.uint8, np.int64, np.float32]).flatmap(
     lambda dtype: hnp.arrays(dtype, st.tuples(st.integers(0, 12), st.integers(0, 3)), elements=st.integers(0, 2))
@@ -21,7 +21,7 @@ ROWS = st.sampled_from([np.uint8, np.int64, np.float32]).flatmap(
 
 @given(rows=ROWS)
 @settings(deadline=None, max_examples=60)
-def test_agrees_with_a_loop_over_rows(rows: NDArray[Any]) -> None:
+def test_distinct_rows_agree_with_a_loop(rows: NDArray[Any]) -> None:
     plain = [tuple(row) for row in rows.tolist()]
     order = list(dict.fromkeys(plain))
     first, inverse = distinct_rows(rows)
@@ -30,17 +30,11 @@ def test_agrees_with_a_loop_over_rows(rows: NDArray[Any]) -> None:
     assert first.dtype == inverse.dtype == np.int64
 
 
-def test_columns_in_any_memory_order() -> None:
+def test_distinct_rows_in_any_memory_order_and_with_signs_of_zero() -> None:
     rows = np.asfortranarray([[1, 2, 3], [4, 5, 6], [1, 2, 7]])
     assert distinct_rows(rows[:, :2])[1].tolist() == [0, 1, 0]
-
-
-def test_zero_equals_minus_zero_and_nearby_numbers_differ() -> None:
-    rows = np.array([[0.0], [-0.0], [1.0], [np.nextafter(1.0, 2.0)]])
-    assert distinct_rows(rows)[1].tolist() == [0, 0, 1, 2]
-
-
-def test_other_shapes_are_refused() -> None:
+    nearby = np.array([[0.0], [-0.0], [1.0], [np.nextafter(1.0, 2.0)]])
+    assert distinct_rows(nearby)[1].tolist() == [0, 0, 1, 2]
     with pytest.raises(ValueError, match=r"\(3,\)"):
         distinct_rows(np.zeros(3))
 
@@ -62,7 +56,7 @@ def test_memory_is_linear_in_the_distinct_rows() -> None:
 
 @pytest.mark.parametrize(("block_bytes", "widths"), [(1, [1] * 5), (24, [2, 2, 1]), (10**9, [5])])
 def test_columns_are_read_in_blocks(block_bytes: int, widths: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hlorank.featurize.distinct._BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("hlorank.featurize.features._BLOCK_BYTES", block_bytes)
     array = np.arange(30, dtype=np.uint16).reshape(6, 5)
     parts, blocks = zip(*column_blocks(array), strict=True)
     assert [len(block) for block in blocks] == widths
@@ -70,3 +64,12 @@ def test_columns_are_read_in_blocks(block_bytes: int, widths: list[int], monkeyp
     np.testing.assert_array_equal(np.concatenate(blocks), array.T)
     np.testing.assert_array_equal(np.concatenate([array[:, part] for part in parts], axis=1), array)
     assert list(column_blocks(array[:, :0])) == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [([2], [2, 1, 0, 1, -1, -1]), ([0, 4], [0, 1, 2, 3, 0, 1]), ([], [-1] * 6)],
+)
+def test_distances_over_edges_of_either_direction(sources: list[int], expected: list[int]) -> None:
+    edges = np.array([[1, 0], [2, 1], [3, 2], [2, 1], [5, 4]])
+    assert distances(edges, 6, np.array(sources, dtype=np.int64)).tolist() == expected

@@ -1,0 +1,290 @@
+"""Copies of tensors to other layouts: which tensors of a graph, and what each copy costs.
+
+XLA's layout assignment propagates the layouts that configured operations demand, and inserts a copy where a tensor has
+another layout than its user demands (`layout_assignment.h` of openxla/xla). Elementwise operations and transposes take
+any layout. Here, as a simplification, the results of all other operations are row-major, XLA's default, and they demand
+no layout of their operands.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS, LAYOUT_VALUES
+from hlorank.data.graph import Float32, Graph, Int64
+from hlorank.featurize.columns import DIMS, DIMS_PRODUCT, element_bytes, node_layout
+from hlorank.featurize.features import column_blocks, distinct_rows
+from hlorank.featurize.index_maps import operand_pairs
+from hlorank.hlo.node_features import CONFIGURABLE, DIMENSIONS, OPCODES
+
+Codes = NDArray[np.unsignedinteger[Any]]
+
+MOVES = 3
+"""Columns of `copy_moves`."""
+READS = 7
+"""Columns of `copied_bytes`."""
+COLUMN, FLEXIBLE, LAST, ITEM_BYTES = range(4)
+AXES, SHAPE = slice(4, 4 + LAYOUT_DIMS), slice(4 + LAYOUT_DIMS, 4 + 2 * LAYOUT_DIMS)
+"""Columns of the tensors that `copy_tensors` returns."""
+
+_LINE_BYTES = 64
+_CACHES = np.array([16e3, 48e3, 512e3, 4e6])
+_TENSORS = (-1, len(LAYOUT_TENSORS), LAYOUT_DIMS)
+_TRANSPOSE, _RESHAPE = OPCODES["transpose"], OPCODES["reshape"]
+# Operations whose result may have the shape of an operand, but not each element where the operand has it.
+_MOVING = [
+    *(OPCODES[name] for name in (*CONFIGURABLE, "reverse", "sort", "copy", "gather", "scatter", "concatenate", "pad")),
+    *(OPCODES[name] for name in ("dynamic-slice", "dynamic-update-slice", "slice", "reduce", "reduce-window")),
+    *(OPCODES[name] for name in ("select-and-scatter", "iota", "parameter", "constant", "tuple", "get-tuple-element")),
+]
+
+
+def _kept_in_order(before: Int64, after: Int64, sizes: NDArray[Any]) -> tuple[Int64, Int64, NDArray[np.bool_], Any]:
+    """Compare layouts (..., 6), minor_to_major padded with -1, of tensors of sizes (..., 6), 0 for no dimension.
+
+    A layout of fewer dimensions, as those of TPUs are, gives the order of the minor ones. Dimensions of size 1 do not
+    count, as they change no order in memory.
+
+    Returns:
+        Both layouts without dimensions of size 1; (..., 6) which dimensions from the minor one outwards a copy leaves
+        in place; and (...,) the number of elements that stay contiguous.
+    """
+    dims = np.pad(np.maximum(sizes, 1).astype(np.float64), [(0, 0)] * (sizes.ndim - 1) + [(0, 1)], constant_values=1)
+
+    def without_ones(layouts: Int64) -> Int64:
+        one = np.take_along_axis(dims, layouts % (LAYOUT_DIMS + 1), axis=-1) == 1
+        order = np.argsort(one, axis=-1, kind="stable")
+        return np.asarray(np.take_along_axis(np.where(one, -1, layouts), order, axis=-1))
+
+    before, after = without_ones(before), without_ones(after)
+    same = np.logical_and.accumulate((before == after) | (after < 0), axis=-1)
+    kept = np.take_along_axis(dims, before % (LAYOUT_DIMS + 1), axis=-1)
+    return before, after, same, np.where(same, kept, 1).prod(axis=-1)
+
+
+def copy_moves(own: NDArray[np.int8], shares: Float32, layouts: NDArray[np.int8], shapes: Float32) -> Float32:
+    """Return what it takes to copy output, input and kernel from their own layouts to others.
+
+    Args:
+        own: (rows, 18), the tensors' own layouts.
+        shares: (rows, 3), the tensors' shares in the bytes of the graph.
+        layouts: (rows, 18), the others; a layout without dimensions moves nothing.
+        shapes: (rows, 18), the dimensions, 0 for none.
+
+    Returns:
+        (rows, 3) float32, sums of the shares of tensors whose layout differs; of tensors whose minor dimension differs;
+        and of the first ones, each divided by sqrt(elements that stay contiguous).
+    """
+    tensors = (part.reshape(_TENSORS).astype(np.int64) for part in (own, layouts))
+    before, _, same, run = _kept_in_order(*tensors, shapes.reshape(_TENSORS))
+    moved = (before >= 0).any(axis=2) & ~same[..., -1]
+    columns = np.stack([moved, moved & ~same[..., 0], moved / np.sqrt(run)], axis=2)
+    summed: NDArray[np.float64] = (shares[..., None] * columns).sum(axis=1)
+    return summed.astype(np.float32)
+
+
+def copied_bytes(before: Int64, after: Int64, sizes: Int64, item_bytes: Int64) -> NDArray[np.float64]:
+    """Return the bytes of copies of tensors, by how they are read.
+
+    A copy is a loop nest over the new layout, from the minor dimension outwards. It reads in order if both layouts have
+    the same minor dimension. Otherwise each element lies in another cache line, and a line is read again after as many
+    iterations as the loops within the old minor dimension have.
+
+    Args:
+        before: (copies, 6) int64, minor_to_major padded with -1.
+        after: the layout of the copy, of the same dimensions.
+        sizes: (copies, 6) the dimensions, 0 for none.
+        item_bytes: (copies,) bytes of an element.
+
+    Returns:
+        (copies, `READS`) float64, zeros for equal layouts: the bytes of tensors that are read in order; of tensors of
+        which up to 16 kB, 48 kB, 512 kB, 4 MB or more are touched before a line is read again, about the sizes of
+        caches; and of all tensors, divided by the elements that stay contiguous.
+    """
+    before, after, same, run = _kept_in_order(before, after, sizes)
+    dims = np.pad(np.maximum(sizes, 1).astype(np.float64), ((0, 0), (0, 1)), constant_values=1)
+    total = dims.prod(axis=1) * item_bytes
+    minor = (after == before[:, :1]).argmax(axis=1)
+    copies = np.arange(len(before))
+    loops = np.insert(np.take_along_axis(dims, after % (LAYOUT_DIMS + 1), axis=1), 0, 1, axis=1)
+    touched = np.minimum(np.cumprod(loops, axis=1)[copies, minor] * _LINE_BYTES, total)
+    columns = np.zeros((len(before), READS))
+    columns[copies, np.where(minor == 0, 0, 1 + np.searchsorted(_CACHES, touched))] = total
+    columns[:, -1] = total / run
+    return np.where(same[:, -1:], 0, columns)
+
+
+def own_layouts(graph: Graph, tensors: Int64) -> NDArray[np.int8]:
+    """Return the layouts in the graph of tensors (configurable nodes, 3), row-major where none was captured, (..., 18).
+
+    Tensors are the nodes of output, input and kernel, -1 for none.
+    """
+    rank = (graph.node_feat[:, DIMS] > 0).sum(axis=1, keepdims=True)
+    row_major = np.maximum(rank - 1 - np.arange(LAYOUT_DIMS), -1)
+    captured = node_layout(graph.node_feat)
+    layouts = np.where((captured >= 0).any(axis=1, keepdims=True), captured, row_major)
+    own = np.where(tensors[..., None] >= 0, layouts[tensors], -1)
+    return own.astype(np.int8).reshape(-1, LAYOUT_VALUES)
+
+
+def byte_shares(graph: Graph, tensors: Int64) -> Float32:
+    """Return the shares of tensors in the bytes of all results of the graph, 0 for no tensor; see `own_layouts`."""
+    sizes = graph.node_feat[:, DIMS_PRODUCT].astype(np.float64) * element_bytes(graph.node_feat)
+    return np.where(tensors >= 0, sizes[tensors] / max(sizes.sum(), 1), 0).astype(np.float32)
+
+
+def configured_tensors(graph: Graph, node_ids: Int64, codebook: NDArray[np.int8], codes: Codes) -> Int64:
+    """Return the tensors whose layouts are configured, with the arguments of `sized_layouts`.
+
+    Returns:
+        (configurable nodes, 3) int64, the nodes of output, input and kernel, -1 for none. The order of operands is
+        inferred by a heuristic: `operand_pairs`.
+    """
+    named = np.array([codebook[rows].max(axis=0) for rows in _used(codes)]).reshape(_TENSORS).max(axis=2)
+    return np.column_stack([node_ids, operand_pairs(graph, node_ids, named[:, 1:].astype(np.int64) + 1)])
+
+
+def sized_layouts(
+    graph: Graph, tensors: Int64, codebook: NDArray[np.int8], codes: Codes, *, moves: bool
+) -> tuple[NDArray[np.int8], Float32, Float32, Codes]:
+    """Join to each row of layouts the sizes of the dimensions, in the order of the layouts, and `copy_moves`.
+
+    A row of layouts has other sizes at a node of other shapes, and moves something else where the tensors have other
+    layouts, so the rows of the new codebook are the distinct triples of layouts, sizes and moves. At each node, old and
+    new codes are in bijection and in the same order.
+
+    Args:
+        graph: the whole graph.
+        tensors: (configurable nodes, 3) int64, as `configured_tensors` returns them.
+        codebook: (U, 18) int8, distinct rows of layouts.
+        codes: (configurations, configurable nodes), unsigned, rows of the codebook.
+        moves: with `copy_moves`; without, they are 0.
+
+    Returns:
+        The codebook, (V, 18) int8, in the order of the old one; its sizes, (V, 18) float32, 0 where a layout has no
+        value or the tensor is unknown; its moves, (V, 3) float32; and the codes, of the smallest unsigned type that
+        fits.
+    """
+    used = _used(codes)
+    shapes = np.where(tensors[..., None] >= 0, graph.node_feat[:, DIMS][tensors], np.float32(0))
+    shapes = shapes.reshape(-1, LAYOUT_VALUES)
+    moved = tensors if moves else np.full_like(tensors, -1)
+    own, shares = own_layouts(graph, moved), byte_shares(graph, moved)
+    first, kind_of = distinct_rows(np.hstack([shapes, own, shares], dtype=np.float32))
+
+    # Nodes of equal tensors share rows, and so do nodes where the layouts order equal sizes and move as much.
+    lengths = [len(rows) for rows in used]
+    keys = np.concatenate(used) * len(first) + np.repeat(kind_of, lengths)
+    keys, pair_of = np.unique(keys, return_inverse=True)
+    row, kind = np.divmod(keys, len(first))
+    at = first[kind]
+    sizes = _ordered(shapes[at], codebook[row])
+    bytes_moved = copy_moves(own[at], shares[at], codebook[row], shapes[at])
+    _, read_of = distinct_rows(np.hstack([sizes, bytes_moved]))
+    keys, pair, code_of = np.unique(row * len(keys) + read_of, return_index=True, return_inverse=True)
+
+    new = np.empty(codes.shape, dtype=np.min_scalar_type(len(keys) - 1))
+    numbers = np.split(code_of[pair_of], np.cumsum(lengths)[:-1])
+    table = np.empty(len(codebook), dtype=new.dtype)
+    for part, block in column_blocks(codes):
+        columns = np.empty(block.shape, dtype=new.dtype)
+        for node, (old, column) in enumerate(zip(block, columns, strict=True), part.start):
+            table[used[node]] = numbers[node]
+            column[:] = table[old]
+        new[:, part] = columns.T
+    return codebook[row[pair]], sizes[pair], bytes_moved[pair], new
+
+
+def _used(codes: Codes) -> list[Int64]:
+    """Return the codes of each configurable node, increasing."""
+    return [np.flatnonzero(np.bincount(column)) for _, block in column_blocks(codes) for column in block]
+
+
+def _ordered(shapes: Float32, layouts: NDArray[np.int8]) -> Float32:
+    """Return the sizes, of shapes (rows, 18), of the dimensions that layouts (rows, 18) name, else 0: (rows, 18)."""
+    named = layouts.reshape(_TENSORS).astype(np.int64)
+    sizes = np.take_along_axis(shapes.reshape(_TENSORS), np.maximum(named, 0), axis=2)
+    return np.where(named >= 0, sizes, np.float32(0)).reshape(-1, LAYOUT_VALUES)
+
+
+def copy_tensors(graph: Graph, node_ids: Int64, tensors: Int64) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the tensors whose layouts depend on a configuration, and their uses.
+
+    Args:
+        graph: the whole graph.
+        node_ids: (configurable nodes,) int64.
+        tensors: (configurable nodes, 3) int64, as `configured_tensors` returns them.
+
+    Returns:
+        (tensors, 16) int32, in topological order: the number of the configurable node whose output it is, or -1; 1 if
+        it takes any layout; 1 if nothing uses it; the bytes of an element; of a transpose the operand's dimension that
+        each dimension is, else 0 to 5; and its dimensions. And (uses, 3) int32, sorted: the tensor, the tensor that is
+        computed from it, and the slot, 1 for input and 2 for kernel of a configurable node, 0 for an operation that
+        takes any layout.
+    """
+    shape = _whole_numbers(graph.node_feat[:, DIMS])
+    axes = np.tile(np.arange(LAYOUT_DIMS, dtype=np.int32), (graph.nodes, 1))
+    configured = np.full(graph.nodes, -1, dtype=np.int32)
+    configured[node_ids] = np.arange(len(node_ids))
+    users, operands = graph.edge_index.T
+
+    transposes = (graph.node_opcode == _TRANSPOSE) & (configured < 0) & (np.bincount(users, minlength=graph.nodes) == 1)
+    known = transposes[users]
+    known[known] = _set_axes(graph, axes, shape, *graph.edge_index[known].T)
+    elementwise = ~np.isin(graph.node_opcode, [*_MOVING, _TRANSPOSE]) & (configured < 0)
+    takes_any = known | (elementwise[users] & (shape[users] == shape[operands]).all(axis=1))
+
+    slots = [np.stack([tensors[:, slot], node_ids, np.full_like(node_ids, slot)], axis=1) for slot in (1, 2)]
+    uses = np.concatenate(slots)
+    reshaped = (uses[:, 2] == 2) & (graph.node_opcode[uses[:, 1]] == _RESHAPE)
+    uses = uses[(uses[:, 0] >= 0) & ~reshaped]
+    any_layout = np.stack([operands, users, np.zeros_like(users)], axis=1)[takes_any]
+    ends = configured >= 0
+    ends[uses[:, 0]] = True
+    any_layout = any_layout[_reaching(graph.nodes, any_layout, ends)]
+    uses = np.unique(np.concatenate([uses, any_layout]), axis=0)
+
+    nodes = np.unique(np.concatenate([node_ids, uses[:, :2].ravel()]))
+    flexible = np.zeros(graph.nodes, dtype=bool)
+    flexible[any_layout[:, 1]] = True
+    scalars = [configured, flexible, np.bincount(operands, minlength=graph.nodes) == 0, element_bytes(graph.node_feat)]
+    rows = [np.stack([column[nodes] for column in scalars], axis=1), axes[nodes], shape[nodes]]
+    uses[:, :2] = np.searchsorted(nodes, uses[:, :2])
+    return np.hstack(rows).astype(np.int32), uses.astype(np.int32)
+
+
+def _whole_numbers(columns: Float32) -> NDArray[np.int32]:
+    """Return columns as int32, with numbers beyond 0 and 2^30, which only a damaged file has, replaced by these."""
+    return np.clip(columns, 0, 2**30).astype(np.int32)
+
+
+def _set_axes(
+    graph: Graph, axes: NDArray[np.int32], shape: NDArray[np.int32], users: Int64, operands: Int64
+) -> NDArray[np.bool_]:
+    """Set the axes of the transposes that the features describe, and return which they are."""
+    read = _whole_numbers(graph.node_feat[users, DIMENSIONS.start : DIMENSIONS.stop])
+    unused = np.arange(LAYOUT_DIMS) >= (shape[users] > 0).sum(axis=1, keepdims=True)
+    read = np.where(unused, np.arange(LAYOUT_DIMS, dtype=np.int32), read)
+    known = np.asarray((np.sort(read, axis=1) == np.arange(LAYOUT_DIMS)).all(axis=1))
+    moved = np.take_along_axis(shape[operands], np.where(known[:, None], read, 0), axis=1)
+    known &= (shape[users] == moved).all(axis=1)
+    axes[users[known]] = read[known]
+    return known
+
+
+def _reaching(nodes: int, uses: Int64, ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which uses (uses, 3) of operations that take any layout can pass a layout from or to an end, (uses,).
+
+    Ends, (nodes,), have a configured layout, or a configured node demands a layout of them.
+    """
+    passing = ends.copy()
+    passing[uses[:, 1]] = True  # another tensor has its own layout
+    pairs = uses[passing[uses[:, 0]], :2].T
+    links = coo_array((np.ones(pairs.shape[1]), (pairs[0], pairs[1])), shape=(nodes, nodes))
+    _, component = connected_components(links, directed=False)
+    return np.isin(component[uses[:, 1]], component[ends])
