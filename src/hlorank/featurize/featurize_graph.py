@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hlorank.config import FeaturizeConfig
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, TileConfigurations
@@ -39,11 +40,12 @@ class PrunedNodes:
 def prune(measured: MeasuredGraph, options: FeaturizeConfig) -> PrunedNodes:
     """Leave out the nodes and edges that the options do not keep; tile graphs, without configurable nodes, keep all."""
     graph, configurations = measured.graph, measured.configurations
-    keep, kept_edges = np.ones(graph.nodes, dtype=np.bool_), np.ones(len(graph.edge_index), dtype=np.bool_)
+    keep: NDArray[np.bool_] = np.ones(graph.nodes, dtype=np.bool_)
+    kept_edges: NDArray[np.bool_] = np.ones(len(graph.edge_index), dtype=np.bool_)
     if isinstance(configurations, LayoutConfigurations):
         if options.prune_hops is not None:
             distance = distances(graph.edge_index, graph.nodes, configurations.node_ids)
-            keep = (distance >= 0) & (distance <= options.prune_hops)
+            keep = np.asarray((distance >= 0) & (distance <= options.prune_hops))
             kept_edges = keep[graph.edge_index].all(axis=1)
         if options.prune_edges:
             kept_edges &= np.isin(graph.edge_index, configurations.node_ids).any(axis=1)

@@ -80,8 +80,8 @@ def copy_moves(own: NDArray[np.int8], shares: Float32, layouts: NDArray[np.int8]
         (rows, 3) float32, sums of the shares of tensors whose layout differs; of tensors whose minor dimension differs;
         and of the first ones, each divided by sqrt(elements that stay contiguous).
     """
-    tensors = (part.reshape(_TENSORS).astype(np.int64) for part in (own, layouts))
-    before, _, same, run = _kept_in_order(*tensors, shapes.reshape(_TENSORS))
+    source, target = (part.reshape(_TENSORS).astype(np.int64) for part in (own, layouts))
+    before, _, same, run = _kept_in_order(source, target, shapes.reshape(_TENSORS))
     moved = (before >= 0).any(axis=2) & ~same[..., -1]
     columns = np.stack([moved, moved & ~same[..., 0], moved / np.sqrt(run)], axis=2)
     summed: NDArray[np.float64] = (shares[..., None] * columns).sum(axis=1)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hlorank.data.graph import Int64
 from hlorank.featurize.features import LayoutFeatures
-from hlorank.models.baselines.copied_bytes import COPY_COLUMNS, KINDS, READS, CopiedBytes, copied_bytes
+from hlorank.featurize.relayout import READS, copied_bytes
+from hlorank.models.baselines.copied_bytes import COPY_COLUMNS, KINDS, CopiedBytes
 from tests.layouts import layout_features
 
 ROW, COLUMN, NONE = [1, 0], [0, 1], list[int]()
