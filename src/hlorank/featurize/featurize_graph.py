@@ -46,9 +46,9 @@ def prune(measured: MeasuredGraph, options: FeaturizeConfig) -> PrunedNodes:
         if options.prune_hops is not None:
             distance = distances(graph.edge_index, graph.nodes, configurations.node_ids)
             keep = np.asarray((distance >= 0) & (distance <= options.prune_hops))
-            kept_edges = keep[graph.edge_index].all(axis=1)
+            kept_edges = np.asarray(keep[graph.edge_index].all(axis=1))
         if options.prune_edges:
-            kept_edges &= np.isin(graph.edge_index, configurations.node_ids).any(axis=1)
+            kept_edges &= np.asarray(np.isin(graph.edge_index, configurations.node_ids).any(axis=1))
     before = np.concatenate([[0], np.cumsum(keep)])  # kept nodes before each node, and each boundary
     node_of = np.where(keep, before[:-1], -1)
     edges = node_of[graph.edge_index[kept_edges]]
