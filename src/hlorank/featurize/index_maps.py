@@ -25,6 +25,7 @@ from hlorank.hlo.node_features import (
     CONVOLUTION_OUTPUT,
     DIMENSIONS,
     FEATURE_GROUPS,
+    OPCODES,
     WINDOW,
     Columns,
 )
