@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from hlorank.files import DataError
-from hlorank.hlo import stage as compiler
+from hlorank.hlo import stage
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.stage import TRAINED, Stage, stage_of
+from hlorank.hlo.xla_process import XlaError
 
 PLAIN = Path("own.pb")
 
 
 @pytest.mark.parametrize(
-    ("name", "stage"),
+    ("name", "expected"),
     [
         ("module_0001.jit_f.before_optimizations.txt", "before_optimizations"),
         ("module_0001.jit_f.0003.passes_through_layout_assignment.after_dce.before_layout-assignment.hlo.pb", TRAINED),
@@ -28,20 +28,20 @@ PLAIN = Path("own.pb")
         ("module_0001.jit_f.sm_8.0_gpu_after_optimizations.txt", "after_layout_assignment"),
     ],
 )  # fmt: skip
-def test_the_name_of_a_dump_decides(name: str, stage: Stage, dot_and_reshape: HloModuleProto) -> None:
+def test_the_name_of_a_dump_decides(name: str, expected: Stage, dot_and_reshape: HloModuleProto) -> None:
     for opcode in ("parameter", "call", "copy"):
         dot_and_reshape.computations[0].instructions[0].opcode = opcode
-        assert stage_of(Path(name), dot_and_reshape) == stage
+        assert stage_of(Path(name), dot_and_reshape) == expected
 
 
 @pytest.mark.parametrize(
-    ("opcode", "stage"),
+    ("opcode", "expected"),
     [("call", "before_optimizations"), ("copy", "after_layout_assignment"), ("bitcast", "after_layout_assignment"),
      ("fusion", TRAINED), ("parameter", TRAINED)],
 )  # fmt: skip
-def test_opcodes_of_a_stage(opcode: str, stage: Stage, dot_and_reshape: HloModuleProto) -> None:
+def test_opcodes_of_a_stage(opcode: str, expected: Stage, dot_and_reshape: HloModuleProto) -> None:
     dot_and_reshape.computations[0].instructions[0].opcode = opcode
-    assert stage_of(PLAIN, dot_and_reshape) == stage
+    assert stage_of(PLAIN, dot_and_reshape) == expected
 
 
 def test_a_schedule_is_made_after_layout_assignment(dot_and_reshape: HloModuleProto) -> None:
@@ -75,35 +75,21 @@ def test_optimizations_remove_equal_constants(dot_and_reshape: HloModuleProto) -
 def test_only_modules_for_a_cpu_are_compiled(
     name: str, collection: str, needed: bool, dot_and_reshape: HloModuleProto
 ) -> None:
-    assert compiler.needs_compilation(Path(name), dot_and_reshape, collection) == needed
+    assert stage.needs_compilation(Path(name), dot_and_reshape, collection) == needed
 
 
 def test_a_module_after_layout_assignment_is_not_compiled(dot_and_reshape: HloModuleProto) -> None:
     dot_and_reshape.computations[0].instructions[-1].opcode = "copy"
-    assert not compiler.needs_compilation(PLAIN, dot_and_reshape, "layout:cpu:random")
+    assert not stage.needs_compilation(PLAIN, dot_and_reshape, "layout:cpu:random")
 
 
-def test_without_jax_there_is_the_remedy(monkeypatch: pytest.MonkeyPatch, dot_and_reshape: HloModuleProto) -> None:
-    monkeypatch.setattr(compiler, "find_spec", lambda _: None)
-    with pytest.raises(DataError, match="pip install"):
-        compiler.before_layout_assignment(dot_and_reshape)
-
-
-@pytest.mark.parametrize(
-    ("child", "reason"),
-    [
-        ("import time; time.sleep(60)", "more than 1 seconds"),
-        ("import os; os.abort()", "SIGABRT"),
-        ("import sys; sys.exit(7)", "status 7"),
-        ("import sys; print('instruction x: no', end=''); sys.exit(1)", "instruction x: no"),
-    ],
-)
-def test_a_compiler_that_fails_is_an_error(
-    child: str, reason: str, monkeypatch: pytest.MonkeyPatch, dot_and_reshape: HloModuleProto
+def test_a_module_that_does_not_compile_is_refused(
+    monkeypatch: pytest.MonkeyPatch, dot_and_reshape: HloModuleProto
 ) -> None:
-    pytest.importorskip("jax", reason="needs jax (extra collect)")
-    monkeypatch.setattr(compiler, "MAX_SECONDS", 1)
-    monkeypatch.setattr(compiler, "_COMMAND", [sys.executable, "-c", child])
+    def refuse(work: str, data: bytes) -> bytes:
+        raise XlaError(f"{work} of {len(data)} bytes")
+
+    monkeypatch.setattr(stage, "in_process", refuse)
     with pytest.raises(DataError) as raised:
-        compiler.before_layout_assignment(dot_and_reshape)
-    assert reason in str(raised.value.found)
+        stage.before_layout_assignment(dot_and_reshape)
+    assert str(raised.value.found) == f"capture of {dot_and_reshape.ByteSize()} bytes"

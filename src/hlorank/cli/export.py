@@ -8,8 +8,9 @@ from typing import Any
 
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import DataError, write_atomic, write_json, write_text
-from hlorank.hlo.forms import INSTALL, has_jaxlib, hlo_text
+from hlorank.hlo.forms import hlo_text
 from hlorank.hlo.layout_json import apply, to_configuration
+from hlorank.hlo.xla_process import INSTALL, has_jaxlib
 from hlorank.ranking.inputs import InputGraph
 from hlorank.version import __version__
 

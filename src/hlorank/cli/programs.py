@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
 from hlorank.cli.mistyped import FORMS, meant
 from hlorank.config import ConfigError
 from hlorank.files import DataError
-from hlorank.hlo.forms import INSTALL
 from hlorank.hlo.reader import DUMPS, dumped_stages, program_files
+from hlorank.hlo.xla_process import XlaError, in_process
 
 HELP = (
     "an HLO protobuf, HLO text or StableHLO, also as .xz or .gz; a folder or a glob of them; module:function, a JAX "
@@ -138,16 +135,12 @@ def _traced(function: str, arguments: str | None, dump: str | None) -> Path:
         hint = meant(function)
         remedy = f"; did you mean {hint}?" if hint not in (None, function) else ""
         raise ConfigError(f"program {function!r}: needs --arguments, such as 'f32[8,128] s32[8]'{remedy}")
-    if find_spec("jax") is None:
-        raise ConfigError(f"program {function!r}: needs jax: {INSTALL}")
     stage = next((one for one in DUMPS if dump is None or one.replace("-", "_") == dump.replace("-", "_")), None)
     if stage is None:
         raise ConfigError(f"program {function!r}: --dump {dump}: expected {' or '.join(DUMPS)}")
     path = _temporary(f"{re.sub(r'[^A-Za-z0-9._]+', '-', function)}.pb", function)
-    # In a process of its own: jax must not be imported into a process that starts others.
-    command = [sys.executable, "-m", "hlorank_collect.trace", function, arguments, stage, os.fspath(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (our own interpreter)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no reason given"]
-        raise ConfigError(lines[-1].removeprefix("error: "))
+    try:
+        path.write_bytes(in_process("trace", b"", function, arguments, stage))
+    except XlaError as error:
+        raise ConfigError(f"program {function!r}: {error}") from None
     return path

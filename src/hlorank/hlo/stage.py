@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from hlorank.files import DataError
-from hlorank.hlo.forms import INSTALL
 from hlorank.hlo.hlo_pb2 import HloComputationProto, HloModuleProto
 from hlorank.hlo.layout_space import is_constrained
+from hlorank.hlo.xla_process import XlaError, in_process
 
 Stage = Literal["before_optimizations", "before_layout_assignment", "after_layout_assignment"]
 
@@ -31,9 +27,6 @@ _NAMES: dict[Stage, re.Pattern[str]] = {
     "after_layout_assignment": re.compile(r"after_(?:\w*optimizations|[\w-]*layout[_-]assignment|scheduling)\b"),
 }
 _LAYOUT_OPCODES = {"copy", "bitcast"}
-MAX_SECONDS = 600
-_COMMAND = [sys.executable, "-P", "-m", "hlorank_collect.capture"]
-_EXPECTED = "a module that compiles for a CPU"
 
 
 def named_stage(path: Path) -> Stage | None:
@@ -64,9 +57,12 @@ def stage_of(path: Path, module: HloModuleProto) -> Stage:
 def _has_equal_constants(computations: Iterable[HloComputationProto]) -> bool:
     for computation in computations:
         constants = [
-            (one.shape.SerializeToString(deterministic=True), one.literal.SerializeToString(deterministic=True))
-            for one in computation.instructions
-            if one.opcode == "constant" and one.HasField("literal")
+            (
+                constant.shape.SerializeToString(deterministic=True),
+                constant.literal.SerializeToString(deterministic=True),
+            )
+            for constant in computation.instructions
+            if constant.opcode == "constant" and constant.HasField("literal")
         ]
         if len({*constants}) < len(constants):
             return True
@@ -76,13 +72,9 @@ def _has_equal_constants(computations: Iterable[HloComputationProto]) -> bool:
 def needs_compilation(path: Path, module: HloModuleProto, collection: str) -> bool:
     """Return True if a model ranks a module only after compilation up to layout assignment, as on its training data.
 
-    A module whose file name has no stage may be one before any pass without a sign of it: it is compiled, too. One that
-    is right before layout assignment remains so, and so does one that `hlorank rank --export` wrote.
-
-    Args:
-        path: file of the module.
-        module: the module.
-        collection: address of the model's collection; only one of layouts that were measured on a CPU is compiled for.
+    A module whose file name has no stage may be one before any pass without a sign of it: it is compiled, too. A module
+    that is right before layout assignment remains so, and so does a module that `hlorank rank --export` wrote. Modules
+    are compiled only for collections of layouts that were measured on a CPU.
     """
     if named_stage(path) == "before_layout_assignment" or is_constrained(module):
         return False
@@ -90,26 +82,12 @@ def needs_compilation(path: Path, module: HloModuleProto, collection: str) -> bo
 
 
 def before_layout_assignment(module: HloModuleProto) -> HloModuleProto:
-    """Compile a module for a CPU, and return it right before layout assignment.
-
-    The module is compiled as `hlorank collect` compiles it, in another process: the compiler may crash, and jax must
-    not be imported into a process that starts others.
+    """Compile a module for a CPU as `hlorank collect` does, and return it right before layout assignment.
 
     Raises:
-        DataError: jax is not installed, or the module does not compile within MAX_SECONDS; `found` is the reason.
+        DataError: jax is not installed, or the module does not compile; `found` is the reason.
     """
-    if find_spec("jax") is None:
-        raise DataError("file", _EXPECTED, f"no jax to compile it: {INSTALL}")
-    data = module.SerializeToString()
     try:
-        done = subprocess.run(  # noqa: S603 (hlorank's own module)
-            _COMMAND, input=data, capture_output=True, timeout=MAX_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise DataError("file", _EXPECTED, f"one that takes the compiler more than {MAX_SECONDS} seconds") from None
-    if done.returncode == 1:
-        raise DataError("file", _EXPECTED, done.stdout.decode(errors="replace") or "one that does not")
-    if done.returncode:
-        ended = signal.Signals(-done.returncode).name if done.returncode < 0 else f"status {done.returncode}"
-        raise DataError("file", _EXPECTED, f"one that ends its compiler ({ended})")
-    return HloModuleProto.FromString(done.stdout)
+        return HloModuleProto.FromString(in_process("capture", module.SerializeToString()))
+    except XlaError as error:
+        raise DataError("file", "a module that compiles for a CPU", error) from None

@@ -1,0 +1,66 @@
+"""Jobs of the entry point group `hlorank.xla`, each for an interpreter of its own (hlorank.hlo.xla_process)."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+
+_PARSER_MEMORY = 8 * 2**30
+
+
+def _limit_parser() -> None:
+    """Limit the memory: XLA's parser allocates every constant that a text declares."""
+    resource.setrlimit(resource.RLIMIT_AS, (_PARSER_MEMORY, _PARSER_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it ends the process on some damaged texts
+
+
+def parse(data: bytes, language: str) -> bytes:
+    """Return the serialized HloModuleProto of a text in `hlo` or `stablehlo`, MLIR bytecode or a portable artifact."""
+    _limit_parser()
+    from hlorank_collect import xla
+
+    return xla.parse(data, stablehlo=language == "stablehlo")
+
+
+def print_text(data: bytes) -> bytes:
+    """Return the HLO text of a serialized HloModuleProto."""
+    _limit_parser()
+    from hlorank_collect import xla
+
+    return xla.text(data).encode()
+
+
+def capture(data: bytes) -> bytes:
+    """Return the module of a serialized HloModuleProto right before layout assignment for a CPU, serialized."""
+    from hlorank_collect.child_process import environment
+    from hlorank_collect.layouts import compiled_layouts
+    from hlorank_collect.machine import limit_memory
+    from hlorank_collect.modules.module_checks import check_compilable
+    from hlorank_collect.modules.module_program import prepare
+
+    limit_memory()
+    os.environ.update(environment("cpu"))  # of the processes that measure
+    module = HloModuleProto.FromString(data)
+    prepare(module)
+    check_compilable(module)
+    return compiled_layouts.capture(module, "cpu").SerializeToString()
+
+
+def trace(_: bytes, function: str, arguments: str, stage: str) -> bytes:
+    """Return the module of a JAX function at a stage of `DUMPS`, a serialized HloModuleProto."""
+    from hlorank.config import ConfigError
+    from hlorank.hlo.reader import DUMPS
+    from hlorank_collect import xla
+    from hlorank_collect.jax_program import user_program
+    from hlorank_collect.program import one_line
+
+    try:
+        program, example = user_program(function, arguments).build()
+        module = xla.unoptimized_module(program, example)
+        return xla.capture(module) if stage == DUMPS[0] else module
+    except ConfigError:
+        raise
+    except Exception as error:  # the user's code may raise any exception
+        raise ConfigError(f"it does not trace or compile: {one_line(error)}") from error
