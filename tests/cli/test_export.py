@@ -11,7 +11,7 @@ import pytest
 import hlorank
 from hlorank.cli.main import main
 from hlorank.files import DataError, read_json
-from hlorank.hlo import forms
+from hlorank.hlo import xla_process
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.reader import read_records
 
@@ -101,7 +101,7 @@ def test_without_jaxlib_there_is_no_text(
     with caplog.at_level(logging.WARNING):
         assert main(["rank", "--model", str(model), str(program), "--export", str(tmp_path / "out")]) == 0
     (line,) = caplog.messages
-    assert forms.INSTALL in line
+    assert xla_process.INSTALL in line
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"jit_f.json", "jit_f.hlo.pb"}
 
 
