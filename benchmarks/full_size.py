@@ -45,8 +45,8 @@ from published_sizes import (  # type: ignore[import-not-found] # same folder
     write_sized_graph,
 )
 
-from hlorank.compute.graph_map import open_graph_map
-from hlorank.config import ComputeConfig, ConfigError
+from hlorank.compute import SERIAL, map_graphs
+from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
 from hlorank.files import code_digest, read_json, write_json
 from hlorank.terminal import min_int
@@ -163,11 +163,9 @@ class Run:
     def _generate(self) -> None:
         sizes = graph_sizes(self.collection, **self.size._asdict())
         write = partial(write_sized_graph, collection=self.collection, root=self.place / "generated")
-        processes = {"form": "processes", "workers": "auto", "retries": 2, "address": None}
-        compute = ComputeConfig.model_validate(processes | {"cpus": 1, "gpus": 0, "memory_bytes": None})
-        with open_graph_map(compute) as graph_map:
-            for _ in graph_map.map(write, sizes, f"generate {self.collection}"):
-                pass
+        compute = SERIAL.model_copy(update={"form": "processes", "workers": "auto", "retries": 2})
+        for _ in map_graphs(write, sizes, compute, f"generate {self.collection}"):
+            pass
 
     def _command(self, stage: Stage) -> list[str]:
         """Compose params.yaml, and return the stage's command in dvc.yaml."""

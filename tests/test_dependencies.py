@@ -25,7 +25,7 @@ EXTRAS = {
     "hlorank_collect": "collect",
     "hlorank/runs/search": "sweep",
     "hlorank/training/baselines/fit_rankers": "rivals",
-    "hlorank/compute/ray_cluster": "ray",
+    "hlorank/compute": "ray",
     "hydra_plugins": "sweep",
 }
 """The extra that a module, or the modules of a folder, may import."""

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
-from hlorank.compute.graph_map import GraphMap
 from hlorank.config import ConfigError
 from hlorank.files import counted
 from hlorank_collect import child_process, machine
@@ -48,7 +47,7 @@ def run_tasks(
     record: Callable[[str, str | None], object] = lambda *_: None,
     check_machine: Callable[[], object] = machine.require_quiet,
     supervise: Callable[..., child_process.Outcome] = child_process.supervise,
-    cluster: GraphMap | None = None,
+    cluster: Callable[..., Iterator[child_process.Outcome]] | None = None,
 ) -> Summary:
     """Measure programs in child processes; programs measured earlier with the same settings are kept.
 
@@ -60,7 +59,7 @@ def run_tasks(
         check_machine: called before the first program is measured, on a cluster before each; its exception ends the
             run.
         supervise: measures one program.
-        cluster: nodes that measure, a program each at a time; None measures on this machine.
+        cluster: `map_graphs` on nodes that measure, a program each at a time; None measures on this machine.
 
     Raises:
         ConfigError: the program of a task does not exist, two have the same name, or the machine is busy.
@@ -82,7 +81,7 @@ def run_tasks(
         outcomes = _measured_here(waiting, hang_seconds, check_machine, supervise)
     else:
         measure = partial(_measure_on_node, hang_seconds=hang_seconds, check_machine=check_machine, supervise=supervise)
-        outcomes = cluster.map(measure, [*waiting.items()], "Measuring")
+        outcomes = cluster(measure, [*waiting.items()], title="Measuring")
     start = time.monotonic()
     for number, ((name, task), outcome) in enumerate(zip(waiting.items(), outcomes, strict=True), start=1):
         record(name, outcome.reason if outcome.about is None else None)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 import pytest
 
 from hlorank.cli.main import main
-from hlorank.compute.graph_map import GraphMap, open_graph_map
+from hlorank.compute import map_graphs
 from hlorank.data.collection import Collection, read_graph, write_graph
 from hlorank.data.configurations import LayoutConfigurations, Measurements
 from hlorank.featurize.feature_store import FeatureStore
@@ -74,13 +73,11 @@ def test_json_holds_the_first_configurations_of_the_model(
 def test_what_a_cluster_prints_is_not_in_the_output(
     model: Path, graphs: list[Path], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @contextmanager
-    def noisy(*arguments: Any) -> Iterator[GraphMap]:
-        with open_graph_map(*arguments) as graph_map:
-            yield graph_map
-            sys.stdout.write("(raylet) a node was lost")
+    def noisy(*arguments: Any, **options: Any) -> Iterator[Any]:
+        yield from map_graphs(*arguments, **options)
+        sys.stdout.write("(raylet) a node was lost")
 
-    monkeypatch.setattr("hlorank.compute.graph_map.open_graph_map", noisy)
+    monkeypatch.setattr("hlorank.compute.map_graphs", noisy)
     assert len(ranked(["--model", model, *graphs], capsys)) == len(graphs)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hlorank.compute import SERIAL
 from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate_model import LOGGED, TABLE, evaluate, score_model
@@ -92,7 +93,7 @@ def test_worker_processes_write_the_same_tables(
     )
     monkeypatch.setattr("hlorank.evaluation.evaluate_model._MIN_NODE_STATES", 0)
     for workers in (None, 1, 2):
-        compute = None if workers is None else compute_config(workers=workers)
+        compute = SERIAL if workers is None else compute_config(workers=workers)
         output = tmp_path / f"{workers}"
         score_model(tmp_path / "model", collection, *folders, config.evaluate, output, "cpu", 1, compute)
     for name in (METRICS, PER_GRAPH, PREDICTIONS, SUBMISSION):

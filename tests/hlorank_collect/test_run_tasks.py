@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hlorank.compute.graph_map import SERIAL
+from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
 from hlorank.files import write_json
@@ -92,7 +92,7 @@ def test_a_cluster_measures_what_one_machine_does(make: Callable[[str], LayoutTa
         cores.append(one.core)
         return measures(one, **settings)
 
-    given: dict[str, Any] = {"supervise": on_node, "cluster": SERIAL}
+    given: dict[str, Any] = {"supervise": on_node, "cluster": partial(map_graphs, settings=SERIAL)}
     tasks = [dataclasses.replace(make(name), core=core) for name, core in (("a.b", None), ("bad", 0), ("c", None))]
     assert collect(tasks, **given) == Summary(["a.b", "c"], [], {"bad": "it has side effects"})
     assert cores == [max(os.sched_getaffinity(0)), 0, max(os.sched_getaffinity(0))]

@@ -301,7 +301,7 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
     """
     if not arguments.input:
         return
-    from hlorank.compute.graph_map import open_graph_map
+    from hlorank.compute import SERIAL, map_graphs
     from hlorank.runs.find import model_folder
 
     folder = str(model_folder(arguments.model))  # here, so that it is downloaded once
@@ -309,8 +309,8 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
     workers = min(arguments.workers, len(arguments.input))
     threads = None if workers == 1 and arguments.ray is None else 1
     if arguments.ray is None:
-        form = {"form": "serial" if workers == 1 else "processes", "workers": workers, "retries": 2, "address": None}
-        compute = ComputeConfig.model_validate(form | {"cpus": 1, "gpus": 0, "memory_bytes": None})
+        own = {"form": "serial" if workers == 1 else "processes", "workers": workers, "retries": 2}
+        compute = SERIAL.model_copy(update=own)
         here = arguments.accelerator
     else:
         compute = ComputeConfig.of_cluster(arguments.ray, gpus=arguments.accelerator == "cuda")
@@ -318,15 +318,14 @@ def _ranked(arguments: argparse.Namespace) -> Iterator[dict[str, Any] | DataErro
         if arguments.accelerator == "auto":
             arguments.accelerator = "cpu"  # a node must not use a GPU that its task does not take
     outputs = [output for output in (arguments.save, arguments.export) if output is not None]
-    inputs = [Path(folder), *{path.parent: path for path in arguments.input}.values()]
     collection = _opened(folder, arguments.memory, here, threads).collection
     rank_file = partial(_rank_file, arguments=arguments, folder=folder, threads=threads)
     with (
         _submission(arguments.csv, collection) as submit,
         redirect_stdout(sys.stderr),  # Ray prints there what happens to nodes, before the JSON
-        open_graph_map(compute, outputs, inputs) as graph_map,
     ):
-        for path, results in zip(arguments.input, graph_map.map(rank_file, arguments.input, "Ranking"), strict=True):
+        ranked = map_graphs(rank_file, arguments.input, compute, "Ranking", outputs=outputs)
+        for path, results in zip(arguments.input, ranked, strict=True):
             for result in results:
                 if isinstance(result, DataError):
                     yield result

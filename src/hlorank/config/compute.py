@@ -24,7 +24,8 @@ class ComputeConfig(Section):
     """Graphs in progress at the same time; auto is one for each core of this machine, or as many as the cluster has
     room for. Each takes its own memory: use fewer if it runs out. serial ignores it."""
     retries: int = Field(ge=0)
-    """Times that the work on a graph is repeated after its process died or its node was lost."""
+    """Times that the work on a graph is repeated after its process died or its node was lost; on this machine at least
+    once, as that tells which graph the process died of."""
     address: str | None
     """Ray cluster: auto (the one that runs on this machine), `host:port`, or `ray://host:port` of its client server;
     only for ray."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,8 +15,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from hlorank.compute.device import find_device
-from hlorank.compute.graph_map import SERIAL, open_graph_map
+from hlorank.compute import SERIAL, find_device
 from hlorank.config import ComputeConfig, Config, EvaluateConfig
 from hlorank.data.collection import Collection, Split
 from hlorank.evaluation.one_segment import one_segment
@@ -119,7 +117,7 @@ def score_model(
     output: Path,
     accelerator: str = "auto",
     threads: int | None = None,
-    compute: ComputeConfig | None = None,
+    compute: ComputeConfig = SERIAL,
 ) -> Evaluation:
     """Score every configuration of every graph, and write the tables.
 
@@ -132,7 +130,7 @@ def score_model(
         output: folder of the tables.
         accelerator: the device, as in `trainer.accelerator`.
         threads: threads of PyTorch in each process, on which the rounding of scores may depend; None leaves them.
-        compute: place where graphs are scored; None is this process.
+        compute: place where graphs are scored.
 
     Raises:
         DataError: the model is damaged, or was trained on other features or segments.
@@ -149,10 +147,9 @@ def score_model(
         log.warning("%s: the model was never trained; its scores are meaningless", collection)
     experiment = recorded_run(model).get(EXPERIMENT)
     about = {EXPERIMENT: experiment, "one_segment": trained.partition is not None and one_segment(scores.segments)}
-    alone = compute is None or (compute.form == "processes" and _is_for_one_process(scores, settings.splits))
-    inputs = [model, scores.features, *([] if trained.partition is None else [scores.segments])]
-    with nullcontext(SERIAL) if compute is None or alone else open_graph_map(compute, [output], inputs) as graph_map:
-        metrics = evaluate_collection(scores, collection, scores.score, settings, output, about, graph_map)
+    if compute.form == "processes" and _is_for_one_process(scores, settings.splits):
+        compute = SERIAL
+    metrics = evaluate_collection(scores, collection, scores.score, settings, output, about, compute)
     return Evaluation(metrics, spec, graphs.store.fingerprint)
 
 

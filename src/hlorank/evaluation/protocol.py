@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.compute.graph_map import SERIAL, GraphMap
-from hlorank.config import EvaluateConfig
+from hlorank.compute import SERIAL, map_graphs
+from hlorank.config import ComputeConfig, EvaluateConfig
 from hlorank.data.collection import SPLITS, Collection, Kind, Split
 from hlorank.evaluation.errors import ANALYSED, PROPERTY_COLUMNS, effects, mean_effects, spread
 from hlorank.evaluation.graph_report import (
@@ -184,7 +184,7 @@ def evaluate_collection(
     config: EvaluateConfig,
     output: Path,
     about: Mapping[str, str | bool | None] = MappingProxyType({}),
-    compute: GraphMap = SERIAL,
+    compute: ComputeConfig = SERIAL,
 ) -> dict[str, float]:
     """Score all configurations of all graphs of some splits, and write the tables.
 
@@ -227,7 +227,7 @@ def evaluate_collection(
         _table(output / PREDICTIONS, PREDICTION_COLUMNS) as points,
         _table(output / PER_GRAPH, per_graph_columns(kind)) as per_graph,
     ):
-        for rows, shown, told, order in compute.map(evaluate_graph, tasks, "Scoring"):
+        for rows, shown, told, order in map_graphs(evaluate_graph, tasks, compute, "Scoring"):
             if order is not None:
                 submit(rows[0].graph, order)
             points.writerows(shown)

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hlorank.compute.graph_map import SERIAL, GraphMap
-from hlorank.config import FeaturizeConfig
+from hlorank.compute import SERIAL, map_graphs
+from hlorank.config import ComputeConfig, FeaturizeConfig
 from hlorank.data.collection import (
     SPLITS,
     Collection,
@@ -47,7 +47,7 @@ _FLOAT32_BYTES = 4
 
 
 def featurize_collection(
-    raw: Path, collection: Collection, config: FeaturizeConfig, output: Path, compute: GraphMap = SERIAL
+    raw: Path, collection: Collection, config: FeaturizeConfig, output: Path, compute: ComputeConfig = SERIAL
 ) -> None:
     """Fit a specification on the train split, and featurize every graph of every split into a store.
 
@@ -76,7 +76,7 @@ def featurize_files(
     collection: Collection,
     config: FeaturizeConfig,
     output: Path,
-    compute: GraphMap = SERIAL,
+    compute: ComputeConfig = SERIAL,
 ) -> None:
     """Do the work of `featurize_collection` on the npz files of each split, wherever they are.
 
@@ -86,11 +86,14 @@ def featurize_files(
     (output / INDEX_FILE).unlink(missing_ok=True)
     sample = partial(_train_sample, collection=collection, options=config)
     try:
-        spec = fit_spec(collection, config, compute.map(sample, files["train"], "featurize: statistics"))
+        spec = fit_spec(
+            collection, config, map_graphs(sample, files["train"], compute, "featurize: statistics", outputs=[output])
+        )
     except (DataError, ExceptionGroup):
         # All damaged files are named, not only those of the train split.
         check = partial(_read, kind=collection.kind, protobuf=config.protobuf)
-        for _ in compute.map(check, [path for split in SPLITS for path in files[split]], "featurize: check"):
+        every = [path for split in SPLITS for path in files[split]]
+        for _ in map_graphs(check, every, compute, "featurize: check", outputs=[output]):
             pass
         raise
     write_json(output / SPEC, spec.model_dump(mode="json"))
@@ -118,14 +121,14 @@ def store_official(files: Mapping[Split, Sequence[Path]], kind: Kind, output: Pa
 
 
 def _store_graphs(
-    compute: GraphMap, files: Mapping[Split, Sequence[Path]], kind: Kind, spec: FeatureSpec | None, output: Path
+    compute: ComputeConfig, files: Mapping[Split, Sequence[Path]], kind: Kind, spec: FeatureSpec | None, output: Path
 ) -> Index:
     """Store the graphs that are out of date, remove other graphs, and return the index; without spec: raw columns."""
     tasks = [(split, path) for split in SPLITS for path in files[split]]
     columns = "official" if spec is None else spec.fingerprint
     made_by = {"spec": columns, "code": code_digest(*CODE)}
     store = partial(_store_graph, kind=kind, spec=spec, made_by=made_by, output=output)
-    results = list(compute.map(store, tasks, "featurize: graphs"))
+    results = list(map_graphs(store, tasks, compute, "featurize: graphs", outputs=[output]))
     entries: dict[Split, dict[str, GraphEntry]] = {split: {} for split in SPLITS}
     for (split, path), (_, entry) in zip(tasks, results, strict=True):
         entries[split][path.stem] = entry

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hlorank.compute.device import find_device
+from hlorank.compute import find_device
 from hlorank.config import PartitionConfig
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import SPEC, read_json

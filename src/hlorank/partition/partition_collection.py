@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank import files
-from hlorank.compute.graph_map import SERIAL, GraphMap
-from hlorank.config import PartitionConfig, find
+from hlorank.compute import SERIAL, map_graphs
+from hlorank.config import ComputeConfig, PartitionConfig, find
 from hlorank.data.collection import SPLITS, Split
 from hlorank.featurize.feature_store import FeatureStore, graph_folder, remove_other_graphs
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
@@ -30,7 +30,9 @@ CODE = ("hlorank.partition", "hlorank.featurize")
 _LOGGER = logging.getLogger(__name__)
 
 
-def partition_collection(features: Path, config: PartitionConfig, output: Path, compute: GraphMap = SERIAL) -> None:
+def partition_collection(
+    features: Path, config: PartitionConfig, output: Path, compute: ComputeConfig = SERIAL
+) -> None:
     """Partition every graph of a featurized collection.
 
     Writes the store that `PartitionStore` reads, with metrics.json (see `summary`) and segments.csv (see `SegmentRow`).
@@ -63,7 +65,7 @@ def partition_collection(features: Path, config: PartitionConfig, output: Path, 
         tasks = [(split, name) for split, names in graphs.items() for name in names]
         code = files.code_digest(*CODE, partitioner.__module__)
         work = partial(_partition, features=features, config=config, code=code, output=output)
-        rows = list(chain.from_iterable(compute.map(work, tasks, "partition")))
+        rows = list(chain.from_iterable(map_graphs(work, tasks, compute, "partition", outputs=[output])))
         spec = PartitionSpec(features=store.fingerprint, **config.model_dump())
     metrics = summary(rows)
     files.write_text(output / SEGMENTS, to_csv(rows))

@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from hlorank.compute.graph_map import ComputeError
+from hlorank.compute import ComputeError
 from hlorank.config import ConfigError, TrackingConfig
 from hlorank.files import DataError, fingerprint, one_line, one_process, redact_credentials
 from hlorank.metrics import BEST_TAU

@@ -7,15 +7,11 @@ from hlorank.stages.command import collection_folder, own_output, stage
 @stage("partitioners", reads=["partition", "compute"])
 def main(config: Config) -> None:
     """Cut the graphs of `collection` into segments."""
-    from hlorank.compute.graph_map import open_graph_map
     from hlorank.partition.partition_collection import partition_collection
 
     features = collection_folder(config, config.paths.features)
-    with (
-        own_output(config, config.paths.segments) as output,
-        open_graph_map(config.compute, [output], [features]) as compute,
-    ):
-        partition_collection(features, config.partition, output, compute)
+    with own_output(config, config.paths.segments) as output:
+        partition_collection(features, config.partition, output, config.compute)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import distributed
 
-from hlorank.compute.device import find_device
+from hlorank.compute import find_device
 from hlorank.config import ConfigError, TrainerConfig
 from hlorank.config.compute import available_cores
 from hlorank.files import DataError

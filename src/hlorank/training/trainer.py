@@ -20,7 +20,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 
-from hlorank.compute.device import find_device
+from hlorank.compute import find_device
 from hlorank.config import Config, ConfigError, TrackingConfig, TrainerConfig, find
 from hlorank.config.plugins import plugin_digests
 from hlorank.data.collection import Collection

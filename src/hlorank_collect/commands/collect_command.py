@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hlorank.compute.graph_map import GraphMap, open_graph_map
+from hlorank.compute import map_graphs
 from hlorank.config import ComputeConfig, ConfigError
 from hlorank.data.collection import Collection
 from hlorank_collect.commands.common_arguments import (
@@ -26,7 +24,6 @@ from hlorank_collect.commands.common_arguments import (
     supervision,
 )
 from hlorank_collect.left_out import read_left_out, record_left_out
-from hlorank_collect.task import is_file
 
 _MEASURES = {"hlorank_measure": 1.0}
 """Resource of a node that measures: one program takes all of it."""
@@ -180,17 +177,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         tasks = [LayoutTask(**one, **settings) for one in programs]
     record = partial(record_left_out, arguments.out, collection)
-    with _cluster(arguments, collection, names) as cluster:
-        return status(run_tasks(tasks, **supervision(arguments), record=record, cluster=cluster).left_out)
-
-
-@contextmanager
-def _cluster(arguments: argparse.Namespace, collection: Collection, names: list[str]) -> Iterator[GraphMap | None]:
-    """Yield the nodes that measure; None without --ray."""
-    if arguments.ray is None:
-        yield None
-        return
-    config = ComputeConfig.of_cluster(arguments.ray, gpus=collection.source == "gpu")
-    files = [Path(name) for name in names if is_file(name)]
-    with open_graph_map(config, [arguments.out], files, _MEASURES) as cluster:
-        yield cluster
+    cluster = None
+    if arguments.ray is not None:
+        config = ComputeConfig.of_cluster(arguments.ray, gpus=collection.source == "gpu")
+        cluster = partial(map_graphs, settings=config, outputs=[arguments.out], resources=_MEASURES)
+    return status(run_tasks(tasks, **supervision(arguments), record=record, cluster=cluster).left_out)

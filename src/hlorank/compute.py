@@ -1,0 +1,356 @@
+"""Work on each graph: in this process, in processes of joblib's loky or on a Ray cluster; the device of a model."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+import pickle
+import platform
+import re
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from joblib.externals.loky import BrokenProcessPool, get_reusable_executor
+from rich.console import Console
+from rich.progress import track
+
+from hlorank.config import ComputeConfig, ConfigError, import_plugin
+from hlorank.config.plugins import imported_plugins
+from hlorank.files import SHARED_VARIABLE, DataError, code_digest, one_line
+
+if TYPE_CHECKING:
+    import torch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+SERIAL = ComputeConfig(form="serial", workers=1, retries=0, address=None, cpus=1, gpus=0, memory_bytes=None)
+"""Settings of work in this process."""
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Results are taken in order, so while one item takes long, the other workers do these. A sample of a graph, of which
+# featurize makes statistics, has up to 24 MB.
+_CALLS_AHEAD = 32
+_VISIBLE_SECONDS = 10.0  # within which a network file system shows a new file
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+_log = logging.getLogger(__name__)
+
+
+class ComputeError(RuntimeError):
+    """Work that ended its worker in each attempt; the message, one line, names the graph, the reason and a remedy."""
+
+
+class _WorkerDiedError(Exception):
+    """The end of a worker before its call returned; the message gives the reason."""
+
+
+class _Workers(NamedTuple):
+    """Place where calls run: the start of a call, the number of started calls at most, and what to do after a death."""
+
+    start: Callable[[Callable[[Any], Any], Any], Future[Any]]
+    capacity: Callable[[], int]
+    repeats: int = 0
+    remedy: str = ""
+
+
+def map_graphs(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    settings: ComputeConfig,
+    title: str,
+    *,
+    outputs: Iterable[Path] = (),
+    resources: Mapping[str, float] = MappingProxyType({}),
+) -> Iterator[Result]:
+    """Yield the result of each item, in order; a bounded number of results waits for the result of an earlier item.
+
+    An item that fails does not stop the others; its error is raised after them, several errors as an ExceptionGroup.
+    A ConfigError and a full disk end the work at once.
+
+    Args:
+        function: may be called again for an item whose worker died, so it writes each file in one step.
+        items: graphs, or other independent work.
+        settings: where the calls run, and how often the call of a dead worker is repeated.
+        title: label of the progress bar on a terminal.
+        outputs: folders that `function` writes to, which the nodes of a cluster must share.
+        resources: custom resources that a call takes of its node of a cluster, by name.
+    """
+    source = iter(items)
+    pending: deque[tuple[Item, Future[Result]]] = deque()
+    failures: list[BaseException] = []
+    with _open_workers(settings, outputs, resources) as workers:
+        for _ in track(range(len(items)), title, console=Console(stderr=True), disable=not sys.stderr.isatty()):
+            missing = max(not pending, workers.capacity() - len(pending))  # negative for a cluster that lost a node
+            pending.extend((item, workers.start(function, item)) for item in itertools.islice(source, missing))
+            if _died(pending[0][1]):
+                # The error of a pool does not say whose call ended a process: after all have ended, each runs alone.
+                died = [_died(call) for _, call in pending]
+                pending = deque(
+                    (item, _repeat(workers, function, item, call, title) if dead else call)
+                    for (item, call), dead in zip(pending, died, strict=True)
+                )
+            item, call = pending.popleft()
+            error = call.exception()
+            if error is None:
+                yield call.result()
+            elif isinstance(error, ConfigError) or (isinstance(error, OSError) and error.errno in _DISK_FULL):
+                raise error
+            else:
+                if not isinstance(error, DataError | ComputeError | OSError):
+                    error.add_note(f"{title}: {_name(item)}")
+                failures.append(error)
+    if failures:
+        raise failures[0] if len(failures) == 1 else BaseExceptionGroup(title, failures)
+
+
+def _died(call: Future[Any]) -> bool:
+    """Wait for a call, and return whether its worker died or had no memory."""
+    return isinstance(call.exception(), BrokenProcessPool | _WorkerDiedError | MemoryError)
+
+
+def _repeat(
+    workers: _Workers, function: Callable[[Item], Result], item: Item, call: Future[Result], title: str
+) -> Future[Result]:
+    """Repeat a call until its worker lives; a ComputeError takes the place of the last death."""
+    label = f"{title}: {_name(item)}"
+    for _ in range(workers.repeats):
+        _log.warning("%s: %s; started again", label, _reason(call))
+        call = workers.start(function, item)
+        if not _died(call):
+            return call
+    attempts = f" (attempt {workers.repeats + 1})" if workers.repeats else ""
+    return _failed(ComputeError("; ".join(filter(None, [f"{label}: {_reason(call)}{attempts}", workers.remedy]))))
+
+
+def _reason(call: Future[Any]) -> str:
+    error = call.exception()
+    if isinstance(error, BrokenProcessPool):
+        codes = re.search(r"{(.+)}", str(error))  # only for the message
+        return f"its worker process died{f', {codes[1]}' if codes else ''}"
+    return "memory ran out" if isinstance(error, MemoryError) else str(error)
+
+
+def _name(item: object) -> str:
+    """Return the name of an item for messages: of a tuple the words and names of files, such as `train/unet_3d`."""
+    if not isinstance(item, tuple):
+        return str(item)
+    return "/".join(part.stem if isinstance(part, Path) else part for part in item if isinstance(part, str | Path))
+
+
+@contextmanager
+def _open_workers(
+    settings: ComputeConfig, outputs: Iterable[Path], resources: Mapping[str, float]
+) -> Iterator[_Workers]:
+    match settings.form:
+        case "serial":
+            yield _Workers(_call_here, lambda: 1)
+        case "processes":
+            try:
+                yield _processes(settings)
+            except BaseException:
+                get_reusable_executor(reuse=True).shutdown(kill_workers=True)
+                raise
+        case "ray":
+            with _connected(str(settings.address)) as ray, ExitStack() as marks:
+                yield _cluster(ray, settings, [marks.enter_context(_marked(folder)) for folder in outputs], resources)
+
+
+def _call_here(function: Callable[[Item], Result], item: Item) -> Future[Result]:
+    call: Future[Result] = Future()
+    try:
+        call.set_result(function(item))
+    except Exception as error:
+        call.set_exception(error)
+    return call
+
+
+def _failed(error: Exception) -> Future[Any]:
+    call: Future[Any] = Future()
+    call.set_exception(error)
+    return call
+
+
+def _processes(settings: ComputeConfig) -> _Workers:
+    """Return processes of this machine, which wait some seconds for other work."""
+    environment, count = _environment(), settings.process_count
+    begin = os.getpid(), tuple(sys.path), environment  # loky starts other processes if any of these is another
+
+    def pool() -> Any:
+        return get_reusable_executor(count, timeout=30, initializer=_begin_process, initargs=begin, env=_ONE_THREAD)
+
+    def start(function: Callable[[Any], Any], item: object) -> Future[Any]:
+        try:
+            call: Future[Any] = pool().submit(_call, environment, function, item)
+            return call
+        except BrokenProcessPool as error:  # just now
+            return _failed(error)
+
+    # A process that has grown is replaced, and loky warns if the next call is already on its way.
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor")
+    remedy = "if memory ran out (SIGKILL), set compute.workers lower"
+    return _Workers(start, lambda: 2 * count + _CALLS_AHEAD, max(1, settings.retries), remedy)
+
+
+def _begin_process(parent: int, *_: object) -> None:
+    """End this process with its parent, also if that is killed; Ctrl-C is for the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _cluster(
+    ray: ModuleType, settings: ComputeConfig, marks: Iterable[Path], resources: Mapping[str, float]
+) -> _Workers:
+    """Return the nodes of a Ray cluster, where each call is a task.
+
+    Joblib's backend of Ray has actors in place of tasks: the error of a dead actor names no call, and nodes that join
+    the cluster later get none.
+    """
+    needs = {"CPU": settings.cpus, "GPU": settings.gpus, "memory": settings.memory_bytes or 0, **resources}
+    needs = {name: amount for name, amount in needs.items() if amount}
+    options = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "memory": settings.memory_bytes, "max_retries": 0}
+    task = ray.remote(_call).options(**options, resources=dict(resources))
+    environment = _environment(marks)
+
+    def room() -> int:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        return sum(int(min(node.get(name, 0) // need for name, need in needs.items())) for node in nodes)
+
+    def start(function: Callable[[Any], Any], item: object) -> Future[Any]:
+        call: Future[Any] = Future()
+
+        def finish(done: Future[Any]) -> None:
+            error = done.exception()
+            if error is None:
+                call.set_result(done.result())
+            elif isinstance(error, ray.exceptions.RayTaskError):
+                call.set_exception(error.cause)
+            else:
+                call.set_exception(_WorkerDiedError(one_line(f"its worker died, {type(error).__name__}: {error}")))
+
+        task.remote(environment, function, item).future().add_done_callback(finish)
+        return call
+
+    if room() == 0:
+        wanted = ", ".join(f"{name} {amount:g}" for name, amount in needs.items())
+        raise ConfigError(f"compute=ray: no node of the cluster has what a task takes: {wanted}; see `ray status`")
+    return _Workers(
+        start,
+        lambda: 2 * room() if settings.workers == "auto" else settings.workers,
+        settings.retries,
+        "if memory ran out, set compute.memory_bytes to what a graph needs, so that fewer share a node",
+    )
+
+
+@contextmanager
+def _marked(folder: Path) -> Iterator[Path]:
+    """Yield a new file in a folder, by which nodes see that the folder is the same."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(prefix=".shared.", dir=folder.absolute()) as file:
+        yield Path(file.name)
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[ModuleType]:
+    """Yield the package ray, connected to a cluster; a connection that exists is used, and kept."""
+    try:
+        import ray
+    except ImportError:
+        install = "pip install 'hlorank[ray]', or in a clone pip install -c constraints.txt -e '.[ray]'"
+        raise ConfigError(f"compute=ray: Ray is not installed; {install}") from None
+    if ray.is_initialized():
+        yield ray
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if host:  # not auto; Ray would try again for minutes
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, RuntimeError, ValueError, OverflowError) as error:
+        remedy = "start one (`ray start --head`), with the same Ray and Python on every node, or give its address"
+        raise ConfigError(f"compute.address={address}: no Ray cluster answers: {one_line(error)}; {remedy}") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+class _Environment(NamedTuple):
+    """What workers have in common with this process; `marks` are new files in the folders that they write to."""
+
+    folder: Path
+    plugins: tuple[str, ...]
+    shared: str | None
+    code: str
+    marks: tuple[Path, ...]
+
+
+def _environment(marks: Iterable[Path] = ()) -> _Environment:
+    plugins, shared = imported_plugins(), os.environ.get(SHARED_VARIABLE)
+    return _Environment(Path.cwd(), plugins, shared, code_digest("hlorank", *plugins), tuple(marks))
+
+
+@cache  # once in each worker
+def _enter(environment: _Environment) -> None:
+    """Make this worker like the process that has the work.
+
+    Raises:
+        ConfigError: it has other code, or does not see a folder.
+    """
+    for name in environment.plugins:
+        import_plugin(name)
+    node, deadline = f"node {platform.node()}", time.monotonic() + _VISIBLE_SECONDS
+    if code_digest("hlorank", *environment.plugins) != environment.code:
+        raise ConfigError(f"{node} has other code of hlorank than this process; install the same on every node")
+    for path in (environment.folder, *environment.marks):
+        while not path.exists():
+            if time.monotonic() > deadline:
+                raise ConfigError(f"{node} does not see {path}; it must be on a file system that all nodes share")
+            time.sleep(0.5)
+    os.chdir(environment.folder)
+    if environment.shared is not None:
+        os.environ[SHARED_VARIABLE] = environment.shared
+
+
+def _call(environment: _Environment, function: Callable[[Item], Result], item: Item) -> Result:
+    """Make a call in a worker; an error that cannot be sent becomes a RuntimeError."""
+    _enter(environment)
+    try:
+        return function(item)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))  # noqa: S301 - errors of libraries are often written but not read
+        except Exception:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from None
+        raise
+
+
+def find_device(accelerator: str) -> torch.device:
+    """Return the device of an accelerator: auto is CUDA where PyTorch finds it, otherwise the CPU."""
+    import torch
+
+    available = torch.cuda.is_available()
+    if accelerator == "cuda" and not available:
+        raise ConfigError("trainer.accelerator=cuda: PyTorch finds no CUDA device; set it to auto or cpu")
+    return torch.device("cuda" if accelerator != "cpu" and available else "cpu")

@@ -1,0 +1,87 @@
+"""Functions for worker processes, which import them by name, and little else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from hlorank.compute import map_graphs
+from hlorank.config import ComputeConfig
+from hlorank.config.plugins import imported_plugins
+from hlorank.files import DataError
+
+
+class ForeignError(Exception):
+    """An error that can be pickled, and not read again."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+def process_of(item: int) -> tuple[int, int, str | None]:
+    return item, os.getpid(), os.environ.get("OMP_NUM_THREADS")
+
+
+def even(item: int) -> int:
+    if item % 2:
+        raise DataError("item", "an even number", item, file=Path("a.npz"))
+    return item
+
+
+def inverse(item: tuple[str, Path, int]) -> float:
+    return 1 / item[2]
+
+
+def fail(item: int, error: Callable[[int], Exception]) -> NoReturn:
+    raise error(item)
+
+
+def die(item: int, folder: Path, deadly: set[int], deaths: int) -> int:
+    """Return the item; the first calls of a deadly item end the process."""
+    calls = len([*folder.glob(f"{item}.*")])
+    (folder / f"{item}.{calls}").touch()
+    if item in deadly and calls < deaths:
+        os._exit(3)
+    return item
+
+
+def be_killed(item: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_the_last(item: int, folder: Path, count: int) -> bool:
+    """Return for item 0 when the last item has been done, or False after a minute."""
+    if item == count - 1:
+        (folder / "done").touch()
+    deadline = time.monotonic() + 60
+    while item == 0 and not (folder / "done").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return item > 0 or (folder / "done").exists()
+
+
+def full_disk(item: int) -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(item))
+
+
+def foreign(item: int) -> ForeignError:
+    return ForeignError(item, 2)
+
+
+def treated_and_error(
+    function: Callable[[int], int], items: range, config: ComputeConfig
+) -> tuple[list[int], BaseException]:
+    treated: list[int] = []
+    try:
+        treated.extend(map_graphs(function, items, config, "test"))
+    except BaseException as error:
+        return treated, error
+    raise AssertionError(treated)
+
+
+def folder_and_plugins(_: int) -> tuple[Path, tuple[str, ...]]:
+    return Path.cwd(), imported_plugins()
