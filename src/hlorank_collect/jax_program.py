@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from hlorank.cli.mistyped import meant
 from hlorank.config import ConfigError
 from hlorank_collect import xla
 from hlorank_collect.program import Program, SkippedError, Traced, one_line
@@ -138,7 +137,7 @@ def _resolve(role: str, reference: str) -> Any:
             raise ValueError("no colon between the module and the function")
         return resolve_name(reference)
     except (ValueError, ImportError, AttributeError) as error:
-        form = f"give module:function, such as {meant(reference) or 'mymod:step'}, importable from {Path.cwd()}"
+        form = f"give module:function, such as mymod:step, importable from {Path.cwd()}"
         raise ConfigError(f"{role} {reference!r}: {error}; {form}") from error
 
 

@@ -31,7 +31,7 @@ def test_a_record_and_its_npz_file_have_equal_summaries(
         "max_runtime_ns": 3_000,
     }
     assert inspected(record, capsys) == [expected | {"file": str(record)}]
-    main(["convert", str(record), "--out", str(tmp_path)])
+    main(["convert", str(record), str(tmp_path)])
     capsys.readouterr()
     assert inspected(tmp_path / "record.npz", capsys) == [expected | {"file": str(tmp_path / "record.npz")}]
 

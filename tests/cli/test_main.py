@@ -84,7 +84,7 @@ def test_an_error_of_the_program_is_raised(monkeypatch: pytest.MonkeyPatch) -> N
 def test_wrong_usage_is_status_two(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["convert", "a.pb"])
-    assert "--out" in capsys.readouterr().err
+    assert "FOLDER" in capsys.readouterr().err
 
 
 def test_a_reader_that_stops_early_ends_the_command_quietly(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import sys
@@ -11,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from hlorank.cli.main import main
-from hlorank.cli.programs import program_paths
+from hlorank.cli.programs import find_programs
 from hlorank.config import ConfigError
+from hlorank.data.collection import read_graph
+from hlorank.data.configurations import LayoutConfigurations
 from hlorank.hlo.reader import DUMPS, program_files, read_records
 from hlorank.hlo.stage import stage_of
 
@@ -73,13 +74,14 @@ def test_the_module_right_before_layout_assignment_is_taken_first(dumps: Path) -
 
 
 def test_where_no_dump_is_of_the_stage_those_there_are_named(dumps: Path, tmp_path: Path) -> None:
-    _, (error,) = program_paths([dumps], "after_layout_assignment", None)
+    _, (error,) = find_programs([str(dumps)], "after_layout_assignment", None)
     assert error.found == "only before_dce, before_optimizations, cpu_after_optimizations"
-    (tmp_path / "empty").mkdir()
-    _, (error,) = program_paths([tmp_path / "empty"], "before_optimizations", None)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    _, (error,) = find_programs([str(empty)], "before_optimizations", None)
     assert error.found == "none"
-    (tmp_path / "empty" / "graph.npz").touch()
-    _, (error,) = program_paths([tmp_path / "empty"], None, None)
+    (empty / "graph.npz").touch()
+    _, (error,) = find_programs([str(empty)], None, None)
     assert ".npz" in str(error.found)
 
 
@@ -92,29 +94,13 @@ def test_files_without_a_stage_are_always_taken(dumps: Path) -> None:
 
 def test_folders_globs_and_files(dumps: Path) -> None:
     inputs = [dumps, dumps / "*_g.*", dumps / "missing.txt", dumps / "none*"]
-    paths, errors = program_paths(inputs, None, None)
-    assert [path.name for path in paths] == [DUMPED[0], DUMPED[3], DUMPED[3]]
+    programs, errors = find_programs([*map(str, inputs)], None, None)
+    assert [program.path.name for program in programs] == [DUMPED[0], DUMPED[3], DUMPED[3]]
+    assert [program.label for program in programs] == [str(program.path) for program in programs]
     assert [(error.key, str(error.file)) for error in errors] == [
         ("program", str(dumps / "missing.txt")),
         ("glob", str(dumps / "none*")),
     ]
-
-
-def test_the_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("jaxlib", reason="needs jaxlib (extra collect)")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
-    assert main(["inspect", "-", "--json"]) == 0
-    (shown,) = json.loads(capsys.readouterr().out)
-    assert (shown["graph"], shown["nodes"], shown["configurable_nodes"]) == ("stdin", 2, 1)
-    assert shown["file"] == "-"
-
-
-def test_errors_of_the_standard_input_name_no_temporary_file(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    assert main(["inspect", "-"]) == 2
-    assert capsys.readouterr().err.startswith("error: -: ")
 
 
 class TestFunctions:
@@ -140,9 +126,9 @@ class TestFunctions:
         )
         found = {}
         for dump in (None, *DUMPS, "before_layout_assignment"):
-            ((path,), _) = program_paths([Path("called:step")], dump, "f32[4,4]")
-            (record,) = read_records(path)
-            found[dump] = stage_of(path, record.module)
+            ((program,), _) = find_programs(["called:step"], dump, "f32[4,4]")
+            (record,) = read_records(program.path)
+            found[dump] = stage_of(program.path, record.module)
         assert found == {
             None: "before_layout_assignment",
             "before_layout-assignment": "before_layout_assignment",
@@ -150,7 +136,7 @@ class TestFunctions:
             "before_optimizations": "before_optimizations",
         }
         with pytest.raises(ConfigError, match="after_optimizations"):
-            program_paths([Path("called:step")], "after_optimizations", "f32[4,4]")
+            find_programs(["called:step"], "after_optimizations", "f32[4,4]")
 
     @pytest.mark.parametrize(
         ("function", "arguments", "named"),
@@ -158,11 +144,78 @@ class TestFunctions:
             ("own_model:fails", "f32[2]", "TypeError"),
             ("own_model:stop", "f32[2]", "own_model:stop"),
             ("own_model:step", None, "--arguments"),
-            ("own_model:nope", None, "own_model:step"),
             ("file.txt", "f32[2]", "--arguments"),
         ],
     )
     def test_what_cannot_be_traced_is_named(self, function: str, arguments: str | None, named: str) -> None:
         with pytest.raises(ConfigError, match=named) as error:
-            program_paths([Path(function)], None, arguments)
+            find_programs([function], None, arguments)
         assert "\n" not in str(error.value)
+
+
+MODULE = """HloModule m
+
+ENTRY e {
+  x = f32[8,4]{1,0} parameter(0)
+  w = f32[4,16]{1,0} parameter(1)
+  ROOT y = f32[8,16]{1,0} dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        (" dot(", " ragged-dotty(", "line 6, column 27 (y): "),
+        ("lhs_contracting_dims", "lhs_new_dims", "line 6, column 38 (y): "),
+        ("f32[4,16]{1,0} par", "f5[4,16]{1,0} par", "line 5, column 7 (w): "),
+        ("dot(x, w)", "dot(x, v)", "line 6, column 34 (y): "),
+        (" w), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}\n", "", "line 6, column "),
+        ("ROOT y", "s4", "line 6, column 3"),
+        ("f32[8,4]{1,0} par", "f32[?,4]{1,0} par", "computations[0].instructions[0] (x): "),
+    ],
+)
+def test_a_wrong_text_is_named_with_its_instruction(
+    old: str, new: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("jaxlib", reason="needs jaxlib (extra collect)")
+    assert old in MODULE
+    path = tmp_path / "bad.txt"
+    path.write_text(MODULE.replace(old, new))
+    assert main(["inspect", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {path}: {place}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "warnings"),
+    [
+        ("f32[8,4]{1,0} par", "f32[<=8,4]{1,0} par", ["dynamic"]),
+        ("f32[4,16]{1,0} par", "f8e5m2[4,16]{1,0} par", ["'f8e5m2' (1)"]),
+        ("f32[4,16]{1,0} par", "s4[4,16]{1,0} par", ["'s4' (1)"]),
+        ("ENTRY e {\n", "ENTRY e {\n  t = token[] parameter(2)\n", []),
+        (
+            "w = f32[4,16]{1,0} parameter(1)",
+            "p = (f32[4,16]{1,0}, (s32[], token[])) parameter(1)\n  w = f32[4,16]{1,0} get-tuple-element(p), index=0",
+            [],
+        ),
+    ],
+)
+def test_unusual_types_and_shapes_are_converted_and_ranked(
+    old: str, new: str, warnings: list[str], tmp_path: Path, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("jaxlib", reason="needs jaxlib (extra collect)")
+    assert old in MODULE
+    path = tmp_path / "unusual.txt"
+    path.write_text(MODULE.replace(old, new))
+    with caplog.at_level(logging.WARNING, logger="hlorank.hlo.reader"):
+        assert main(["convert", str(path), str(tmp_path)]) == 0
+    messages = [record.getMessage() for record in caplog.records if record.name == "hlorank.hlo.reader"]
+    assert len(messages) == len(warnings)
+    assert all(warning in message for warning, message in zip(warnings, messages, strict=True))
+    graph = read_graph(tmp_path / "unusual.npz", "layout")
+    assert graph.graph.node_feat.min() >= 0
+    assert isinstance(graph.configurations, LayoutConfigurations)
+    assert len(graph.configurations.node_ids) == 1
+    assert main(["rank", "--model", str(model), str(path)]) in (0, 3)  # 3: not a module right before layout assignment

@@ -115,17 +115,6 @@ def test_an_exported_module_is_not_compiled_again(cpu_model: Path, tmp_path: Pat
         assert printed["stage"] == {"found": TRAINED, "trained": TRAINED, "compiled": False, "not_compiled": None}
 
 
-def test_constraints_of_the_program_itself_say_nothing(cpu_model: Path, tmp_path: Path, capsys: Capture) -> None:
-    constraint = 'layout_constraint.1 = f32[8,8]{0,1} custom-call(d), custom_call_target="LayoutConstraint"'
-    layouts = "operand_layout_constraints={f32[8,8]{0,1}}"
-    text = TEXT.replace(
-        "  s = f32[64] reshape(d)", f"  {constraint}, {layouts}\n  s = f32[64] reshape(layout_constraint.1)"
-    )
-    (tmp_path / "own.hlo").write_text(text)
-    status, printed = ranked(["--model", cpu_model, tmp_path / "own.hlo"], capsys)
-    assert (status, printed["stage"]["compiled"]) == (0, True)
-
-
 def test_a_folder_and_the_standard_input(
     cpu_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

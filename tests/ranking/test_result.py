@@ -12,7 +12,7 @@ from hlorank.data.configurations import MeasuredGraph, Measurements, TileConfigu
 from hlorank.data.graph import Graph
 from hlorank.metrics import ranking
 from hlorank.ranking.inputs import InputGraph
-from hlorank.ranking.result import ranked_input, top_configurations
+from hlorank.ranking.result import ranked_graph, top_configurations
 
 SCORES = np.array([0.5, -1.0, 0.5, 2.0])
 
@@ -41,7 +41,7 @@ def test_the_first_configurations_and_ties_by_index() -> None:
 
 def test_tiles_compare_by_normalised_runtimes() -> None:
     given = kernel([300, 100, 100, 400], [100, 100, 200, 100])
-    ranked = ranked_input(given, SCORES, ranking(SCORES), 4, compare=True)
+    ranked = ranked_graph(given, SCORES, ranking(SCORES), 4, compare=True)
     assert [row["configuration"] for row in ranked["top"]] == [1, 0, 2, 3]
     assert [row["runtime_ns"] for row in ranked["top"]] == [100, 300, 100, 400]
     assert [row["slowdown"] for row in ranked["top"]] == [1.0, 5.0, 0.0, 7.0]
@@ -55,13 +55,13 @@ def test_tiles_compare_by_normalised_runtimes() -> None:
 
 @pytest.mark.parametrize("runtime", [0, 200])
 def test_equal_runtimes_are_not_compared(runtime: int) -> None:
-    ranked = ranked_input(kernel([runtime] * 4, [100] * 4), SCORES, ranking(SCORES), 4, compare=True)
+    ranked = ranked_graph(kernel([runtime] * 4, [100] * 4), SCORES, ranking(SCORES), 4, compare=True)
     assert ranked["comparison"] is None
     assert ("runtime_ns" in ranked["top"][0]) == bool(runtime)
 
 
 def test_without_a_comparison() -> None:
-    ranked = ranked_input(kernel([300, 100, 100, 400], [100] * 4), SCORES, ranking(SCORES), 1, compare=False)
+    ranked = ranked_graph(kernel([300, 100, 100, 400], [100] * 4), SCORES, ranking(SCORES), 1, compare=False)
     assert ranked == {
         "file": "kernel.npz",
         "graph": "kernel",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hlorank.cli.programs import HELP, add_program_options, program_paths
+from hlorank.cli.programs import HELP, add_program_options, find_programs
 from hlorank.data.collection import Kind, read_graph
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.data.npz import NpzFile
@@ -42,9 +42,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         description="Shows nodes, edges, configurations and runtimes of each graph of npz files and programs. "
         "Files that cannot be read are named, the others are shown, and the exit status is 2.",
     )
-    parser.add_argument(
-        "file", nargs="+", type=Path, metavar="FILE", help=f"an npz file of the official schema; {HELP}"
-    )
+    parser.add_argument("file", nargs="+", metavar="FILE", help=f"an npz file of the official schema; {HELP}")
     add_program_options(parser)
     add_table_options(parser, "graph")
     parser.set_defaults(run=run)
@@ -107,17 +105,16 @@ def _cells(graph: dict[str, Any]) -> Iterator[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a table with one row for each graph, or JSON; name files that cannot be read, and then return 2."""
-    paths, errors = program_paths(arguments.file, arguments.dump, arguments.arguments)
-    sys.stderr.writelines(f"error: {error}\n" for error in errors)
-    summaries, failed = [], bool(errors)
-    for path in paths:
+    programs, errors = find_programs(arguments.file, arguments.dump, arguments.arguments)
+    summaries = []
+    for program in programs:
         try:
-            summaries += [graph | {"file": str(path)} for graph in _graphs(path)]
+            summaries += [graph | {"file": program.label} for graph in _graphs(program.path)]
         except DataError as error:
-            sys.stderr.write(f"error: {error}\n")
-            failed = True
-    if arguments.json and (summaries or not failed):
+            errors.append(program.labelled(error))
+    sys.stderr.writelines(f"error: {error}\n" for error in errors)
+    if arguments.json and (summaries or not errors):
         sys.stdout.write(json.dumps(summaries, indent=2) + "\n")
     elif summaries:
         print_table([*_COLUMNS.values()], [[*_cells(graph)] for graph in summaries], arguments.wide)
-    return 2 if failed else 0
+    return 2 if errors else 0

@@ -8,20 +8,42 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from hlorank.cli.mistyped import FORMS, meant
 from hlorank.config import ConfigError
 from hlorank.files import DataError
 from hlorank.hlo.reader import DUMPS, dumped_stages, program_files
 from hlorank.hlo.xla_process import XlaError, in_process
 
+FORMS = "a file, or a JAX function as module:function, such as mymod:step"
 HELP = (
     "an HLO protobuf, HLO text or StableHLO, also as .xz or .gz; a folder or a glob of them; module:function, a JAX "
     "function; or - for the standard input"
 )
 _STAGES = 10
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True)
+class Program:
+    """Program named on a command line.
+
+    Attributes:
+        path: its file, a temporary one for the standard input and a JAX function.
+        label: its name in errors, warnings and JSON.
+    """
+
+    path: Path
+    label: str
+
+    def __str__(self) -> str:
+        return self.label
+
+    def labelled(self, error: DataError) -> DataError:
+        """Return an error with the label where it names the file or no file."""
+        return error.in_file(self.label) if error.file is None or Path(error.file) == self.path else error
 
 
 def add_program_options(parser: argparse.ArgumentParser) -> None:
@@ -47,10 +69,10 @@ def is_function(program: str) -> bool:
     return is_name and not Path(program).exists()
 
 
-def program_paths(inputs: list[Path], dump: str | None, arguments: str | None) -> tuple[list[Path], list[DataError]]:
-    """Return the file of each program, and the inputs that name none.
-
-    The standard input and the modules of JAX functions are files in a temporary folder; their `str` is the input.
+def find_programs(
+    inputs: Sequence[str], dump: str | None, arguments: str | None
+) -> tuple[list[Program], list[DataError]]:
+    """Return the programs, and the errors of the inputs that name none.
 
     Args:
         inputs: paths, globs, JAX functions, or `-`.
@@ -61,27 +83,25 @@ def program_paths(inputs: list[Path], dump: str | None, arguments: str | None) -
         ConfigError: a JAX function has no arguments, or arguments have no function; the function does not trace or
             compile, or its module has no stage `dump`.
     """
-    functions = {path for path in inputs if is_function(str(path))}
-    if arguments is not None and not functions:
-        hints = [hint for path in inputs if not path.exists() and (hint := meant(str(path))) is not None]
-        remedy = f"did you mean {hints[0]}?" if hints else "such as mymod:step"
-        raise ConfigError(f"--arguments: only for module:function; {remedy}")
-    paths: list[Path] = []
+    if arguments is not None and not any(map(is_function, inputs)):
+        raise ConfigError("--arguments: only for module:function, such as mymod:step")
+    programs: list[Program] = []
     errors: list[DataError] = []
-    for path in inputs:
+    for name in inputs:
         try:
-            if path in functions:
-                paths.append(_traced(str(path), arguments, dump))
-            elif str(path) == "-":
-                paths.append(_standard_input())
+            if is_function(name):
+                programs.append(_traced(name, arguments, dump))
+            elif name == "-":
+                programs.append(_standard_input())
             else:
-                paths += _expanded(path, dump)
+                programs += [Program(path, str(path)) for path in _expanded(Path(name), dump)]
         except DataError as error:
             errors.append(error)
-    return paths, errors
+    return programs, errors
 
 
 def _expanded(path: Path, dump: str | None) -> list[Path]:
+    """Return the files of a folder or a glob, or the file itself."""
     if path.is_dir():
         if files := program_files(path, dump):
             return files
@@ -97,50 +117,33 @@ def _expanded(path: Path, dump: str | None) -> list[Path]:
             return files
         raise DataError("glob", "at least one file", "none", file=path)
     if path.suffix == ".py" or not path.exists():
-        hint = meant(str(path))
-        remedy = "" if hint is None else f"; did you mean {hint}?"
-        raise DataError("program", FORMS + remedy, "a Python file" if path.exists() else "no such file", file=path)
+        raise DataError("program", FORMS, "a Python file" if path.exists() else "no such file", file=path)
     return [path]
 
 
-class _TemporaryFile(type(Path())):  # type: ignore[misc]  # Python 3.11 has no other way to derive from Path
-    """Temporary file that is printed as the program on the command line, in errors, warnings and JSON."""
-
-    program: str | None = None
-
-    def __str__(self) -> str:
-        return self.program or self.__fspath__()
-
-    def __fspath__(self) -> str:
-        return str(super().__str__())
-
-
-def _temporary(name: str, program: str) -> Path:
+def _temporary(name: str) -> Path:
+    """Return a path in a folder that is deleted when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="hlorank-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = _TemporaryFile(folder, name)
-    path.program = program
-    return path
+    return folder / name
 
 
-def _standard_input() -> Path:
-    path = _temporary("stdin", "-")
+def _standard_input() -> Program:
+    path = _temporary("stdin")
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    return path
+    return Program(path, "-")
 
 
-def _traced(function: str, arguments: str | None, dump: str | None) -> Path:
+def _traced(function: str, arguments: str | None, dump: str | None) -> Program:
     if arguments is None:
-        hint = meant(function)
-        remedy = f"; did you mean {hint}?" if hint not in (None, function) else ""
-        raise ConfigError(f"program {function!r}: needs --arguments, such as 'f32[8,128] s32[8]'{remedy}")
-    stage = next((one for one in DUMPS if dump is None or one.replace("-", "_") == dump.replace("-", "_")), None)
+        raise ConfigError(f"program {function!r}: needs --arguments, such as 'f32[8,128] s32[8]'")
+    stage = next((name for name in DUMPS if dump is None or name.replace("-", "_") == dump.replace("-", "_")), None)
     if stage is None:
         raise ConfigError(f"program {function!r}: --dump {dump}: expected {' or '.join(DUMPS)}")
-    path = _temporary(f"{re.sub(r'[^A-Za-z0-9._]+', '-', function)}.pb", function)
+    path = _temporary(f"{re.sub(r'[^A-Za-z0-9._]+', '-', function)}.pb")
     try:
         path.write_bytes(in_process("trace", b"", function, arguments, stage))
     except XlaError as error:
         raise ConfigError(f"program {function!r}: {error}") from None
-    return path
+    return Program(path, function)

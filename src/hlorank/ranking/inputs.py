@@ -6,7 +6,6 @@ import math
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -79,10 +78,11 @@ class GraphReader:
     Attributes:
         spec: the features that the model reads.
         max_configurations: limit of configurations of a graph, checked before they are read.
-        candidates: limit of candidates that are drawn for a dump; the first one is the compiler's default.
+        candidates: limit of candidates that are drawn for a dump; the first candidate is the compiler's default.
         seed: seed of the candidates; they depend on it and on the program, not on the name of the file.
         max_choices: limit of configurations times configurable nodes of a graph, checked before they are read.
         max_layouts: limit of distinct layouts of a graph, checked while they are read.
+        compile_dumps: compile a module that `needs_compilation`; a module that cannot be compiled is read as it is.
     """
 
     spec: FeatureSpec
@@ -91,25 +91,22 @@ class GraphReader:
     seed: int
     max_choices: int = MAX_CHOICES
     max_layouts: int | None = None
+    compile_dumps: bool = False
 
-    def read(self, path: Path, *, compile_dumps: bool = False) -> Iterator[InputGraph]:
-        """Read the graphs of a file one at a time: one of an npz file, one of each tuning record.
+    def read(self, path: Path) -> Iterator[InputGraph]:
+        """Read the graphs of a file one at a time: the graph of an npz file, or of each tuning record.
 
-        After the error of one record, `next` continues with the next record.
-
-        Args:
-            path: the file.
-            compile_dumps: compile a module that `needs_compilation`; one that cannot be compiled is read as it is.
+        After the error of a record, `next` continues with the next record.
 
         Raises:
             DataError: the file cannot be read, holds another kind of configurations than the model ranks, or too many
                 of them, lacks extra features that the model reads, or is refused by `read_graph` or `read_records`.
         """
         # An error ends a generator, but not a map.
-        return map(partial(self._input, compile_dumps=compile_dumps), _parts(path))
+        return map(self._input, _parts(path))
 
-    def _input(self, part: Path | Record, *, compile_dumps: bool) -> InputGraph:
-        return self._record(part, compile_dumps) if isinstance(part, Record) else self._npz(part)
+    def _input(self, part: Path | Record) -> InputGraph:
+        return self._record(part) if isinstance(part, Record) else self._npz(part)
 
     def _check_size(self, key: str, configurations: int, nodes: int, path: Path) -> None:
         """Refuse too many configurations, or too many choices of their configurable nodes (0 for tiles)."""
@@ -137,7 +134,7 @@ class GraphReader:
         extra = read_extra(path, measured.graph.nodes) if self.spec.options.protobuf else None
         return InputGraph(path, measured, extra, None, None)
 
-    def _record(self, record: Record, compile_dumps: bool) -> InputGraph:
+    def _record(self, record: Record) -> InputGraph:
         path, compiled, not_compiled = record.path, False, None
         stage: Stage | None = None
         if record.tuning is not None:
@@ -150,7 +147,7 @@ class GraphReader:
             raise DataError("file", expected, "a compiler dump, which holds none", file=path)
         else:
             stage = stage_of(path, record.module)
-            if compiled := compile_dumps and needs_compilation(path, record.module, str(self.spec.collection)):
+            if compiled := self.compile_dumps and needs_compilation(path, record.module, str(self.spec.collection)):
                 layout_space(record.module)  # refuses a broken module, and one with nothing to configure, in no time
                 try:
                     record, stage = replace(record, module=before_layout_assignment(record.module)), TRAINED

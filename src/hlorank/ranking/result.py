@@ -1,8 +1,11 @@
-"""Rankings as JSON: of `hlorank rank`, and of the HTTP server."""
+"""Rankings of the graphs of files, and their JSON values."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,24 +15,66 @@ from hlorank.data.collection import split_half_tau
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.evaluation.graph_report import rank_metrics
 from hlorank.featurize.features import distinct_rows
+from hlorank.files import DataError
 from hlorank.hlo.layout_json import NamedNodes
 from hlorank.hlo.stage import TRAINED
 from hlorank.metrics import noise_ceiling, ranking
-from hlorank.ranking.inputs import InputGraph
+from hlorank.ranking.inputs import GraphReader, InputGraph
+from hlorank.ranking.ranker import Ranker
+
+
+@dataclass(frozen=True, eq=False)
+class RankedGraph:
+    """Graph of a file with its ranking.
+
+    Attributes:
+        given: the graph.
+        order: (configurations,) int64, indices of the configurations from fastest to slowest.
+        shown: the ranking as `ranked_graph` returns it.
+    """
+
+    given: InputGraph
+    order: NDArray[np.int64]
+    shown: dict[str, Any]
+
+
+def rank_file(
+    path: Path, ranker: Ranker, reader: GraphReader, count: int, *, compare: bool = False
+) -> Iterator[RankedGraph | DataError]:
+    """Rank the graphs of a file; the error of a graph takes the place of its ranking.
+
+    Args:
+        path: the file.
+        ranker: the model.
+        reader: reader of graphs with the features of the model.
+        count: configurations in `top`, at most.
+        compare: add the runtimes in the file.
+    """
+    graphs = reader.read(path)
+    while True:
+        try:
+            if (given := next(graphs, None)) is None:
+                return
+            measured = given.measured
+            scores = ranker.score(measured.graph, measured.configurations, given.extra, name=measured.name)
+            order = ranking(scores)
+            result: RankedGraph | DataError = RankedGraph(
+                given, order, ranked_graph(given, scores, order, count, compare=compare)
+            )
+        except DataError as error:
+            result = error
+        yield result
 
 
 def top_configurations(
     scores: NDArray[np.float64], count: int, order: NDArray[np.int64] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the first configurations of a ranking, as JSON values.
+    """Return `rank` (from 1), `configuration` (its index) and `score` of the first `count` configurations.
 
     Args:
         scores: (configurations,) larger = slower.
         count: configurations to return, at most.
         order: (configurations,) indices of the configurations from fastest to slowest; None = by `scores`.
-
-    Returns:
-        An object for each with `rank` (from 1), `configuration` (its index) and `score`.
     """
     indices = (ranking(scores) if order is None else order)[:count].tolist()
     return [
@@ -38,23 +83,16 @@ def top_configurations(
     ]
 
 
-def ranked_input(
+def ranked_graph(
     given: InputGraph, scores: NDArray[np.float64], order: NDArray[np.int64], count: int, *, compare: bool
 ) -> dict[str, Any]:
     """Return the ranking of a graph that was read from a file, as JSON values of `hlorank rank --json`.
 
-    Args:
-        given: the graph.
-        scores: (configurations,) larger = slower.
-        order: (configurations,) indices of the configurations from fastest to slowest.
-        count: configurations in `top`, at most.
-        compare: add the runtimes in the file.
-
     Returns:
         `file`, `graph`, `configurations` (their number), `drawn` (true for drawn candidates), `stage` and `top`, see
         `top_configurations`. `stage` is null or, for drawn candidates, has the stage of the ranked module, `found`, and
-        that of the modules that the model was `trained` on; `compiled` is true if the module was compiled from the one
-        in the file, and `not_compiled` the reason if it could not be, or null. If the file holds a module, layout
+        that of the modules that the model was `trained` on; `compiled` is true if the module was compiled from that in
+        the file, and `not_compiled` the reason if it could not be, or null. If the file holds a module, layout
         configurations have `changes`: the `NamedLayout`s that they do not leave to the compiler. With `compare` there
         is `comparison`: the values of `rank_metrics`, and `noise_ceiling`, which is null where no configuration was
         measured twice. `comparison` is null where all runtimes are equal or withheld. Unless the runtimes are withheld,

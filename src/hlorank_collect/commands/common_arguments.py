@@ -12,8 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from hlorank.cli.mistyped import FORMS, resembling
-from hlorank.cli.programs import HELP, is_function, program_paths
+from hlorank.cli.programs import FORMS, HELP, find_programs, is_function
 from hlorank.config import ConfigError
 from hlorank.hlo.reader import DUMPS
 from hlorank_collect.jax_program import INSTALL, has_jax
@@ -111,7 +110,7 @@ def _check_known(program: str) -> None:
     """Check that a program is in the zoo, a file, a folder, a glob or `module:function`.
 
     Raises:
-        ConfigError: it is none of these; the message has the name or the form that was probably meant.
+        ConfigError: it is none of these; the message has similar names of the zoo, or the forms.
     """
     path = Path(program)
     known = is_function(program) or program == "-" or program in programs() or path.exists()
@@ -119,9 +118,7 @@ def _check_known(program: str) -> None:
         return
     if (near := get_close_matches(program, programs(), n=3, cutoff=0.7)) and not path.exists():
         raise ConfigError(f"program {program!r}: not in the zoo; did you mean {', '.join(near)}?")
-    hint = resembling(program)
-    remedy = f"did you mean {hint}?" if hint else "hlorank collect --list shows the zoo"
-    raise ConfigError(f"program {program!r}: expected a name of the zoo, {FORMS}; {remedy}")
+    raise ConfigError(f"program {program!r}: expected a name of the zoo, {FORMS}; hlorank collect --list shows the zoo")
 
 
 def program_names(arguments: argparse.Namespace) -> list[str]:
@@ -135,10 +132,10 @@ def program_names(arguments: argparse.Namespace) -> list[str]:
         if is_function(program) or program in programs():
             names.append(program)
             continue
-        paths, errors = program_paths([Path(program)], arguments.dump, None)
+        found, errors = find_programs([program], arguments.dump, None)
         for error in errors:
             raise error
-        names += map(os.fspath, paths)
+        names += (str(one.path) for one in found)
     return list(dict.fromkeys(names))
 
 

@@ -69,10 +69,10 @@ def test_a_protobuf_is_no_configuration_to_apply(tmp_path: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("program", "named"),
     [
-        ("own_tuned.step", "own_tuned:step"),
-        ("own_tuned/step", "own_tuned:step"),
-        ("own_tuned.py:step", "own_tuned:step"),
-        ("own_tuned.py", "own_tuned:step"),
+        ("own_tuned.step", "mymod:step"),
+        ("own_tuned/step", "mymod:step"),
+        ("own_tuned.py:step", "mymod:step"),
+        ("own_tuned.py", "mymod:step"),
         ("mlp.b64.forwrd", "mlp.b64.forward"),
         ("nowhere/module.txt", "mymod:step"),
     ],

@@ -1,0 +1,222 @@
+"""Output of `hlorank rank`: tables, JSON, CSV of layouts, submissions, exports and warnings."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any, TextIO
+
+from numpy.typing import NDArray
+
+from hlorank.data.collection import Collection
+from hlorank.data.configurations import LayoutConfigurations
+from hlorank.files import DataError, counted, escape, write_atomic, write_json, write_text
+from hlorank.hlo.forms import hlo_text
+from hlorank.hlo.layout_json import apply, to_configuration
+from hlorank.hlo.reader import DUMPS
+from hlorank.hlo.stage import TRAINED, named_stage
+from hlorank.hlo.xla_process import INSTALL, has_jaxlib
+from hlorank.ranking.inputs import InputGraph
+from hlorank.terminal import Column, print_table
+from hlorank.version import __version__
+
+_OTHER_STAGE = (
+    "%s: a module of the stage %s; the model was trained on modules of the stage %s, so that the ranking means nothing "
+    "for the program; XLA dumps the right module with --xla_dump_hlo_pass_re=layout-assignment%s"
+)
+_COMPILED = "%s: compiled for a CPU up to layout assignment, because the model was trained on modules of the stage %s%s"
+_NO_STAGE = f"; if it is of this stage already, rank it with --dump {DUMPS[0]}"
+_UNKNOWN_STAGE = "%s: taken as a module of the stage %s, as nothing says that it is not; it was not compiled: %s"
+_COLUMNS = (
+    Column("rank", number=True),
+    Column("configuration", number=True),
+    Column("score", 2, number=True),
+    Column("nodes\nchanged", 4, number=True),
+    Column("runtime (ns)", 3, number=True),
+    Column("slower than\nthe best", 1, number=True),
+    Column("measured\nrank", 1, number=True),
+)
+_CHANGE_COLUMNS = (
+    Column("instruction"),
+    Column("opcode", 3),
+    Column("tensor", 1),
+    Column("shape", 2),
+    Column("layout before", 4),
+    Column("layout after"),
+)
+_MAX_CHANGES = 20
+_CSV = ("graph", "rank", "configuration", "score")
+_CSV_CHANGE = ("computation", "instruction", "opcode", "node", "tensor", "shape", "before", "after")
+
+_log = logging.getLogger(__name__)
+
+
+def print_rankings(graphs: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> None:
+    """Print rankings in the form that the arguments ask for.
+
+    Args:
+        graphs: values of `hlorank.ranking.result.ranked_graph`.
+        arguments: arguments of the command.
+    """
+    if arguments.json:
+        sys.stdout.write(json.dumps(graphs, indent=2, allow_nan=False) + "\n")
+    elif "-" not in (arguments.csv, arguments.changes):
+        for place, ranked in enumerate(graphs):
+            sys.stdout.write("\n" if place else "")
+            _print_ranking(ranked, arguments.choose, arguments.wide)
+    if arguments.changes == "-":
+        _write_changes(sys.stdout, graphs)
+    elif arguments.changes is not None:
+        text = StringIO()
+        _write_changes(text, graphs)
+        write_text(Path(arguments.changes), text.getvalue())
+
+
+def _print_ranking(ranked: dict[str, Any], chosen: int, wide: bool) -> None:
+    """Print the first configurations, and the layouts that the configuration of rank `chosen` changes."""
+    count, total = len(ranked["top"]), ranked["configurations"]
+    sys.stdout.write(f"{escape(ranked['graph'])}: the first {count} of {counted(total, 'configuration')}\n\n")
+    print_table(_COLUMNS, [[*_cells(row)] for row in ranked["top"]], wide)
+    sys.stdout.write("".join(f"{line}\n" for line in ["", *_notes(ranked)]))
+    if chosen <= count and "changes" in (row := ranked["top"][chosen - 1]):
+        _print_changes(row, wide)
+    sys.stdout.writelines(f"exported: {escape(file)}\n" for file in ranked.get("exported", []))
+
+
+def _cells(row: dict[str, Any]) -> Iterator[str]:
+    """Return a cell for each of `_COLUMNS`."""
+    yield f"{row['rank']:,}"
+    yield str(row["configuration"])
+    yield f"{row['score']:.4f}"
+    yield f"{len({change['node'] for change in row['changes']}):,}" if "changes" in row else ""
+    if "runtime_ns" in row:
+        yield from (f"{row['runtime_ns']:,}", f"{row['slowdown']:.2%}", f"{row['measured_rank']:,}")
+    else:
+        yield from [""] * 3
+
+
+def _notes(ranked: dict[str, Any]) -> Iterator[str]:
+    """Return the lines below a table."""
+    if ranked["drawn"]:
+        yield "configurations are drawn; 0 is the compiler's default"
+    if "comparison" not in ranked:
+        return
+    if (metrics := ranked["comparison"]) is None:
+        yield "nothing to compare with: the runtimes are withheld, or all equal"
+        return
+    ceiling = "unknown" if metrics["noise_ceiling"] is None else f"{metrics['noise_ceiling']:.3f}"
+    yield f"Kendall tau {metrics['kendall_tau']:.3f} (noise ceiling {ceiling}), OPA {metrics['opa']:.3f}"
+    yield f"slowdown of the first {metrics['slowdown_1']:.2%}, of the best of five {metrics['slowdown_5']:.2%}"
+
+
+def _print_changes(row: dict[str, Any], wide: bool) -> None:
+    changes = row["changes"]
+    place = f"rank {row['rank']}, configuration {row['configuration']}"
+    if not changes:
+        sys.stdout.write(f"\n{place}: every layout is the compiler's choice\n")
+        return
+    sys.stdout.write(f"\n{place}: layouts, minor to major\n\n")
+    cells = [
+        [
+            *(change[key] for key in ("instruction", "opcode", "tensor", "shape")),
+            _layout(change["before"]) or "the compiler's choice",
+            _layout(change["after"]),
+        ]
+        for change in changes[:_MAX_CHANGES]
+    ]
+    print_table(_CHANGE_COLUMNS, cells, wide)
+    if (more := len(changes) - _MAX_CHANGES) > 0:
+        sys.stdout.write(f"and {more:,} more: --changes FILE or --json\n")
+
+
+def _layout(dims: Sequence[int] | None) -> str:
+    """Return a layout as XLA writes it, such as `{1,0}`; empty where it is the compiler's choice."""
+    return "" if dims is None else f"{{{','.join(map(str, dims))}}}"
+
+
+def _write_changes(file: TextIO, graphs: Sequence[dict[str, Any]]) -> None:
+    """Write a row for each layout that a configuration changes, and for a configuration that changes none."""
+    writer = csv.writer(file)
+    writer.writerow((*_CSV, *_CSV_CHANGE))
+    for ranked in graphs:
+        for row in ranked["top"]:
+            own = [ranked["graph"], row["rank"], row["configuration"], row["score"]]
+            for change in row.get("changes") or [None]:
+                if change is None:
+                    writer.writerow(own + [""] * len(_CSV_CHANGE))
+                else:
+                    shown = change | {key: _layout(change[key]) for key in ("before", "after")}
+                    writer.writerow(own + [shown[key] for key in _CSV_CHANGE])
+
+
+@contextmanager
+def submission(target: str | None, collection: Collection) -> Iterator[Callable[[str, NDArray[Any]], None]]:
+    """Yield a function that adds a graph's ranking to a submission, which `-` prints; without `target` to none."""
+    from hlorank.evaluation.submission import open_submission
+
+    if target is None:
+        yield lambda *_: None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "submission.csv") if target == "-" else Path(target)
+        with open_submission(path, collection) as submit:
+            yield submit
+        if target == "-":
+            with path.open(encoding="utf-8") as file:
+                shutil.copyfileobj(file, sys.stdout)
+
+
+def export(folder: Path, given: InputGraph, row: dict[str, Any], model: str, collection: str) -> list[Path]:
+    """Write a configuration of a graph to `<folder>/<graph>.json`, `.hlo.pb` and, with jaxlib, `.hlo.txt`.
+
+    Args:
+        folder: folder of the files; created if it is missing.
+        given: the graph, with its module.
+        row: the configuration, an entry of `top` in a ranking.
+        model: the model, as the user named it.
+        collection: address of the collection that it was trained on.
+
+    Raises:
+        DataError: candidates were not drawn for the graph, as its file holds configurations.
+    """
+    configurations = given.measured.configurations
+    if given.module is None or not given.drawn or not isinstance(configurations, LayoutConfigurations):
+        expected = "a program, for which candidates are drawn"
+        raise DataError("--export", expected, "measured configurations", file=given.file)
+    (layouts,) = configurations.values(slice(row["configuration"], row["configuration"] + 1))
+    about = {"hlorank": __version__, "model": model, "collection": collection}
+    configuration = to_configuration(given.module, layouts, about | {key: row[key] for key in ("rank", "score")})
+    module = apply(given.module, configuration).SerializeToString()
+    json_file, protobuf, text = (
+        folder / f"{given.measured.name}{suffix}" for suffix in (".json", ".hlo.pb", ".hlo.txt")
+    )
+    write_json(json_file, configuration.model_dump(mode="json"))
+    write_atomic(protobuf, lambda file: file.write(module))
+    if not has_jaxlib():
+        _log.warning("%s: not written: HLO text needs jaxlib: %s", text, INSTALL)
+        return [json_file, protobuf]
+    write_text(text, hlo_text(module))
+    return [json_file, protobuf, text]
+
+
+def warn_of_stages(graphs: Sequence[dict[str, Any]]) -> bool:
+    """Warn of modules that were compiled or may be of another stage; return True if any is of another stage."""
+    staged = [(ranked["file"], ranked["stage"]) for ranked in graphs if ranked["stage"] is not None]
+    for file, stage in staged:
+        if stage["compiled"]:
+            _log.warning(_COMPILED, file, TRAINED, _NO_STAGE if named_stage(Path(file)) is None else "")
+        elif stage["found"] != TRAINED:
+            reason = f"; not compiled: {stage['not_compiled']}" if stage["not_compiled"] else ""
+            _log.warning(_OTHER_STAGE, file, stage["found"], TRAINED, reason)
+        elif stage["not_compiled"]:
+            _log.warning(_UNKNOWN_STAGE, file, TRAINED, stage["not_compiled"])
+    return any(stage["found"] != TRAINED for _, stage in staged)
