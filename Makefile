@@ -21,7 +21,7 @@ install: $(READY) ## Install hlorank and its tools into .venv (the other targets
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev,collect,postgresql,ray,sweep,rivals]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev,collect,zoo,postgresql,ray,sweep,rivals]'
 	python scripts/plots_page.py
 	@touch $@
 

@@ -1,4 +1,5 @@
 #!/bin/sh
+# For the code of the git tag c-loop-nests, whose zoo has these names.
 # Measures the collection of models: about 12 hours on a machine on which nothing else runs. Interrupt it as you like:
 # the same call goes on, and measures nothing twice. From the project's folder: sh data/models/collect.sh
 set -u

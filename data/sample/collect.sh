@@ -1,4 +1,5 @@
 #!/bin/sh
+# For the code of the git tag c-loop-nests, whose zoo has these names.
 # Measures the bundled sample: hours on a machine on which nothing else runs. Interrupt it as you like: the same call
 # goes on, and measures nothing twice. From the project's folder: sh data/sample/collect.sh
 set -u

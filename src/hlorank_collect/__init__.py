@@ -1,1 +1,1 @@
-"""Measurement of JAX programs on the user's own XLA backend: a zoo of programs, layouts, tiles and autotuning."""
+"""Measurement of programs on the XLA backend of the user: layouts, tiles and autotuning."""

@@ -12,33 +12,32 @@ from typing import Any, ClassVar, cast
 
 from hlorank.data.collection import Collection
 from hlorank.files import DataError, counted, fingerprint, read_json, sha256_file
-from hlorank_collect.jax_program import user_program
+from hlorank_collect import record
 from hlorank_collect.modules.module_program import module_program
-from hlorank_collect.program import Program
+from hlorank_collect.program import Program, user_program
 from hlorank_collect.xla import Platform
-from hlorank_collect.zoo import program_named, programs
 
 
 def is_file(program: str) -> bool:
-    """Return True if the program is in a file: the zoo has none of its name."""
-    return program not in programs() and Path(program).is_file()
+    """Return True if the program is in a file."""
+    return Path(program).is_file()
 
 
 def load_program(program: str, arguments: str | None, seed: int = 0, scale_batch: int | None = None) -> Program:
-    """Return a program of the zoo, one in a file or, with arguments, a function.
+    """Return a program in a file, or of a module that can be imported from the current folder.
 
     Args:
-        program: name in the zoo, path or `module:function`.
-        arguments: as for `user_program`; None for the others.
+        program: path, or `module:name` as for `user_program`.
+        arguments: as for `user_program`; None for a file.
         seed: seed of the inputs of a program in a file.
         scale_batch: new batch of a program in a file; None keeps its own.
 
     Raises:
-        ConfigError: `program` is neither in the zoo, nor a file, nor importable.
+        ConfigError: `program` is neither a file nor importable.
     """
-    if arguments is not None:
-        return user_program(program, arguments)
-    return module_program(Path(program), seed, scale_batch) if is_file(program) else program_named(program)
+    if is_file(program):
+        return module_program(Path(program), seed, scale_batch)
+    return user_program(program, arguments)
 
 
 @dataclass(frozen=True)
@@ -63,9 +62,9 @@ class Task(ABC):
     """Module that the child process runs."""
 
     program: str
-    """Name in the zoo, path of a file or, with `arguments`, `module:function`."""
+    """Path of a file, or `module:name`."""
     arguments: str | None
-    """As for `user_program`; None for the others."""
+    """As for `user_program`; None for a file."""
     collection: str
     """Address of the collection; its source is the backend."""
     output: str
@@ -102,9 +101,14 @@ class Task(ABC):
         """Return the program.
 
         Raises:
-            ConfigError: the program is neither in the zoo, nor a file, nor importable.
+            ConfigError: the program is neither a file nor importable.
         """
         return load_program(self.program, self.arguments, self.seed, self.scale_batch)
+
+    @property
+    def is_file(self) -> bool:
+        """True if the program is in a file."""
+        return is_file(self.program)
 
     @property
     def platform(self) -> Platform:
@@ -125,11 +129,37 @@ class Task(ABC):
         """Fingerprint of the settings that decide the result; date, place and time limit are not among them."""
         names = ("program", "arguments", "collection", "configurations", "seed", "rounds", "fast_compile")
         settings = {name: getattr(self, name) for name in names}
-        if self.arguments is None and is_file(self.program):
+        if self.is_file:
             settings["program"] = sha256_file(Path(self.program))
         if self.scale_batch is not None:
             settings["scale_batch"] = self.scale_batch
         return fingerprint({**settings, "jaxlib": version("jaxlib")})
+
+
+@dataclass(frozen=True)
+class LayoutTask(Task):
+    """One program whose layouts are measured; its collection is layout:<platform>:<search>."""
+
+    child = "hlorank_collect.layouts.measure_layouts"
+
+    def is_complete(self, name: str) -> bool:
+        """Return True if the layouts of the program of this name have been measured with the same settings."""
+        return record.is_complete(self.npz(name), self.fingerprint)
+
+    def summarize(self, about: Mapping[str, Any]) -> str:
+        """Return one line about a measured program."""
+        runtime = about["runtime_ns"]
+        spread, gain = runtime["worst"] / runtime["best"], runtime["default"] / runtime["best"]
+        return (
+            f"{about['measured']} configurations, {about['rounds']} rounds, "
+            f"split-half tau {_rounded(about['split_half_tau'])} (ceiling {_rounded(about['noise_ceiling'])}), "
+            f"max / min {spread:.2f}, default / best {gain:.2f}, "
+            f"{len(about['left_out'])} left out, {sum(about['seconds'].values()):.0f} s"
+        )
+
+
+def _rounded(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2f}"
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,7 @@ def trace(_: bytes, function: str, arguments: str, stage: str) -> bytes:
     from hlorank.config import ConfigError
     from hlorank.hlo.reader import DUMPS
     from hlorank_collect import xla
-    from hlorank_collect.jax_program import user_program
-    from hlorank_collect.program import one_line
+    from hlorank_collect.program import error_line, user_program
 
     try:
         program, example = user_program(function, arguments).build()
@@ -63,4 +62,4 @@ def trace(_: bytes, function: str, arguments: str, stage: str) -> bytes:
     except ConfigError:
         raise
     except Exception as error:  # the user's code may raise any exception
-        raise ConfigError(f"it does not trace or compile: {one_line(error)}") from error
+        raise ConfigError(f"it does not trace or compile: {error_line(error)}") from error

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from hlorank_collect import child_process
-from hlorank_collect.layouts.layout_task import LayoutTask
-from hlorank_collect.task import Progress
+from hlorank_collect.task import LayoutTask, Progress
 from tests.hlorank_collect.tasks import small_task
 
 CHILD = """

@@ -86,9 +86,9 @@ def test_a_text_has_the_fingerprint_and_the_names_of_its_module(captured: HloMod
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet.nchw.b4.train", "causal.tb.b8.train"])
+@pytest.mark.parametrize("name", ["unet.nchw.b2.train", "causal.tb.b8.train"])
 def test_exported_texts_of_real_programs_compute_the_same(name: str) -> None:
-    from hlorank_collect.zoo import programs
+    from examples.zoo import programs
 
     traced = programs()[name].trace("cpu")
     check(HloModuleProto.FromString(xla.capture(traced.module)), traced.inputs(), 4)

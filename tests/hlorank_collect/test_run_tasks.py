@@ -14,12 +14,11 @@ from hlorank.compute import SERIAL, map_graphs
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
 from hlorank.files import write_json
-from hlorank_collect import jax_program, task
+from hlorank_collect import program, task
 from hlorank_collect.child_process import Outcome
-from hlorank_collect.layouts.layout_task import LayoutTask
 from hlorank_collect.left_out import read_left_out, record_left_out
 from hlorank_collect.run_tasks import Summary, run_tasks
-from hlorank_collect.task import Progress
+from hlorank_collect.task import LayoutTask, Progress
 from tests.hlorank_collect.tasks import small_task
 
 ABOUT: dict[str, Any] = {
@@ -37,12 +36,12 @@ ABOUT: dict[str, Any] = {
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], LayoutTask]:
     """Makes tasks of programs that need no jax; the program `nobody` does not exist."""
 
-    def named(name: str) -> jax_program.JaxProgram:
+    def named(name: str, arguments: str | None) -> program.JaxProgram:
         if name == "nobody":
-            raise ConfigError("program 'nobody': not in the zoo")
-        return jax_program.JaxProgram(name, "family", lambda: (abs, ()))
+            raise ConfigError("program 'nobody': no such file")
+        return program.JaxProgram(name, "family", lambda: (abs, ()))
 
-    monkeypatch.setattr(task, "program_named", named)
+    monkeypatch.setattr(task, "user_program", named)
     monkeypatch.setattr(task, "version", lambda package: "1.0")
 
     def one(name: str) -> LayoutTask:

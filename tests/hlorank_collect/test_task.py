@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hlorank.files import read_json
-from hlorank_collect.layouts.layout_task import LayoutTask
+from hlorank_collect.task import LayoutTask
 from tests.hlorank_collect.tasks import small_task
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample" / "layout"

@@ -40,7 +40,7 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
 
     Raises:
         SkippedError: the program cannot be measured, or the configuration fails.
-        ConfigError: `task.program` is neither in the zoo, nor a file, nor importable.
+        ConfigError: `task.program` is neither a file nor importable.
         DataError: the file of the configuration is damaged, or belongs to another module.
     """
     start = time.monotonic()

@@ -29,7 +29,7 @@ def remeasure(task: RemeasureTask, report: Report) -> dict[str, Any]:
 
     Raises:
         SkippedError: the program does not compile, or its configuration no longer works.
-        ConfigError: the saved program is neither in the zoo nor importable.
+        ConfigError: the saved program is neither a file nor importable.
         DataError: the file is damaged, or belongs to another program.
     """
     report(Progress("compile"))

@@ -112,7 +112,7 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
 
     Raises:
         SkippedError: the program cannot be tuned.
-        ConfigError: `task.program` is neither in the zoo nor importable.
+        ConfigError: `task.program` is neither a file nor importable.
         DataError: `task.model` is not the folder of a trained model.
     """
     import torch

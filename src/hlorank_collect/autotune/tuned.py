@@ -61,7 +61,7 @@ class Tuned:
         compiled: executables of the default and of the tuned configuration.
 
     Raises:
-        ConfigError: the saved program is neither in the zoo nor importable.
+        ConfigError: the saved program is neither a file nor importable.
         SkippedError: the program does not compile, or the outputs of the configuration differ from the default's.
         DataError: the file is damaged, or the module of the program is not the one that was tuned.
     """

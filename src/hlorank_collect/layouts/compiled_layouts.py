@@ -13,7 +13,7 @@ from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, constrained, layout_space
 from hlorank_collect import machine, xla
-from hlorank_collect.program import Program, SkippedError, one_line
+from hlorank_collect.program import Program, SkippedError, error_line
 from hlorank_collect.timing import Float64, Rounds, Timer, measure, runtimes, timer_of
 from hlorank_collect.verify import WrongOutputError, difference, has_nan
 
@@ -55,7 +55,7 @@ def captured(
     try:
         return module, traced.inputs()
     except Exception as error:  # the backend raises many classes
-        raise SkippedError(f"its inputs cannot be made: {one_line(error)}") from error
+        raise SkippedError(f"its inputs cannot be made: {error_line(error)}") from error
 
 
 def capture(module: HloModuleProto, platform: xla.Platform) -> HloModuleProto:
@@ -74,7 +74,7 @@ def capture(module: HloModuleProto, platform: xla.Platform) -> HloModuleProto:
         if (call := _refused_call(module, str(error))) is not None:
             target = f"the target {call.custom_call_target!r} has no form for the {platform}"
             raise SkippedError(f"instruction {call.name}: {target}") from error
-        raise SkippedError(f"it does not compile: {one_line(error)}") from error
+        raise SkippedError(f"it does not compile: {error_line(error)}") from error
 
 
 def _refused_call(module: HloModuleProto, message: str) -> HloInstructionProto | None:
@@ -143,7 +143,7 @@ class CompiledLayouts:
             self._reference = self._outputs(executable)
             self._executables[name] = self._checked(name, space.default) if fast_compile else executable
         except Exception as error:
-            raise SkippedError(f"the default configuration fails: {one_line(error)}") from error
+            raise SkippedError(f"the default configuration fails: {error_line(error)}") from error
         if nan := [number for number, output in enumerate(self._reference) if has_nan([output])]:
             raise SkippedError(f"output {nan[0]} of the default configuration holds NaN: no other can be checked")
 
@@ -168,7 +168,7 @@ class CompiledLayouts:
             try:
                 self._executables[name] = self._checked(name, configuration)
             except Exception as error:  # the compiler and the backend raise many classes, also if memory runs out
-                self.left_out[name] = one_line(error)
+                self.left_out[name] = error_line(error)
         return self._executables.get(name)
 
     def _checked(self, name: str, configuration: Layouts) -> xla.Executable:

@@ -22,9 +22,8 @@ from hlorank.hlo.reader import Record, featurize
 from hlorank_collect import record
 from hlorank_collect.child_process import run_child
 from hlorank_collect.layouts.compiled_layouts import CompiledLayouts, captured, configurable
-from hlorank_collect.layouts.layout_task import LayoutTask
 from hlorank_collect.program import Program, SkippedError
-from hlorank_collect.task import Progress, Report, is_file
+from hlorank_collect.task import LayoutTask, Progress, Report
 from hlorank_collect.timing import Float64, Rounds, measure
 
 _COMPILE_SHARE = 0.7  # of the time limit; the rest is for measuring
@@ -97,7 +96,7 @@ def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
 
     Raises:
         SkippedError: the program cannot be measured.
-        ConfigError: `task.program` is neither in the zoo nor importable.
+        ConfigError: `task.program` is neither a file nor importable.
     """
     load = os.getloadavg()[0]
     report(Progress("trace"))
@@ -113,7 +112,7 @@ def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
         "name": program.name,
         "family": program.family,
         **{key: value for key, value in dataclasses.asdict(task).items() if key not in ("left_out", "output")},
-        "program": Path(task.program).name if is_file(task.program) else task.program,  # not a folder of this machine
+        "program": Path(task.program).name if task.is_file else task.program,  # not a folder of this machine
         "fingerprint": task.fingerprint,
         "nodes": graph.nodes,
         "configurable_nodes": len(configurations.node_ids),

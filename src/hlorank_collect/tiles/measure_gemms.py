@@ -18,7 +18,7 @@ from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData
 from hlorank.hlo.reader import Record, featurize
 from hlorank_collect import record, xla
 from hlorank_collect.child_process import run_child
-from hlorank_collect.program import one_line
+from hlorank_collect.program import error_line
 from hlorank_collect.task import Progress, Report, TileTask
 from hlorank_collect.tiles.gemms import Gemm, UnsupportedGemmError, extract_gemms
 from hlorank_collect.tiles.triton_gemm import OPTIONS, GemmConfiguration, draw_configurations
@@ -97,7 +97,7 @@ class _Compiled:
         try:
             expected = self._add(default)
         except Exception as error:  # the compiler and the backend raise exceptions of many classes
-            raise UnsupportedGemmError(f"the default configuration fails: {one_line(error)}") from error
+            raise UnsupportedGemmError(f"the default configuration fails: {error_line(error)}") from error
         if has_nan(expected):
             raise UnsupportedGemmError("NaN in its result")
         if min(self.timer(0) for _ in range(3)) < MIN_RUNTIME:  # the first call is slower
@@ -107,7 +107,7 @@ class _Compiled:
             try:
                 self._add(configuration, expected)
             except Exception as error:  # also where memory runs out
-                self.left_out[configuration.name] = one_line(error)
+                self.left_out[configuration.name] = error_line(error)
         if len(self.configurations) < 2:
             raise UnsupportedGemmError(f"only its default configuration works: {next(iter(self.left_out.values()))}")
 

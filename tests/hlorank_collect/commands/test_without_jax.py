@@ -10,11 +10,10 @@ import pytest
 
 CALLS = (
     ["--help"],
-    ["collect", "--list"],
     ["collect"],
-    ["collect", "--all", "--out", "out"],
+    ["collect", "m:f", "--out", "out"],
     ["autotune"],
-    ["autotune", "mlp.b64.forward", "--random"],
+    ["autotune", "m:f", "--random"],
 )
 COMMANDS = f"""
 import contextlib, io, json, sys
@@ -46,13 +45,12 @@ INSTALL = "pip install 'hlorank[collect]'"
 
 def test_commands_without_jax_name_the_line_that_installs_it() -> None:
     done = subprocess.run([sys.executable, "-c", COMMANDS], capture_output=True, text=True, check=True)
-    (help_status, shown, _), (zoo_status, zoo, _), *refused = json.loads(done.stdout)
-    assert (help_status, zoo_status) == (0, 0)
+    (help_status, shown, _), *refused = json.loads(done.stdout)
+    assert help_status == 0
     text = " ".join(shown.split())  # argparse breaks lines
     for command in ("collect", "autotune"):
         assert f" {command} " in text
     assert text.count(INSTALL) == 2
-    assert "mlp.b64.forward" in zoo
     for status, _, errors in refused:
         assert status == 2
         assert errors.startswith("error: ")

@@ -16,11 +16,10 @@ from hlorank_collect.autotune.autotune_tasks import TuneTask
 from hlorank_collect.autotune.tune_program import tune
 from hlorank_collect.autotune.tuned import Tuned
 from hlorank_collect.layouts.compiled_layouts import captured
-from hlorank_collect.layouts.layout_task import LayoutTask
 from hlorank_collect.layouts.measure_layouts import measure_layouts
 from hlorank_collect.modules.module_program import module_program
 from hlorank_collect.program import SkippedError
-from hlorank_collect.task import Progress, load_program
+from hlorank_collect.task import LayoutTask, Progress, load_program
 from tests.hlorank_collect.tasks import small_task
 
 pytest.importorskip("jax", reason="needs jax (extra collect)")
@@ -101,10 +100,10 @@ def test_names_are_safe() -> None:
     assert module_program(Path("<é>.txt"), 0).name == "module"
 
 
-def test_the_zoo_comes_before_files_and_neither_is_an_error(folder: Path) -> None:
-    (folder / "mlp.b64.forward").write_text(MODULE)
-    assert load_program("mlp.b64.forward", None).family == "mlp"
-    with pytest.raises(ConfigError, match=r"net\.large"):
+def test_neither_a_file_nor_a_function_is_an_error(folder: Path) -> None:
+    (folder / "net:small").write_text(MODULE)
+    assert load_program("net:small", None).family == "net-small"
+    with pytest.raises(ConfigError):
         load_program("net.large", None)
 
 

@@ -12,9 +12,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from hlorank_collect.jax_program import Arguments, Function
-
-Shape = tuple[int, ...]
+from hlorank_collect.program import Arguments, Function
 
 _SEED = 0
 _LEARNING_RATE = 0.01
@@ -24,10 +22,7 @@ class Parameters:
     """Parameters of a model, in the order in which its forward function calls for them.
 
     A forward function thus declares its parameters where it uses them. Without arrays, each call draws an initial
-    value.
-
-    Attributes:
-        drawn: the drawn initial parameters.
+    value, which `drawn` keeps.
     """
 
     def __init__(self, arrays: Sequence[Array] | None = None) -> None:
@@ -36,17 +31,17 @@ class Parameters:
         self.drawn: list[NDArray[np.float32]] = []
 
     def __call__(self, *shape: int, fan_in: int = 1, mean: float = 0.0) -> Array:
-        """Return the next parameter.
+        """Return the next parameter, initially normal with standard deviation 1 / sqrt(fan_in)."""
+        if self._arrays is None:
+            return self.given(self._rng.normal(mean, fan_in**-0.5, shape).astype(np.float32))
+        return next(self._arrays)
 
-        Args:
-            shape: shape of the parameter.
-            fan_in: inputs per output; the initial standard deviation is 1 / sqrt(fan_in).
-            mean: initial mean.
-        """
+    def given(self, initial: NDArray[np.float32]) -> Array:
+        """Return the next parameter, of this initial value."""
         if self._arrays is not None:
             return next(self._arrays)
-        self.drawn.append(self._rng.normal(mean, fan_in**-0.5, shape).astype(np.float32))
-        return jnp.zeros(shape)
+        self.drawn.append(initial)
+        return jnp.zeros(initial.shape)
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,15 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from hlorank.cli.programs import FORMS, HELP, find_programs, is_function
+from hlorank.cli.programs import HELP, find_programs, is_function
 from hlorank.config import ConfigError
 from hlorank.hlo.reader import DUMPS
-from hlorank_collect.jax_program import INSTALL, has_jax
-from hlorank_collect.task import is_file
-from hlorank_collect.zoo import programs
+from hlorank.hlo.xla_process import INSTALL
+from hlorank_collect import machine
+from hlorank_collect.program import has_jax
 
 _log = logging.getLogger(__name__)
 
@@ -40,9 +39,15 @@ def add_command(
     return parser
 
 
+def add_options(group: argparse._ArgumentGroup, options: Mapping[str, tuple[Any, str, str]]) -> None:
+    """Add options with a value: name -> default, whose type is that of the value, name of the value, and help."""
+    for name, (default, metavar, text) in options.items():
+        group.add_argument(f"--{name}", type=type(default), default=default, metavar=metavar, help=text)
+
+
 def add_program_arguments(group: argparse._ArgumentGroup) -> None:
     """Add PROGRAM..., --arguments, --dump and --scale-batch."""
-    group.add_argument("program", nargs="*", metavar="PROGRAM", help=f"a name of the zoo; {HELP}")
+    group.add_argument("program", nargs="*", metavar="PROGRAM", help=HELP)
     group.add_argument(
         "--arguments",
         metavar="SHAPES",
@@ -67,75 +72,42 @@ def add_program_arguments(group: argparse._ArgumentGroup) -> None:
 def add_machine_arguments(group: argparse._ArgumentGroup) -> None:
     """Add --core, --hang-seconds and --allow-busy."""
     group.add_argument("--core", type=int, metavar="N", help="CPU core to measure on (default: the last one)")
-    group.add_argument(
-        "--hang-seconds",
-        type=float,
-        default=300.0,
-        metavar="SECONDS",
-        help="time limit of one compilation (default: 300)",
-    )
+    add_options(group, {"hang-seconds": (300.0, "SECONDS", "time limit of one compilation (default: 300)")})
     group.add_argument("--allow-busy", action="store_true", help="measure on a busy machine, with a warning")
 
 
 def check_arguments(arguments: argparse.Namespace, min_values: Mapping[str, float]) -> None:
-    """Check the arguments of both groups, and that numbers are large enough.
-
-    Args:
-        arguments: the parsed arguments.
-        min_values: name of an argument -> smallest value.
+    """Check the arguments of both groups, and that numbers are large enough: option -> smallest value.
 
     Raises:
-        ConfigError: a number is too small, the machine has no core `--core`, or a program and --arguments do not fit
-            together.
+        ConfigError: a number is too small, the machine has no core `--core`, or a program takes no --arguments.
     """
-    for name, min_value in min_values.items():
-        if (value := getattr(arguments, name)) < min_value:
+    for name, min_value in {**min_values, "scale_batch": 1}.items():
+        if (value := getattr(arguments, name)) is not None and value < min_value:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: expected at least {min_value}")
-    if arguments.scale_batch is not None and arguments.scale_batch < 1:
-        raise ConfigError(f"--scale-batch {arguments.scale_batch}: expected at least 1")
     cores = os.sched_getaffinity(0)
     if arguments.core is not None and arguments.core not in cores:
         raise ConfigError(f"--core {arguments.core}: expected one of {sorted(cores)}")
     for program in arguments.program:
-        _check_known(program)
-        if is_function(program) != (arguments.arguments is not None):
-            remedy = "takes no --arguments" if arguments.arguments is not None else "needs --arguments"
-            raise ConfigError(
-                f"program {program!r}: {remedy}; module:function needs them, a program of the zoo has its own, and "
-                "those of a file are drawn"
-            )
-
-
-def _check_known(program: str) -> None:
-    """Check that a program is in the zoo, a file, a folder, a glob or `module:function`.
-
-    Raises:
-        ConfigError: it is none of these; the message has similar names of the zoo, or the forms.
-    """
-    path = Path(program)
-    known = is_function(program) or program == "-" or program in programs() or path.exists()
-    if (known and path.suffix != ".py") or any(letter in program for letter in "*?["):
-        return
-    if (near := get_close_matches(program, programs(), n=3, cutoff=0.7)) and not path.exists():
-        raise ConfigError(f"program {program!r}: not in the zoo; did you mean {', '.join(near)}?")
-    raise ConfigError(f"program {program!r}: expected a name of the zoo, {FORMS}; hlorank collect --list shows the zoo")
+        if arguments.arguments is not None and not is_function(program):
+            raise ConfigError(f"program {program!r}: takes no --arguments, which only module:function needs")
 
 
 def program_names(arguments: argparse.Namespace) -> list[str]:
     """Return PROGRAM..., each once; of folders and globs, and of the standard input, the paths of their files.
 
     Raises:
-        DataError: a folder or a glob has no program.
+        DataError: there is no such file, or a folder or a glob has no program.
     """
     names: list[str] = []
     for program in arguments.program:
-        if is_function(program) or program in programs():
+        if is_function(program):
             names.append(program)
             continue
         found, errors = find_programs([program], arguments.dump, None)
         for error in errors:
             raise error
-        names += (str(one.path) for one in found)
+        names += (str(file.path) for file in found)
     return list(dict.fromkeys(names))
 
 
@@ -156,15 +128,17 @@ def check_output(folder: Path) -> None:
         raise
 
 
-def program_fields(arguments: argparse.Namespace, names: list[str]) -> list[dict[str, Any]]:
-    """Return the fields of a task that identify the program, for each name.
+def program_fields(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the fields of a task that identify the program, for each program.
 
     Raises:
         ConfigError: there is --scale-batch, and no file.
+        DataError: there is no such file, or a folder or a glob has no program.
     """
-    scaled = {name for name in names if is_file(name)}
+    names = program_names(arguments)
+    scaled = {name for name in names if Path(name).is_file()}
     if arguments.scale_batch is not None and not scaled:
-        raise ConfigError("--scale-batch: only for programs in files; of the zoo and of functions, the code has it")
+        raise ConfigError("--scale-batch: only for programs in files; of functions, the code has it")
     return [
         {
             "program": name,
@@ -183,20 +157,16 @@ def measuring_core(arguments: argparse.Namespace) -> int:
 
 def supervision(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of `run_tasks`."""
-    from hlorank_collect.machine import require_quiet
-
     return {
         "hang_seconds": arguments.hang_seconds,
         "echo": lambda text: print(text, flush=True),  # noqa: T201 (the output of the command)
-        "check_machine": _warn_if_busy if arguments.allow_busy else require_quiet,
+        "check_machine": _warn_if_busy if arguments.allow_busy else machine.require_quiet,
     }
 
 
 def _warn_if_busy() -> None:
-    from hlorank_collect.machine import require_quiet
-
     try:
-        require_quiet()
+        machine.require_quiet()
     except ConfigError as error:
         _log.warning("%s; measuring anyway", str(error).partition(",")[0])
 

@@ -11,15 +11,15 @@ from hlorank.config import ConfigError
 from hlorank.config.section import read_section
 from hlorank.files import SPEC, DataError, read_json
 from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration
-from hlorank_collect.commands.common_arguments import (
+from hlorank_collect.commands.common import (
     add_command,
     add_machine_arguments,
+    add_options,
     add_program_arguments,
     check_arguments,
     check_output,
     measuring_core,
     program_fields,
-    program_names,
     status,
     supervision,
 )
@@ -28,6 +28,19 @@ if TYPE_CHECKING:
     from hlorank_collect.task import Task
 
 _MIN = {"candidates": 1, "top": 1, "rounds": 4, "seconds": 1, "hang_seconds": 1}
+_CANDIDATE_OPTIONS = {
+    "candidates": (
+        1024,
+        "N",
+        "configurations that the model scores, fewer where the program has no more (default: 1024)",
+    ),
+    "seed": (0, "N", "seed of candidates, of rounds, and of the inputs of files (default: 0)"),
+}
+_BUDGET_OPTIONS = {
+    "top": (10, "K", "candidates compiled and measured (default: 10)"),
+    "seconds": (600.0, "S", "time per program; no new candidate is tried after 70 %% of it (default: 600)"),
+}
+_ROUND_OPTIONS = {"rounds": (40, "N", "rounds of the finalists and the default (default: 40)")}
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -67,36 +80,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="a trained model that ranks layouts: a model folder, an MLflow run id, or models:/<name>@champion",
     )
     how.add_argument("--random", action="store_true", help="no model: measure random candidates, as a baseline")
-    how.add_argument(
-        "--candidates",
-        type=int,
-        default=1024,
-        metavar="N",
-        help="configurations that the model scores, fewer where the program has no more (default: 1024)",
-    )
-    how.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="seed of candidates, of rounds, and of the inputs of files (default: 0)",
-    )
-    budget = parser.add_argument_group("budget")
-    budget.add_argument(
-        "--top", type=int, default=10, metavar="K", help="candidates compiled and measured (default: 10)"
-    )
-    budget.add_argument(
-        "--seconds",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="time per program; no new candidate is tried after 70 %% of it (default: 600)",
-    )
+    add_options(how, _CANDIDATE_OPTIONS)
+    add_options(parser.add_argument_group("budget"), _BUDGET_OPTIONS)
     measuring = parser.add_argument_group("measurement")
     measuring.add_argument("--platform", choices=("cpu", "gpu"), default="cpu", help="XLA's backend (default: cpu)")
-    measuring.add_argument(
-        "--rounds", type=int, default=40, metavar="N", help="rounds of the finalists and the default (default: 40)"
-    )
+    add_options(measuring, _ROUND_OPTIONS)
     add_machine_arguments(measuring)
     parser.add_argument(
         "--out", type=Path, default=Path("tuned"), metavar="DIR", help="folder of the saved files (default: tuned)"
@@ -152,10 +140,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: jax is missing, an argument is wrong, or the machine is busy.
+        DataError: a program or the file of --apply cannot be read.
         OSError: files cannot be written to --out.
     """
     from hlorank_collect.autotune.autotune_tasks import ApplyTask, TuneTask, remeasure_tasks
-    from hlorank_collect.jax_program import require_device, require_jax
+    from hlorank_collect.program import require_device, require_jax
     from hlorank_collect.run_tasks import run_tasks
 
     require_jax()
@@ -175,15 +164,15 @@ def run(arguments: argparse.Namespace) -> int:
     }
     tasks: Sequence[Task]
     broken: dict[str, str] = {}
+    programs = program_fields(arguments)
     if arguments.remeasure:
         tasks, broken = remeasure_tasks(arguments.remeasure, settings)
     elif arguments.apply is not None:
-        programs = program_fields(arguments, program_names(arguments))
         if len(programs) != 1:
             raise ConfigError(f"--apply {arguments.apply}: expected one program, found {len(programs)}")
-        tasks = [ApplyTask(**one, **settings, applied=str(arguments.apply)) for one in programs]
+        tasks = [ApplyTask(**program, **settings, applied=str(arguments.apply)) for program in programs]
     else:
         settings |= {"model": model, "reference": arguments.model, "budget": arguments.top}
-        tasks = [TuneTask(**one, **settings) for one in program_fields(arguments, program_names(arguments))]
+        tasks = [TuneTask(**program, **settings) for program in programs]
     left_out = run_tasks(tasks, **supervision(arguments)).left_out if tasks else {}
     return status(broken | left_out)

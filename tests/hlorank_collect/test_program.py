@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,8 +7,8 @@ import numpy as np
 import pytest
 
 from hlorank.config import ConfigError
-from hlorank_collect import jax_program
-from hlorank_collect.jax_program import require_jax, user_program
+from hlorank_collect import program
+from hlorank_collect.program import require_jax, user_program
 
 
 @pytest.fixture
@@ -30,11 +29,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     monkeypatch.delitem(sys.modules, "users_own", raising=False)
     return "users_own"
-
-
-def test_imports_no_jax() -> None:
-    code = "import sys\nfrom hlorank_collect.zoo import programs\nprograms()\nassert 'jax' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_without_jax_the_error_names_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +96,19 @@ class TestUserProgram:
             user_program(f"{module}:double", f"s32[1] {shape}")
         assert repr(shape) in str(raised.value)
 
+    def test_a_program_has_its_own_arguments_and_a_function_needs_some(self, module: str) -> None:
+        with (Path.cwd() / f"{module}.py").open("a") as file:
+            file.write(
+                "from hlorank_collect.program import JaxProgram\n"
+                "ready = JaxProgram('net.b2', 'net', lambda: (double, arguments()))\n"
+            )
+        made = user_program(f"{module}:ready", None)
+        assert (made.name, made.family) == ("net.b2", "net")
+        with pytest.raises(ConfigError, match="its own"):
+            user_program(f"{module}:ready", "f32[2]")
+        with pytest.raises(ConfigError, match="needs --arguments"):
+            user_program(f"{module}:double", None)
+
     def test_arguments_may_be_a_tuple(self, module: str) -> None:
         assert user_program(f"{module}:double", f"{module}:pair").build()[1] == (2.0,)
 
@@ -113,5 +120,5 @@ class TestUserProgram:
     def test_element_types_are_those_of_numpy_and_jax(self) -> None:
         import jax.numpy as jnp
 
-        for element in jax_program._ELEMENTS.values():
+        for element in program._ELEMENTS.values():
             assert jnp.zeros(1, element).dtype == element

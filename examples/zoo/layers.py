@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hlorank_collect.zoo.model_programs import Parameters
+from .model import Parameters
 
 Activation = Callable[[Array], Array]
 
@@ -36,13 +36,9 @@ def embed(p: Parameters, indices: Array, rows: int, width: int) -> Array:
 
 def layer_norm(p: Parameters, x: Array) -> Array:
     """Normalize over the last axis."""
-    width = x.shape[-1]
-    return _normalize(x, (-1,)) * p(width, fan_in=100, mean=1.0) + p(width, fan_in=100)
-
-
-def _normalize(x: Array, axes: tuple[int, ...]) -> Array:
-    centred = x - x.mean(axes, keepdims=True)
-    return centred * jax.lax.rsqrt(jnp.square(centred).mean(axes, keepdims=True) + 1e-5)
+    centred = x - x.mean(-1, keepdims=True)
+    normalized = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5)
+    return normalized * p(x.shape[-1], fan_in=100, mean=1.0) + p(x.shape[-1], fan_in=100)
 
 
 def spatial_axes(layout: str) -> tuple[int, ...]:
@@ -61,21 +57,14 @@ def per_channel(vector: Array, layout: str) -> Array:
     return vector.reshape([-1 if letter == "C" else 1 for letter in layout])
 
 
-def conv(
-    p: Parameters, x: Array, width: int, layout: str, *, window: int = 3, stride: int = 1, groups: int = 1
-) -> Array:
+def conv(p: Parameters, x: Array, width: int, layout: str, *, window: int = 3, stride: int = 1) -> Array:
     """Apply a convolution with "same" padding and without bias."""
     kernel = _KERNELS[layout]
-    inputs = x.shape[layout.index("C")] // groups
+    inputs = x.shape[layout.index("C")]
     sizes = {"I": inputs, "O": width, "H": window, "W": window}
-    return jax.lax.conv_general_dilated(
-        x,
-        p(*(sizes[letter] for letter in kernel), fan_in=inputs * window ** (len(kernel) - 2)),
-        (stride,) * (len(kernel) - 2),
-        "SAME",
-        dimension_numbers=(layout, kernel, layout),
-        feature_group_count=groups,
-    )
+    weights = p(*(sizes[letter] for letter in kernel), fan_in=inputs * window ** (len(kernel) - 2))
+    strides = (stride,) * (len(kernel) - 2)
+    return jax.lax.conv_general_dilated(x, weights, strides, "SAME", dimension_numbers=(layout, kernel, layout))
 
 
 def conv_transpose(p: Parameters, x: Array, width: int, layout: str) -> Array:
@@ -87,30 +76,11 @@ def conv_transpose(p: Parameters, x: Array, width: int, layout: str) -> Array:
     return jax.lax.conv_transpose(x, weights, (2, 2), "SAME", dimension_numbers=(layout, kernel, layout))
 
 
-def batch_norm(p: Parameters, x: Array, layout: str) -> Array:
-    """Normalize each channel over batch, height and width, with the statistics of the batch."""
-    axes = tuple(axis for axis, letter in enumerate(layout) if letter != "C")
-    width = x.shape[layout.index("C")]
-    scale, shift = p(width, fan_in=100, mean=1.0), p(width, fan_in=100)
-    return _normalize(x, axes) * per_channel(scale, layout) + per_channel(shift, layout)
-
-
 def average_pool(x: Array, layout: str) -> Array:
     """Average over windows of 2 x 2, by a reshape that gives each window separate axes."""
-    shape = [s for size, letter in zip(x.shape, layout, strict=True) for s in _halved(size, letter)]
+    sizes = [(size // 2, 2) if letter in "HW" else (size,) for size, letter in zip(x.shape, layout, strict=True)]
     first, second = spatial_axes(layout)
-    return x.reshape(shape).mean((first + 1, second + 2))
-
-
-def max_pool(x: Array, layout: str) -> Array:
-    """Take the maximum over windows of 3 x 3, at every second row and column."""
-    sizes = [(3, 2) if letter in "HW" else (1, 1) for letter in layout]
-    windows, strides = zip(*sizes, strict=True)
-    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, windows, strides, "SAME")
-
-
-def _halved(size: int, letter: str) -> tuple[int, ...]:
-    return (size // 2, 2) if letter in "HW" else (size,)
+    return x.reshape([part for size in sizes for part in size]).mean((first + 1, second + 2))
 
 
 def upsample(x: Array, layout: str) -> Array:
@@ -127,14 +97,8 @@ def attention(
 ) -> Array:
     """Apply self-attention (Vaswani et al., "Attention is all you need", 2017).
 
-    Args:
-        p: parameters.
-        x: (batch, time, width), or (time, batch, width).
-        heads: number of heads.
-        axes: the first two axes of x, `bt` or `tb`.
-        transposed: transpose the heads before the time, and back; else contract them in place.
-        causal: mask later positions.
-        rotary: rotate queries and keys by their position (Su et al., "RoFormer", 2021).
+    The heads are contracted in place, or transposed before the time and back. Later positions may be masked, and
+    queries and keys rotated by their position (Su et al., "RoFormer", 2021).
     """
     split = axes + "hd"
     used = "bhtd" if transposed else split

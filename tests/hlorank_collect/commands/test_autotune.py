@@ -28,18 +28,19 @@ SHAPES = ["--arguments", "f32[16,8] f32[8,16]"]
     ("arguments", "message"),
     [
         ([], "--remeasure"),
-        (["mlp.b64.forward", "--remeasure", "x.json"], "--remeasure"),
-        (["mlp.b64.forward"], "--model"),
-        (["mlp.b64.forward", "--random", "--model", "m"], "--random"),
-        (["mlp.b64.forward", "--model", "nowhere"], "--model nowhere"),
+        (["m:f", "--remeasure", "x.json"], "--remeasure"),
+        (["m:f"], "--model"),
+        (["m:f", "--random", "--model", "m"], "--random"),
+        (["m:f", "--model", "nowhere"], "--model nowhere"),
         (["m:f", "--random"], "'m:f'"),
-        (["mlp.b64.forward", "--random", "--top", "0"], "--top 0"),
-        (["mlp.b64.forward", "--random", "--rounds", "3"], "--rounds 3"),
-        (["mlp.b64.forward", "--random", "--core", "12345"], "--core 12345"),
+        (["nowhere/module.txt", "--random"], "nowhere/module.txt"),
+        (["m:f", "--random", "--top", "0"], "--top 0"),
+        (["m:f", "--random", "--rounds", "3"], "--rounds 3"),
+        (["m:f", "--random", "--core", "12345"], "--core 12345"),
         (["--apply", "own.json", "--remeasure", "x.json"], "--apply own.json"),
-        (["mlp.b64.forward", "mlp.b64.train", "--apply", "own.json"], "--apply own.json"),
-        (["mlp.b64.forward", "--apply", "own.json", "--random"], "--random"),
-        (["mlp.b64.forward", "--apply", "missing.json"], "missing.json"),
+        (["m:f", "m:g", "--apply", "own.json"], "--apply own.json"),
+        (["m:f", "--apply", "own.json", "--random"], "--random"),
+        (["m:f", "--apply", "missing.json"], "missing.json"),
     ],
 )
 def test_wrong_usage_is_one_line(
@@ -58,39 +59,11 @@ def test_a_protobuf_is_no_configuration_to_apply(tmp_path: Path, capsys: pytest.
     pytest.importorskip("jax", reason="needs jax (extra collect)")
     path = tmp_path / "step.hlo.pb"
     path.write_bytes(b"\x0a\x01m\x92\xff")
-    assert main(["autotune", "mlp.b64.forward", "--apply", str(path), "--out", str(tmp_path / "out")]) == 2
+    assert main(["autotune", "m:f", "--apply", str(path), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert str(path) in error
     assert ".json" in error
     assert "codec" not in error
-
-
-@pytest.mark.parametrize("command", [["autotune", "--random"], ["collect"]])
-@pytest.mark.parametrize(
-    ("program", "named"),
-    [
-        ("own_tuned.step", "mymod:step"),
-        ("own_tuned/step", "mymod:step"),
-        ("own_tuned.py:step", "mymod:step"),
-        ("own_tuned.py", "mymod:step"),
-        ("mlp.b64.forwrd", "mlp.b64.forward"),
-        ("nowhere/module.txt", "mymod:step"),
-    ],
-)
-def test_a_mistyped_program_gets_the_form_that_works(
-    command: list[str],
-    program: str,
-    named: str,
-    user_module: Callable[[str, str], Path],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    pytest.importorskip("jax", reason="needs jax (extra collect)")
-    user_module("own_tuned", "def step(x):\n    return x @ x\n")
-    for shapes in ([], ["--arguments", "f32[4,4]"]):
-        assert main([*command, program, "--out", "out", *shapes]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"error: program '{program}': ")
-        assert named in line
 
 
 @pytest.fixture
@@ -99,11 +72,6 @@ def folder(user_module: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPa
     pytest.importorskip("jax", reason="needs jax (extra collect)")
     monkeypatch.setattr(machine, "busy_cores", lambda: 0.0)
     return user_module("cli_tuned", PROGRAMS)
-
-
-def test_a_program_that_is_not_in_the_zoo_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["autotune", "mlp.b64", "--random"]) == 2
-    assert "'mlp.b64': " in capsys.readouterr().err
 
 
 def test_a_busy_machine_is_refused(

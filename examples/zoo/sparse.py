@@ -6,21 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hlorank_collect.zoo.layers import dense, embed, layer_norm
-from hlorank_collect.zoo.model_programs import Model, Parameters, floats, indices
+from .layers import dense, embed, layer_norm
+from .model import Model, Parameters, floats, indices
 
 
 def dlrm(*, axes: str, batch: int, tables: int, width: int, hidden: int, layers: int = 2) -> Model:
-    """Build a predictor of clicks (Naumov et al., "Deep learning recommendation model", 2019).
-
-    Args:
-        axes: order of batch b and features f in the product of every pair of features, `bf` or `fb`.
-        batch: number of examples.
-        tables: categorical features, each with a table of 1,000 rows.
-        width: width of the tables' rows.
-        hidden: width of the perceptrons' layers.
-        layers: their number in each of the two.
-    """
+    """Build a predictor of clicks (Naumov et al., "Deep learning recommendation model", 2019)."""
 
     def forward(p: Parameters, numbers: Array, categories: Array) -> Array:
         bottom = numbers
@@ -38,15 +29,7 @@ def dlrm(*, axes: str, batch: int, tables: int, width: int, hidden: int, layers:
 
 
 def gnn(*, nodes: int, width: int, layers: int, graphs: int = 1, edges: int | None = None) -> Model:
-    """Build a classifier of the nodes of graphs by messages along edges (Kipf and Welling, 2016).
-
-    Args:
-        nodes: nodes of each graph.
-        width: features of a node.
-        layers: message-passing layers.
-        graphs: number of graphs, with dense adjacency matrices.
-        edges: number of edges of one graph, given as senders and receivers; None multiplies by adjacency matrices.
-    """
+    """Build a classifier of the nodes of graphs by messages along edges (Kipf and Welling, 2016)."""
 
     def forward(p: Parameters, x: Array, *structure: Array) -> Array:
         for _ in range(layers):

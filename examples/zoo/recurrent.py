@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from hlorank_collect.zoo.layers import dense
-from hlorank_collect.zoo.model_programs import Model, Parameters, floats
+from .layers import dense
+from .model import Model, Parameters, floats
 
 State = tuple[Array, ...]
 Cell = Callable[[Array, Array, State], State]
@@ -45,23 +45,9 @@ def _recurrent(
     time: int,
     width: int,
     layers: int = 1,
-    hoisted: bool = True,
     scan: bool = False,
 ) -> Model:
-    """Build a classifier of every step of sequences.
-
-    Args:
-        cell: the recurrence.
-        gates: number of gates, each of `width` features.
-        states: number of parts of the state.
-        axes: the order of batch and time, `bt` or `tb`.
-        batch: number of sequences.
-        time: steps of a sequence.
-        width: features of inputs and states.
-        layers: number of stacked recurrences.
-        hoisted: project the inputs of all steps by one product; else by one product per step.
-        scan: write the steps as a loop; else unroll them.
-    """
+    """Build a classifier of every step of sequences."""
     time_axis = axes.index("t")
 
     def layer(p: Parameters, x: Array) -> Array:
@@ -78,10 +64,10 @@ def _recurrent(
             return jnp.moveaxis(jax.lax.scan(step, state, jnp.moveaxis(x, time_axis, 0))[1], 0, time_axis)
 
         outputs = []
-        projected = x @ inner + bias if hoisted else x
+        projected = x @ inner + bias
         for moment in range(time):
             x_t = jax.lax.index_in_dim(projected, moment, time_axis, keepdims=False)
-            state = cell(x_t if hoisted else x_t @ inner + bias, outer, state)
+            state = cell(x_t, outer, state)
             outputs.append(state[0])
         return jnp.stack(outputs, axis=time_axis)
 

@@ -1,0 +1,154 @@
+"""`hlorank collect`: measurement of configurations of programs on the XLA backend of this machine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hlorank.compute import map_graphs
+from hlorank.config import ComputeConfig, ConfigError
+from hlorank.data.collection import Collection
+from hlorank_collect.commands.common import (
+    add_command,
+    add_machine_arguments,
+    add_options,
+    add_program_arguments,
+    check_arguments,
+    check_output,
+    measuring_core,
+    program_fields,
+    status,
+    supervision,
+)
+
+if TYPE_CHECKING:
+    from hlorank_collect.task import Task
+
+_MEASURES = {"hlorank_measure": 1.0}
+"""Resource of a node that measures: one program takes all of it."""
+_MIN = {"configurations": 2, "kernels": 1, "max_rounds": 2, "time_limit": 1, "hang_seconds": 1}
+_SIZE_OPTIONS = {
+    "configurations": (64, "N", "number per program or kernel (default: 64)"),
+    "kernels": (3, "N", "number per program, for tiles (default: 3)"),
+    "seed": (0, "N", "seed of configurations, of rounds, and of the inputs of files (default: 0)"),
+}
+_TIME_OPTIONS = {
+    "max-rounds": (
+        100,
+        "N",
+        "round limit; measuring ends earlier where two halves of the rounds agree at a Kendall tau of 0.9 "
+        "(default: 100)",
+    ),
+    "time-limit": (
+        1800.0,
+        "SECONDS",
+        "time per program; configurations not compiled by then are left out (default: 1800)",
+    ),
+}
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add the subcommand."""
+    parser = add_command(
+        commands,
+        "collect",
+        run,
+        help="measure layouts or tiles of programs on the XLA backend of this machine",
+        description=(
+            "Measures configurations of programs and writes them as npz files of the official schema, each next to a "
+            "JSON file that describes its measurement. A program that was measured with the same settings is not "
+            "measured again: to continue, give the same command."
+        ),
+    )
+    add_program_arguments(parser.add_argument_group("programs"))
+    what = parser.add_argument_group("collection")
+    what.add_argument(
+        "--collection",
+        default="layout:cpu:random",
+        metavar="ADDRESS",
+        help="layout:<cpu|gpu>:<random|default|models> or tile:gpu; gpu was tried once (default: %(default)s)",
+    )
+    what.add_argument("--out", type=Path, metavar="DIR", help="folder of the written tree")
+    add_options(what, _SIZE_OPTIONS)
+    how = parser.add_argument_group("measurement")
+    add_options(how, _TIME_OPTIONS)
+    how.add_argument(
+        "--fast-compile",
+        action="store_true",
+        help="compile without XLA's fusion emitters, in less than half of the time: other code, with other runtimes",
+    )
+    add_machine_arguments(how)
+    how.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="measure on the nodes of a Ray cluster that were started with --resources '{\"hlorank_measure\": 1}', one "
+        "program on each at a time; auto is the cluster of this machine (needs the extra ray)",
+    )
+
+
+def _collection(address: str) -> Collection:
+    collection = Collection.parse(address)
+    if collection.source not in ("cpu", "gpu"):
+        raise ConfigError(f"--collection {address}: expected the source cpu or gpu, the backends that can be measured")
+    if str(collection) == "tile:cpu":
+        raise ConfigError(
+            "--collection tile:cpu: XLA's CPU backend has no tiles to choose; the C loop nests of data/sample/tile/cpu "
+            "are measured by the code of the git tag c-loop-nests only; give tile:gpu, or layout:cpu:random"
+        )
+    return collection
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure programs; those that fail are named at the end and in left_out.json, and the status is then 1.
+
+    Raises:
+        ConfigError: jax is missing, an argument is wrong, or the machine is busy.
+        DataError: a program is missing, or left_out.json is damaged.
+        OSError: files cannot be written to --out.
+    """
+    from hlorank_collect.left_out import read_left_out, record_left_out
+    from hlorank_collect.program import require_device, require_jax
+    from hlorank_collect.run_tasks import run_tasks
+
+    require_jax()
+    collection = _collection(arguments.collection)
+    check_arguments(arguments, _MIN)
+    if arguments.out is None:
+        raise ConfigError("--out is missing: give the folder of the written tree")
+    programs = program_fields(arguments)
+    if not programs:
+        raise ConfigError("no program: name a file, a folder, or a JAX function as module:function")
+    check_output(arguments.out / collection.path)
+    read_left_out(arguments.out)  # raises before anything is measured
+    if arguments.ray is None:
+        require_device(collection.source)  # of a cluster, the nodes have it
+    tasks = _tasks(arguments, collection, programs)
+    record = partial(record_left_out, arguments.out, collection)
+    cluster = None
+    if arguments.ray is not None:
+        config = ComputeConfig.of_cluster(arguments.ray, gpus=collection.source == "gpu")
+        cluster = partial(map_graphs, settings=config, outputs=[arguments.out], resources=_MEASURES)
+    return status(run_tasks(tasks, **supervision(arguments), record=record, cluster=cluster).left_out)
+
+
+def _tasks(
+    arguments: argparse.Namespace, collection: Collection, programs: Sequence[Mapping[str, Any]]
+) -> Sequence[Task]:
+    from hlorank_collect.task import LayoutTask, TileTask
+
+    settings: dict[str, Any] = {
+        "collection": str(collection),
+        "output": str(arguments.out),
+        "configurations": arguments.configurations,
+        "seed": arguments.seed,
+        "rounds": arguments.max_rounds,
+        "fast_compile": arguments.fast_compile,
+        "time_limit": arguments.time_limit,
+        "core": arguments.core if arguments.ray is not None else measuring_core(arguments),
+    }
+    if collection.kind == "tile":
+        return [TileTask(**program, **settings, kernels=arguments.kernels) for program in programs]
+    return [LayoutTask(**program, **settings) for program in programs]

@@ -1,0 +1,133 @@
+"""The zoo: every family traces, its layers agree in all data layouts, and `hlorank collect` takes its names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="needs jax (extra collect)")
+
+import jax
+
+import examples.zoo
+from examples.zoo import layers, programs
+from examples.zoo.__main__ import main
+from examples.zoo.catalog import CATALOG, MODULES
+from examples.zoo.model import Model, Parameters, floats, forward_program, train_program
+from examples.zoo.recurrent import gru, lstm
+from hlorank_collect.program import user_program
+
+TO_NCHW = (0, 3, 1, 2)
+FIRST = {row.family: row.name for row in reversed(CATALOG)}
+
+
+def run(forward: Callable[..., Any], *inputs: Any, arrays: Any = None) -> tuple[Any, list[Any]]:
+    """Return the outputs and the parameters, given or drawn."""
+    function, (drawn, *_) = forward_program(Model(forward, inputs))
+    arrays = drawn if arrays is None else arrays
+    return np.asarray(jax.jit(function)(arrays, *inputs)), arrays
+
+
+def test_names_are_unique_safe_and_taken_by_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(programs()) >= 90
+    assert {program.family for program in programs().values()} > set(MODULES)
+    assert all(re.fullmatch(r"[a-z0-9._-]+", name) for name in programs())
+    assert main(["vit", "keras-vgg"]) == 0
+    names = capsys.readouterr().out.split()
+    assert names[:2] == ["examples.zoo:vit_b2_forward", "examples.zoo:vit_b2_train"]
+    assert names[-1] == "examples.zoo:keras_vgg16_train"
+    assert user_program(names[0], None) is programs()["vit.b2.forward"] is examples.zoo.vit_b2_forward
+    assert main(["perceptron"]) == 2
+    with pytest.raises(AttributeError, match="no_such"):
+        _ = examples.zoo.no_such
+
+
+@pytest.mark.parametrize("name", FIRST.values())
+def test_a_training_step_and_the_forward_function_trace(name: str) -> None:
+    step, (parameters, *batch) = programs()[f"{name}.train"].build()
+    updated, loss = jax.eval_shape(step, parameters, *batch)
+    assert loss.shape == ()
+    assert [new.shape for new in updated] == [old.shape for old in parameters]
+    function, arguments = programs()[f"{name}.forward"].build()
+    assert jax.eval_shape(function, *arguments).dtype == np.float32
+
+
+@pytest.mark.slow
+def test_an_application_of_keras_traces() -> None:
+    pytest.importorskip("keras", reason="needs keras")
+    traced = programs()["keras.mobilenetv3small.train"].trace("cpu")
+    assert len(traced.inputs()) > 100
+    assert len(traced.module) < 2**22  # the weights are parameters, not constants
+
+
+def test_a_step_descends_the_loss() -> None:
+    def linear(p: Parameters, x: Any) -> Any:
+        return x @ p(3, 2, fan_in=3) + p(2, fan_in=100)
+
+    step, (parameters, x, labels) = train_program(Model(linear, (floats(4, 3),)))
+    (_, bias), loss = step(parameters, x, labels)
+    logits = x @ parameters[0] + parameters[1]
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    assert float(loss) == pytest.approx(-np.log(shares[np.arange(4), labels]).mean(), rel=1e-5)
+    np.testing.assert_allclose(bias, parameters[1] - 0.01 * (shares - np.eye(2)[labels]).mean(0), rtol=1e-5)
+    step, ((weights, bias), x, targets) = train_program(Model(linear, (floats(4, 3),), classifies=False))
+    (updated, _), loss = step([weights, bias], x, targets)
+    error = x @ weights + bias - targets
+    assert float(loss) == pytest.approx(np.square(error).mean(), rel=1e-5)
+    np.testing.assert_allclose(updated, weights - 0.01 * 2 * x.T @ error / error.size, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda p, x, layout: layers.conv(p, x, 8, layout, stride=2),
+        lambda p, x, layout: layers.conv_transpose(p, x, 8, layout),
+        lambda p, x, layout: layers.average_pool(x, layout),
+        lambda p, x, layout: layers.upsample(x, layout),
+    ],
+    ids=["conv", "transposed", "average_pool", "upsample"],
+)
+def test_data_layouts_agree(layer: Callable[..., Any]) -> None:
+    images = floats(2, 6, 6, 4)
+    expected, arrays = run(lambda p, x: layer(p, x, "NHWC"), images)
+    moved = [np.transpose(array, (3, 2, 0, 1)) if array.ndim == 4 else array for array in arrays]  # HWIO to OIHW
+    outputs, _ = run(lambda p, x: layer(p, x, "NCHW"), images.transpose(TO_NCHW), arrays=moved)
+    np.testing.assert_allclose(outputs, expected.transpose(TO_NCHW), atol=1e-5)
+
+
+def time_first(x: Any) -> Any:
+    return np.swapaxes(x, 0, 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True, "rotary": True}])
+def test_transposed_and_contracted_attention_agree(options: dict[str, bool]) -> None:
+    def attend(axes: str, transposed: bool) -> Callable[[Parameters, Any], Any]:
+        return lambda p, x: layers.attention(p, x, 2, axes=axes, transposed=transposed, **options)
+
+    x = floats(3, 5, 8)
+    expected, arrays = run(attend("bt", True), x)
+    for axes, transposed in (("bt", False), ("tb", True), ("tb", False)):
+        swap = time_first if axes == "tb" else np.asarray
+        outputs, _ = run(attend(axes, transposed), swap(x), arrays=arrays)
+        np.testing.assert_allclose(swap(outputs), expected, atol=1e-5)
+    later = x.copy()
+    later[:, 3:] += 1
+    changed = np.abs(run(attend("bt", True), later, arrays=arrays)[0] - expected)
+    assert (changed[:, :3].max() < 1e-6) == options.get("causal", False)
+    assert changed[:, 3:].max() > 0.01
+
+
+@pytest.mark.parametrize("family", [lstm, gru])
+def test_forms_of_a_recurrence_agree(family: Callable[..., Model]) -> None:
+    config = {"axes": "bt", "batch": 3, "time": 3, "width": 5, "layers": 1}
+    function, (arrays, x) = forward_program(family(**config))
+    expected = np.asarray(jax.jit(function)(arrays, x))
+    assert expected.shape == (3, 3, 100)
+    for other in ({"scan": True}, {"axes": "tb"}):
+        function, _ = forward_program(family(**config | other))
+        swap = time_first if other.get("axes") == "tb" else np.asarray
+        np.testing.assert_allclose(swap(jax.jit(function)(arrays, swap(x))), expected, atol=1e-5)
