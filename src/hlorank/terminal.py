@@ -12,18 +12,21 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 
+from rich.box import Box
 from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
 
 from hlorank.files import escape
 
-_GAP = "  "
+_GAP = 2
 _NOTE_WIDTH = 80  # where the width of the table is not limited
 
 
 def min_int(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    """Return the type of an option of argparse: a whole number that is not below `minimum` nor above `maximum`."""
+    """Return the type of an option of argparse: a whole number within bounds."""
 
     def whole_number(text: str) -> int:
         if (value := int(text)) < minimum:
@@ -49,13 +52,7 @@ def allow_any_encoding() -> None:
 
 @contextmanager
 def quiet_pipe() -> Iterator[None]:
-    """End with status 141, without a line, where the reader of the standard output stops early, as `head` does.
-
-    Also a decorator of the main function of a command.
-
-    Raises:
-        SystemExit: nobody reads the standard output.
-    """
+    """End with status 141, without a line, where the reader of the standard output stops early, as `head` does."""
     try:
         try:
             yield
@@ -65,10 +62,6 @@ def quiet_pipe() -> Iterator[None]:
         # Python would report the same error again at its end, when it flushes the standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(128 + signal.SIGPIPE) from None
-
-
-def _rule(width: int) -> str:
-    return ("─" if (sys.stdout.encoding or "").lower().startswith("utf") else "-") * width
 
 
 @dataclass(frozen=True)
@@ -89,10 +82,7 @@ class Column:
 
 
 def print_table(
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[object] | str],
-    wide: bool = False,
-    option: str = "--wide",
+    columns: Sequence[Column], rows: Sequence[Sequence[object] | str], wide: bool = False, option: str = "--wide"
 ) -> None:
     """Print a table, without the columns for which the terminal is too narrow, and then a line that names them.
 
@@ -105,23 +95,18 @@ def print_table(
         wide: print all columns, whatever the width.
         option: option or command that prints all columns, for the last line.
     """
-    cells = [row if isinstance(row, str) else [escape(str(cell)) for cell in row] for row in rows]
-    filled = [index for index in range(len(columns)) if any(row[index] for row in cells if not isinstance(row, str))]
-    sizes = {
-        index: max(
-            *map(cell_len, columns[index].title.split("\n")),
-            *(cell_len(row[index]) for row in cells if not isinstance(row, str)),
-        )
-        for index in filled
-    }
+    cells = [[escape(str(cell)) for cell in row] for row in rows if not isinstance(row, str)]
+    filled = [index for index in range(len(columns)) if any(row[index] for row in cells)]
     limit = None if wide else _limit()
-    shown: list[int] = []
-    width = -len(_GAP)
+    shown, width = list[int](), -_GAP
     for index in sorted(filled, key=lambda index: columns[index].rank):
-        column, needed = columns[index], width + len(_GAP) + sizes[index]
+        column = columns[index]
+        needed = width + _GAP + max(map(cell_len, (*column.title.split("\n"), *(row[index] for row in cells))))
         if wide or (not column.detail and (column.rank == 0 or limit is None or needed <= limit)):
             shown, width = sorted([*shown, index]), needed
-    for line in _lines([columns[index] for index in shown], [sizes[index] for index in shown], shown, cells):
+    lines = _lines([columns[index] for index in shown], [[row[index] for index in shown] for row in cells], width)
+    head, body = lines[: len(lines) - len(cells)], iter(lines[len(lines) - len(cells) :])
+    for line in (*head, *(escape(row) if isinstance(row, str) else next(body) for row in rows)):
         sys.stdout.write(f"{line.rstrip()}\n")
     if missing := [" ".join(columns[index].title.split()) for index in filled if index not in shown]:
         note = textwrap.fill(f"Not shown: {', '.join(missing)}.", limit or _NOTE_WIDTH, break_on_hyphens=False)
@@ -135,21 +120,15 @@ def _limit() -> int | None:
     return None
 
 
-def _lines(
-    columns: Sequence[Column], sizes: Sequence[int], indices: Sequence[int], rows: Sequence[Sequence[str] | str]
-) -> Iterator[str]:
-    """Return the lines of a table: headings aligned at their last line, a rule, and the rows."""
-
-    def line(cells: Sequence[str]) -> str:
-        padded = []
-        for column, size, cell in zip(columns, sizes, cells, strict=True):
-            space = " " * (size - cell_len(cell))
-            padded.append(space + cell if column.number else cell + space)
-        return _GAP.join(padded)
-
-    titles = [column.title.split("\n") for column in columns]
-    height = max(map(len, titles), default=0)
-    yield from map(line, zip(*([""] * (height - len(title)) + title for title in titles), strict=True))
-    yield _rule(sum(sizes) + len(_GAP) * (len(sizes) - 1))
+def _lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return the lines of a table: headings aligned at their last line, a rule, and a line for each row."""
+    rule = "──" if (sys.stdout.encoding or "").lower().startswith("utf") else "--"
+    box = Box("\n".join(f" {rule} " if line == 2 else "    " for line in range(8)), ascii=True)  # rich replaces none
+    table = Table(box=box, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+    for column in columns:
+        table.add_column(column.title, justify="right" if column.number else "left", no_wrap=True)
     for row in rows:
-        yield escape(row) if isinstance(row, str) else line([row[index] for index in indices])
+        table.add_row(*row)
+    text = StringIO()
+    Console(file=text, width=max(width, 1), markup=False, emoji=False, highlight=False, color_system=None).print(table)
+    return text.getvalue().splitlines()

@@ -53,12 +53,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a table with a row for each graph and one for the means, or JSON.
-
-    Raises:
-        ConfigError: there is no such address.
-        DataError: the scores do not fit the graphs, or a file is damaged.
-    """
+    """Print a table with a row for each graph and one for the means, or JSON."""
     from hlorank.evaluation.evaluator import Evaluator
     from hlorank.evaluation.scores import read_scores
 

@@ -68,13 +68,7 @@ def _dump_kind(record: Record) -> Kind:
 
 
 def summary(kind: Kind, measured: MeasuredGraph) -> dict[str, Any]:
-    """Return the sizes and runtimes of a graph, as JSON values.
-
-    Returns:
-        graph, kind, nodes, edges, opcodes (number of different ones), configurable_nodes (0 for tiles), configurations,
-        distinct (number of configurations with different features), min_runtime_ns and max_runtime_ns (null where
-        runtimes are withheld).
-    """
+    """Return the sizes and runtimes of a graph, as JSON values; runtimes are null where they are withheld."""
     configurations, runtime = measured.configurations, measured.measurements.runtime
     layout = isinstance(configurations, LayoutConfigurations)
     rows = configurations.codes if isinstance(configurations, LayoutConfigurations) else configurations.feat

@@ -50,11 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 @quiet_pipe()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status; without a command, show the help.
-
-    Errors are lines on standard error. Wrong usage and wrong data are status 2; files and MLflow stores that cannot be
-    used, status 1.
-    """
+    """Run a command and return its exit status: 2 for wrong usage and data, 1 for a file or store that fails."""
     allow_any_encoding()
     log = logging.StreamHandler()
     log.setFormatter(_Formatter("%(levelname)s: %(message)s"))

@@ -37,7 +37,7 @@ class InputGraph:
         extra: extra features of the protobuf, for models trained with them.
         module: the module of the program; None for an npz file.
         stage: the stage of the module, for which candidates were drawn; None if the file holds configurations.
-        compiled: the module was compiled up to layout assignment from the one in the file.
+        compiled: the module was compiled up to layout assignment from the module in the file.
         not_compiled: reason why it could not be compiled; None if it was, or did not need to be.
     """
 
