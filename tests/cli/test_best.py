@@ -14,8 +14,8 @@ import pytest
 from hlorank.cli.main import main
 from hlorank.config import TrackingConfig
 from hlorank.metrics import BEST_TAU, EXPERIMENT
-from hlorank.runs.store import PARENT_VARIABLE, open_run
-from hlorank.runs.sweeps import NAME, Job
+from hlorank.runs.store import NAME, PARENT_VARIABLE, open_run
+from hlorank.runs.sweeps import claim, job_tags
 
 Log = Callable[..., str]
 
@@ -40,8 +40,9 @@ def log(tracking: TrackingConfig) -> Log:
         tags = {"collection": collection, "method": method, "data": other.get("data", f"data of {collection}")}
         tags |= {key: other[name] for key, name in (("features", "features"), (EXPERIMENT, "of")) if name in other}
         config = tracking.model_copy(update={"experiment": other.get("experiment", "hlorank")})
-        with open_run(config, f"{method} learning_rate=0.01", tags) as (run_id, _):
+        with open_run(config, f"{method} learning_rate=0.01", tags | job_tags()) as (run_id, _):
             mlflow.log_params({"seed": seed})
+            mlflow.log_text("{}", "model/spec.json")
             if tau is not None:
                 mlflow.log_metric(BEST_TAU, tau)
         return run_id
@@ -154,8 +155,18 @@ def test_failed_and_running_trainings_do_not_count(
     run = log("tile:cpu", 0.5)
     client = mlflow.MlflowClient(tracking.uri)
     for status in ("FAILED", "KILLED", "RUNNING"):
-        client.update_run(log("tile:cpu", 0.9), status=status)
+        client.update_run(log("tile:cpu", None), status=status)
     assert [training["run_id"] for training in best(capsys)] == [run]
+    client.update_run(log("tile:cpu", 0.75), status="RUNNING")  # its evaluation was killed: the training is complete
+    assert best(capsys)[0]["valid_kendall_tau"] == 0.75
+
+
+def test_a_model_that_is_not_on_this_machine_has_an_address(
+    log: Log, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = log("tile:cpu", 0.5)
+    shutil.rmtree(tmp_path / "artifacts" / run)  # as with the database of another machine, or a moved project
+    assert best(capsys)[0]["model"] == f"runs:/{run}/model"
 
 
 def test_the_best_of_a_sweep(
@@ -169,7 +180,8 @@ def test_the_best_of_a_sweep(
     log("tile:cpu", 0.9)
     assert [training["run_id"] for training in best(capsys, "--sweep", "one")] == [child]
     before = log("tile:cpu", 0.75)
-    Job(parent, ("seed=1",)).record(mlflow.MlflowClient(tracking.uri), run_id=before)
+    monkeypatch.setenv(PARENT_VARIABLE, parent)
+    claim(tracking, before)
     assert [training["run_id"] for training in best(capsys, "--sweep", "one")] == [before]
     assert main(["best", "--sweep", "one", "--collection", "tile:gpu"]) == 2
     assert "a finished training of tile:gpu in the sweep 'one', validated, found none" in capsys.readouterr().err

@@ -30,7 +30,7 @@ def client(config: Config) -> MlflowClient:
 def make_run(
     linear_model: Callable[..., Path], tracking_database: Path, tracking_environment: None, tmp_path: Path
 ) -> Iterator[MakeRun]:
-    """Function that makes a model folder and its run from metrics, tags, and changes of the specification."""
+    """Function that makes a model folder and its run of metrics, tags, parameters and changes of the specification."""
     import mlflow
 
     shutil.copy(tracking_database, tmp_path / "mlflow.db")
@@ -38,11 +38,16 @@ def make_run(
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
     experiment = mlflow.create_experiment("some", artifact_location=(tmp_path / "artifacts").as_uri())
 
-    def make(metrics: dict[str, float], tags: dict[str, str] | None = None, **changes: Any) -> Path:
+    def make(
+        metrics: dict[str, float],
+        tags: dict[str, str] | None = None,
+        parameters: dict[str, Any] | None = None,
+        **changes: Any,
+    ) -> Path:
         folder = linear_model(**changes)
         data = read_json(folder / SPEC)["data"]
         with mlflow.start_run(experiment_id=experiment, tags={"data": data, **(tags or {})}) as run:
-            mlflow.log_param("seed", 7)
+            mlflow.log_params({"seed": 7, **(parameters or {})})
             mlflow.log_metrics(metrics)
         write_json(folder / "run.json", {"run_id": run.info.run_id, "tracking_uri": mlflow.get_tracking_uri()})
         return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,16 +106,41 @@ def test_registering_again_makes_no_second_version(make_run: MakeRun) -> None:
     assert len(mlflow.MlflowClient().search_model_versions(f"name='{NAME}'")) == 1
 
 
-def test_only_the_same_metrics_are_compared(make_run: MakeRun) -> None:
+def test_only_comparable_metrics_are_compared(make_run: MakeRun) -> None:
+    """Taus of other metrics, of other configurations of valid, or of other code say nothing about each other."""
     import mlflow
 
-    register(make_run({TRAINED: 0.5}))
-    other = register(make_run({EVALUATED: 0.9}, steps=4))
-    assert not other.champion
-    assert other.reason == "it has no metric in common with the champion, version 1: run the stage evaluate for both"
-    mlflow.MlflowClient().log_metric(other.run_id, TRAINED, 0.6)
-    assert register(other.run_id).reason == "valid tau 0.6000 by training, 0.5000 of the champion, version 1"
-    assert champion() == other.version
+    tags = {"hlorank.code": "new", "hlorank.evaluation": "new"}
+    register(make_run({TRAINED: 0.5}, tags))
+    folders = [
+        make_run({EVALUATED: 0.9}, tags, steps=4),
+        make_run({TRAINED: 0.9}, tags | {"hlorank.code": "old"}, steps=5),
+        make_run({TRAINED: 0.9}, tags, {"trainer.validation_configs": 10}, steps=6),
+    ]
+    for folder in folders:
+        other = register(folder)
+        assert not other.champion
+        assert other.reason.startswith("it has no metric in common with the champion, version 1, ")
+        assert other.reason.endswith("run the stage evaluate for both")
+    mlflow.MlflowClient().log_metric(read_json(folders[0] / "run.json")["run_id"], TRAINED, 0.6)
+    assert register(folders[0]).reason == "valid tau 0.6000 by training, 0.5000 of the champion, version 1"
+    assert champion() == 2
+    other = register(make_run({EVALUATED: 0.95}, tags | {"hlorank.evaluation": "old"}, steps=7))
+    assert (other.champion, champion()) == (False, 2)
+
+
+def test_models_that_are_registered_at_once(make_run: MakeRun) -> None:
+    """One version for each, and the best is the champion."""
+    folders = [make_run({EVALUATED: tau}, steps=1 + int(10 * tau)) for tau in (0.5, 0.9)]
+    with ThreadPoolExecutor(4) as pool:
+        registrations = list(pool.map(register, folders * 2))
+    assert sorted({(one.version, one.valid_tau["evaluate"] == 0.9) for one in registrations}) in (
+        [(1, False), (2, True)],
+        [(1, True), (2, False)],
+    )
+    assert [one.new for one in registrations].count(True) == 2
+    (best,) = {one.version for one in registrations if one.valid_tau["evaluate"] == 0.9}
+    assert champion() == best
 
 
 def test_changed_data(make_run: MakeRun) -> None:

@@ -48,7 +48,7 @@ def test_fixed_values_and_the_last_of_a_key() -> None:
     ("override", "message"),
     [
         ("k=range(4, 1)", "k=range(4, 1): the range is empty"),
-        ("k=tag(log, range(0.5, 2.0, 0.5))", "use interval"),
+        ("k=tag(log, range(0.5, 2.0, 0.5))", "`step` is not supported when `log`"),
         ("k=tag(log, interval(0, 1))", "k=tag(log, interval(0, 1)): "),
         ("k=interval(2, 1)", "k=interval(2, 1): "),
         ("k=tag(lin, interval(0, 1))", "k: expected no tag but log, found lin"),

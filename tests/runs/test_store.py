@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -16,10 +17,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import DatabaseError
 
 from hlorank.config import Config, TrackingConfig
 from hlorank.files import flatten
+from hlorank.metrics import BEST_TAU
 from hlorank.runs.store import (
+    FINGERPRINT,
     PARENT_VARIABLE,
     URI_VARIABLE,
     Pruned,
@@ -28,6 +32,7 @@ from hlorank.runs.store import (
     database_file,
     error_lines,
     existing_store,
+    finished_training,
     open_run,
     tracking_uri,
 )
@@ -203,43 +208,79 @@ def test_the_parent_of_a_sweep(tracking: TrackingConfig, monkeypatch: pytest.Mon
     assert by_name["child"]["mlflow.parentRunId"] == parent
 
 
-def test_a_database_whose_creation_was_killed_is_created_again(
+def test_a_database_whose_creation_was_stopped_is_created_again(
     tracking: TrackingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Creation fails with some tables in the file, and leaves nothing; what a kill leaves is removed."""
+    """MLflow cannot continue a creation: no part of one is ever in the place of the database."""
     from mlflow.store.tracking import sqlalchemy_store
 
-    made, states = tmp_path / "made.db", ["killed", "full disk", "complete"]
+    made = tmp_path / "made.db"
     (tmp_path / "mlflow.db").rename(made)
 
     store = sqlalchemy_store.SqlAlchemyStore
 
     def create(uri: str, root: str) -> Any:
-        path = Path(uri.removeprefix("sqlite:///"))
-        if path.exists():
+        partial = Path(uri.removeprefix("sqlite:///"))
+        if partial.name == "mlflow.db":  # the request afterwards
             return store(uri, root)
-        assert not list(tmp_path.glob("mlflow.db.partial*"))
-        state = states.pop(0)
-        if state == "complete":
-            shutil.copy(made, path)
-            return SimpleNamespace(engine=SimpleNamespace(dispose=lambda: None))
-        for suffix in ("", "-journal"):
-            path.with_name(path.name + suffix).write_bytes(b"a part of it")
-        raise (KeyboardInterrupt if state == "killed" else OSError)
+        shutil.copy(made, partial)
+        assert not (tmp_path / "mlflow.db").exists()
+        if stopped:
+            raise KeyboardInterrupt
+        return SimpleNamespace(engine=SimpleNamespace(dispose=lambda: None))
 
     with monkeypatch.context() as patch:
         patch.setattr(sqlalchemy_store, "SqlAlchemyStore", create)
-        for error in (KeyboardInterrupt, OSError):
-            with pytest.raises(error), open_run(tracking, "name", {}):
-                pass
-            assert not list(tmp_path.glob("mlflow.db*[!k]")), "all but the lock"
-        (tmp_path / "mlflow.db.partial").write_bytes(b"left by a kill")
-        (tmp_path / "mlflow.db.partial-wal").write_bytes(b"left by a kill")
-        _make_database(tracking.uri, tmp_path / "mlflow.db")
+        for stopped in (True, False):
+            with pytest.raises(KeyboardInterrupt) if stopped else nullcontext():
+                _make_database(tracking.uri, tmp_path / "mlflow.db")
+            assert (tmp_path / "mlflow.db").exists() != stopped
+            assert not list(tmp_path.glob(".mlflow.db*"))
     with open_run(tracking, "name", {}):
         pass
     assert len(runs(tracking)) == 1
-    assert {path.name for path in tmp_path.glob("mlflow.db*")} == {"mlflow.db", "mlflow.db.lock"}
+
+
+def test_finished_trainings(tracking: TrackingConfig) -> None:
+    """The best tau, which is logged last of all, says that a training has finished, and not the status of its run."""
+    import mlflow
+
+    assert finished_training(tracking, "k") is None
+    ids = []
+    for key, tau in (("k", None), ("other", 0.9), ("k", 0.5), ("k", 0.25)):
+        with open_run(tracking, "name", {FINGERPRINT: key, "place": str(tau)}) as (run_id, _):
+            if tau is not None:
+                mlflow.log_metric(BEST_TAU, tau)
+        ids.append(run_id)
+    assert finished_training(tracking, "k") == (ids[2], 0.5)
+    assert finished_training(tracking, "k", {"place": "0.25"}) == (ids[3], 0.25)
+    client(tracking).update_run(ids[2], status="RUNNING")  # an evaluation was killed
+    assert finished_training(tracking, "k") == (ids[2], 0.5)
+    client(tracking).delete_run(ids[2])
+    assert finished_training(tracking, "k") == (ids[3], 0.25)
+
+
+def test_an_error_after_the_end_of_a_training_leaves_it_finished(tracking: TrackingConfig) -> None:
+    """Such as a full disk while an evaluation is logged."""
+    import mlflow
+
+    with open_run(tracking, "name", {FINGERPRINT: "k"}) as (run_id, _):
+        mlflow.log_metric(BEST_TAU, 0.5)
+    for error in (OSError, KeyboardInterrupt):
+        with pytest.raises(error), open_run(tracking, "name", {}, run_id):
+            raise error
+        (run,) = runs(tracking)
+        assert run.info.status == "FINISHED"
+    assert finished_training(tracking, "k") == (run_id, 0.5)
+
+
+def test_an_error_of_the_store_names_it(tracking: TrackingConfig, tmp_path: Path) -> None:
+    path = tmp_path / "text.db"
+    path.write_text("no database " * 100)
+    with pytest.raises(DatabaseError) as caught:
+        finished_training(tracking.model_copy(update={"uri": f"sqlite:///{path}"}), "k")
+    (line,) = error_lines(caught.value) or []
+    assert str(path) in line
 
 
 @pytest.mark.parametrize(
@@ -266,13 +307,12 @@ def test_a_database_server_that_cannot_be_used(
         uri = address.format(port=silent.getsockname()[1])
         with (
             pytest.raises(ConnectionError) as raised,
-            open_run(tracking.model_copy(update={"uri": uri}), "name", {}, locks=tmp_path / "locks"),
+            open_run(tracking.model_copy(update={"uri": uri}), "name", {}),
         ):
             pass
     (line,) = error_lines(raised.value) or []
     assert re.search(reason, line)
     assert line.startswith(f"error: {uri.replace('me:secret', '***')}: ")
-    assert not (tmp_path / "locks").exists()
     assert URI_VARIABLE not in os.environ, "which would overrule the next configuration"
 
 
@@ -295,14 +335,13 @@ def test_a_server_of_mlflow_that_cannot_be_used(
         uri = address.format(silent=silent.getsockname()[1], other=other.server_port)
         with (
             pytest.raises(ConnectionError) as raised,
-            open_run(tracking.model_copy(update={"uri": uri}), "name", {}, locks=tmp_path / "locks"),
+            open_run(tracking.model_copy(update={"uri": uri}), "name", {}),
         ):
             pass
         other.shutdown()
     (line,) = error_lines(raised.value) or []
     assert re.search(reason, line)
     assert line.startswith(f"error: {uri.replace('me:secret', '***')}: ")
-    assert not (tmp_path / "locks").exists()
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ, "which would hold for all later requests"
 
 

@@ -24,18 +24,15 @@ from hlorank.files import one_process, read_json, write_json
 from hlorank.models.serialization import load_model
 from hlorank.runs.search import open_study
 from hlorank.runs.store import (
-    CHECKOUT,
     CODE,
     FEATURES,
     FINGERPRINT,
     NOTE,
     PARENT_VARIABLE,
     Pruned,
-    checkout,
-    open_experiment,
     open_run,
 )
-from hlorank.runs.sweeps import adopted, chosen_experiment, rows
+from hlorank.runs.sweeps import chosen_experiment, job_table, tagged_runs
 from hlorank.training.mlflow_run import keep_record, peak_memory_bytes
 from hlorank.training.trainer import train
 from tests.training.training_helpers import WEIGHTS, validate_with
@@ -153,9 +150,10 @@ def test_a_sweep_does_not_repeat_a_finished_training(
         assert train(config, tmp_path / "sweep") == best
     assert not (tmp_path / "sweep").exists()
     assert len(runs(config)) == 3  # with the run of the sweep
-    (taken,) = adopted(client, parent)
+    taken = tagged_runs(client, parent)[0].info.run_id
     assert taken in caplog.text
-    assert [(row.state, row.tau, row.run_id) for row in rows(client, parent)] == [("finished", best, taken)]
+    (row,) = job_table(client, parent).to_dict("records")
+    assert (row["state"], row["valid_kendall_tau"], row["run_id"]) == ("finished", best, taken)
     train(settings(trainer__learning_rate=0.02), tmp_path / "other")
     assert len(runs(config)) == 4
 
@@ -260,32 +258,6 @@ def test_dvc_gets_the_result_of_a_training_whose_end_it_did_not_record(
     shutil.rmtree(tmp_path / "artifacts")
     assert train(config, tmp_path / "model") == best, "without the model in the store, it is trained again"
     assert len(runs(config)) == 3
-
-
-def test_a_killed_training_that_is_not_resumed_is_marked(settings: Settings, tmp_path: Path) -> None:
-    config = settings(trainer__max_epochs=1)
-    locks = tmp_path / "state" / "locks"
-    client = MlflowClient(config.tracking.uri)
-    experiment = open_experiment(config.tracking)
-    places = [checkout(locks)] * 4 + ["elsewhere"]
-    opened = [client.create_run(experiment, tags={CHECKOUT: place}).info.run_id for place in places]
-    killed, resumed, evaluated, alive, elsewhere = opened
-    client.log_metric(evaluated, "valid/best_kendall_tau", 0.5)
-
-    def status(*ids: str) -> list[str]:
-        return [client.get_run(one).info.status for one in ids]
-
-    with one_process(locks / alive, "a training"):
-        train(config, tmp_path / "model")
-    assert status(killed, resumed, evaluated) == ["KILLED", "KILLED", "FINISHED"]
-    assert status(alive, elsewhere) == ["RUNNING", "RUNNING"]
-    with open_run(config.tracking, "name", {}, resumed, locks=locks):
-        thread = threading.Thread(target=train, args=(config, tmp_path / "again"))
-        thread.start()
-        thread.join()
-        assert status(resumed, alive) == ["RUNNING", "KILLED"]
-    assert status(resumed) == ["FINISHED"]
-    assert not [path for path in locks.iterdir() if path.name in opened]
 
 
 def test_peak_memory_is_in_bytes() -> None:

@@ -22,7 +22,7 @@ from hlorank.evaluation.one_segment import one_segment
 from hlorank.evaluation.properties import properties
 from hlorank.evaluation.protocol import PER_GRAPH, evaluate_collection
 from hlorank.featurize.features import GraphFeatures
-from hlorank.files import LOCKS, SPEC, DataError, read_json, recorded_run
+from hlorank.files import SPEC, DataError, read_json, recorded_run
 from hlorank.metrics import EXPERIMENT
 from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.serialization import Spec
@@ -186,8 +186,7 @@ def evaluate(config: Config, model_folder: Path, output: Path) -> dict[str, floa
     digest = read_json(model_folder / SPEC)["spec_sha256"]
     tags = {"collection": spec.collection, "method": spec.method, "data": spec.data, "run": "evaluated elsewhere"}
     earlier = run_of_model(mlflow.MlflowClient(store), recorded_run(model_folder).get("run_id"), digest)
-    locks = Path(config.paths.state) / LOCKS
-    with open_run(config.tracking, f"{spec.method} evaluation {collection}", tags, earlier, locks=locks):
+    with open_run(config.tracking, f"{spec.method} evaluation {collection}", tags, earlier):
         mlflow.set_tags({FEATURES: fingerprint, MODEL: digest})
         own = {name: value for name, value in metrics.items() if name.rpartition("/")[2] in LOGGED}
         mlflow.log_metrics({f"evaluate/{name}": value for name, value in own.items()})

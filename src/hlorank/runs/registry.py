@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hlorank.data.collection import Collection
-from hlorank.files import RUN, SPEC, DataError, read_json, recorded_run, redact_credentials
+from hlorank.files import RUN, SPEC, DataError, fingerprint, one_process, read_json, recorded_run, redact_credentials
 from hlorank.metrics import BEST_TAU
 from hlorank.models.serialization import Spec
 from hlorank.models.trained_model import load_trained
 from hlorank.ranking.ranker import MEMORY_BYTES
 from hlorank.runs.find import model_folder, run_of_model
 from hlorank.runs.pyfunc import log_package
-from hlorank.runs.store import FEATURES, MODEL, existing_store
+from hlorank.runs.store import CODE, EVALUATION, FEATURES, MODEL, database_file, existing_store
 
 CHAMPION = "champion"
 MEASURES = {"evaluate": "evaluate/valid/kendall_tau", "training": BEST_TAU}
 """Metrics of a run that measure its model on valid: the stage evaluate uses all configurations, training those that it
-validates on. Two models are compared by the first of these metrics that both have."""
+validates on. Two models are compared by the first of these metrics that both have from the same data and code."""
 
 
 class _Valid(NamedTuple):
-    """Kendall tau on valid, and fingerprints of its data; two are comparable if they share a fingerprint."""
+    """Kendall tau on valid, and keys of its data, settings and code; two are comparable if they share a key."""
 
     tau: float
-    data: frozenset[str]
+    keys: frozenset[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ def register(reference: str | Path, move: bool = False) -> Registration:
     """Register a trained model as a version of its collection's model, unless it is one, and choose the champion.
 
     The alias `champion` moves to the version if there is no champion yet, or if the version is better than the champion
-    on the same valid data. The store is that of `hlorank.runs.find.model_folder`.
+    on the same valid data. The store is that of `hlorank.runs.find.model_folder`. One process of a machine registers in
+    it at a time.
 
     Args:
         reference: a reference of `model_folder`, which may be a registered version.
@@ -81,41 +84,41 @@ def register(reference: str | Path, move: bool = False) -> Registration:
         raise DataError("steps", "a trained model", "one that found nothing to train on", file=folder / SPEC)
     client = MlflowClient()
     name = Collection.parse(spec.collection).model_name
-    digest = str(read_json(folder / SPEC)["spec_sha256"])
-    version = _version_of(client, name, digest)
-    new = version is None
-    if version is None:
-        version = _new_version(client, folder, spec, name, digest)
-    run_id, number = version.run_id, int(version.version)
-    valid = _valid(client, run_id)
+    with one_process(_lock(), "a registration"):
+        digest = str(read_json(folder / SPEC)["spec_sha256"])
+        versions = client.search_model_versions(f"name='{name}' and tags.{MODEL}='{digest}'")
+        version = versions[0] if versions else _new_version(client, folder, spec, name, digest)
+        run_id, number = version.run_id, int(version.version)
+        valid = _valid(client, run_id)
+        for measure, result in valid.items():  # also for an old version, which may have been evaluated since
+            client.set_model_version_tag(name, version.version, f"valid_tau.{measure}", f"{result.tau:.6f}")
+        champion = client.get_registered_model(name).aliases.get(CHAMPION)
+        if champion is not None and int(champion) == number:
+            is_champion, reason = True, "it is the champion already"
+        elif move:
+            is_champion, reason = True, "moved as asked"
+        else:
+            earlier = None if champion is None else client.get_model_version(name, str(champion))
+            is_champion, reason = _better(client, spec, valid, earlier)
+        if is_champion:
+            client.set_registered_model_alias(name, CHAMPION, version.version)
     taus = {measure: result.tau for measure, result in valid.items()}
-    for measure, tau in taus.items():  # also for an old version, which may have been evaluated since
-        client.set_model_version_tag(name, version.version, f"valid_tau.{measure}", f"{tau:.6f}")
-    champion = _champion(client, name)
-    if champion is not None and champion.version == version.version:
-        is_champion, reason = True, "it is the champion already"
-    elif move:
-        is_champion, reason = True, "moved as asked"
-    else:
-        is_champion, reason = _better(client, spec, valid, champion)
-    if is_champion:
-        client.set_registered_model_alias(name, CHAMPION, version.version)
     seed = version.tags["seed"]
-    return Registration(name, number, new, run_id, spec.method, seed, spec.data, taus, is_champion, reason)
+    return Registration(name, number, not versions, run_id, spec.method, seed, spec.data, taus, is_champion, reason)
 
 
-def _version_of(client: Any, name: str, digest: str) -> Any:
-    """Return the version of a model by the digest of its specification, None if it is not registered."""
-    found = client.search_model_versions(f"name='{name}' and tags.{MODEL}='{digest}'")
-    return found[0] if found else None
+def _lock() -> Path:
+    """Return the file of the lock of the registry: next to a database file, else in this user's temporary files."""
+    from mlflow import get_registry_uri
+
+    uri: str = get_registry_uri()
+    if (path := database_file(uri)) is not None:
+        return path.with_name(f"{path.name}.register.lock")
+    return Path(tempfile.gettempdir(), f"hlorank-{os.getuid()}-{fingerprint(uri)}.lock")
 
 
 def _run_of(client: Any, folder: Path, digest: str) -> str:
-    """Return the run that a model folder names, or one that evaluated the model if the store lacks that run.
-
-    Raises:
-        DataError: the store has neither of these runs.
-    """
+    """Return the run that a model folder names, or a run that evaluated the model if the store lacks that run."""
     from mlflow import get_tracking_uri
 
     recorded = recorded_run(folder)
@@ -140,30 +143,28 @@ def _new_version(client: Any, folder: Path, spec: Spec, name: str, digest: str) 
         info = log_package(folder, spec, run_id, registered_model_name=name, tags={MODEL: digest, **described})
     finally:
         enable_logging()
-    number = str(info.registered_model_version)
     if not client.get_registered_model(name).description:  # it may be the user's
         client.update_registered_model(name, f"Rankers of {spec.collection}. The best one on valid is its {CHAMPION}.")
     taus = [f", valid tau {valid.tau:.4f} by {measure}" for measure, valid in _valid(client, run_id).items()]
     text = f"{spec.method}, seed {seed}, trained in run {run_id}{''.join(taus)}"
-    return client.update_model_version(name, number, text)
+    return client.update_model_version(name, str(info.registered_model_version), text)
 
 
 def _valid(client: Any, run_id: str) -> dict[str, _Valid]:
     """Return the Kendall tau on valid by each of `MEASURES` that a run has."""
     run = client.get_run(run_id).data
+    configs, code = run.params.get("trainer.validation_configs", ""), run.tags.get(CODE, "")
     # The result of evaluate does not depend on segments, which change the tag `data`.
-    data = {"evaluate": {run.tags["data"], run.tags.get(FEATURES)}, "training": {run.tags["data"]}}
+    data = [run.tags["data"], *([run.tags[FEATURES]] if FEATURES in run.tags else [])]
+    keys = {
+        "evaluate": frozenset((fingerprint, run.tags.get(EVALUATION, "")) for fingerprint in data),
+        "training": frozenset({(run.tags["data"], configs, code)}),
+    }
     return {
-        measure: _Valid(run.metrics[metric], frozenset(data[measure] - {None}))
+        measure: _Valid(run.metrics[metric], keys[measure])
         for measure, metric in MEASURES.items()
         if metric in run.metrics
     }
-
-
-def _champion(client: Any, name: str) -> Any:
-    """Return the version that the alias points to, None if there is none."""
-    version = client.get_registered_model(name).aliases.get(CHAMPION)
-    return None if version is None else client.get_model_version(name, str(version))
 
 
 def _better(client: Any, spec: Spec, own: dict[str, _Valid], champion: Any) -> tuple[bool, str]:
@@ -174,11 +175,12 @@ def _better(client: Any, spec: Spec, own: dict[str, _Valid], champion: Any) -> t
         return True, "it is the first"
     than, other = f"the champion, version {champion.version}", _valid(client, champion.run_id)
     for measure in MEASURES:
-        if measure in own and measure in other and own[measure].data & other[measure].data:
+        if measure in own and measure in other and own[measure].keys & other[measure].keys:
             tau, best = own[measure].tau, other[measure].tau
             return tau > best, f"valid tau {tau:.4f} by {measure}, {best:.4f} of {than}"
     if champion.tags["data"] == spec.data:
-        return False, f"it has no metric in common with {than}: run the stage evaluate for both"
+        same = f"it has no metric in common with {than}, from the same code and validation settings"
+        return False, f"{same}: run the stage evaluate for both"
     changed = f"it was trained on data {spec.data}, {than}, on {champion.tags['data']}"
     remedy = "run the stage evaluate for both; if graphs or features changed, train again, or give --champion"
     return False, f"{changed}, and no evaluation covers both: {remedy}"

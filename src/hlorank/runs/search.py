@@ -22,23 +22,19 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import TrialState
 
-log = logging.getLogger(__name__)
-
 Space = dict[str, "BaseDistribution"]
+Launch = Callable[[list[list[str]]], Sequence[Any]]
+"""Runs jobs, each given by its overrides, and returns their values, None for a failed or pruned job."""
+
+_SPACE = "space"
+_SQLITE = "sqlite:///"
+_PATIENCE_SECONDS = 120  # time limit for the lock of a sqlite file
+
+log = logging.getLogger(__name__)
 
 
 def split(overrides: Sequence[Override]) -> tuple[list[str], Space]:
-    """Split overrides into those with one value and the search space; the last override of a key counts.
-
-    Args:
-        overrides: parsed; `choice`, `range` and `interval`, also with `tag(log, ...)`, define a search space.
-
-    Returns:
-        Overrides with one value as text, and the distribution of each other key.
-
-    Raises:
-        ConfigError: a range is empty, has an unknown tag, or is a logarithmic range of fractions.
-    """
+    """Split parsed overrides into those with one value, as text, and the search space; the last of a key counts."""
     last = {override.get_key_element(): override for override in overrides}
     fixed, space = list[str](), Space()
     for key, override in last.items():
@@ -50,41 +46,27 @@ def split(overrides: Sequence[Override]) -> tuple[list[str], Space]:
 
 
 def _distribution(key: str, override: Override) -> BaseDistribution:
-    from optuna.distributions import CategoricalDistribution
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     value = override.value()
     if not isinstance(value, IntervalSweep | RangeSweep):
         return CategoricalDistribution(list(override.sweep_string_iterator()))
-    log = "log" in value.tags
+    log_scale, step = "log" in value.tags, None
     if unknown := value.tags - {"log"}:
         raise ConfigError(f"{key}: expected no tag but log, found {', '.join(sorted(unknown))}")
+    if isinstance(value, IntervalSweep):
+        low, high = cast("tuple[Any, Any]", (value.start, value.end))
+    else:
+        values: list[Any] = sorted(value.range())
+        if not values:
+            raise ConfigError(f"{override.input_line}: the range is empty")
+        low, high, step = values[0], values[-1], abs(value.step)
     try:
-        return _interval(value, log) if isinstance(value, IntervalSweep) else _range(value, log)
+        if isinstance(low, int) and isinstance(high, int):  # as int(interval(1, 8)) makes them
+            return IntDistribution(low, high, log=log_scale, step=int(step or 1))
+        return FloatDistribution(low, high, log=log_scale, step=step)
     except ValueError as error:
         raise ConfigError(f"{override.input_line}: {error}") from None
-
-
-def _interval(value: IntervalSweep, log: bool) -> BaseDistribution:
-    from optuna.distributions import FloatDistribution, IntDistribution
-
-    low, high = cast("tuple[Any, Any]", (value.start, value.end))
-    if isinstance(low, int) and isinstance(high, int):  # as int(interval(1, 8)) makes them
-        return IntDistribution(low, high, log=log)
-    return FloatDistribution(low, high, log=log)
-
-
-def _range(value: RangeSweep, log: bool) -> BaseDistribution:
-    from optuna.distributions import FloatDistribution, IntDistribution
-
-    found: list[Any] = sorted(value.range())
-    if not found:
-        raise ValueError("the range is empty")
-    low, high, step = found[0], found[-1], abs(value.step)
-    if isinstance(low, int):
-        return IntDistribution(low, high, log=log, step=int(step))
-    if log:
-        raise ValueError("a range of fractions can't be logarithmic; use interval")
-    return FloatDistribution(low, high, step=float(step))
 
 
 def as_overrides(parameters: Mapping[str, Any]) -> list[str]:
@@ -92,21 +74,8 @@ def as_overrides(parameters: Mapping[str, Any]) -> list[str]:
     return [f"{key}={value}" for key, value in parameters.items()]
 
 
-_SQLITE = "sqlite:///"
-_PATIENCE_SECONDS = 120  # time limit for the lock of a sqlite file
-
-
 def open_study(config: SweepConfig, parent: str, create: bool) -> optuna.Study:
-    """Open the study of a search.
-
-    Args:
-        config: the sweep; its name is the name of the study.
-        parent: run id of the sweep, the name of the study of a sweep without a name.
-        create: create a missing study.
-
-    Raises:
-        ConfigError: `sweep.storage` is no database that can be opened.
-    """
+    """Open the study of a search, which has the name of the sweep or else the id of its run; create a missing study."""
     import optuna
     from sqlalchemy import NullPool
     from sqlalchemy.exc import SQLAlchemyError
@@ -127,24 +96,12 @@ def open_study(config: SweepConfig, parent: str, create: bool) -> optuna.Study:
         pruner = optuna.pruners.MedianPruner(config.prune_after_trials, config.prune_after_epochs)
     name, sampler = config.name or parent, optuna.samplers.RandomSampler()
     if create:
-        return optuna.create_study(
-            study_name=name,
-            storage=storage,
-            sampler=sampler,
-            pruner=pruner,
-            direction="maximize",
-            load_if_exists=True,
-        )
+        optuna.create_study(study_name=name, storage=storage, direction="maximize", load_if_exists=True)
     return optuna.load_study(study_name=name, storage=storage, sampler=sampler, pruner=pruner)
 
 
 class SearchTrial:
-    """Trial in the process of its training.
-
-    Args:
-        study: the study of the search.
-        number: the trial's number in the study.
-    """
+    """Trial in the process of its training, by its number in the study."""
 
     def __init__(self, study: optuna.Study, number: int) -> None:
         import optuna
@@ -161,11 +118,7 @@ class SearchTrial:
             self._trial.report(tau, step)
 
     def raise_if_pruned(self) -> None:
-        """Prune the trial if its best validation is below the median of earlier trials.
-
-        Raises:
-            Pruned: the training must end.
-        """
+        """Raise `Pruned` if the best validation of the trial is below the median of earlier trials."""
         import optuna
 
         if self._trial.should_prune():
@@ -179,12 +132,6 @@ def current_trial(config: SweepConfig) -> SearchTrial | None:
     if parent is None or config.trial is None:
         return None
     return SearchTrial(open_study(config, parent, create=False), config.trial)
-
-
-_SPACE = "space"
-
-Launch = Callable[[list[list[str]]], Sequence[Any]]
-"""Runs jobs, each given by its overrides, and returns their values, None for a failed or pruned job."""
 
 
 class SearchSettings(Section):
@@ -201,19 +148,11 @@ class SearchSettings(Section):
 
 
 class Search:
-    """Search for the largest value.
+    """Search for the largest value, with overrides that all trials share.
 
     The n-th trial is drawn from a generator of its own, seeded by the seed and n: a search that is resumed after an
-    interruption tries the same values as one without.
-
-    Args:
-        study: storage of the trials.
-        settings: sampler, seed and numbers of trials.
-        fixed: overrides that all trials share.
-        space: the search space.
-
-    Raises:
-        ConfigError: `space` is empty, or the study has trials of another space.
+    interruption tries the same values as one without. Only one process runs a search, under the lock of its sweep, so
+    that a trial which is open at the start was interrupted; it runs again before new ones are drawn.
     """
 
     def __init__(self, study: optuna.Study, settings: SearchSettings, fixed: list[str], space: Space) -> None:
@@ -237,7 +176,7 @@ class Search:
         self.study.set_user_attr(_SPACE, space)
 
     def run(self, launch: Launch) -> None:
-        """Run the trials that an earlier process left unfinished, then new ones, until enough have a result."""
+        """Run interrupted trials, then new ones, until enough have a result."""
         from optuna.trial import TrialState
 
         results, failed = (TrialState.COMPLETE, TrialState.PRUNED), (TrialState.FAIL,)
@@ -251,36 +190,33 @@ class Search:
         ):
             batch, waiting = waiting[:count], waiting[count:]
             batch += [self._ask() for _ in range(count - len(batch))]
-            jobs = [[*self._fixed, *as_overrides(values), f"sweep.trial={number}"] for number, values in batch]
-            for (number, _), value in zip(batch, launch(jobs), strict=True):
-                self._tell(number, value)
-        for number, _ in waiting:  # trials left over after `n_trials` was reduced
-            self.study.tell(number, state=TrialState.FAIL)
+            jobs = [[*self._fixed, *as_overrides(trial.params), f"sweep.trial={trial.number}"] for trial in batch]
+            for trial, value in zip(batch, launch(jobs), strict=True):
+                self._tell(trial.number, value)
+        for trial in waiting:  # left over after `n_trials` was reduced
+            self.study.tell(trial.number, state=TrialState.FAIL)
+
+    def _interrupted(self) -> list[Any]:
+        """Return the trials that an earlier process did not finish; trials without all values fail."""
+        from optuna.trial import TrialState
+
+        trials = self.study.get_trials(states=(TrialState.RUNNING,))
+        for trial in trials:
+            if set(trial.params) != set(self._space):
+                self.study.tell(trial.number, state=TrialState.FAIL)
+        return [trial for trial in trials if set(trial.params) == set(self._space)]
 
     def _count(self, states: Sequence[TrialState]) -> int:
         return len(self.study.get_trials(deepcopy=False, states=tuple(states)))
 
-    def _ask(self) -> tuple[int, dict[str, Any]]:
+    def _ask(self) -> Any:
         import optuna
 
         number = len(self.study.get_trials(deepcopy=False))
         seed = int(np.random.SeedSequence([self.settings.seed, number]).generate_state(1)[0])
         samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
         self.study.sampler = samplers[self.settings.sampler](seed=seed)
-        trial = self.study.ask(self._space)
-        return trial.number, trial.params
-
-    def _interrupted(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return the trials that an earlier process did not finish; those without all values are marked as failed."""
-        from optuna.trial import TrialState
-
-        found = []
-        for trial in self.study.get_trials(states=(TrialState.RUNNING,)):
-            if set(trial.params) == set(self._space):
-                found.append((trial.number, trial.params))
-            else:
-                self.study.tell(trial.number, state=TrialState.FAIL)
-        return found
+        return self.study.ask(self._space)
 
     def _tell(self, number: int, value: Any) -> None:
         from optuna.trial import TrialState

@@ -45,7 +45,7 @@ from hlorank.runs.store import (
     open_run,
     tracking_uri,
 )
-from hlorank.runs.sweeps import chosen_experiment, claim, current_job, task_overrides
+from hlorank.runs.sweeps import chosen_experiment, claim, in_sweep, job_tags, task_overrides
 from hlorank.training.run_description import log_data, run_name, run_note
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def take_finished(config: TrackingConfig, identity: str, output: Path, locks: Pa
         locks: folder of locks.
         waited: another process ran the training meanwhile.
     """
-    if in_sweep := current_job() is not None:
+    if sweeping := in_sweep():
         finished = finished_training(config, identity)
     elif waited or _DVC_VARIABLE in os.environ:
         finished = finished_training(config, identity, {CODE: _code(), CHECKOUT: checkout(locks)})
@@ -77,7 +77,7 @@ def take_finished(config: TrackingConfig, identity: str, output: Path, locks: Pa
     if finished is None:
         return None
     run_id, tau = finished
-    if not in_sweep and not _restored(config, run_id, output):
+    if not sweeping and not _restored(config, run_id, output):
         return None
     log.info("run %s has finished this training: validation Kendall tau %.4f", run_id, tau)
     claim(config, run_id)
@@ -138,7 +138,7 @@ def training_run(
     """
     import mlflow
 
-    job, overrides = current_job(), task_overrides()
+    overrides = task_overrides()
     tags = {
         "collection": spec.collection,
         "method": spec.method,
@@ -146,14 +146,15 @@ def training_run(
         "trained": str(bool(store.trainable("train"))),
         FINGERPRINT: identity,
         CODE: _code(),
+        CHECKOUT: checkout(locks),
         FEATURES: store.fingerprint,
         NOTE: run_note(spec, store, overrides)[:NOTE_LENGTH],
         **({EXPERIMENT: name} if (name := chosen_experiment()) else {}),
-        **({} if job is None else job.tags),
+        **job_tags(),
     }
     name = run_name(spec, parameters["seed"], overrides)
     earlier = read_json(resume)["run_id"] if resume is not None and resume.exists() else None
-    with open_run(config, name, tags, earlier, locks=locks) as (run_id, resumed):
+    with open_run(config, name, tags, earlier) as (run_id, resumed):
         if resumed:
             claim(config, run_id)
         else:

@@ -1,1 +1,1 @@
-"""hlorank's Hydra plugins: a sweeper and a launcher; Hydra finds them in the namespace package `hydra_plugins`."""
+"""hlorank's sweeper; Hydra finds it in the namespace package `hydra_plugins`."""

@@ -13,7 +13,7 @@ from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate_model import evaluate, score_model
 from hlorank.evaluation.report.runs import find_runs, read_run
 from hlorank.files import DataError, read_json, write_json
-from hlorank.runs.sweeps import Job
+from hlorank.runs.sweeps import _record_failure
 from hlorank.training.baselines.train_baseline import train_baseline
 
 Settings = Callable[..., Config]
@@ -183,7 +183,7 @@ def test_jobs_of_a_sweep_without_a_model_are_named(
     client = MlflowClient(config.tracking.uri)
     experiment = client.create_experiment(config.tracking.experiment, str(tmp_path / "artifacts"))
     parent = client.create_run(experiment).info.run_id
-    Job.of(parent, ["method=gst", "model.width=7"]).fail(client, ValueError("model.width=7: not even"))
+    _record_failure(client, parent, ["method=gst", "model.width=7"], ValueError("model.width=7: not even"))
     monkeypatch.setenv("HLORANK_PARENT_RUN", parent)
     tiny(settings, tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", config.tracking.uri)

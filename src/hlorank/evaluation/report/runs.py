@@ -6,12 +6,11 @@ import csv
 import logging
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection
@@ -19,20 +18,12 @@ from hlorank.evaluation.errors import PROPERTY_COLUMNS
 from hlorank.evaluation.graph_report import PREDICTION_COLUMNS
 from hlorank.evaluation.protocol import PER_GRAPH, PREDICTIONS, PROPERTIES
 from hlorank.files import HISTORY, METRICS, RUN, SPEC, WEIGHTS, DataError, read_json, recorded_run
-from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
-from hlorank.runs import sweeps
-from hlorank.runs.find import run_of_model
-from hlorank.runs.store import URI_VARIABLE, check_server, database_file
+from hlorank.runs.store import URI_VARIABLE
 
-if TYPE_CHECKING:
-    from mlflow.tracking import MlflowClient
-
-LOCAL_STORE = "sqlite:///mlflow.db"
 # As in hlorank.models.serialization and hlorank.training.mlflow_run, which import torch and pandas.
 _FILES = {"model": (SPEC, HISTORY, RUN), "report": (METRICS, PER_GRAPH, PREDICTIONS, PROPERTIES)}
 _ROOTS = ("models", "reports")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-_STEP_MEMORY = "train/step_memory_bytes"  # with a prefix for each member of an ensemble
 _TEXT = {"split", "graph", "family", "protocol", "note", "property"}  # columns that hold no number
 _COLUMNS = {
     HISTORY: {"member", "epoch", "train_loss", "valid_kendall_tau"},
@@ -163,6 +154,8 @@ def read_run(model: Path, report: Path, uri: str | None = None, place: str | Non
     Raises:
         DataError: a file is damaged, or neither spec.json nor the folder names the collection.
     """
+    from hlorank.runs.find import LOCAL_STORE, tracked
+
     spec, run = read_json(model / SPEC) if (model / SPEC).is_file() else {}, recorded_run(model)
     folder = model if spec else report
     if place is None:
@@ -173,8 +166,8 @@ def read_run(model: Path, report: Path, uri: str | None = None, place: str | Non
         collection, method = _address(folder)
     # Without the mark of redacted credentials: the environment may have others, or none are needed.
     store = uri or os.environ.get(URI_VARIABLE) or run.get("tracking_uri", LOCAL_STORE).replace("***@", "")
-    tracked = _tracked(store, run.get("run_id"), spec.get("spec_sha256", ""))
-    return Run(place, collection, method, spec, _table(model / HISTORY), *_report_tables(report), tracked)
+    record = tracked(store, run.get("run_id"), spec.get("spec_sha256", ""))
+    return Run(place, collection, method, spec, _table(model / HISTORY), *_report_tables(report), record)
 
 
 def _scored(run: Run, model: Path, score: Score | None) -> Run:
@@ -222,99 +215,43 @@ def _table(path: Path) -> list[Row]:
             raise DataError("rows", "a table of numbers", error, file=path) from None
 
 
-def _client(uri: str) -> MlflowClient | None:
-    """Return a client of a store; None for a local store that does not exist, which MLflow would create.
-
-    Raises:
-        ConnectionError: the store is on a server that cannot be used.
-    """
-    if (path := database_file(uri)) is not None and not path.is_file():
-        return None
-    from mlflow.tracking import MlflowClient
-
-    check_server(uri)
-
-    return MlflowClient(uri)
-
-
-def _tracked(uri: str, run_id: str | None, digest: str) -> Tracked | None:
-    """Return a store's record of a model's run, None if the store has none or is unreachable.
-
-    Args:
-        uri: the store.
-        run_id: the run that trained the model, None if it is not known.
-        digest: digest of the model's specification.
-    """
-    from mlflow.exceptions import MlflowException
-
-    try:
-        if (client := _client(uri)) is None or (run_id := run_of_model(client, run_id, digest)) is None:
-            return None
-        run = client.get_run(run_id)
-        sizes = [
-            one.value
-            for key in run.data.metrics
-            if key.endswith(_STEP_MEMORY)
-            for one in client.get_metric_history(run_id, key)
-        ]
-    except (MlflowException, ConnectionError):
-        return None
-    return Tracked(
-        run_id=run_id,
-        settings=run.data.params,
-        commit=run.data.tags.get("mlflow.source.git.commit"),
-        parameters=run.data.metrics.get("train/parameters"),
-        step_memory_bytes=max(sizes, default=None),
-        seconds=run.data.metrics.get(TRAIN_SECONDS),
-        step_seconds=run.data.metrics.get("train/step_seconds"),
-        best_tau=run.data.metrics.get(BEST_TAU),
-    )
-
-
 def _tracked_runs(run_id: str, score: Score | None) -> list[Run]:
-    """Return the run of an id, or the children of a sweep, read from their artifacts.
+    """Return the run of an id, or the trainings of a sweep, read from their artifacts.
 
     Jobs of a sweep that have no model are left out with a warning.
 
     Raises:
         ConfigError: the store has no such run, or is unreachable.
     """
-    uri = os.environ.get(URI_VARIABLE) or LOCAL_STORE
-    if (client := _client(uri)) is None:
-        raise ConfigError(f"{run_id}: no MLflow store {uri} here; set {URI_VARIABLE}, or change to its folder")
     from mlflow.exceptions import MlflowException
 
+    from hlorank.runs.find import trainings_of
+
+    uri, trainings = trainings_of(run_id)
+    found = []
     try:
-        found = []
-        for job in sweeps.rows(client, run_id) or [sweeps.Row({}, run_id=run_id)]:
-            run = _downloaded(client, uri, job.run_id, score) if job.run_id else None
+        for training in trainings:
+            run = _downloaded(uri, training.run_id, score)
             if run is not None:
                 found.append(run)
-            elif job.values:
-                overrides = " ".join(f"{key}={value}" for key, value in job.values.items())
-                _log.warning("%s: left out, as it has no model: %s", overrides, job.reason or job.state)
-        return found
+            elif training.job:
+                _log.warning("%s: left out, as it has no model: %s", training.job, training.problem)
     except MlflowException as error:
         raise ConfigError(f"{run_id}: {str(error).splitlines()[0]} (MLflow store {uri})") from None
+    return found
 
 
-def _downloaded(client: MlflowClient, uri: str, run_id: str, score: Score | None) -> Run | None:
+def _downloaded(uri: str, run_id: str, score: Score | None) -> Run | None:
     """Download a run's artifacts, with the weights if they must be scored; None for a run without a model."""
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as downloads:
+    from hlorank.runs.find import download_files
+
+    with tempfile.TemporaryDirectory() as folder:
         model, report = (Path(folder) / root for root in _FILES)
-
-        def fetch(root: str, names: Sequence[str]) -> None:
-            artifacts = {Path(artifact.path).name for artifact in client.list_artifacts(run_id, root)}
-            for name in artifacts.intersection(names):
-                # The path below the destination depends on the kind of store.
-                path = client.download_artifacts(run_id, f"{root}/{name}", downloads)
-                shutil.move(path, Path(folder, root, name))
-
         for root, names in _FILES.items():
             Path(folder, root).mkdir()
-            fetch(root, names)
+            download_files(uri, run_id, root, names, Path(folder, root))
         if not (model / SPEC).is_file():
             return None
         if score is not None and not (report / PER_GRAPH).is_file():
-            fetch("model", [WEIGHTS])
+            download_files(uri, run_id, "model", [WEIGHTS], model)
         return _scored(read_run(model, report, uri, run_id), model, score)
