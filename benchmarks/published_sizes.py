@@ -18,9 +18,16 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from hlorank.data.collection import SPLITS, Collection, Split, write_graph
-from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements
+from hlorank.data.configurations import (
+    TILE_FEATURES,
+    LayoutConfigurations,
+    MeasuredGraph,
+    Measurements,
+    TileConfigurations,
+)
 from hlorank.data.graph import Graph
-from hlorank.fetch.synthetic import layout_graph, tile_kernel
+from hlorank.fetch.synthetic import layout_graph
+from hlorank.fetch.synthetic_graphs import UNARY, Program
 from hlorank.files import fingerprint
 
 MEAN_CONFIGURABLE = 107
@@ -224,7 +231,7 @@ def draw_graph(size: GraphSize, collection: Collection, name: str) -> MeasuredGr
     rng = _generator(collection.kind, collection.source, size.number)
     repeated = PUBLISHED[str(collection)].repeated
     if collection.search is None:
-        measured = tile_kernel(rng, size.nodes, size.configurations, repeated, NOISE, name)
+        measured = _tile_kernel(rng, size.nodes, size.configurations, repeated, name)
     else:
         measured = layout_graph(
             rng, size.nodes, size.configurable, size.configurations, collection.search, repeated, NOISE, name
@@ -241,6 +248,24 @@ def draw_graph(size: GraphSize, collection: Collection, name: str) -> MeasuredGr
         none = np.zeros_like(labels.runtime)
         labels = Measurements(none, None if labels.normalizer is None else none + 1)
     return MeasuredGraph(name, graph, configurations, labels)
+
+
+def _tile_kernel(rng: Generator, nodes: int, configurations: int, repeated: float, name: str) -> MeasuredGraph:
+    """Draw a chain of elementwise operations, tiles of its output, and runtimes by the number of tiles."""
+    shape = tuple(rng.choice((64, 100, 128, 384, 1000), 3).tolist())
+    program = Program()
+    node = program.add("parameter", shape)
+    for opcode in rng.choice(UNARY, nodes - 1).tolist():
+        node = program.add(opcode, shape, [node])
+    program.mark_root()
+    distinct = rng.integers(1, np.array(shape) + 1, (max(1, round((1 - repeated) * configurations)), 3))
+    tiles = distinct[np.r_[: len(distinct), rng.integers(len(distinct), size=configurations - len(distinct))]]
+    feat = np.zeros((configurations, TILE_FEATURES), dtype=np.float32)
+    feat[:, 8:11], feat[:, 14], feat[:, 15] = tiles, tiles.sum(axis=1), tiles.prod(axis=1)
+    count = np.prod(-(-np.array(shape) // tiles), axis=1)
+    runtime = count * (300 + tiles.prod(axis=1) / 1000) * np.exp(rng.normal(0, NOISE, configurations))
+    measured = Measurements(np.rint(runtime).astype(np.int64), np.full(configurations, round(runtime[0])))
+    return MeasuredGraph(name, program.graph(), TileConfigurations(feat), measured)
 
 
 def _real_opcodes(rng: Generator, graph: Graph, changed: NDArray[np.bool_]) -> NDArray[np.uint8]:

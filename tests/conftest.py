@@ -25,6 +25,7 @@ from hlorank.files import SHARED_VARIABLE, shared_dir
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
 from tests.browser import PROGRAMS, Browser, chromium
 from tests.layouts import layout_features
+from tests.tile_kernels import write_tile_kernels
 
 if TYPE_CHECKING:
     from hlorank.models.cost_model import CostModel
@@ -94,7 +95,7 @@ def _composed(*overrides: str) -> DictConfig:
 
 @pytest.fixture(scope="session")
 def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders raw, features and segments of layout:synthetic:random (3 + 2 + 1 graphs) and of tile:synthetic."""
+    """Folders raw, features and segments of layout:synthetic:random and of tile:synthetic, of 3 + 2 + 1 graphs each."""
     from hlorank.featurize.featurize_collection import featurize_collection
     from hlorank.fetch.origins import fetch
     from hlorank.partition.partition_collection import partition_collection
@@ -109,7 +110,10 @@ def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "partition.max_nodes=20",
         )
         config = load(composed)
-        fetch(collection, config.data, root / "raw" / collection.path)
+        if collection.kind == "layout":
+            fetch(collection, config.data, root / "raw" / collection.path)
+        else:
+            write_tile_kernels(root / "raw" / collection.path)
         featurize_collection(root / "raw", collection, config.featurize, root / "features" / collection.path)
         partition_collection(root / "features" / collection.path, config.partition, root / "segments" / collection.path)
     return root

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.data.graph import Graph
 from hlorank.featurize.index_maps import Access, Accesses, Axis, dot_axes, operand_pairs
-from hlorank.fetch.synthetic.program import Program as SyntheticProgram
-from hlorank.fetch.synthetic.program import Shape, convolution_columns
+from hlorank.fetch.synthetic_graphs import Program as SyntheticProgram
+from hlorank.fetch.synthetic_graphs import Shape, convolution_fields
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.node_features import OPCODES
 from hlorank.hlo.program import Program
@@ -213,10 +213,10 @@ LHS, RHS = Axis(0), Axis(1)
 K, K1 = Axis(reduced=0), Axis(reduced=1)
 
 
-def access(opcode: str, dims: Shape, *operands: Shape, columns: dict[int, int] | None = None) -> Access:
+def access(opcode: str, dims: Shape, *operands: Shape, **fields: Any) -> Access:
     """Return the access of an instruction whose operands are parameters of the given shapes."""
     program = SyntheticProgram()
-    node = program.add(opcode, dims, [program.add("parameter", one) for one in operands], columns=columns)
+    node = program.add(opcode, dims, [program.add("parameter", one) for one in operands], **fields)
     return Accesses(program.graph()).access(node)
 
 
@@ -247,19 +247,19 @@ def test_a_dot_reduces_the_contracted_dimensions() -> None:
 
 
 def test_a_convolution_reduces_its_window_and_the_input_features() -> None:
-    columns = convolution_columns((3, 1), 2, 4)
-    found = access("convolution", (8, 16, 16, 7), (8, 32, 32, 5), (3, 1, 5, 7), columns=columns)
+    fields = convolution_fields((3, 1), 2, 4)
+    found = access("convolution", (8, 16, 16, 7), (8, 32, 32, 5), (3, 1, 5, 7), **fields)
     image = (Axis(0), Axis(1, 0, stride=2), Axis(2, 1, stride=2), Axis(reduced=2))
     kernel = (Axis(reduced=0), Axis(reduced=1), Axis(reduced=2), Axis(3))
     assert found == Access((3, 1, 5), ((0, image), (1, kernel)))
 
 
 def test_a_reduction_reduces_dimensions_of_the_array() -> None:
-    found = access("reduce", (4,), (4, 3), (), columns={31: 1})
+    found = access("reduce", (4,), (4, 3), (), dimensions=[1])
     assert found == Access((3,), ((0, (Axis(0), K)), (1, ())))
 
 
 def test_operands_of_other_instructions_by_dimension() -> None:
     assert access("add", (4, 5), (4, 5)).operands == ((0, (LHS, RHS)),)
-    assert access("broadcast", (4, 5), (5,), columns={31: 1}).operands == ((0, (RHS,)),)
+    assert access("broadcast", (4, 5), (5,), dimensions=[1]).operands == ((0, (RHS,)),)
     assert access("reshape", (4, 5), (20,)).operands == ((0, None),)

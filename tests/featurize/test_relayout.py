@@ -22,7 +22,7 @@ from hlorank.featurize.relayout import (
     own_layouts,
     sized_layouts,
 )
-from hlorank.fetch.synthetic.program import Program
+from hlorank.fetch.synthetic_graphs import Program
 from hlorank.hlo.node_features import OPCODES
 
 

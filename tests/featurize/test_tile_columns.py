@@ -12,7 +12,7 @@ from hlorank.config import FeaturizeConfig
 from hlorank.data.configurations import TILE_FEATURES, TileConfigurations
 from hlorank.data.graph import Graph
 from hlorank.featurize.tile_columns import GROUPS, TiledKernel, tile_columns, tile_names
-from hlorank.fetch.synthetic.program import Program
+from hlorank.fetch.synthetic_graphs import Program
 from hlorank.hlo.reader import featurize, read_records
 
 
@@ -93,7 +93,7 @@ def test_transposed_operands_are_read_along_the_reduced_dimension() -> None:
 def test_a_tile_of_a_fused_kernel_is_followed_to_its_parameters() -> None:
     program = Program()
     row = program.add("parameter", (40,))
-    wide = program.add("broadcast", (64, 40), [row], columns={31: 1})
+    wide = program.add("broadcast", (64, 40), [row], dimensions=[1])
     turned = program.add("copy", (64, 40), [program.add("parameter", (64, 40), layout=(0, 1))], layout=(1, 0))
     program.add("add", (64, 40), [wide, turned])
     found = columns(program.graph(), tile([16, 10], []), "tile_runs")
@@ -115,7 +115,7 @@ def test_bounds_of_tpus_count_registers_of_the_product_and_its_second_operand() 
     program = Program()
     operands = [program.add("parameter", (32, 512)), program.add("parameter", (512, 1000), layout=(0, 1))]
     product = program.add("dot", (32, 1000), operands)
-    program.add("reduce", (32,), [product], columns={31: 1})
+    program.add("reduce", (32,), [product], dimensions=[1])
     program.mark_root()
     graph, feat = program.graph(), tile([2, 8], [125, 1])  # 16 rows; all columns, of which the last register has 104
     found = columns(graph, feat, "tile_shares", on_tpu=True)
@@ -133,7 +133,7 @@ def test_bounds_of_tpus_count_registers_of_the_product_and_its_second_operand() 
 def test_bounds_of_tpus_are_those_of_what_is_reduced() -> None:
     program = Program()
     array = program.add("parameter", (32, 6, 300))
-    program.add("reduce", (32, 6), [array], columns={31: 2})
+    program.add("reduce", (32, 6), [array], dimensions=[2])
     program.mark_root()
     found = columns(program.graph(), tile([4, 1, 2], []), "tile_shares", on_tpu=True)
     assert [found[f"tile[{i}]"] for i in range(3)] == [256, 6, 4]
