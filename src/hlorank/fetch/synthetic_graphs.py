@@ -40,8 +40,13 @@ def convolution_fields(window: Sequence[int], stride: int, rank: int) -> dict[st
 
     Its kernel is spatial first, then input feature, then output feature.
     """
-    ends = {"stride": stride, "window_dilation": 1, "base_dilation": 1}
-    pads = [{"padding_low": (size - 1) // 2, "padding_high": size // 2} for size in window]
+    padding = [((size - 1) // 2, size // 2) for size in window]
+    dimensions = [
+        WindowDimension(
+            size=size, stride=stride, padding_low=low, padding_high=high, window_dilation=1, base_dilation=1
+        )
+        for size, (low, high) in zip(window, padding, strict=True)
+    ]
     numbers = ConvolutionDimensionNumbers(
         input_feature_dimension=rank - 1,
         input_spatial_dimensions=range(1, rank - 1),
@@ -52,9 +57,7 @@ def convolution_fields(window: Sequence[int], stride: int, rank: int) -> dict[st
         output_spatial_dimensions=range(1, rank - 1),
     )
     return {
-        "window": Window(
-            dimensions=[WindowDimension(size=n, **pad, **ends) for n, pad in zip(window, pads, strict=True)]
-        ),
+        "window": Window(dimensions=dimensions),
         "convolution_dimension_numbers": numbers,
         "feature_group_count": 1,
         "batch_group_count": 1,
