@@ -20,9 +20,9 @@ from omegaconf import OmegaConf
 
 import hlorank
 from hlorank.config import Config
-from hlorank.training import ranks as ranks_module
+from hlorank.training import process_group as group_module
+from hlorank.training.process_group import ProcessGroup, process_group
 from hlorank.training.ranking_module import RankingModule
-from hlorank.training.ranks import Ranks, joined_ranks
 from hlorank.training.trainer import train
 
 STAGE = ("-m", "hlorank.stages.train", "--config-dir", ".", "--config-name", "params")
@@ -48,30 +48,30 @@ def free_port() -> int:
         return port
 
 
-def run_ranks(config: Config, count: int, task: Callable[[Ranks], Any]) -> list[Any]:
-    """Run a task on several ranks; return the result of each, or its error."""
+def run_ranks(config: Config, count: int, task: Callable[[ProcessGroup], Any], results: int | None = None) -> list[Any]:
+    """Run a task on several ranks; return the result of each, or its error; `results` counts ranks that have any."""
     fork = multiprocessing.get_context("fork")
-    results: Any = fork.Queue()
+    queue: Any = fork.Queue()
     variables = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
 
     def rank(number: int) -> None:
         for name, value in {**variables, "RANK": number, "LOCAL_RANK": number}.items():
             os.environ[name] = str(value)
         try:
-            with joined_ranks(config.trainer) as ranks:
+            with process_group(config.trainer) as ranks:
                 result = task(ranks)
         except Exception as error:
             traceback.print_exc()  # pytest shows it if the test fails
             result = error
-        results.put((number, result))
+        queue.put((number, result))
 
     processes = [fork.Process(target=rank, args=(number,)) for number in range(count)]
     for process in processes:
         process.start()
-    found = dict(results.get(timeout=300) for _ in processes)
+    found = dict(queue.get(timeout=300) for _ in range(results or count))
     for process in processes:
         process.join()
-    return [found[number] for number in range(count)]
+    return [found.get(number) for number in range(count)]
 
 
 def train_with(count: int, config: Config, output: Path) -> list[Any]:
@@ -81,8 +81,8 @@ def train_with(count: int, config: Config, output: Path) -> list[Any]:
 
 def train_beside_a_silent_rank(config: Config) -> float | None:
     """Train as one of several ranks, of which rank 1 stops at the end of its second epoch; the limit is 30 seconds."""
-    ranks_module._LIMIT = timedelta(seconds=30)  # busy machines too need less
-    with joined_ranks(config.trainer) as ranks:
+    group_module._LIMIT = timedelta(seconds=30)  # busy machines too need less
+    with process_group(config.trainer) as ranks:
         if ranks.first:
             bound = threading.Timer(500, os._exit, [3])  # without a limit
             bound.daemon = True

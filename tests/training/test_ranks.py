@@ -25,13 +25,13 @@ from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphLoader
-from hlorank.training import ranks as ranks_module
+from hlorank.training import process_group as ranks_module
 from hlorank.training import trainer
 from hlorank.training.callbacks import CpuBudget
 from hlorank.training.launch import start_ranks
 from hlorank.training.mlflow_run import take_finished
+from hlorank.training.process_group import ProcessGroup, RankLostError, deal, process_group
 from hlorank.training.ranking_module import RankingModule
-from hlorank.training.ranks import RankLostError, Ranks, check_devices, deal, joined_ranks, launched
 from hlorank.training.step_data import Idle, StepData
 from hlorank.training.trainer import train
 from tests.training.ranks_helpers import STAGE, run_ranks, start, train_beside_a_silent_rank, train_with
@@ -132,7 +132,7 @@ def test_each_graph_of_a_step_is_computed_by_one_rank(
     graphs = GraphLoader(Path(config.paths.features) / path, Path(config.paths.segments) / path)
     planner, keys = open_data(graphs, config).planner, [(epoch, index) for epoch in (0, 1) for index in range(24)]
     of_rank = [
-        StepData(graphs, planner, config.trainer, config.segments, config.seed, (), Ranks(number, 2))
+        StepData(graphs, planner, config.trainer, config.segments, config.seed, (), ProcessGroup(number, 2))
         for number in range(2)
     ]
     steps = [[data._loaded_step(key) for key in keys] for data in of_rank]
@@ -156,18 +156,18 @@ def test_each_graph_of_a_step_is_computed_by_one_rank(
 def test_more_ranks_than_graphs(per_step: int, count: int, named: str, settings: Settings, tmp_path: Path) -> None:
     config = settings(trainer__graphs_per_step=per_step)
     with pytest.raises(ConfigError, match=named):
-        train(config, tmp_path / "model", Ranks(0, count))
+        train(config, tmp_path / "model", ProcessGroup(0, count))
 
 
 def test_mistakes_are_reported_once_and_leave_nothing(settings: Settings, tmp_path: Path, runs: Runs) -> None:
     config = settings(trainer__graphs_per_step=2)
 
-    def differs(ranks: Ranks) -> None:
+    def differs(ranks: ProcessGroup) -> None:
         if ranks.number == 1:
             vars(trainer)["__version__"] = "0.0.1"
         train(config, tmp_path / "model", ranks)
 
-    def lacks_data(ranks: Ranks) -> None:
+    def lacks_data(ranks: ProcessGroup) -> None:
         with ranks.agreed():
             if ranks.number == 1:
                 raise DataError("file", "an index", "nothing", file="graphs.json")
@@ -185,7 +185,7 @@ def test_ranks_need_a_folder_of_checkpoints_that_they_share(settings: Settings, 
     config = settings(trainer__graphs_per_step=2)
     paths = config.paths.model_copy(update={"state": str(tmp_path / "own")})
 
-    def apart(ranks: Ranks) -> None:
+    def apart(ranks: ProcessGroup) -> None:
         own = config if ranks.first else config.model_copy(update={"paths": paths})
         train(own, tmp_path / "model", ranks)
 
@@ -196,45 +196,41 @@ def test_ranks_need_a_folder_of_checkpoints_that_they_share(settings: Settings, 
     assert not (tmp_path / "model").exists()
 
 
-def test_devices_that_a_machine_does_not_have(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3})  # as in a container or under taskset
-    check_devices(settings(trainer__devices=2).trainer)
-    with pytest.raises(ConfigError, match=r"trainer.devices=3: this machine has 2 cores"):
-        check_devices(settings(trainer__devices=3).trainer)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ConfigError, match=r"trainer.devices=2: this machine has 1 CUDA devices"):
-        check_devices(settings(trainer__devices=2, trainer__accelerator="cuda").trainer)
-
-
-@pytest.fixture
-def srun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables of the second of two tasks on the first of two machines, as srun sets them."""
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK"):
-        monkeypatch.setenv(name, "")  # restored afterwards
-        monkeypatch.delenv(name)
-    values = {"STEP_NUM_TASKS": 4, "STEP_NUM_NODES": 2, "STEP_NODELIST": "node-[3,7]", "JOB_ID": 1_234_567}
-    for name, value in {**values, "PROCID": 1, "LOCALID": 1, "NODEID": 0}.items():
-        monkeypatch.setenv(f"SLURM_{name}", str(value))
-
-
-def test_ranks_of_slurm(srun: None, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert launched()
+def test_the_number_of_ranks_is_checked(settings: Settings) -> None:
     with (
-        pytest.raises(ConfigError, match=r"trainer\.devices=3: 4 ranks were started"),
-        joined_ranks(settings(trainer__devices=3).trainer),
+        pytest.raises(ConfigError, match=r"trainer\.devices=3: found 1 ranks; .*torchrun --nproc-per-node 3"),
+        process_group(settings(trainer__devices=3).trainer),
     ):
         pass
-    assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")] == list("1412")
-    assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("node-3", "19567")
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")  # a job of one task is no rank
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name)
-    assert not launched()
+
+
+def test_a_lost_rank_is_recognised_by_its_connection_and_not_by_words(settings: Settings) -> None:
+    """An error of gradients has no class: it means a lost rank only if another rank has ended."""
+
+    def fails_alone(ranks: ProcessGroup) -> None:
+        if ranks.first:
+            raise RuntimeError("cannot read /data/gloo/weights")
+        time.sleep(6)
+
+    def fails_after_the_other(ranks: ProcessGroup) -> None:
+        if not ranks.first:
+            os._exit(3)
+        time.sleep(1)
+        raise RuntimeError("peer gone")
+
+    def waits_for_the_other(ranks: ProcessGroup) -> None:
+        if not ranks.first:
+            os._exit(3)
+        ranks.gather(1)
+
+    config = settings()
+    assert [*map(type, run_ranks(config, 2, fails_alone))] == [RuntimeError, type(None)]
+    for task in (fails_after_the_other, waits_for_the_other):
+        assert type(run_ranks(config, 2, task, results=1)[0]) is RankLostError
 
 
 def test_ranks_share_a_budget_of_cpu_time() -> None:
-    class Both(Ranks):
+    class Both(ProcessGroup):
         def gather(self, value: Any) -> list[Any]:
             return [value, 30.0]
 
@@ -296,23 +292,6 @@ def test_a_killed_rank_ends_all_and_the_training_continues(
     assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
     assert history(tmp_path / "resumed") == history(tmp_path / "whole")
     assert [run.info.status for run in runs(config)] == ["FINISHED", "FINISHED"]
-
-
-@pytest.mark.slow
-def test_tasks_of_srun_train_one_model(settings: Settings, tmp_path: Path, runs: Runs) -> None:
-    """Two processes with the variables of a step of two tasks on one machine."""
-    config = settings(trainer__graphs_per_step=2, output=tmp_path / "srun")
-    train_with(2, config, tmp_path / "torchrun")
-    step = {"STEP_NUM_TASKS": 2, "STEP_NUM_NODES": 1, "STEP_NODELIST": "localhost", "JOB_ID": os.getpid(), "NODEID": 0}
-    tasks = [
-        start(tmp_path, config, *STAGE, **{f"SLURM_{name}": str(value) for name, value in {**step, **own}.items()})
-        for own in ({"PROCID": 0, "LOCALID": 0}, {"PROCID": 1, "LOCALID": 1})
-    ]
-    errors = [task.communicate()[1] for task in tasks]
-    assert errors == ["", ""]
-    assert [task.returncode for task in tasks] == [0, 0]
-    assert (tmp_path / "srun" / WEIGHTS).read_bytes() == (tmp_path / "torchrun" / WEIGHTS).read_bytes()
-    assert [run.data.params["trainer.devices"] for run in runs(config)] == ["2", "2"]
 
 
 @pytest.mark.slow

@@ -74,8 +74,8 @@ class TrainerConfig(Section):
     accelerator: Literal["auto", "cpu", "cuda"]
     """Device; auto is CUDA where PyTorch finds it, otherwise the CPU."""
     devices: int = Field(ge=1)
-    """Devices of this machine that train one model together, a process for each; on the CPU, processes. The steps are
-    those of one. For several machines start the stage with torchrun or srun, and leave this at 1."""
+    """Number of ranks that torchrun must have started to train one model together; 1 takes any number. The steps are
+    those of one process."""
     threads: Literal["auto"] | Annotated[int, Field(ge=1)]
     """Threads of PyTorch, in each process of evaluate too; auto is one for each core that no worker uses, and one in
     evaluate, whose processes take the other cores; OMP_NUM_THREADS bounds the cores."""

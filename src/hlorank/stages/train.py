@@ -1,5 +1,6 @@
 """Stage train: from data/features and data/segments to a model folder and an MLflow run."""
 
+import os
 from contextlib import nullcontext
 
 from hlorank.config import Config
@@ -16,10 +17,10 @@ from hlorank.stages.command import TaskOfJob, output_folder, own_output, stage
 def main(config: Config) -> float | None:
     """Train `method` on `collection` and return the validation Kendall tau, the objective of sweeps."""
     from hlorank.models.baselines.baseline import BASELINES
-    from hlorank.training.ranks import is_first, launched
+    from hlorank.training.process_group import launched
 
     if config.method in BASELINES:
-        return _train_baseline(config) if is_first() else None
+        return _train_baseline(config) if os.environ.get("RANK", "0") == "0" else None
     if config.trainer.devices == 1 or launched():
         return _train_network(config)
     from hlorank.training.launch import start_ranks
@@ -37,11 +38,11 @@ def _train_baseline(config: Config) -> float | None:
 
 def _train_network(config: Config) -> float | None:
     """Train alone, or as one of the ranks that a launcher has started."""
-    from hlorank.training.ranks import joined_ranks
+    from hlorank.training.process_group import process_group
     from hlorank.training.trainer import train  # imports Lightning, which takes seconds
 
     place = (config, config.paths.models, config.method)
-    with joined_ranks(config.trainer) as ranks:
+    with process_group(config.trainer) as ranks:
         folder = own_output(*place) if ranks.first else nullcontext(output_folder(*place))
         with folder as output:
             ranks.wait()  # rank 0 may have waited for another training that writes the folder

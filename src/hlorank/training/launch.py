@@ -18,7 +18,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hlorank.config import Config
 from hlorank.runs.store import Pruned, error_lines
-from hlorank.training.ranks import RankLostError, check_devices, connection_lost
+from hlorank.training.process_group import RankLostError, connection_lost
 
 Result = float | None
 _GRACE_SECONDS = 10  # in which a rank that has ended is noticed
@@ -36,11 +36,9 @@ def start_ranks(task: Callable[[Config], Result], config: Config) -> Result:
         The result of rank 0.
 
     Raises:
-        ConfigError: this machine has fewer devices.
         RankLostError: a rank was killed, or has fallen silent.
         KeyboardInterrupt: Ctrl-C has ended the ranks.
     """
-    check_devices(config.trainer)
     for library in ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing"):
         logging.getLogger(library).setLevel(logging.CRITICAL)  # otherwise they report a failure at length
     errors: Any = multiprocessing.get_context("spawn").SimpleQueue()
