@@ -19,9 +19,10 @@ from command_line import expect, positive  # type: ignore[import-not-found] # sa
 from hydra import compose, initialize_config_dir
 from rows import read_rows  # type: ignore[import-not-found] # same folder
 
-from hlorank.config import Config, load
+from hlorank.config import Config
 from hlorank.data.collection import Collection
 from hlorank.files import fingerprint
+from hlorank.stages.command import load_composed
 from hlorank.terminal import min_int
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -156,7 +157,7 @@ def composed(
     origin = DATA[source] if data is None else data
     fixed = [*(f"{key}={value}" for key, value in values.items()), *origin, *SIZES.get(source, ())]
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return load(compose("config", overrides=[*fixed, *overrides]))
+        return load_composed(compose("config", overrides=[*fixed, *overrides]))
 
 
 def budget_of(cpu_seconds: float) -> tuple[str, ...]:

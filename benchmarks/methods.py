@@ -44,7 +44,7 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import Progress
 
-from hlorank.config import Config, load
+from hlorank.config import Config
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
@@ -56,6 +56,7 @@ from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partition_collection import partition_collection
+from hlorank.stages.command import load_composed
 from hlorank.training.gst.aggregator import make_aggregator
 from hlorank.training.gst.head_finetuning import HeadData, HeadModule
 from hlorank.training.losses import make_loss
@@ -204,7 +205,7 @@ def settings(
     if quick:
         values |= QUICK | workload.quick
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return load(compose("config", overrides=[f"{key}={value}" for key, value in values.items()]))
+        return load_composed(compose("config", overrides=[f"{key}={value}" for key, value in values.items()]))
 
 
 def prepare(workload: Workload, config: Config) -> str:

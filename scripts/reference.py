@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from hlorank.cli.main import make_parser
 from hlorank.config import Config
-from hlorank.config.loss import arguments_section
+from hlorank.config.train_sections import arguments_section
 from hlorank.fetch.origins import ORIGINS
 from hlorank.training.losses import LOSSES
 from hlorank_collect.card import card

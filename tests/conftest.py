@@ -18,11 +18,12 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from hlorank.config import Config, ModelConfig, load, plugins
+from hlorank.config import Config, ModelConfig, extension_point
 from hlorank.data.collection import Collection
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.files import SHARED_VARIABLE, shared_dir
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
+from hlorank.stages.command import load_composed
 from tests.browser import PROGRAMS, Browser, chromium
 from tests.layouts import layout_features
 from tests.tile_kernels import write_tile_kernels
@@ -109,7 +110,7 @@ def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
             *(f"data.synthetic.{name}={value}" for name, value in sizes.items()),
             "partition.max_nodes=20",
         )
-        config = load(composed)
+        config = load_composed(composed)
         if collection.kind == "layout":
             fetch(collection, config.data, root / "raw" / collection.path)
         else:
@@ -178,7 +179,7 @@ def _settings(folder: Path, collections: Path, tracking_database: Path) -> Setti
         kept = OmegaConf.from_dotlist([f"{name}={value}" for name, value in places.items() if name not in changes])
         merged = OmegaConf.merge(composed, kept)
         assert isinstance(merged, DictConfig)
-        return load(merged)
+        return load_composed(merged)
 
     return make
 
@@ -356,8 +357,8 @@ def make_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
     folder = tmp_path / "plugins"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
-    monkeypatch.delenv(plugins.VARIABLE, raising=False)
-    monkeypatch.setattr(plugins, "_imported", [])
+    monkeypatch.delenv(extension_point.VARIABLE, raising=False)
+    monkeypatch.setattr(extension_point, "_imported", [])
 
     def make(name: str, text: str) -> None:
         path = folder.joinpath(*name.split("."))

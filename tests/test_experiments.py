@@ -13,7 +13,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from hlorank.config import Config, load
+from hlorank.config import Config
 from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate_model import evaluate
 from hlorank.featurize.feature_store import FeatureStore
@@ -22,7 +22,7 @@ from hlorank.files import fingerprint, read_json
 from hlorank.models.trained_model import load_trained
 from hlorank.partition.partition_collection import partition_collection
 from hlorank.partition.partition_store import PartitionStore
-from hlorank.stages.command import registries
+from hlorank.stages.command import load_composed, registries
 from hlorank.training.trainer import train
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +44,7 @@ def test_every_ablation_of_the_benchmark_composes(monkeypatch: pytest.MonkeyPatc
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         for experiment, overrides in ablations.items():
             for override in overrides.values():
-                load(
+                load_composed(
                     compose("config", overrides=[f"experiment={experiment}", *override]), registries("layers", "losses")
                 )
 

@@ -19,9 +19,9 @@ from dvc.utils.hydra import compose_and_dump
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from hlorank.config import load
-from hlorank.config.pipeline import Training
+from hlorank.config.data_sections import Training
 from hlorank.datasets.processed import PROCESSED
+from hlorank.stages.command import load_composed
 from scripts.params import write_params
 from tests.warm import warm_programs
 
@@ -78,7 +78,8 @@ def test_the_pipeline_has_all_methods_of_the_kind_of_each_collection() -> None:
             "tile_methods": "full",
             "omit": "tile/b-full,layout/c/random-gst",
         }
-        pipeline = load(compose("config", overrides=[f"pipeline.{k}=[{v}]" for k, v in overrides.items()])).pipeline
+        composed = compose("config", overrides=[f"pipeline.{k}=[{v}]" for k, v in overrides.items()])
+    pipeline = load_composed(composed).pipeline
     assert pipeline.collections == ["layout/a/random", "tile/b", "tile/c"]
     names = ["layout/a/random-full", "layout/a/random-gst", "tile/c-full"]
     assert list(pipeline.trainings) == names

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from hlorank.config import Config, load
+from hlorank.config import Config
 from hlorank.data.collection import SPLITS, Collection, Split, graph_files, measured_family, read_graph, sidecar_path
 from hlorank.fetch.origins import fetch
 from hlorank.files import read_json
+from hlorank.stages.command import load_composed
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,7 +46,7 @@ class Committed:
     @property
     def config(self) -> Config:
         with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            return load(compose("config", list(self.overrides)))
+            return load_composed(compose("config", list(self.overrides)))
 
 
 SAMPLE = Committed(

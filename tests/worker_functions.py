@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from hlorank.compute import map_graphs
 from hlorank.config import ComputeConfig
-from hlorank.config.plugins import imported_plugins
+from hlorank.config.extension_point import imported_plugins
 from hlorank.files import DataError
 
 

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.progress import track
 
 from hlorank.config import ComputeConfig, ConfigError, import_plugin
-from hlorank.config.plugins import imported_plugins
+from hlorank.config.extension_point import imported_plugins
 from hlorank.files import SHARED_VARIABLE, DataError, code_digest, one_line
 
 if TYPE_CHECKING:

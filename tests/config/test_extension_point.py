@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
-from hlorank.config import ConfigError, ExtensionPoint, find, import_plugin, is_function, load
-from hlorank.config.extension_point import UnknownNameError
-from hlorank.config.plugins import VARIABLE
+from hlorank.config import ConfigError, ExtensionPoint, find, import_plugin, is_function
+from hlorank.config.extension_point import (
+    VARIABLE,
+    UnknownNameError,
+    import_plugins_of_model,
+    imported_plugins,
+    is_plugin,
+    plugin_digests,
+)
+from hlorank.files import DataError, code_digest
 from hlorank.models.serialization import ModelSpec
-from hlorank.stages.command import EXTENSION_POINTS, registries
-from tests.config.test_config import changed, composed, mistakes
+from hlorank.stages.command import EXTENSION_POINTS, load_composed, registries
+from tests.config.test_root import changed, composed, mistakes
 
 MakePlugin = Callable[[str, str], None]
 CONV = """
@@ -83,6 +90,8 @@ def test_the_union_of_two_finds_plugins(point: ExtensionPoint[int], make_plugin:
     import_plugin("mine")
     union = point | {"two": 2}
     assert (union["one"], union["two"], union["mine:number"]) == (1, 2, 3)
+    point["late"] = 4  # by a plugin that is imported after the union was made
+    assert (union["late"], "late" in union, "later" in union) == (4, True, False)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +109,7 @@ def test_functions_of_two_arguments(value: Any, expected: bool) -> None:
         ({"partition.algorithm": "mine:of_two", "model.pooling": ["mine:of_two", "max"]}, None),
         ({"plugins": ["mine"]}, None),
         ({"plugins": ["mine", "nowhere"]}, "plugins.1=nowhere: "),
-        ({"plugins": "mine"}, "plugins=mine: expected a list"),
+        ({"plugins": "mine"}, "plugins=mine: "),
         ({"model.block": "mine:NotALayer"}, "model.block.0=mine:NotALayer: "),
         ({"model.stem": ["mine:number"]}, "model.stem.0=mine:number: "),
         ({"model.post_layers": ["mine:Missing"]}, "model.post_layers.0=mine:Missing: "),
@@ -118,7 +127,7 @@ def test_the_configuration_names_objects_of_plugins(
 ) -> None:
     make_plugin("mine", CONV)
     if line is None:
-        config = load(changed(values), registries(*EXTENSION_POINTS))
+        config = load_composed(changed(values), registries(*EXTENSION_POINTS))
         assert config.plugin_modules == {"mine"}
     else:
         (found,) = mistakes(values, *EXTENSION_POINTS)
@@ -128,15 +137,83 @@ def test_the_configuration_names_objects_of_plugins(
 def test_every_stage_imports_what_the_configuration_names(make_plugin: MakePlugin) -> None:
     """A stage that uses no layers may load a model that has them."""
     make_plugin("mine", CONV)
-    load(changed({"model.block": "mine:Conv"}), registries("methods"))
+    load_composed(changed({"model.block": "mine:Conv"}), registries("methods"))
     assert "mine" in sys.modules
-    assert load(composed()).plugin_modules == set()
+    assert load_composed(composed()).plugin_modules == set()
 
 
 def test_a_specification_imports_nothing(make_plugin: MakePlugin) -> None:
     make_plugin("mine", CONV)
-    values = load(composed()).model.model_dump() | {"block": ["mine:Conv"]}
+    values = load_composed(composed()).model.model_dump() | {"block": ["mine:Conv"]}
     model = ModelSpec.model_fields["model"].annotation
     assert model is not None
     assert model.model_validate(values).block == ["mine:Conv"]
     assert "mine" not in sys.modules
+
+
+def test_a_module_and_its_submodules_are_a_plugin(make_plugin: MakePlugin) -> None:
+    make_plugin("mine", "value = 3")
+    make_plugin("mine.layers", "")
+    assert not is_plugin("mine")
+    assert import_plugin("mine").value == 3
+    import_plugin("mine")
+    assert imported_plugins() == ("mine",)
+    assert is_plugin("mine")
+    assert is_plugin("mine.layers")
+    assert not is_plugin("minesweeper")
+    assert not is_plugin("os")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import not_installed_here", "not_installed_here"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("raise SystemExit(3)", "SystemExit"),
+        ("def broken(:", "SyntaxError"),
+    ],
+)
+def test_a_module_that_fails_is_named_with_its_error(make_plugin: MakePlugin, text: str, reason: str) -> None:
+    make_plugin("failing", text)
+    with pytest.raises(ConfigError, match=rf"failing.*{reason}"):
+        import_plugin("failing")
+    assert imported_plugins() == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["nowhere", "nowhere.inside", "", ".relative", "with space", "a..b", "x" * 9999, "sys", "mine.nothing"]
+)
+def test_what_is_no_module_with_a_source_file_is_refused(make_plugin: MakePlugin, name: str) -> None:
+    make_plugin("mine", "")
+    with pytest.raises(ConfigError):
+        import_plugin(name)
+    assert imported_plugins() == ()
+
+
+def test_a_file_never_makes_anything_imported(make_plugin: MakePlugin) -> None:
+    make_plugin("theirs", "")
+    with pytest.raises(DataError, match=f"{VARIABLE}=theirs"):
+        import_plugins_of_model({"theirs": ""})
+    assert "theirs" not in sys.modules
+
+
+def test_a_model_gets_the_plugins_that_the_environment_names(
+    make_plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_plugin("mine", "")
+    make_plugin("mine.layers", "value = 3")
+    digests = plugin_digests(["mine.layers", "mine"])
+    monkeypatch.setenv(VARIABLE, " mine , ")
+    assert import_plugins_of_model(digests) == []
+    assert {"mine", "mine.layers"} <= sys.modules.keys()
+    make_plugin("mine.layers", "value = 4")
+    code_digest.cache_clear()  # as in another process
+    assert import_plugins_of_model(digests) == ["mine", "mine.layers"]
+    assert import_plugins_of_model({}) == []
+
+
+def test_a_plugin_of_the_environment_must_exist(make_plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch) -> None:
+    del make_plugin
+    monkeypatch.setenv(VARIABLE, "nowhere")
+    with pytest.raises(ConfigError, match=f"^{VARIABLE}=nowhere: "):
+        import_plugins_of_model({})

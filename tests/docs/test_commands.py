@@ -25,9 +25,10 @@ from hydra.core.override_parser.types import IntervalSweep, Override
 from omegaconf import OmegaConf
 
 from hlorank.cli.main import make_parser
-from hlorank.config import Config, load
+from hlorank.config import Config
 from hlorank.data.collection import Collection
 from hlorank.models.baselines.baseline import BASELINES
+from hlorank.stages.command import load_composed
 from hlorank.training.methods import METHODS
 from tests.docs.blocks import PAGES, ROOT, blocks, commands
 
@@ -59,7 +60,7 @@ def _values(override: Override) -> list[str]:
 def _composed(overrides: tuple[str, ...]) -> Config:
     """Return a validated configuration."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        config = load(compose("config", overrides=list(overrides)))
+        config = load_composed(compose("config", overrides=list(overrides)))
     Collection.parse(config.collection)
     assert config.method in {*METHODS, *BASELINES}
     return config

@@ -402,8 +402,8 @@ def test_extra_features_come_with_their_graphs(tmp_path: Path, output: Path) -> 
 @pytest.mark.parametrize(
     ("folds", "fold", "message"),
     [
-        (2, 0, r"^data\.local\.folds=2: expected a number of at least 3$"),
-        (3, -1, r"^data\.local\.fold=-1: expected a number of at least 0$"),
+        (2, 0, r"^data\.local\.folds=2: .*\b3$"),
+        (3, -1, r"^data\.local\.fold=-1: .*\b0$"),
         (3, 3, r"^data\.local\.fold=3: expected a number below folds=3$"),
     ],
 )

@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from torch import Tensor
 from torch.nn.functional import gelu, leaky_relu, normalize, relu
 
-from hlorank.config import ConfigError, load
+from hlorank.config import ConfigError
 from hlorank.models.compression.build_plan import build_plan
 from hlorank.models.compression.declarations import Join, Recipe
 from hlorank.models.compression.plan import Plan
@@ -24,6 +24,7 @@ from hlorank.models.cost_model import Block, CostModel
 from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.layers.registry import widths
 from hlorank.models.plan_tensors import tensors
+from hlorank.stages.command import load_composed
 from tests.models.dense_form import CPU
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -161,7 +162,8 @@ def states() -> Tensor:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_blocks_equal_their_equations(name: str, segment: Segment) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = load(compose("config", overrides=[f"experiment={name}"])).model.model_copy(update={"width": WIDTH})
+        config = load_composed(compose("config", overrides=[f"experiment={name}"])).model
+    config = config.model_copy(update={"width": WIDTH})
     torch.manual_seed(0)
     block = Block(config.block, config, "model.block").double().eval()
     for key, parameter in block.named_parameters():

@@ -17,8 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hlorank.config import PartitionConfig, import_plugin, plugins
-from hlorank.config.plugins import plugin_digests
+from hlorank.config import PartitionConfig, extension_point, import_plugin
+from hlorank.config.extension_point import plugin_digests
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import SPEC, WEIGHTS, DataError, sha256_file
 from hlorank.models.cost_model import CostModel
@@ -347,12 +347,12 @@ def test_a_model_with_a_plugin_needs_its_name(
         assert found.plugins == digests
         for name, weight in loaded.state_dict().items():
             assert torch.equal(weight, model.state_dict()[name])
-    monkeypatch.setattr(plugins, "_imported", [])  # as in another process
+    monkeypatch.setattr(extension_point, "_imported", [])  # as in another process
     for folder in ("honest", "silent"):
-        with pytest.raises(DataError, match=plugins.VARIABLE) as caught:
+        with pytest.raises(DataError, match=extension_point.VARIABLE) as caught:
             load_model(tmp_path / folder, CPU)
         assert caught.value.file == tmp_path / folder / SPEC
-    monkeypatch.setenv(plugins.VARIABLE, "mine")
+    monkeypatch.setenv(extension_point.VARIABLE, "mine")
     load_model(tmp_path / "honest", CPU)
 
 

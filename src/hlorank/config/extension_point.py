@@ -1,23 +1,113 @@
-"""Extension points: entries by the names that the configuration uses, those of other packages among them."""
+"""Extension points: entries by the names that the configuration uses, also of plugins, which are others' modules.
+
+The user names plugins: in the configuration, in the variable `HLORANK_PLUGINS`, or in a call of `import_plugin`. A file
+never does: a model folder of somebody else names modules too, and importing a module runs its code. So entry points of
+installed packages are not looked at either.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from pkgutil import resolve_name
+from types import ModuleType
 from typing import Any, TypeVar
 
 from pydantic import AfterValidator, ValidationInfo
 
-from hlorank.config.plugins import VARIABLE, PluginError, import_named_plugins, import_plugin, is_plugin, module_of
 from hlorank.config.section import ConfigError, refused
+from hlorank.files import DataError, code_digest
+
+VARIABLE = "HLORANK_PLUGINS"
+"""Environment variable with the names of plugins, separated by commas."""
 
 Entry = TypeVar("Entry")
 Adapter = Callable[[str, Any], Entry | None]
 """Function of a name and the object of that name in another package, to an entry; None if it is of the wrong kind."""
 
+_imported: list[str] = []
+
+
+class PluginError(ConfigError):
+    """A module that cannot be a plugin; the message says what is expected instead."""
+
 
 class UnknownNameError(LookupError):
     """A name without an entry; the message says what is expected instead."""
+
+
+def import_plugin(name: str) -> ModuleType:
+    """Import a module that the user names, so that extension points find it and what it registers.
+
+    Args:
+        name: dotted name of the module. Its submodules are plugins, too.
+
+    Raises:
+        ConfigError: there is no such module, it has no source file, or its import fails.
+    """
+    try:
+        module = import_module(name)
+    except (Exception, SystemExit) as error:  # the module may do anything
+        reason = f"{type(error).__name__}: {error}"
+        raise PluginError(f"a module that can be imported; the import of {name} failed: {reason}") from None
+    if module.__dict__.get("__file__") is None:
+        raise PluginError(f"a module with a source file, and {name} has none")
+    if name not in _imported:
+        _imported.append(name)
+    return module
+
+
+def imported_plugins() -> tuple[str, ...]:
+    """Return the names of the plugins that this process has imported, in their order."""
+    return tuple(_imported)
+
+
+def import_named_plugins() -> None:
+    """Import the plugins that the environment variable names."""
+    for name in filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))):
+        if name not in _imported:
+            try:
+                import_plugin(name)
+            except PluginError as error:
+                raise ConfigError(f"{VARIABLE}={name}: expected {error}") from None
+
+
+def is_plugin(module: str) -> bool:
+    """Return whether a module is one that the user lets hlorank import."""
+    return any(f"{module}.".startswith(f"{name}.") for name in _imported)
+
+
+def module_of(name: str) -> str | None:
+    """Return the module of a name `module:attribute`; None for any other name."""
+    module, colon, _ = name.partition(":")
+    return module if colon else None
+
+
+def plugin_digests(names: Iterable[str]) -> dict[str, str]:
+    """Return a digest of the source code of each plugin, by name."""
+    return {name: code_digest(name) for name in sorted(set(names))}
+
+
+def import_plugins_of_model(digests: Mapping[str, str]) -> list[str]:
+    """Import the plugins of a model, by name with their digests, and return those whose source code differs now.
+
+    Raises:
+        ConfigError: a plugin cannot be imported.
+        DataError: the user has not named one of them.
+    """
+    import_named_plugins()
+    if unnamed := [name for name in digests if not is_plugin(name)]:
+        names = ",".join(unnamed)
+        remedy = f"if you trust their code, set {VARIABLE}={names}; for a stage, plugins=[{names}] does the same"
+        raise DataError("plugins", f"only modules that you let hlorank import ({remedy})", names)
+    for name in digests:
+        try:
+            import_plugin(name)
+        except PluginError as error:
+            raise ConfigError(f"plugin {name}: expected {error}") from None
+    return [name for name, digest in plugin_digests(digests).items() if digest != digests[name]]
 
 
 class ExtensionPoint(dict[str, Entry]):
@@ -35,6 +125,7 @@ class ExtensionPoint(dict[str, Entry]):
     def __init__(self, entries: Mapping[str, Entry], expected: str, adapt: Adapter[Entry]) -> None:
         super().__init__(entries)
         self._expected, self._adapt = expected, adapt
+        self._sources: tuple[ExtensionPoint[Entry], ...] = (self,)
 
     def __setitem__(self, name: str, found: Any) -> None:
         """Add an object of another package.
@@ -58,32 +149,31 @@ class ExtensionPoint(dict[str, Entry]):
         return True
 
     def __missing__(self, name: str) -> Entry:
-        """Return what a plugin registers or has under a name.
-
-        Raises:
-            UnknownNameError: there is nothing of that name, or it is of the wrong kind.
-            ConfigError: a plugin that the environment names cannot be imported.
-        """
+        """Return what a plugin registers or has under a name; UnknownNameError if there is nothing that fits."""
         import_named_plugins()
-        if super().__contains__(name):
-            return self[name]
+        for point in self._sources:
+            if dict.__contains__(point, name):
+                return point[name]
         if (module := module_of(name)) is None:
-            raise UnknownNameError(f"one of {', '.join(self)}")
+            raise UnknownNameError(f"one of {', '.join({**self, **self._sources[0]})}")
         if not is_plugin(module):
             raise UnknownNameError(f"a module that you let hlorank import: name it in plugins or {VARIABLE}")
         try:
-            found = import_plugin(module)
+            import_plugin(module)
+            found = resolve_name(name)
         except PluginError as error:
             raise UnknownNameError(str(error)) from None
-        if (attribute := getattr(found, name.partition(":")[2], None)) is None:
-            raise UnknownNameError(f"a name that {module} defines")
-        if (entry := self._adapt(name, attribute)) is None:
+        except (AttributeError, ValueError):
+            raise UnknownNameError(f"a name that {module} defines") from None
+        if (entry := self._adapt(name, found)) is None:
             raise UnknownNameError(self._expected)
         return entry
 
     def __or__(self, other: Mapping[str, Entry]) -> ExtensionPoint[Entry]:  # type: ignore[override] # of dict
-        """Return the entries of both, to which other packages may add those of this one."""
-        return ExtensionPoint({**self, **other}, self._expected, self._adapt)
+        """Return the entries of both, and of what other packages add to this one later."""
+        union = ExtensionPoint({**self, **other}, self._expected, self._adapt)
+        union._sources = (*self._sources, union)
+        return union
 
 
 def is_function(value: object, arguments: int) -> bool:
@@ -98,22 +188,19 @@ def is_function(value: object, arguments: int) -> bool:
 
 
 def registered(extension_point: str, *further: str) -> AfterValidator:
-    """Return a validator for names that an extension point defines.
+    """Return a validator for names that an extension point defines, or that are given here.
 
-    The validation context is the extension points whose names are checked; other names pass, and the component that
-    uses a name refuses it. With a context, which only the user's own configuration has, the module of a name
-    `module:attribute` is imported.
-
-    Args:
-        extension_point: name of the extension point.
-        further: other names that are allowed.
+    The validation context, which only the user's own configuration has, is the extension points whose names are
+    checked, and lets the module of a name `module:attribute` be imported. Other names pass here, and the component that
+    uses a name refuses it.
     """
 
     def check(name: str, info: ValidationInfo) -> str:
         if info.context is None:
             return name
+        module = module_of(name)
         try:
-            if (module := module_of(name)) is not None:
+            if module is not None:
                 import_plugin(module)
             if extension_point in info.context and name not in further:
                 info.context[extension_point][name]
@@ -127,16 +214,7 @@ def registered(extension_point: str, *further: str) -> AfterValidator:
 
 
 def find(extension_point: ExtensionPoint[Entry], key: str, name: str) -> Entry:
-    """Return an entry of an extension point.
-
-    Args:
-        extension_point: the entries by name.
-        key: key of the configuration that holds the name.
-        name: name of the entry.
-
-    Raises:
-        ConfigError: `extension_point` has no entry of that name.
-    """
+    """Return an entry of an extension point; the ConfigError of a wrong name has the key of the configuration."""
     try:
         return extension_point[name]
     except UnknownNameError as error:

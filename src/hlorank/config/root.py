@@ -4,27 +4,33 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from hlorank.config.baseline import BaselineConfig
-from hlorank.config.compute import ComputeConfig
-from hlorank.config.data import Address, DataConfig
-from hlorank.config.evaluate import EvaluateConfig
-from hlorank.config.extension_point import registered
-from hlorank.config.featurize import FeaturizeConfig
-from hlorank.config.loss import Loss, arguments_section, as_term
-from hlorank.config.model import ModelConfig
-from hlorank.config.partition import PartitionConfig
-from hlorank.config.pipeline import PipelineConfig
-from hlorank.config.plugins import PluginError, import_plugin, module_of
+from hlorank.config.data_sections import (
+    Address,
+    ComputeConfig,
+    DataConfig,
+    EvaluateConfig,
+    FeaturizeConfig,
+    PartitionConfig,
+    PipelineConfig,
+    TrackingConfig,
+)
+from hlorank.config.extension_point import PluginError, import_plugin, module_of, registered
 from hlorank.config.section import ConfigError, Registries, Section, mistakes, refused, unknown_key
-from hlorank.config.sweep import SweepConfig
-from hlorank.config.tracking import TrackingConfig
-from hlorank.config.train import EnsembleConfig, SegmentsConfig, TrainerConfig
+from hlorank.config.train_sections import (
+    BaselineConfig,
+    EnsembleConfig,
+    Loss,
+    ModelConfig,
+    SegmentsConfig,
+    SweepConfig,
+    TrainerConfig,
+    arguments_section,
+    as_term,
+)
 
-_MISSING = "???"  # OmegaConf's mark of a value that must be given
+_MISSING = "???"  # Hydra's mark of a value that must be given
 
 
 def _import(name: str, info: ValidationInfo) -> str:
@@ -113,23 +119,18 @@ class Config(Section):
         return self.require(self.kind in {None, kind}, "collection", expected)
 
 
-def load(composed: DictConfig, registries: Registries | None = None) -> Config:
+def load(composed: object, registries: Registries | None = None) -> Config:
     """Validate a composed configuration.
 
     Args:
-        composed: the configuration as Hydra composed it, from conf/ or params.yaml.
+        composed: the configuration as nested dicts and lists of plain values, as Hydra composes it from conf/.
         registries: the extension points whose names are checked, and of origins the settings too. Names of the others
             are checked where they are used. Plugins that the configuration names are imported in any case.
 
     Raises:
-        ConfigError: keys are wrong, or an interpolation has no value; the message has a line for each wrong key, with
-            its value and what is allowed.
+        ConfigError: keys are wrong; the message has a line for each, with its value and what is allowed.
     """
-    try:
-        values = _given(OmegaConf.to_container(composed, resolve=True))
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
-    registries = registries or {}
+    values, registries = _given(composed), registries or {}
     wrong = mistakes(Config, values, registries=registries)
     for check in (_mistakes_in_settings, _mistakes_in_arguments):
         wrong += check(values, registries)

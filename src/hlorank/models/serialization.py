@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from hlorank.config import ConfigError, ModelConfig, PartitionConfig, Section, parse
-from hlorank.config.plugins import import_plugins_of_model
+from hlorank.config.extension_point import import_plugins_of_model
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file, write_atomic, write_json
 from hlorank.models.cost_model import CostModel

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlparse
 
 from hlorank.config import ConfigError
-from hlorank.config.sweep import SWEEP_NAME
+from hlorank.config.train_sections import SWEEP_NAME
 from hlorank.data.collection import Collection
 from hlorank.files import SPEC, DataError, redact_credentials, resolve_path
 from hlorank.metrics import BEST_TAU, EXPERIMENT, TRAIN_SECONDS

@@ -331,7 +331,8 @@ class SweepRun(Callback):
 
 def own_config(composed: DictConfig) -> Config:
     """Return hlorank's configuration from a composition that also holds Hydra's."""
-    return load(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]))
+    own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    return load(OmegaConf.to_container(own, resolve=True))
 
 
 @contextmanager

@@ -20,10 +20,10 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import configure_log
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from hlorank.config import Config, ConfigError, Registries, load
-from hlorank.config.plugins import import_plugin
+from hlorank.config import Config, ConfigError, Registries, import_plugin, load
 from hlorank.config.section import fields_at
 from hlorank.data.collection import Collection
 from hlorank.files import LOCKS, DataError, fingerprint, one_line, one_process
@@ -64,6 +64,15 @@ def registries(*extension_points: str) -> Registries:
     return {point: reduce(or_, map(resolve_name, EXTENSION_POINTS[point])) for point in extension_points}
 
 
+def load_composed(composed: DictConfig, registries: Registries | None = None) -> Config:
+    """Validate a configuration as Hydra composed it, from conf/ or params.yaml; see `hlorank.config.load`."""
+    try:
+        values = OmegaConf.to_container(composed, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
+    return load(values, registries)
+
+
 def stage(*extension_points: str, reads: Iterable[str]) -> Callable[[Task], Callable[[], None]]:
     """Return a decorator that makes a command of a function of the validated configuration.
 
@@ -83,7 +92,7 @@ def stage(*extension_points: str, reads: Iterable[str]) -> Callable[[Task], Call
         def validated(composed: DictConfig) -> Any:
             problems = _unread(HydraConfig.get().overrides.task, name, read)
             try:
-                config = load(composed, registries(*extension_points))
+                config = load_composed(composed, registries(*extension_points))
             except ConfigError as error:
                 problems += str(error).splitlines()
             if problems:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from hlorank.config import ConfigError, ExtensionPoint, LossTerm, find, parse
-from hlorank.config.loss import arguments_section
+from hlorank.config.train_sections import arguments_section
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -22,7 +22,7 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from hlorank.compute import find_device
 from hlorank.config import Config, ConfigError, TrackingConfig, TrainerConfig, find
-from hlorank.config.plugins import plugin_digests
+from hlorank.config.extension_point import plugin_digests
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import LOCKS, RUN, code_digest, fingerprint, flatten, one_process

@@ -1,0 +1,299 @@
+"""Sections of the stage train: model, segments, loss, trainer, ensemble, baseline, sweep."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, Literal, Self, get_type_hints
+
+from pydantic import BeforeValidator, ConfigDict, Field, create_model, model_serializer, model_validator
+
+from hlorank.config.data_sections import available_cores
+from hlorank.config.extension_point import registered
+from hlorank.config.section import Section, refused
+
+LayerName = Annotated[str, registered("layers", "residual")]
+LayerNames = Annotated[list[LayerName], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+MAX_LAYERS = 1000
+Directions = Literal["separate", "shared", "users"]
+
+
+class ModelConfig(Section):
+    """The cost model: an encoder, a stem, a block of layers that is repeated, layers after it, pooling, a head."""
+
+    width: int = Field(ge=1)
+    """Width of node states."""
+    stem: LayerNames
+    """Layers by name, between the encoder and the first block."""
+    blocks: int = Field(ge=0)
+    """Number of blocks, each with weights of its own."""
+    block: LayerNames
+    """Layers by name, in their order, or one name; `residual` adds the input of the block."""
+    post_layers: LayerNames
+    """Layers by name, between the last block and the pooling."""
+    pooling: list[Annotated[str, registered("poolings")]] = Field(min_length=1)
+    """Poolings over a segment's nodes, concatenated: mean, sum, max, l2_sum (the sum scaled to unit L2 norm),
+    l2_configurable_sum (that of the configurable nodes)."""
+    head: Literal["mlp", "linear"]
+    """Map from the embedding of a graph to its score; linear with the pooling sum adds up one number for each node."""
+    directions: Directions
+    """Weights for the edges from operands and for those from users; users: messages pass only from users."""
+    join: Literal["early", "late", "every"]
+    """early: the configuration joins its nodes before the stem; late: after the blocks; every: early, and before each
+    block but the first."""
+    override_layout: bool
+    """The output layout of a configuration replaces the node's own (early join)."""
+    opcode_width: int = Field(ge=1)
+    """Width of the learned opcode embedding."""
+    opcode_init: bool
+    """Start the opcode embedding from featurize's co-occurrence embeddings (then the widths must agree)."""
+    layout_width: int = Field(ge=1)
+    """Width of the embedding of one layout value, shared by nodes and configurations."""
+    layout_sizes: bool
+    """Configured layouts come with the sizes of the dimensions in the order of the layout."""
+    layout_moves: bool
+    """Configured layouts come with what copies to them move (featurize.derived)."""
+    tile_bins: int = Field(ge=0)
+    """Bins of the piecewise linear encoding of each column of tiles; 0 reads the columns as they are."""
+    heads: int = Field(ge=1)
+    """Heads of layers with multi-head attention; divides the width."""
+    dropout: Rate
+    """Rate of the layers `dropout`; all configurations of a step share one mask."""
+    drop_edge: Rate
+    """Share of the edges that a training step leaves out (DropEdge, Rong et al., arXiv 1907.10903)."""
+    operators: dict[str, dict[str, bool | int | float | str | None]]
+    """Arguments of operators of PyTorch Geometric and of layers of plugins, by their names, besides the widths; all
+    operators take self_loops, and those with edge weights edge_weight: sum, mean or symmetric."""
+    permutations: int = Field(ge=1)
+    """Orders of the configurations over which a trained model averages, if it mixes configurations."""
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> Self:
+        layers = len(self.stem) + self.blocks * len(self.block) + len(self.post_layers)
+        return self.require(
+            layers <= MAX_LAYERS, "blocks", f"at most {MAX_LAYERS} layers with those of stem and post_layers"
+        )
+
+    @model_validator(mode="after")
+    def _check_override_layout(self) -> Self:
+        return self.require(
+            self.join == "early" or not self.override_layout, "override_layout", f"false with join={self.join}"
+        )
+
+
+class SegmentsConfig(Section):
+    """Training of segments; shared by all methods."""
+
+    sampled: int = Field(ge=1)
+    """Segments with gradients per graph and step; graphs of fewer segments train all of theirs."""
+    aggregation: Literal["mean", "sum"]
+    """Aggregation of the embeddings of a graph's segments."""
+    missing: Literal["compute", "reweight"]
+    """Segments whose embedding the table lacks: compute it without gradient, or leave the segment out and weigh the
+    sampled ones more."""
+    keep_probability: float = Field(gt=0, le=1)
+    """Probability that a stale embedding is kept, for methods with stale-embedding dropout."""
+    table_bytes: int = Field(ge=1)
+    """Bound of the embedding table, which must hold the working set of any one graph."""
+    table_dtype: Literal["float32", "float16"]
+    """Type of the embeddings in the table."""
+    configs_per_graph: int | None = Field(ge=2)
+    """Working set: configurations of a graph that are trained on at a time; null is all of them."""
+    redraw_epochs: int = Field(ge=1)
+    """Epochs after which the working sets are drawn again."""
+    finetune_epochs: int = Field(ge=1)
+    """Epochs of head finetuning, for methods that have it."""
+
+
+class LossTerm(Section):
+    """One training loss; a number alone is its weight. Further keys are arguments of the loss, such as `margin`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    weight: float = Field(ge=0)
+    """Factor of the loss in the weighted sum of all; 0 leaves it out."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of the loss function."""
+        return dict(self.model_extra or {})
+
+    @model_serializer
+    def _plain(self) -> Any:
+        return {"weight": self.weight, **self.arguments} if self.arguments else self.weight
+
+
+def as_term(value: object) -> object:
+    """Return a number as the weight of a term, and anything else unchanged."""
+    return {"weight": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _check_term(value: object) -> object:
+    if not isinstance(term := as_term(value), dict | LossTerm):
+        raise refused("a number, which is the weight, or a group of keys")
+    return term
+
+
+Loss = Annotated[LossTerm, BeforeValidator(_check_term)]
+
+
+@cache
+def arguments_section(loss: Callable[..., Any]) -> type[Section]:
+    """Return the section of a loss function's arguments, with the types of its signature.
+
+    Args:
+        loss: a function of scores, labels and the arguments.
+    """
+    _, _, *names = inspect.signature(loss).parameters
+    hints = get_type_hints(loss)
+    arguments: dict[str, Any] = {name: (hints[name], ...) for name in names}
+    return create_model(loss.__name__, __base__=Section, weight=(Any, None), **arguments)
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use: ranks share them, and OMP_NUM_THREADS bounds them."""
+    cores = available_cores()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        cores = max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(limit)) if limit.isdecimal() and int(limit) else cores
+
+
+class TrainerConfig(Section):
+    """Optimization, sampling and hardware."""
+
+    max_epochs: int = Field(ge=1)
+    """Epochs at most."""
+    steps_per_epoch: int = Field(ge=1)
+    """Optimizer steps of an epoch."""
+    graphs_per_step: int = Field(ge=1)
+    """Graphs whose gradients are added up in one step."""
+    configs_per_step: int = Field(ge=2)
+    """Configurations of a graph in a step."""
+    sampling: Literal["uniform", "gumbel_top_k", "stratified"]
+    """uniform, gumbel_top_k (towards fast configurations) or stratified (one from each of equal strata of runtimes)."""
+    learning_rate: float = Field(gt=0)
+    """Highest learning rate of AdamW."""
+    weight_decay: float = Field(ge=0)
+    """Weight decay of AdamW."""
+    warmup: float = Field(ge=0, le=1)
+    """Share of the steps over which the learning rate rises; then it falls along a cosine."""
+    gradient_clip: float = Field(gt=0)
+    """Bound of the gradient's norm."""
+    patience: int = Field(ge=1)
+    """Epochs without a better validation Kendall tau before training stops."""
+    validation_configs: int = Field(ge=2)
+    """Distinct configurations per graph ranked in validation; evaluate ranks all."""
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"]
+    """Precision of the training steps, as named by Lightning; 16-mixed needs CUDA."""
+    accelerator: Literal["auto", "cpu", "cuda"]
+    """Device; auto is CUDA where PyTorch finds it, otherwise the CPU."""
+    devices: int = Field(ge=1)
+    """Number of ranks that torchrun must have started to train one model together; 1 takes any number. The steps are
+    those of one process."""
+    threads: Literal["auto"] | Annotated[int, Field(ge=1)]
+    """Threads of PyTorch, in each process of evaluate too; auto is one for each core that no worker uses, and one in
+    evaluate, whose processes take the other cores; OMP_NUM_THREADS bounds the cores."""
+    workers: Literal["auto"] | Annotated[int, Field(ge=0)]
+    """Processes that plan training steps ahead; auto is one for every four cores, none for fewer; 0 plans them between
+    the steps. The results are the same."""
+    memory_bytes: int = Field(ge=1)
+    """Bound of the states and gradients that a training step holds, besides model, optimizer and table: what needs
+    more is computed in parts, of the segments and then of their configurations, and again for their gradients."""
+    averaging: Literal["none", "ema", "swa"]
+    """Average of the weights over the steps: ema is the exponential moving average, swa the unweighted average over the
+    second half."""
+    averaging_decay: float = Field(gt=0, lt=1)
+    """Decay of the exponential moving average, which spans about 1 / (1 - decay) steps."""
+    cpu_seconds: float | None = Field(gt=0)
+    """Bound of the CPU time of all processors that the steps and validations of a training take, shared equally by the
+    members of an ensemble; null sets none. Results under this bound depend on the speed of the machine."""
+
+    @property
+    def worker_count(self) -> int:
+        """The number of worker processes on this machine."""
+        if self.workers != "auto":
+            return self.workers
+        return _cores() // 4
+
+    @property
+    def thread_count(self) -> int:
+        """The number of threads on this machine."""
+        if self.threads != "auto":
+            return self.threads
+        return max(1, _cores() - self.worker_count)
+
+
+class EnsembleConfig(Section):
+    """Models that are trained one after another, seeds times folds of them, and baselines that join them.
+
+    Scores are standardized and averaged: first those of the models, with equal weights; then their mean with those of
+    each baseline, with weights that follow from the Kendall tau of each on valid.
+    """
+
+    seeds: int = Field(ge=1)
+    """Models that differ in their seed, for each fold."""
+    folds: int = Field(ge=1)
+    """Folds of train, model families together; each model holds out one of them, on which its best epoch is chosen. 1
+    trains on all of train and chooses on valid."""
+    baselines: list[str]
+    """Baselines that join the models; one that is named twice joins with two seeds."""
+
+
+class BaselineConfig(Section):
+    """The baselines: trees of three libraries, and the weights of `linear_ranking` and `analytical`."""
+
+    iterations: int = Field(ge=1)
+    """Trees at most; valid chooses how many of them are kept."""
+    learning_rate: float = Field(gt=0)
+    """Factor of the values of each tree."""
+    leaves: int = Field(ge=2)
+    """Leaves of a tree, at most."""
+    min_leaf: int = Field(ge=1)
+    """Training rows in a leaf, at least; for `xgboost` see `min_hessian`."""
+    min_hessian: float = Field(ge=0)
+    """Sum of the second derivatives of the loss in a leaf, at least; of `xgboost`, which counts no rows."""
+    l2: float = Field(ge=0)
+    """L2 regularization of the values of leaves."""
+    columns: float = Field(gt=0, le=1)
+    """Share of the columns that each tree may use, drawn at random; of `lightgbm` and `xgboost`."""
+    grades: int = Field(ge=2)
+    """Quantiles of the runtimes of a graph, whose order `lightgbm` and `xgboost` are fitted to."""
+    rows_per_graph: int = Field(ge=2)
+    """Configurations of a graph that trees and `analytical` are fitted to, at most; 250,000 of all graphs. The time of
+    `lightgbm` and `xgboost`, which compare each two, grows with the square."""
+    pairs_per_graph: int = Field(ge=2)
+    """Pairs of configurations of a graph that weights are fitted to, at most; 250,000 of all graphs."""
+    strengths: list[Annotated[float, Field(gt=0)]] = Field(min_length=1)
+    """L2 strengths of the weights that are tried; valid chooses one."""
+
+
+SWEEP_NAME = re.compile(r"[\w.-][\w .-]*")
+"""Names that a sweep may have; they are part of queries of MLflow."""
+
+
+class SweepConfig(Section):
+    """Multiruns of trainings."""
+
+    name: str | None
+    """A sweep that is started again under its name continues where it ended; null continues only an interrupted sweep
+    of the same command."""
+    storage: str
+    """Database in which searches keep their trials, as an address of Optuna and SQLAlchemy."""
+    trial: int | None
+    """Number of the training in its search; set by the search."""
+    prune: bool
+    """Stop trainings whose best validation Kendall tau is below the median of earlier ones at the same epoch."""
+    prune_after_trials: int = Field(ge=0)
+    """Trainings of a search before the first comparison."""
+    prune_after_epochs: int = Field(ge=0)
+    """Epochs that each training gets."""
+
+    @model_validator(mode="after")
+    def _check_name(self) -> Self:
+        valid = self.name is None or SWEEP_NAME.fullmatch(self.name) is not None
+        return self.require(valid, "name", "letters, digits, spaces, dots, dashes and underscores")
