@@ -55,7 +55,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print a table with a row for each graph and one for the means, or JSON."""
     from hlorank.evaluation.evaluator import Evaluator
-    from hlorank.evaluation.scores import read_scores
+    from hlorank.evaluation.submission import read_scores
 
     evaluator = Evaluator(arguments.collection, arguments.root, arguments.split, arguments.cache)
     result = evaluator.eval(read_scores(arguments.scores, evaluator.collection))

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hlorank.config import ConfigError
+from hlorank.data.collection import Collection
 from hlorank.files import counted, one_line
 
 if TYPE_CHECKING:
-    from hlorank.evaluation.report.runs import Score
+    from hlorank.evaluation.report.trainings import Score
 
 _MEMORY_BYTES = 256 * 2**20  # as in conf/
 
@@ -27,7 +28,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         description=(
             "Writes one HTML file, which opens without a network: scores with intervals and noise ceilings, a table of "
             "all graphs, predicted against measured ranks, what is ranked wrongly, learning curves, cost against "
-            "quality, a drawing of a graph with its segments, configuration and data."
+            "quality, configuration and data."
         ),
     )
     parser.add_argument(
@@ -46,18 +47,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="the HTML file (default: %(default)s)",
     )
     parser.add_argument(
-        "--graph",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a graph to draw, may be repeated (default: the largest evaluated graph of each collection)",
-    )
-    parser.add_argument(
         "--evaluate",
         action="store_true",
         help="score the models that were not evaluated, on valid, for this report only",
     )
-    folders = parser.add_argument_group("folders of the graphs that are drawn or scored")
+    folders = parser.add_argument_group("folders of the graphs that --evaluate scores")
     for name in ("features", "segments"):
         folders.add_argument(
             f"--{name}", type=Path, default=Path("data", name), metavar="DIR", help="(default: %(default)s)"
@@ -73,12 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.output.is_dir():
         raise ConfigError(f"--output {arguments.output}: a folder; name a file")
-    from hlorank.evaluation.report.runs import find_runs
     from hlorank.evaluation.report.write_report import write_report
+    from hlorank.runs.evaluation import find_runs
 
     runs = find_runs(arguments.runs, _scoring(arguments.features, arguments.segments) if arguments.evaluate else None)
-    write_report(runs, arguments.output, arguments.features, arguments.segments, arguments.graph)
-    missing = [run for run in runs if not run.per_graph]
+    write_report(runs, arguments.output)
+    missing = [run for run in runs if run.per_graph.empty]
     for run in missing:
         name = f"{run.collection} {run.method}, seed {run.seed or 'unknown'}, {run.place}"
         _log.warning("not evaluated: %s", one_line(f"{name}: {run.unscored}" if run.unscored else name))
@@ -92,7 +86,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _scoring(features: Path, segments: Path) -> Score:
     """Return a function that scores a model on valid, and writes the tables into a folder."""
     from hlorank.config import EvaluateConfig
-    from hlorank.evaluation.evaluate_model import score_model
+    from hlorank.evaluation.evaluate import GraphFolders, score_model
 
     settings = EvaluateConfig(splits=["valid"], memory_bytes=_MEMORY_BYTES, index_file=None)
-    return lambda model, collection, output: score_model(model, collection, features, segments, settings, output)
+
+    def score(model: Path, collection: Collection, output: Path) -> None:
+        folders = GraphFolders(features / collection.path, segments / collection.path)
+        score_model(model, collection, folders, settings, output)
+
+    return score

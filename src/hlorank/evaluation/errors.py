@@ -24,7 +24,7 @@ _MIN_CONFIGURATIONS = 10  # of a graph; correlations of fewer are chance
 _CONSTANT = 1e-9  # share of the variance of a property that the score leaves
 
 
-def spread(label: Float64, count: int) -> NDArray[np.int64]:
+def subsample(label: Float64, count: int) -> NDArray[np.int64]:
     """Return at most `count` configurations, from the fastest to the slowest, evenly spaced in the measured ranking."""
     last = len(label) - 1
     return ranking(label)[np.linspace(0, last, min(last + 1, count)).astype(np.int64)]
@@ -54,15 +54,9 @@ def noise_width(label: Float64, tau_half: float) -> float:
 
 
 def wrong_pairs(score: Float64, label: Float64, width: float | None) -> dict[str, float]:
-    """Return the shares of pairs of different runtimes that are in the wrong order; equal scores count as half.
+    """Return `wrong`, the share of pairs of different runtimes in the wrong order, of which equal scores count as half.
 
-    Args:
-        score: (configurations,) larger = slower.
-        label: (configurations,) positive, at least two different values.
-        width: noise width; None if it is unknown.
-
-    Returns:
-        `wrong`, and if the noise is known its parts by the distance of the runtimes in noise widths, `WRONG`.
+    With the noise width, its parts by the distance of the runtimes in noise widths, `WRONG`, are in the result too.
     """
     first, second = np.triu_indices(len(label), 1)
     apart = np.log(label[first] / label[second])
@@ -76,21 +70,14 @@ def wrong_pairs(score: Float64, label: Float64, width: float | None) -> dict[str
     return shares
 
 
-def effects(properties: Mapping[str, Float64], score: Float64, label: Float64) -> dict[str, float]:
-    """Return what each property tells about the runtimes of configurations that the model scores alike.
+def partial_correlations(properties: Mapping[str, Float64], score: Float64, label: Float64) -> dict[str, float]:
+    """Return the partial Spearman correlation of each property and the runtime, given the score.
 
-    It is the partial Spearman correlation of property and runtime, given the score: with the ranks of both reduced by
-    what is linear in the ranks of the score. Unlike the share of wrong pairs whose faster configuration has more of a
-    property, it is 0 for every property that the score takes full account of, even if the runtimes have noise.
-
-    Args:
-        properties: (configurations,) numbers by the name of the property.
-        score: (configurations,) larger = slower.
-        label: (configurations,) runtimes.
-
-    Returns:
-        -1..1 by property: positive where more of it is slower than the model ranks it, negative where it is faster.
-        Empty for fewer than ten configurations; without properties that are constant or follow from the score.
+    The ranks of both are reduced by what is linear in the ranks of the score. Unlike the share of wrong pairs whose
+    faster configuration has more of a property, it is 0 for every property that the score takes full account of, even
+    if the runtimes have noise. A positive number means that more of it is slower than the model ranks it. Properties
+    are (configurations,) by name; those that are constant or follow from the score are left out, and all of them for
+    fewer than ten configurations.
     """
     from scipy.stats import rankdata
 
@@ -108,14 +95,9 @@ def effects(properties: Mapping[str, Float64], score: Float64, label: Float64) -
 
 
 def mean_effects(graphs: Sequence[tuple[str, Mapping[str, float]]]) -> list[dict[str, Any]]:
-    """Return the mean effect of each property over families, the largest first.
+    """Return rows of properties.csv, without the split, of family and partial correlations of graphs, largest first.
 
-    Args:
-        graphs: family and effects of each graph.
-
-    Returns:
-        Rows of properties.csv, without the split: `effect` is the mean over families of means over graphs, and
-        `agreeing` the number of families whose mean has its sign.
+    `effect` is the mean over families of means over graphs, `agreeing` the number of families whose mean has its sign.
     """
     by_family: dict[str, dict[str, list[float]]] = {}
     for family, found in graphs:

@@ -13,8 +13,7 @@ from hlorank.config import ConfigError
 from hlorank.data.collection import SPLITS, Collection, Split
 from hlorank.datasets import RAW
 from hlorank.datasets.processed import processed_store
-from hlorank.evaluation.graph_report import per_graph_columns, report_graph
-from hlorank.evaluation.protocol import check_scores, mean_metrics
+from hlorank.evaluation.graph_report import check_scores, mean_metrics, per_graph_columns, report_graph
 from hlorank.files import DataError
 
 _NAMED = 5

@@ -1,16 +1,22 @@
-"""Results of one graph: its metrics, notes, and points of the plot of ranks."""
+"""Results of one graph: its metrics, notes, points of the plot of ranks, and properties of its configurations."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.data.collection import Kind, Split
-from hlorank.evaluation.errors import ANALYSED, WRONG, noise_width, spread, wrong_pairs
-from hlorank.featurize.features import GraphFeatures
+from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS
+from hlorank.evaluation.errors import ANALYSED, WRONG, noise_width, subsample, wrong_pairs
+from hlorank.featurize.feature_spec import FeatureSpec
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures
+from hlorank.featurize.tile_columns import tile_names
+from hlorank.files import DataError
+from hlorank.hlo.node_features import OPCODES
 from hlorank.metrics import (
     kendall_tau,
     noise_ceiling,
@@ -20,8 +26,13 @@ from hlorank.metrics import (
 )
 
 SLOWDOWN_AT: dict[Kind, tuple[int, ...]] = {"layout": (1, 5, 10, 100), "tile": (1, 5, 10)}
+PER_GRAPH, PREDICTIONS, PROPERTIES = "per_graph.csv", "predictions.csv", "properties.csv"
 PREDICTIONS_PER_GRAPH = 200
 PREDICTION_COLUMNS = ("split", "graph", "configuration", "predicted_rank", "measured_rank")
+
+_BOUNDS = (*(f"[{i}]" for i in range(LAYOUT_DIMS)), " sum", " product")
+_OFFICIAL = [f"{part} bounds{place}" for part in ("kernel", "output", "input") for place in _BOUNDS]
+_NAMES = {number: name for name, number in OPCODES.items()}
 
 
 def metric_names(kind: Kind) -> list[str]:
@@ -43,7 +54,7 @@ def rank_metrics(
 
     Args:
         kind: kind of the configurations, which determines the K of the slowdowns and Kaggle's score.
-        row_of: (configurations,) index of the distinct configuration that each one is.
+        row_of: (configurations,) the distinct configuration of each one.
         score: (configurations,) larger = slower.
         label: (configurations,) positive, at least two different values.
 
@@ -112,14 +123,9 @@ def report_graph(
     scores: NDArray[np.float64],
     listed: NDArray[np.int64] | None = None,
 ) -> GraphReport:
-    """Compute the results of one graph under one protocol.
+    """Compute the results of one graph over all configurations, or over those listed, (listed,) with repeats.
 
-    Args:
-        kind: kind of its configurations.
-        split: the graph's split.
-        graph: the graph.
-        scores: (configurations,) larger = slower; equal for repeated ones.
-        listed: (listed,) the configurations of the index file, with repeats; None = all configurations.
+    `scores` are (configurations,), larger = slower, equal for repeated configurations.
     """
     rows = np.arange(len(graph.row_of)) if listed is None else listed
     row_of, label = graph.row_of[rows], graph.label[rows]
@@ -135,7 +141,7 @@ def report_graph(
     if repeated := len(rows) - len(np.unique(rows)):
         notes.append(f"{repeated} of {len(rows)} listed indices are repeats")
     half = graph.split_half_tau
-    shown = spread(label, ANALYSED)
+    shown = subsample(label, ANALYSED)
     width = None if half is None or not rankable else noise_width(label[shown], half)
     return GraphReport(
         split=split,
@@ -156,24 +162,90 @@ def report_graph(
 
 
 def predictions(split: Split, graph: GraphFeatures, scores: NDArray[np.float64]) -> list[dict[str, object]]:
-    """Return predicted and measured rank of at most 200 configurations, spread evenly over the measured ranking.
+    """Return rows of predictions.csv: the ranks of at most 200 configurations, evenly spaced in the measured ranking.
 
     Ranks are fractions, 0 = fastest and 1 = slowest, so that graphs of all sizes share one plot. Ties get the mean of
     their ranks, as an order by index was neither predicted nor measured.
-
-    Args:
-        split: the graph's split.
-        graph: a graph of at least two configurations.
-        scores: (configurations,) larger = slower.
-
-    Returns:
-        Rows of predictions.csv, values by column.
     """
     from scipy.stats import rankdata
 
     last = len(graph.label) - 1
-    shown = spread(graph.label, PREDICTIONS_PER_GRAPH)
+    shown = subsample(graph.label, PREDICTIONS_PER_GRAPH)
     predicted = (rankdata(scores) - 1) / last
     measured = (rankdata(graph.label) - 1) / last
     rows = zip(shown.tolist(), predicted[shown].round(5).tolist(), measured[shown].round(5).tolist(), strict=True)
     return [dict(zip(PREDICTION_COLUMNS, (split, graph.name, *row), strict=True)) for row in rows]
+
+
+def check_scores(scores: NDArray[np.float64], key: str, count: int, noun: str) -> NDArray[np.float64]:
+    """Return scores that are one finite number for each of `count` configurations; `key` and `noun` are for errors.
+
+    Raises:
+        DataError: the shape is not (count,), or a score is NaN or infinite.
+    """
+    if scores.shape != (count,):
+        raise DataError(key, f"shape ({count},), one for each {noun}", scores.shape)
+    if not np.isfinite(scores).all():
+        place = int(np.argmin(np.isfinite(scores)))
+        raise DataError(key, "finite numbers", f"{scores[place]} for {noun} {place}")
+    return scores
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean, None without values or if a value is unknown."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
+def mean_metrics(kind: Kind, reports: Sequence[GraphReport]) -> dict[str, Any]:
+    """Return the metrics of a split for metrics.json: means over ranked graphs, None without any, and counts."""
+
+    def mean(over: Sequence[GraphReport]) -> dict[str, Any]:
+        ranked = [report for report in over if report.metrics]
+        withheld = sum(report.withheld for report in over)
+        counts = {"graphs": len(ranked), "skipped": len(over) - len(ranked) - withheld, "withheld": withheld}
+        means = {name: _mean([report.metrics[name] for report in ranked]) for name in metric_names(kind)}
+        return {**counts, **means, "noise_ceiling": _mean([report.noise_ceiling for report in ranked])}
+
+    indexed = [report for report in reports if report.protocol == "indexed"]
+    whole = mean([report for report in reports if report.protocol == "all"])
+    return {**whole, "indexed": mean(indexed)} if indexed else whole
+
+
+def properties(graph: GraphFeatures, rows: NDArray[np.int64], spec: FeatureSpec) -> dict[str, NDArray[np.float64]]:
+    """Return the properties of distinct configurations, (rows,) numbers by name, in words of the compiler.
+
+    Properties of tiles are the columns that the features keep, scaled, without those that have the order of another
+    within a kernel. Properties of layouts are, for each opcode, the share of bytes that copies to its layouts move
+    (`moved`), and for each opcode and tensor (output, input, kernel) the number of elements whose contiguous dimension
+    is the last one, the second last one, ... (`minor -1`, `minor -2`), without those that no configuration has.
+    """
+    configurations = graph.configurations
+    if isinstance(configurations, LayoutFeatures):
+        opcodes = graph.opcode[configurations.node_ids]
+        names = ["unknown", *(_NAMES.get(opcode, f"opcode {opcode}") for opcode in spec.opcodes.tolist())]
+        of_opcodes = (_layouts(names[opcode], configurations, rows, opcodes == opcode) for opcode in np.unique(opcodes))
+        return {name: values for found in of_opcodes for name, values in found.items() if values.any()}
+    assert spec.tile_columns is not None  # of tiles
+    columns = [*_OFFICIAL, *tile_names(spec.options.derived)]
+    kept = (columns[column] for column in spec.tile_columns.columns.tolist())
+    found = zip(kept, configurations.feat[rows].T.astype(np.float64), strict=True)
+    return {name: values for name, values in found if not name.endswith("/ dims") and not name.startswith("log st")}
+
+
+def _layouts(
+    opcode: str, configurations: LayoutFeatures, rows: NDArray[np.int64], chosen: NDArray[np.bool_]
+) -> Mapping[str, NDArray[np.float64]]:
+    """Return the properties of the nodes of one opcode."""
+    codes = configurations.codes[rows][:, chosen]
+    shape = (-1, len(LAYOUT_TENSORS), LAYOUT_DIMS)
+    book = configurations.codebook.reshape(shape)
+    rank = (book >= 0).sum(axis=2)
+    elements = np.where(rank > 0, np.maximum(configurations.sizes.reshape(shape), 1).prod(axis=2, dtype=np.float64), 0)
+    found = {f"{opcode} moved": configurations.moves[:, 0].astype(np.float64)[codes].sum(axis=1)}
+    for place, tensor in enumerate(LAYOUT_TENSORS):
+        last = rank[:, place] - book[:, place, 0]  # 1 where the last dimension is contiguous
+        for back in range(1, LAYOUT_DIMS + 1):
+            having = np.where(last == back, elements[:, place], 0)
+            found[f"{opcode} {tensor} minor -{back}"] = having[codes].sum(axis=1)
+    return found

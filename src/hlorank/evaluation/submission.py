@@ -1,12 +1,16 @@
-"""Submission file of the Kaggle competition "Google - Fast or Slow?": rankings of graphs with withheld labels.
+"""Files of scores: CSV, npz, or a submission of the Kaggle competition "Google - Fast or Slow?".
 
+A submission has rankings of graphs with withheld labels.
 `python -m hlorank.evaluation.submission MERGED FILE...` merges the files of several collections.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import re
+from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlorank.data.collection import Collection
-from hlorank.files import DataError, atomic_path
+from hlorank.data.npz import NpzFile
+from hlorank.files import DataError, atomic_path, open_file
 
 HEADER = "ID,TopConfigs"
 TILE_TOP = 5
 
+Scores = dict[str, NDArray[np.float64]]
+"""Scores of graphs by name, (configurations,) float64 each, lower = faster."""
+
+_COLUMNS = ("graph", "configuration", "score")
 _INDICES = re.compile(r"[0-9]{1,18}(;[0-9]{1,18})*")  # of at most 18 digits, which int64 holds
 _UNSAFE = re.compile(r'[,"\s]')
 _SHOWN = 60
@@ -31,13 +40,9 @@ def _line(row_id: str, indices: NDArray[np.int64]) -> str:
 
 @contextmanager
 def open_submission(path: Path, collection: Collection) -> Iterator[Callable[[str, NDArray[np.int64]], None]]:
-    """Open a submission file, which is checked and replaces `path` when the block succeeds.
+    """Open a submission file of one collection, which is checked and replaces `path` when the block succeeds.
 
     No row is held in memory. A file without graphs has a header only.
-
-    Args:
-        path: the file.
-        collection: the collection of all its graphs.
 
     Yields:
         A function that adds one graph, given its name and its ranking, (configurations,) int64; a tile row keeps the
@@ -96,11 +101,7 @@ def read_submission(path: Path) -> Iterator[tuple[str, NDArray[np.int64]]]:
 
 
 def check_submission(path: Path, expected: Mapping[str, int]) -> None:
-    """Check a submission row by row against the graphs that it must rank.
-
-    Args:
-        path: the file, of one collection or merged from several.
-        expected: ID -> number of configurations of that graph.
+    """Check a submission, also a merged one, against the graphs that it must rank: ID -> number of configurations.
 
     Raises:
         DataError: `read_submission` refuses the file, an ID is unknown or missing, or a row does not have all
@@ -122,14 +123,7 @@ def check_submission(path: Path, expected: Mapping[str, int]) -> None:
 
 
 def merge_submissions(files: Sequence[Path], output: Path) -> int:
-    """Merge the submissions of several collections into one file, in one step.
-
-    Args:
-        files: the files, in the order of their rows in the output.
-        output: the merged file.
-
-    Returns:
-        The number of rows.
+    """Merge the submissions of several collections into one file, in one step, and return the number of rows.
 
     Raises:
         DataError: `read_submission` refuses a file, or two files have the same ID.
@@ -144,6 +138,74 @@ def merge_submissions(files: Sequence[Path], output: Path) -> int:
                 origin[row_id] = file
                 merged.write(_line(row_id, indices))
     return len(origin)
+
+
+def read_scores(path: Path, collection: Collection) -> Scores:
+    """Read a file of scores, by its suffix and its header.
+
+    Args:
+        path: `.npz`, an array for each graph under its name; else CSV: the columns graph, configuration (its index in
+            the npz file of the graph) and score, in any order of rows; or a submission of layouts, whose rankings
+            become scores 0, 1, ..., and whose rows of other collections are ignored.
+        collection: the collection of the scores.
+
+    Raises:
+        DataError: the file is none of these, or does not have each configuration of a graph once; or it is a submission
+            of tiles, which has five configurations of each kernel only.
+    """
+    if path.suffix == ".npz":
+        with NpzFile(path) as file:
+            return {name: file.read(name).astype(np.float64) for name in sorted(file.keys)}
+    with open_file(path, "a CSV or npz file of scores") as opened:
+        header = opened.readline(100).decode("utf-8-sig", errors="replace").strip()
+    if header == HEADER:
+        return _read_submission_scores(path, collection)
+    if tuple(header.split(",")) != _COLUMNS:
+        expected = f"the header {','.join(_COLUMNS)}, or that of a submission, {HEADER}"
+        raise DataError("line 1", expected, repr(header[:_SHOWN]), file=path)
+    return _read_table(path)
+
+
+def _read_table(path: Path) -> Scores:
+    columns: dict[str, tuple[array[int], array[float]]] = defaultdict(lambda: (array("q"), array("d")))
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        lines = csv.reader(file)
+        line = next(lines)
+        try:
+            for line in lines:
+                if not line:  # a blank line
+                    continue
+                graph, configuration, score = line
+                indices, scores = columns[graph]
+                indices.append(int(configuration))
+                scores.append(float(score))
+        except (ValueError, OverflowError, csv.Error):
+            expected = "the name of a graph, an index and a number, as in encoder.bt.b2.forward,0,1.5"
+            raise DataError(f"line {lines.line_num}", expected, repr(",".join(line)[:_SHOWN]), file=path) from None
+    found = {}
+    for graph, (indices, scores) in columns.items():
+        index = np.array(indices)
+        order = np.argsort(index, kind="stable")
+        if (wrong := np.flatnonzero(index[order] != np.arange(len(index)))).size:
+            at, there = int(wrong[0]), int(index[order][wrong[0]])
+            expected = f"each index once, from 0 to the highest, {max(index.max(), 0)}"
+            found_instead = f"no {at}" if there > at else f"{there}" if there < 0 else f"{there} twice"
+            raise DataError(graph, expected, found_instead, file=path)
+        found[graph] = np.array(scores)[order]
+    return found
+
+
+def _read_submission_scores(path: Path, collection: Collection) -> Scores:
+    if collection.kind == "tile":
+        expected = f"scores of all tiles (a CSV with the columns {', '.join(_COLUMNS)})"
+        raise DataError("file", expected, "a submission, which has five tiles of each kernel", file=path)
+    prefix, found = f"{collection}:", {}
+    for row_id, ranking in read_submission(path):
+        if row_id.startswith(prefix):
+            scores = np.empty(len(ranking))
+            scores[ranking] = np.arange(len(ranking))
+            found[row_id.removeprefix(prefix)] = scores
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -53,13 +53,8 @@ def _reports(folder: Path) -> Iterator[tuple[Collection, str, dict[str, Any]]]:
 def summary(folder: Path) -> list[dict[str, Any]]:
     """Return the metrics of all reports, by collection, split, protocol and method.
 
-    Args:
-        folder: contains <collection path>/<method>/metrics.json; other files of that name are ignored with a warning.
-
-    Returns:
-        For each report, split and protocol: collection, method, split ("valid, indexed" for the protocol of an index
-        file), experiment (None without one), one_segment (True if the method trained on segments, and each graph was
-        one), and the metrics of metrics.json.
+    Files of that name that are not <collection path>/<method>/metrics.json are ignored with a warning. The split of the
+    protocol of an index file is "valid, indexed".
 
     Raises:
         FileNotFoundError: `folder` contains no report.
@@ -81,12 +76,7 @@ def summary(folder: Path) -> list[dict[str, Any]]:
 
 
 def metric_cells(row: Mapping[str, Any], ranked: bool) -> Iterator[str]:
-    """Return a cell for each of `METRIC_COLUMNS`.
-
-    Args:
-        row: metrics by name.
-        ranked: whether anything was ranked, so that a missing noise ceiling is unknown.
-    """
+    """Return a cell for each of `METRIC_COLUMNS`; a missing noise ceiling is unknown if anything was ranked."""
     for name in METRIC_COLUMNS:
         value = row.get(name)
         if value is not None:

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlparse
 from hlorank.config import ConfigError
 from hlorank.config.train_sections import SWEEP_NAME
 from hlorank.data.collection import Collection
-from hlorank.files import SPEC, DataError, redact_credentials, resolve_path
+from hlorank.files import SPEC, DataError, read_json, recorded_run, redact_credentials, resolve_path
 from hlorank.metrics import BEST_TAU, EXPERIMENT, TRAIN_SECONDS
 from hlorank.runs.store import (
     FEATURES,
@@ -31,9 +31,9 @@ from hlorank.runs.store import (
 )
 
 if TYPE_CHECKING:
-    from hlorank.evaluation.report.runs import Tracked
+    from hlorank.evaluation.report.trainings import Tracked
 
-LOCAL_STORE = "sqlite:///mlflow.db"
+_LOCAL_STORE = "sqlite:///mlflow.db"
 _STEP_MEMORY = "train/step_memory_bytes"  # with a prefix for each member of an ensemble
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -209,14 +209,23 @@ def _client(uri: str) -> Any:
     return MlflowClient(uri)
 
 
-def tracked(uri: str, run_id: str | None, digest: str) -> Tracked | None:
-    """Return a store's record of a model's run, None if the store has none or is unreachable; see `run_of_model`."""
+def tracked(model: Path, uri: str | None = None) -> Tracked | None:
+    """Return a store's record of the run of a model folder, None if the store has none or is unreachable.
+
+    The store is `uri`, or else that of MLFLOW_TRACKING_URI, or else that of the model's run.json.
+    """
     from mlflow.exceptions import MlflowException
 
-    from hlorank.evaluation.report.runs import Tracked
+    from hlorank.evaluation.report.trainings import Tracked
 
+    spec, recorded = read_json(model / SPEC) if (model / SPEC).is_file() else {}, recorded_run(model)
+    # Without the mark of redacted credentials: the environment may have others, or none are needed.
+    uri = uri or os.environ.get(URI_VARIABLE) or recorded.get("tracking_uri", _LOCAL_STORE).replace("***@", "")
+    digest = spec.get("spec_sha256", "")
     try:
-        if (client := _client(uri)) is None or (run_id := run_of_model(client, run_id, digest)) is None:
+        if (client := _client(uri)) is None:
+            return None
+        if (run_id := run_of_model(client, recorded.get("run_id"), digest)) is None:
             return None
         run = client.get_run(run_id)
         memories = [key for key in run.data.metrics if key.endswith(_STEP_MEMORY)]
@@ -252,7 +261,7 @@ def trainings_of(run_id: str) -> tuple[str, list[Training]]:
     """
     from hlorank.runs.sweeps import job_names, job_table
 
-    uri = os.environ.get(URI_VARIABLE) or LOCAL_STORE
+    uri = os.environ.get(URI_VARIABLE) or _LOCAL_STORE
     if (client := _client(uri)) is None:
         raise ConfigError(f"{run_id}: no MLflow store {uri} here; set {URI_VARIABLE}, or change to its folder")
     from mlflow.exceptions import MlflowException

@@ -1,0 +1,275 @@
+"""Tables of a report: groups of seeds with intervals, costs, and errors by family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hlorank.data.collection import SPLITS, Collection, Kind
+from hlorank.evaluation.errors import WRONG
+from hlorank.evaluation.graph_report import metric_names
+from hlorank.evaluation.report.trainings import TEXT, Row, Run, records
+
+RESAMPLES, LEVEL = 2_000, 0.95
+ALL = "all families"
+_BATCH = 1_000_000  # numbers drawn at a time
+# Settings that do not change what is trained, and the seed.
+_IGNORED = ("output", "seed", "paths.", "pipeline.", "sweep.", "tracking.")
+_MEANS = ["kendall_tau", "noise_ceiling", "noise_width", "wrong", *WRONG, "slowdown_1", "slowdown_5"]
+_SHOWN = 8  # misjudged properties of a method
+_MIN_EFFECT, _MIN_GRAPHS = 0.1, 3
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of one method on one collection that differ only in their seed.
+
+    Attributes:
+        label: the method, with the settings that distinguish it from other groups of the method.
+        style: number of its colour, shape and dash, equal for equal labels in all collections.
+        runs: at least one run.
+    """
+
+    label: str
+    style: int
+    runs: tuple[Run, ...]
+
+    @property
+    def collection(self) -> Collection:
+        """The collection that the runs were trained on."""
+        return self.runs[0].collection
+
+    @property
+    def seeds(self) -> int | None:
+        """The number of different seeds, None if they are not recorded."""
+        seeds = {run.seed for run in self.runs}
+        return None if None in seeds else len(seeds)
+
+    @property
+    def one_segment(self) -> bool:
+        """True if the models were trained on segments, and each graph is one."""
+        return any(run.one_segment for run in self.runs)
+
+    @property
+    def validation(self) -> float | None:
+        """Mean Kendall tau of the kept epochs on valid, as the trainings measured it; None if it is not recorded."""
+        return self.mean_tracked("best_tau")
+
+    @property
+    def length(self) -> str:
+        """Epochs and steps of the trainings; empty for baselines, which have no epochs."""
+        if "settings" in self.runs[0].spec:
+            return ""
+        epochs = [run.history["epoch"].max() if len(run.history) else None for run in self.runs]
+        steps = [run.spec.get("steps") for run in self.runs]
+        return ", ".join(filter(None, [_range(epochs, "epochs"), _range(steps, "steps")]))
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """Rows of per_graph.csv, numbers as means over the evaluated runs."""
+        return _merged([run.per_graph for run in self.runs], "split", "graph", "protocol")
+
+    @cached_property
+    def properties(self) -> pd.DataFrame:
+        """Rows of properties.csv, numbers as means over the evaluated runs."""
+        return _merged([run.properties for run in self.runs], "split", "property")
+
+    def mean_tracked(self, name: str) -> float | None:
+        """Return the mean of an attribute of `Tracked` over the runs that have recorded it, None if none has."""
+        known = [value for run in self.runs if (value := getattr(run.tracked, name, None)) is not None]
+        return fmean(known) if known else None
+
+
+def _range(values: Sequence[float | None], name: str) -> str | None:
+    """Return the range of numbers as text, None without a known one."""
+    if not (known := [value for value in values if value is not None]):
+        return None
+    low, high = min(known), max(known)
+    return f"{low:,.0f} {name}" if low == high else f"{low:,.0f} to {high:,.0f} {name}"
+
+
+def _merged(tables: Sequence[pd.DataFrame], *keys: str) -> pd.DataFrame:
+    """Merge rows that agree in the keys, with means over the tables that have a number."""
+    if not (filled := [table for table in tables if len(table)]):
+        return pd.DataFrame()
+    rows = pd.concat(filled)
+    kinds = {name: "first" if name in TEXT else "mean" for name in rows if name not in keys}
+    return rows.groupby([*keys], sort=False, as_index=False).agg(kinds)
+
+
+def _settings(run: Run) -> dict[str, str]:
+    """Return the settings that distinguish a run, without its seed; its place if the configuration is not recorded."""
+    data = {"data": str(run.spec.get("data"))}
+    if run.tracked is None:
+        return {**data, "run": run.place}
+    return data | {key: value for key, value in run.tracked.settings.items() if not key.startswith(_IGNORED)}
+
+
+def group_runs(runs: Sequence[Run]) -> dict[Collection, list[Group]]:
+    """Return the groups of each collection, in the order of the runs; labels name the settings that differ."""
+    members: dict[tuple[object, ...], list[Run]] = {}
+    for run in runs:
+        members.setdefault((run.collection, run.method, *sorted(_settings(run).items())), []).append(run)
+    styles: dict[str, int] = {}
+    groups: dict[Collection, list[Group]] = {}
+    for key, equal in members.items():
+        own = _settings(equal[0])
+        rest = [_settings(other[0]) for name, other in members.items() if name != key and name[:2] == key[:2]]
+        differing = [f"{name}={own[name]}" for name in own if any(other.get(name) != own[name] for other in rest)]
+        label = f"{equal[0].method} ({', '.join(differing)})" if differing else equal[0].method
+        group = Group(label, styles.setdefault(label, len(styles)), tuple(equal))
+        groups.setdefault(group.collection, []).append(group)
+    return groups
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Mean of a metric over graphs, with its interval and its runs.
+
+    Attributes:
+        mean: mean over graphs of means over runs.
+        low: lower end of the 95 % interval over graphs, None for a single graph.
+        high: upper end of the interval.
+        runs: mean over graphs of each run that has the metric for all graphs; at least one run.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    runs: tuple[float, ...]
+
+    @property
+    def deviation(self) -> float | None:
+        """Standard deviation over runs, None for a single run."""
+        return stdev(self.runs) if len(self.runs) > 1 else None
+
+
+@dataclass(frozen=True)
+class SplitScores:
+    """Scores of a group on one split under one protocol.
+
+    Attributes:
+        split: the split.
+        protocol: `all` or `indexed`, as in per_graph.csv.
+        runs: number of evaluated runs.
+        graphs: number of graphs that all of these runs have ranked.
+        left_out: number of other graphs.
+        estimates: estimates by metric, without metrics that no run has for every graph.
+        noise_ceiling: mean over the ranked graphs, None if the ceiling of one graph is unknown.
+    """
+
+    split: str
+    protocol: str
+    runs: int
+    graphs: int
+    left_out: int
+    estimates: Mapping[str, Estimate]
+    noise_ceiling: float | None
+
+
+def interval(values: NDArray[np.float64]) -> tuple[float, float] | None:
+    """Return the ends of the 95 % interval of a mean over graphs, (graphs,), None for fewer than two graphs.
+
+    The ends are percentiles of 2,000 bootstrap resamples from a fixed seed.
+    """
+    if len(values) < 2:
+        return None
+    from scipy.stats import bootstrap
+
+    ends = bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=RESAMPLES,
+        batch=max(1, _BATCH // len(values)),
+        confidence_level=LEVEL,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return float(ends.low), float(ends.high)
+
+
+def scores(group: Group) -> list[SplitScores]:
+    """Return the scores on each evaluated split and protocol, in the order of the splits."""
+    tables = [run.per_graph.assign(run=number) for number, run in enumerate(group.runs) if len(run.per_graph)]
+    if not tables:
+        return []
+    parts = pd.concat(tables).groupby(["split", "protocol"])
+    found = [_split_scores(group.collection.kind, *place, table) for place, table in parts]
+    return sorted(found, key=lambda score: (SPLITS.index(score.split), score.protocol))
+
+
+def _split_scores(kind: Kind, split: str, protocol: str, table: pd.DataFrame) -> SplitScores:
+    """Return scores on the graphs that all runs have ranked, so that runs are comparable."""
+    by_run = table.pivot(index="graph", columns="run").loc[table["graph"].unique()]
+    ranked = by_run.loc[by_run["kendall_tau"].notna().all(axis=1)]
+    estimates = {}
+    for metric in metric_names(kind):
+        columns = ranked[metric].dropna(axis=1) if metric in table and len(ranked) else pd.DataFrame()
+        if columns.size:
+            values = columns.mean(axis=1).to_numpy()
+            low, high = interval(values) or (None, None)
+            estimates[metric] = Estimate(float(values.mean()), low, high, tuple(columns.mean().tolist()))
+    ceiling = ranked["noise_ceiling"].mean(axis=1).mean(skipna=False)
+    known = None if np.isnan(ceiling) else float(ceiling)
+    return SplitScores(
+        split, protocol, table["run"].nunique(), len(ranked), len(by_run) - len(ranked), estimates, known
+    )
+
+
+class FamilyErrors(NamedTuple):
+    """Errors of a group on the graphs of one family in one split: means over the ranked graphs.
+
+    Attributes:
+        family: the family; `ALL` for the whole split.
+        graphs: number of ranked graphs.
+        means: columns of per_graph.csv, None if the value of one graph is unknown.
+    """
+
+    group: Group
+    split: str
+    family: str
+    graphs: int
+    means: Row
+
+
+def family_errors(groups: Sequence[Group]) -> list[FamilyErrors]:
+    """Return the errors by split, group and family, the family with the most wrong pairs first."""
+    found = []
+    for group in groups:
+        if "wrong" not in group.rows:
+            continue
+        rows = group.rows[(group.rows["protocol"] == "all") & group.rows["wrong"].notna()]
+        rows = rows.reindex(columns=["split", "family", *_MEANS])
+        for (split, family), part in pd.concat([rows.assign(family=ALL), rows]).groupby(["split", "family"]):
+            (means,) = records(part[_MEANS].mean(skipna=False).to_frame().T)
+            found.append(FamilyErrors(group, split, family, len(part), means))
+    return sorted(
+        found,
+        key=lambda row: (SPLITS.index(row.split), groups.index(row.group), row.family != ALL, -row.means["wrong"]),
+    )
+
+
+def misjudged(groups: Sequence[Group]) -> list[tuple[Group, Row]]:
+    """Return the rows of properties.csv with the largest effects, of valid or else of the first evaluated split.
+
+    Properties of fewer than three graphs are left out, and those whose families disagree on the sign.
+    """
+    found = []
+    for group in groups:
+        if (table := group.properties).empty:
+            continue
+        splits = {*table["split"]}
+        split = "valid" if "valid" in splits else min(splits, key=SPLITS.index)
+        size = table["effect"].abs()
+        clear = (table["split"] == split) & (size >= _MIN_EFFECT) & (table["graphs"] >= _MIN_GRAPHS)
+        clear &= table["agreeing"] == table["families"]
+        largest = size[clear].sort_values(ascending=False, kind="stable").index[:_SHOWN]
+        found += [(group, row) for row in records(table.loc[largest])]
+    return found

@@ -1,0 +1,200 @@
+"""Trainings that a report describes: model folder, tables of the evaluation, and the record in MLflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hlorank.config import ConfigError
+from hlorank.data.collection import Collection
+from hlorank.evaluation.errors import PROPERTY_COLUMNS
+from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTION_COLUMNS, PREDICTIONS, PROPERTIES
+from hlorank.files import HISTORY, METRICS, RUN, SPEC, DataError, read_json
+
+TEXT = ("split", "graph", "family", "protocol", "note", "property")
+"""Columns that hold no number."""
+
+_ROOTS = ("models", "reports")
+_COLUMNS = {
+    HISTORY: {"member", "epoch", "train_loss", "valid_kendall_tau"},
+    PER_GRAPH: {"graph", "split", "protocol", "nodes", "configurations", "distinct", "kendall_tau", "noise_ceiling"},
+    PREDICTIONS: set(PREDICTION_COLUMNS),
+    PROPERTIES: set(PROPERTY_COLUMNS),
+}
+
+Row = dict[str, Any]
+Score = Callable[[Path, Collection, Path], object]
+"""Function that scores a model folder on its collection, and writes the tables into another folder."""
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """Record of a training in MLflow; None for a number that is not recorded.
+
+    Attributes:
+        run_id: id of the run.
+        settings: the composed configuration, with dotted names.
+        commit: git commit, None outside of a repository.
+        parameters: number of trained parameters.
+        step_memory_bytes: largest memory of a training step.
+        seconds: seconds of all epochs, validation included.
+        step_seconds: seconds of one step.
+        best_tau: Kendall tau on valid of the epoch whose weights were kept.
+    """
+
+    run_id: str
+    settings: Mapping[str, str]
+    commit: str | None
+    parameters: float | None
+    step_memory_bytes: float | None
+    seconds: float | None
+    step_seconds: float | None
+    best_tau: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Training and its evaluation; missing files give empty attributes.
+
+    Attributes:
+        place: the folder, or the id of the MLflow run, that it was read from.
+        collection: collection that the model was trained on.
+        method: method of the training.
+        spec: spec.json of the model.
+        history: history.csv.
+        per_graph: per_graph.csv.
+        predictions: predictions.csv.
+        properties: properties.csv.
+        one_segment: True if the model was trained on segments, and each evaluated graph is one.
+        tracked: record in MLflow, None if it is missing or the store is unreachable.
+        unscored: reason why the evaluation failed, empty if it was not tried or succeeded.
+    """
+
+    place: str
+    collection: Collection
+    method: str
+    spec: Mapping[str, Any]
+    history: pd.DataFrame
+    per_graph: pd.DataFrame
+    predictions: pd.DataFrame
+    properties: pd.DataFrame
+    one_segment: bool = False
+    tracked: Tracked | None = None
+    unscored: str = ""
+
+    @property
+    def seed(self) -> str | None:
+        """Seed of the training, None if not recorded."""
+        return None if self.tracked is None else self.tracked.settings.get("seed")
+
+
+def model_and_report_folders(root: Path) -> list[tuple[Path, Path]]:
+    """Return the pairs of model folder and report folder at and below a folder; one of each pair may be missing."""
+    # Features and segments have a spec.json, too, so that one name is not enough.
+    models = (file.parent for name in (HISTORY, RUN) for file in root.rglob(name) if file.with_name(SPEC).is_file())
+    reports = (file.parent for file in root.rglob(PER_GRAPH) if file.with_name(METRICS).is_file())
+    return sorted({_pair(folder) for folder in (*models, *reports)})
+
+
+def _pair(folder: Path) -> tuple[Path, Path]:
+    """Return models/<rest> and reports/<rest> for either; another folder twice, such as the folder of a job.
+
+    The search of a collection may be called models, too: only a part above <collection>/<method> is a root.
+    """
+    parts = folder.absolute().parts
+    address = _address(folder)
+    above = len(parts) if address is None else len(parts) - len(address[0].parts) - 1
+    roots = [place for place, part in enumerate(parts[:above]) if part in _ROOTS]
+    if not roots:
+        return folder, folder
+    model, report = (Path(*parts[: roots[-1]], root, *parts[roots[-1] + 1 :]) for root in _ROOTS)
+    return model, report
+
+
+def _address(folder: Path) -> tuple[Collection, str] | None:
+    """Return collection and method of a folder <collection>/<method>, else None."""
+    *parts, method = folder.absolute().parts
+    for length in (3, 2):
+        try:
+            return Collection.parse("/".join(parts[-length:])), method
+        except ConfigError:
+            continue
+    return None
+
+
+def read_run(model: Path, report: Path, tracked: Tracked | None = None, place: str | None = None) -> Run:
+    """Read one training from its model folder and the folder of its report, whose files may be missing.
+
+    Args:
+        model: the model folder.
+        report: the folder of its report.
+        tracked: its record in MLflow.
+        place: name of the run; None for the folder.
+
+    Raises:
+        DataError: a file is damaged, or neither spec.json nor the folder names the collection.
+    """
+    spec = read_json(model / SPEC) if (model / SPEC).is_file() else {}
+    folder = model if spec else report
+    if place is None:
+        place = str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
+    if "collection" in spec and "method" in spec:
+        collection, method = Collection.parse(spec["collection"]), str(spec["method"])
+    elif (address := _address(folder)) is not None:
+        collection, method = address
+    else:
+        raise DataError("folder", "<collection>/<method>, such as layout/cpu/random/gst", folder.name, file=folder)
+    run = Run(place, collection, method, spec, _table(model / HISTORY), *[pd.DataFrame()] * 3, tracked=tracked)
+    return _with_report(run, report)
+
+
+def _with_report(run: Run, report: Path) -> Run:
+    per_graph, predictions, properties = (_table(report / name) for name in (PER_GRAPH, PREDICTIONS, PROPERTIES))
+    about = read_json(report / METRICS) if (report / METRICS).is_file() else {}
+    return replace(
+        run, per_graph=per_graph, predictions=predictions, properties=properties, one_segment="one_segment" in about
+    )
+
+
+def scored(run: Run, model: Path, score: Score | None) -> Run:
+    """Return a run with the tables of an evaluation, or with the reason why its model cannot be scored."""
+    if len(run.per_graph) or score is None:
+        return run
+    with TemporaryDirectory() as folder:
+        try:
+            score(model, run.collection, Path(folder))
+        except (DataError, ConfigError) as error:
+            return replace(run, unscored=str(error))
+        return _with_report(run, Path(folder))
+
+
+def _table(path: Path) -> pd.DataFrame:
+    """Read a CSV file of numbers and of the columns `TEXT`, empty without the file."""
+    if not path.is_file():
+        return pd.DataFrame()
+    try:
+        table = pd.read_csv(path, dtype=dict.fromkeys(TEXT, "str"), keep_default_na=False, na_values=[""])
+    except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError("columns", "a table", error, file=path) from None
+    if missing := _COLUMNS[path.name] - {*table}:
+        raise DataError("columns", f"{sorted(_COLUMNS[path.name])} among them", f"no {sorted(missing)}", file=path)
+    text = [name for name in table if name in TEXT]
+    numbers = [name for name in table if name not in TEXT]
+    try:
+        return table.assign(**table[text].fillna(""), **table[numbers].astype(np.float64))
+    except ValueError as error:
+        raise DataError("rows", "a table of numbers", error, file=path) from None
+
+
+def records(table: pd.DataFrame) -> list[Row]:
+    """Return the rows of a table, None for missing values."""
+    return [
+        {str(name): None if value is pd.NA or value != value else value for name, value in row.items()}
+        for row in table.to_dict("records")
+    ]
