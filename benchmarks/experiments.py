@@ -232,8 +232,8 @@ def run(training: Training) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """One training and its evaluation: its row, and one for each graph."""
     import logging
 
-    from hlorank.evaluation.evaluate_model import evaluate
-    from hlorank.evaluation.protocol import PER_GRAPH
+    from hlorank.evaluation.evaluate import evaluate
+    from hlorank.evaluation.graph_report import PER_GRAPH
     from hlorank.files import read_json
 
     logging.disable(logging.INFO)

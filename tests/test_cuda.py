@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from hlorank.config import Config
 from hlorank.data.collection import Collection
-from hlorank.evaluation.evaluate_model import evaluate
+from hlorank.evaluation.evaluate import evaluate
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.fetch.origins import fetch

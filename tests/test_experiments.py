@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from hlorank.config import Config
 from hlorank.data.collection import Collection
-from hlorank.evaluation.evaluate_model import evaluate
+from hlorank.evaluation.evaluate import evaluate
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.files import fingerprint, read_json

@@ -30,14 +30,16 @@ def runs(settings: Settings, tmp_path: Path) -> dict[str, Any]:
     """Return the runs of three trained and evaluated methods by name."""
     from mlflow.tracking import MlflowClient
 
-    from hlorank.evaluation.evaluate_model import evaluate
+    from hlorank.evaluation.evaluate import evaluate
+    from hlorank.runs.evaluation import EvaluationRun
     from hlorank.training.baselines.train_baseline import train_baseline
     from hlorank.training.trainer import train
 
     for method in METHODS:
         config = settings(method=method)
         (train_baseline if method in BASELINES else train)(config, tmp_path / method)
-        evaluate(config, tmp_path / method, tmp_path / "reports" / method)
+        metrics = evaluate(config, tmp_path / method, tmp_path / "reports" / method)
+        EvaluationRun(config, tmp_path / method).log(metrics, tmp_path / "reports" / method)
     client = MlflowClient(config.tracking.uri)
     experiment = client.get_experiment_by_name(config.tracking.experiment)
     assert experiment is not None

@@ -27,7 +27,7 @@ from hlorank import Evaluator, datasets
 from hlorank.cli.main import main
 from hlorank.config import load
 from hlorank.data.collection import Collection
-from hlorank.evaluation.evaluate_model import evaluate
+from hlorank.evaluation.evaluate import evaluate
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.fetch.local import LocalConfig, fetch
 from hlorank.partition.partition_collection import partition_collection

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 IMPORTED = (
-    "hlorank.evaluation.evaluate_model",
+    "hlorank.evaluation.evaluate",
     "hlorank.runs.search",
     "hlorank.training.trainer",
     "hydra.main",

@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from hlorank.evaluation.errors import ANALYSED, WRONG, effects, mean_effects, noise_width, spread, wrong_pairs
+from hlorank.evaluation.errors import (
+    ANALYSED,
+    WRONG,
+    mean_effects,
+    noise_width,
+    partial_correlations,
+    subsample,
+    wrong_pairs,
+)
 from hlorank.metrics import kendall_tau
 
 
@@ -47,7 +55,7 @@ def test_a_model_that_ranks_nothing_has_half_of_the_pairs_wrong() -> None:
 
 def test_at_most_so_many_configurations_are_analysed_from_the_fastest_to_the_slowest() -> None:
     label = np.random.default_rng(0).permutation(np.arange(1.0, 2001))
-    shown = spread(label, ANALYSED)
+    shown = subsample(label, ANALYSED)
     assert len(np.unique(shown)) == ANALYSED
     assert (label[shown[0]], label[shown[-1]]) == (1, 2000)
     assert (np.diff(label[shown]) > 0).all()
@@ -65,7 +73,7 @@ def planted(rng: np.random.Generator, noise: float) -> tuple[dict[str, np.ndarra
 @pytest.mark.parametrize("noise", [0.0, 0.5])
 def test_the_effects_point_at_what_the_model_does_not_see(noise: float) -> None:
     properties, score, runtime = planted(np.random.default_rng(1), noise)
-    found = effects(properties, score, runtime)
+    found = partial_correlations(properties, score, runtime)
     assert found.keys() == {"seen", "unseen", "overrated", "irrelevant"}
     assert found["unseen"] < -0.5, "more of it is faster than ranked"
     assert found["overrated"] < -0.2
@@ -77,15 +85,15 @@ def test_a_model_that_knows_all_but_the_noise_has_no_effects() -> None:
     rng = np.random.default_rng(2)
     seen, used = rng.normal(size=(2, 500))
     score = seen + 0.3 * used
-    found = effects({"seen": seen, "used": used}, score, np.exp(score + rng.normal(size=500)))
+    found = partial_correlations({"seen": seen, "used": used}, score, np.exp(score + rng.normal(size=500)))
     assert all(abs(value) < 0.1 for value in found.values())
 
 
 def test_without_a_ranking_the_effects_are_plain_correlations() -> None:
     runtime = np.arange(1.0, 21)
-    assert effects({"faster": -runtime}, np.zeros(20), runtime) == {"faster": pytest.approx(-1)}
-    assert effects({"faster": -runtime}, runtime, runtime) == {}
-    assert effects({"faster": -runtime[:9]}, np.zeros(9), runtime[:9]) == {}, "too few to correlate"
+    assert partial_correlations({"faster": -runtime}, np.zeros(20), runtime) == {"faster": pytest.approx(-1)}
+    assert partial_correlations({"faster": -runtime}, runtime, runtime) == {}
+    assert partial_correlations({"faster": -runtime[:9]}, np.zeros(9), runtime[:9]) == {}, "too few to correlate"
 
 
 def test_effects_are_means_over_families_of_means_over_graphs() -> None:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from hlorank.config import Config
-from hlorank.evaluation.evaluate_model import evaluate
+from hlorank.evaluation.evaluate import evaluate
 from hlorank.models import scoring
 from hlorank.models.compression.declarations import Recipe
 from hlorank.models.compression.plan import Array, Plan

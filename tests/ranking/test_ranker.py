@@ -18,7 +18,7 @@ from hlorank.config import Config
 from hlorank.data.collection import Collection, graph_files, read_graph
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, TileConfigurations
 from hlorank.data.graph import Graph
-from hlorank.evaluation.evaluate_model import evaluate
+from hlorank.evaluation.evaluate import evaluate
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
 from hlorank.metrics import kendall_tau

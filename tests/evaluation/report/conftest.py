@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from hlorank.data.collection import Collection
 from hlorank.evaluation.errors import WRONG
-from hlorank.evaluation.report.runs import Row, Run, Tracked
+from hlorank.evaluation.report.trainings import TEXT, Row, Run, Tracked
 
 MakeRun = Callable[..., Run]
 
@@ -44,10 +45,16 @@ def graph_row(
     }
 
 
+def table(rows: list[Row]) -> pd.DataFrame:
+    """Return rows as a table that was read from a file."""
+    found = pd.DataFrame(rows)
+    return found.astype({name: "float64" for name in found if name not in TEXT})
+
+
 def training(
     method: str = "gst", seed: int | None = 0, taus: dict[str, float | None] | None = None, **changes: Any
 ) -> Run:
-    """Return a run with two epochs and the taus of some graphs, tracked unless `seed` is None."""
+    """Return a run with two epochs and the taus of graphs, tracked unless `seed` is None; tables are lists of rows."""
     taus = {"a": 0.5, "b": 0.7} if taus is None else taus
     settings = {"model.width": "64", "seed": str(seed), "output": f"models/{seed}", **changes.pop("settings", {})}
     tracked = Tracked(f"{seed or 0:032x}", settings, "c0ffee", 62_685.0, 700 * 2**20, 54.25, 0.01, 0.625)
@@ -70,7 +77,9 @@ def training(
         ],
         "tracked": None if seed is None else tracked,
     }
-    return Run(**{**values, **changes})
+    values |= changes
+    values |= {name: table(value) for name, value in values.items() if isinstance(value, list)}
+    return Run(**values)
 
 
 @pytest.fixture

@@ -3,28 +3,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import shutil
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hlorank.config import Config, ConfigError
-from hlorank.data.collection import Collection
-from hlorank.evaluation.evaluate_model import evaluate
-from hlorank.evaluation.report.runs import Run, read_run
-from hlorank.evaluation.report.write_report import MAX_BYTES, write_report
-from hlorank.featurize.feature_store import FeatureStore
-from hlorank.files import fingerprint, write_json
-from hlorank.partition.partition_store import PartitionStore
-from hlorank.training.trainer import train
+from hlorank.config import ConfigError
+from hlorank.evaluation.report.tables import group_runs
+from hlorank.evaluation.report.trainings import Run, records
+from hlorank.evaluation.report.write_report import MAX_BYTES, Headline, by_split, headline, write_report
+from tests.evaluation.report.conftest import graph_row
 
 MakeRun = Callable[..., Run]
-Settings = Callable[..., Config]
 EVIL = "</script><!--<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
 
@@ -57,14 +49,14 @@ class Page(HTMLParser):
         return self.html.count('<div class="chart"')
 
 
-def written(runs: list[Run], folder: Path, **options: Any) -> Page:
-    write_report(runs, folder / "report.html", folder / "features", folder / "segments", **options)
+def written(runs: list[Run], folder: Path) -> Page:
+    write_report(runs, folder / "report.html")
     return Page((folder / "report.html").read_text(encoding="utf-8"))
 
 
 def test_runs_with_different_evaluations_are_counted(make_run: MakeRun, tmp_path: Path) -> None:
     runs = [make_run("gst", 0), make_run("gst", 1, {"a": 0.5}), make_run("gst", 2, per_graph=[])]
-    runs[1] = replace(runs[1], per_graph=[{**row, "slowdown_10": None} for row in runs[1].per_graph])
+    runs[1] = replace(runs[1], per_graph=runs[1].per_graph.assign(slowdown_10=float("nan")))
     page = written(runs, tmp_path)
     for fact in ("1 graph, 1 left out, 3 seeds, 2 of 3 runs evaluated", "1.00% 1 of 2 runs"):
         assert fact in page.text
@@ -79,28 +71,15 @@ def test_a_run_that_cannot_be_scored_is_named_with_the_reason(make_run: MakeRun,
 
 
 def test_trainings_of_different_length_are_marked(make_run: MakeRun, tmp_path: Path) -> None:
-    bounded = make_run("gst_one", settings={"trainer.cpu_seconds": "60"})
-    page = written([make_run("gst"), bounded], tmp_path)
+    page = written([make_run("gst"), make_run("gst_one", spec={"steps": 50})], tmp_path)
     assert "different length" in page.text
-    assert "2 epochs, at most 60 s of CPU time" in page.text
+    assert "2 epochs, 50 steps" in page.text
 
 
-def test_one_segment_is_marked(settings: Settings, tmp_path: Path, make_run: MakeRun) -> None:
-    store, cut = (tmp_path / name for name in ("features", "segments"))
-    config = settings()
-    collection = Collection.parse(config.collection)
-    shutil.copytree(Path(config.paths.features, collection.path), store / collection.path)
-    shutil.copytree(Path(config.paths.segments, collection.path), cut / collection.path)
-    features, partition = FeatureStore(store / collection.path), PartitionStore(cut / collection.path).spec.fingerprint
-    runs = [
-        make_run(
-            method, collection=collection, spec={"data": fingerprint([features.fingerprint, used]), "partition": used}
-        )
-        for method, used in (("full", ""), ("gst", partition))
-    ]
-    for mean in (1.5, 1.0):
-        write_json(cut / collection.path / "metrics.json", {"segments_per_graph": mean})
-        assert ("one segment: equals full" in written(runs, tmp_path).text) == (mean == 1)
+def test_one_segment_is_marked(make_run: MakeRun, tmp_path: Path) -> None:
+    for one_segment in (True, False):
+        page = written([make_run("full"), make_run("gst", one_segment=one_segment)], tmp_path)
+        assert page.text.count("one segment: equals full") == one_segment
 
 
 def test_scores_costs_and_provenance_are_shown(make_run: MakeRun, tmp_path: Path) -> None:
@@ -118,8 +97,7 @@ def test_scores_costs_and_provenance_are_shown(make_run: MakeRun, tmp_path: Path
     ):
         assert fact in page.text, fact
     assert "model.width" in page.text
-    assert page.charts == 1 + 2 + 2 + 3, "intervals, predictions of two methods, two curves, three costs"
-    assert page.text.count("No drawing: the features are not on this machine") == 1
+    assert page.charts == 1 + 2 + 2 + 3 + 1, "intervals, predictions of two methods, two curves, three costs, memory"
 
 
 def test_what_is_ranked_wrongly_is_shown(make_run: MakeRun, tmp_path: Path) -> None:
@@ -146,7 +124,7 @@ def test_missing_parts_are_one_line_each(make_run: MakeRun, tmp_path: Path) -> N
     ):
         assert line in page.text
     assert page.charts == 0
-    (row,) = make_run(taus={"a": 0.5}).per_graph
+    (row,) = records(make_run(taus={"a": 0.5}).per_graph)
     unknown = written([make_run(seed=None, per_graph=[{**row, "noise_ceiling": None}])], tmp_path)
     assert unknown.text.count("unknown") >= 6, "seeds, ceilings and costs"
 
@@ -163,7 +141,7 @@ def test_names_are_always_text(make_run: MakeRun, tmp_path: Path) -> None:
 
 def test_control_characters_of_names_are_escaped(make_run: MakeRun, tmp_path: Path) -> None:
     evil = "a\x00b\x1b[31m\x9b\u202etxt\ud800"
-    page = written([make_run(evil, place=evil, taus={evil: 0.5, "b": 0.4}, settings={evil: evil})], tmp_path)
+    page = written([make_run(evil, place=evil, taus={evil[:-1]: 0.5, "b": 0.4}, settings={evil: evil})], tmp_path)
     assert not {"\x00", "\x1b", "\x9b", "\u202e", "\ud800"} & set(page.html)
     assert r"a\x00b\x1b[31m\x9b\u202etxt\ud800" in page.text
 
@@ -198,24 +176,50 @@ def test_a_report_that_would_be_too_large_is_refused(
     assert not (tmp_path / "report.html").exists()
 
 
-def test_an_evaluation_is_reported_in_seconds(settings: Settings, tmp_path: Path) -> None:
-    config = settings(method="gst")
-    train(config, tmp_path / "model")
-    evaluate(config, tmp_path / "model", tmp_path / "report")
-    start = time.process_time()
-    run = read_run(tmp_path / "model", tmp_path / "report", config.tracking.uri)
-    features, segments = Path(config.paths.features), Path(config.paths.segments)
-    write_report([run], tmp_path / "report.html", features, segments)
-    assert time.process_time() - start < 3, "seconds of one processor"
-    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    symbols = [value for tag, name, value in page.attributes if tag == "use" and name == "href"]
-    assert len(symbols) > 50
-    assert "#ring" in symbols
-    assert "Memory of a training step against the nodes of the largest graph" in page.text
-    assert "trainer.max_epochs" in page.text
-    graph = next(row["graph"] for row in run.per_graph if row["split"] == "test")
-    write_report([run], tmp_path / "report.html", features, segments, [graph])
-    assert f"The graph {graph} with its segments" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    for name, shown in (("none", "graph none: "), (graph[:-1], f"graph {graph[:-1]}: .*{graph}")):
-        with pytest.raises(ConfigError, match=shown):
-            write_report([run], tmp_path / "report.html", features, segments, [name])
+def headline_of(*runs: Run) -> Headline:
+    (groups,) = group_runs(runs).values()
+    found = headline(by_split(groups))
+    assert found is not None
+    return found
+
+
+def seeds(make_run: MakeRun, method: str, *taus: float) -> list[Run]:
+    return [make_run(method, seed, {"a": tau}) for seed, tau in enumerate(taus)]
+
+
+def test_the_best_method_is_chosen_on_valid(make_run: MakeRun) -> None:
+    def run(method: str, valid: float, test: float) -> Run:
+        return make_run(method, per_graph=[graph_row("b", test, "test"), graph_row("a", valid)])
+
+    found = headline_of(run("full", 0.5, 0.9), run("gst", 0.75, 0.25))
+    assert found.title == "Best: gst, Kendall tau 0.750 on valid"
+    for fact in ("ceiling 0.900", "0.250 above full (0.500)", "one run each", "On test: 0.250"):
+        assert fact in found.sentences, fact
+
+
+@pytest.mark.parametrize(("taus", "times", "noise"), [((0.5, 0.7), "1.4", True), ((0.59, 0.61), "14.1", False)])
+def test_the_difference_is_in_spreads_over_seeds(
+    make_run: MakeRun, taus: tuple[float, float], times: str, noise: bool
+) -> None:
+    found = headline_of(*seeds(make_run, "gst", *taus), *seeds(make_run, "full", 0.4, 0.4))
+    assert f"0.200 above full (0.400), {times} times the standard deviation" in found.sentences
+    assert ("within noise" in found.sentences) == noise
+
+
+def test_equal_methods_are_both_the_best(make_run: MakeRun) -> None:
+    runs = [*seeds(make_run, "full", 0.5), *seeds(make_run, "gst", 0.5)]
+    assert headline_of(*runs).title == "full and gst, Kendall tau 0.500 on valid"
+    found = headline_of(*runs, *seeds(make_run, "random", 0.0))
+    assert found.title.startswith("Best: full and gst,")
+    assert "0.500 above random" in found.sentences
+
+
+def test_what_is_unknown_is_stated(make_run: MakeRun) -> None:
+    unmeasured = make_run(per_graph=[graph_row("a", 0.5, ceiling=None)])
+    assert headline_of(unmeasured) == ("gst, Kendall tau 0.500 on valid", "Noise ceiling unknown.")
+    other = make_run("full", taus={"a": 0.1, "b": 0.2})
+    assert "other graphs" in headline_of(unmeasured, other).sentences
+    partly = headline_of(unmeasured, make_run(seed=1, per_graph=[]), other)
+    assert partly.title.startswith("Best of the evaluated runs: gst")
+    (groups,) = group_runs([make_run(per_graph=[])]).values()
+    assert headline(by_split(groups)) is None

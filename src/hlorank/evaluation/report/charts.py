@@ -16,7 +16,7 @@ from markupsafe import Markup
 from hlorank import files
 from hlorank.evaluation.report.tables import Group, SplitScores
 
-Chart = alt.Chart | alt.LayerChart
+Chart = alt.Chart | alt.LayerChart | alt.FacetChart
 Values = list[dict[str, Any]]
 
 COLOURS = 7
@@ -74,7 +74,7 @@ def draw_chart(chart: Chart) -> Markup:
 
 
 def _chart(values: Values, description: str, height: int = 220) -> alt.Chart:
-    return alt.Chart(alt.Data(values=values), description=description, width=360, height=height)
+    return alt.Chart(alt.InlineData(values), description=description, width=360, height=height)
 
 
 def _scale(values: Sequence[float], wide: bool = False) -> dict[str, Any]:
@@ -85,8 +85,8 @@ def _scale(values: Sequence[float], wide: bool = False) -> dict[str, Any]:
         scale = alt.Scale(type="log", domain=[low / 1.3, high * 1.3], nice=False)
     else:
         scale = alt.Scale(domain=[low - edge, high + edge], nice=False)
-    shown = {"format": "~s"} if high >= 1e4 else {}
-    return {"scale": scale, "axis": alt.Axis(tickCount=5, labelOverlap=True, **shown)}
+    shown = "~s" if high >= 1e4 else alt.Undefined
+    return {"scale": scale, "axis": alt.Axis(tickCount=5, labelOverlap=True, format=shown)}
 
 
 def _style(groups: Sequence[Group], **channels: Sequence[Any]) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def curves(groups: Sequence[Group], column: str, title: str, epoch: str) -> Char
     ]
     epochs = _scale([value["epoch"] for value in values])
     epochs["axis"].tickMinStep = 1
-    return (
+    chart: alt.Chart = (
         _chart(values, f"{title} by {epoch}")
         .mark_line(point=alt.OverlayMarkDef(size=45, filled=True))
         .encode(
@@ -187,12 +187,13 @@ def curves(groups: Sequence[Group], column: str, title: str, epoch: str) -> Char
             **_style(groups, color=_PALETTE, strokeDash=DASHES, shape=SHAPES),
         )
     )
+    return chart
 
 
 def against_cost(points: Sequence[tuple[Group, float, float]], cost: str, result: str, about: str) -> Chart:
     """Return a result of each group against a cost; `points` contains cost and result."""
     values: Values = [{"group": group.label, "cost": spent, "result": found} for group, spent, found in points]
-    return (
+    chart: alt.Chart = (
         _chart(values, about)
         .mark_point(filled=True, size=130, opacity=0.9)
         .encode(
@@ -201,3 +202,4 @@ def against_cost(points: Sequence[tuple[Group, float, float]], cost: str, result
             **_style([group for group, _, _ in points], color=_PALETTE, shape=SHAPES),
         )
     )
+    return chart

@@ -201,25 +201,31 @@ def scores(group: Group) -> list[SplitScores]:
     if not tables:
         return []
     parts = pd.concat(tables).groupby(["split", "protocol"])
-    found = [_split_scores(group.collection.kind, *place, table) for place, table in parts]
+    found = [_split_scores(group.collection.kind, table) for _, table in parts]
     return sorted(found, key=lambda score: (SPLITS.index(score.split), score.protocol))
 
 
-def _split_scores(kind: Kind, split: str, protocol: str, table: pd.DataFrame) -> SplitScores:
+def _split_scores(kind: Kind, table: pd.DataFrame) -> SplitScores:
     """Return scores on the graphs that all runs have ranked, so that runs are comparable."""
-    by_run = table.pivot(index="graph", columns="run").loc[table["graph"].unique()]
-    ranked = by_run.loc[by_run["kendall_tau"].notna().all(axis=1)]
+    by_run = table.pivot(index="graph", columns="run").reindex(table["graph"].unique())
+    taus = pd.DataFrame(by_run["kendall_tau"])
+    ranked = by_run.loc[taus.notna().all(axis=1)]
     estimates = {}
     for metric in metric_names(kind):
-        columns = ranked[metric].dropna(axis=1) if metric in table and len(ranked) else pd.DataFrame()
+        columns = pd.DataFrame(ranked[metric] if metric in table and len(ranked) else None).dropna(axis=1)
         if columns.size:
             values = columns.mean(axis=1).to_numpy()
             low, high = interval(values) or (None, None)
             estimates[metric] = Estimate(float(values.mean()), low, high, tuple(columns.mean().tolist()))
-    ceiling = ranked["noise_ceiling"].mean(axis=1).mean(skipna=False)
-    known = None if np.isnan(ceiling) else float(ceiling)
+    ceiling = pd.DataFrame(ranked["noise_ceiling"]).mean(axis=1).mean(skipna=False)
     return SplitScores(
-        split, protocol, table["run"].nunique(), len(ranked), len(by_run) - len(ranked), estimates, known
+        split=table["split"].iloc[0],
+        protocol=table["protocol"].iloc[0],
+        runs=table["run"].nunique(),
+        graphs=len(ranked),
+        left_out=len(by_run) - len(ranked),
+        estimates=estimates,
+        noise_ceiling=None if np.isnan(ceiling) else float(ceiling),
     )
 
 
@@ -247,8 +253,9 @@ def family_errors(groups: Sequence[Group]) -> list[FamilyErrors]:
             continue
         rows = group.rows[(group.rows["protocol"] == "all") & group.rows["wrong"].notna()]
         rows = rows.reindex(columns=["split", "family", *_MEANS])
-        for (split, family), part in pd.concat([rows.assign(family=ALL), rows]).groupby(["split", "family"]):
+        for _, part in pd.concat([rows.assign(family=ALL), rows]).groupby(["split", "family"]):
             (means,) = records(part[_MEANS].mean(skipna=False).to_frame().T)
+            split, family = part[["split", "family"]].iloc[0]
             found.append(FamilyErrors(group, split, family, len(part), means))
     return sorted(
         found,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -81,9 +81,9 @@ class Run:
     method: str
     spec: Mapping[str, Any]
     history: pd.DataFrame
-    per_graph: pd.DataFrame
-    predictions: pd.DataFrame
-    properties: pd.DataFrame
+    per_graph: pd.DataFrame = field(default_factory=pd.DataFrame)
+    predictions: pd.DataFrame = field(default_factory=pd.DataFrame)
+    properties: pd.DataFrame = field(default_factory=pd.DataFrame)
     one_segment: bool = False
     tracked: Tracked | None = None
     unscored: str = ""
@@ -150,7 +150,7 @@ def read_run(model: Path, report: Path, tracked: Tracked | None = None, place: s
         collection, method = address
     else:
         raise DataError("folder", "<collection>/<method>, such as layout/cpu/random/gst", folder.name, file=folder)
-    run = Run(place, collection, method, spec, _table(model / HISTORY), *[pd.DataFrame()] * 3, tracked=tracked)
+    run = Run(place, collection, method, spec, _table(model / HISTORY), tracked=tracked)
     return _with_report(run, report)
 
 

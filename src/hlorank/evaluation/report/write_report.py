@@ -93,11 +93,9 @@ def _render(runs: Sequence[Run]) -> str:
 
 def _section(collection: Collection, groups: Sequence[Group], share: int) -> dict[str, Any]:
     """Return what the page shows of a collection; `share` groups share the rows and points of the report."""
-    results = _by_split(groups)
+    results = by_split(groups)
     rows = [(group, row) for group in groups for row in records(group.rows[: max(1, _MAX_ROWS // share)])]
-    validations = sorted(
-        ((tau, group.label) for group in groups if (tau := group.validation) is not None), reverse=True
-    )
+    validated = [(tau, group.label) for group in groups if (tau := group.validation) is not None]
     points = [(group, _points(group, max(1, _MAX_POINTS // share))) for group in groups]
     points = [(group, values) for group, values in points if values]
     return {
@@ -126,7 +124,9 @@ def _section(collection: Collection, groups: Sequence[Group], share: int) -> dic
     }
 
 
-def _by_split(groups: Sequence[Group]) -> Results:
+def by_split(groups: Sequence[Group]) -> Results:
+    """Return the scores of groups by split and protocol."""
+
     def tau(result: tuple[Group, SplitScores]) -> float:
         estimate = result[1].estimates.get("kendall_tau")
         return inf if estimate is None else -estimate.mean
@@ -154,7 +154,7 @@ def headline(results: Results) -> Headline | None:
     ranked = {
         split: found
         for (split, protocol), pairs in results.items()
-        if protocol == "all" and (found := [(*pair, tau.mean) for pair in pairs if (tau := _tau(pair[1])) is not None])
+        if protocol == "all" and (found := [(*pair, known.mean) for pair in pairs if (known := _tau(pair[1]))])
     }
     if not ranked:
         return None

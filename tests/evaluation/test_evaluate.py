@@ -11,18 +11,35 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hlorank.config import EvaluateConfig
+from hlorank.compute import SERIAL
+from hlorank.config import Config, EvaluateConfig
 from hlorank.data.collection import Collection, Split, graph_files, read_graph
 from hlorank.data.configurations import LayoutConfigurations
+from hlorank.evaluation import evaluate as module
 from hlorank.evaluation.errors import WRONG
-from hlorank.evaluation.protocol import evaluate_collection, read_indices
+from hlorank.evaluation.evaluate import (
+    SUBMISSION,
+    GraphFolders,
+    evaluate,
+    evaluate_collection,
+    read_indices,
+    score_model,
+)
+from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTIONS
 from hlorank.evaluation.submission import check_submission, read_submission
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
-from hlorank.files import DataError
+from hlorank.files import METRICS, RUN, DataError, read_json, write_json
 from hlorank.metrics import group_medians, noise_ceiling
+from hlorank.models.baselines.baseline import BASELINES
+from hlorank.models.serialization import sealed
+from hlorank.training.baselines.train_baseline import train_baseline
+from hlorank.training.trainer import train
 from tests.layouts import layout_features
+from tests.sections import compute_config
+from tests.training.baselines.conftest import with_library
 
 MakeGraph = Callable[..., GraphFeatures]
+Settings = Callable[..., Config]
 
 LAYOUT, TILE = Collection.parse("layout:xla:default"), Collection.parse("tile:xla")
 
@@ -351,3 +368,67 @@ def test_the_published_list_of_unet_3d_in_random_repeats(shared_data: Path) -> N
     path = shared_data / "eval_indices" / "xla_random.json"
     indices = read_indices(path, {"unet_3d.4x4.bf16": 481})["unet_3d.4x4.bf16"]
     assert (len(indices), len(np.unique(indices))) == (1000, 481)
+
+
+def trained(config: Config, folder: Path) -> Path:
+    (train_baseline if config.method in BASELINES else train)(config, folder)
+    return folder
+
+
+@pytest.mark.parametrize("method", ["gst", "linear_ranking"])
+def test_a_model_is_evaluated_on_all_its_graphs(
+    method: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GraphFolders, "one_segment", True)
+    config, model = settings(method=method), trained(settings(method=method), tmp_path / "model")
+    write_json(model / RUN, read_json(model / RUN) | {"experiment": "best_layout"})
+    metrics = evaluate(config, model, tmp_path / "report")
+    written = read_json(tmp_path / "report" / METRICS)
+    assert (written["experiment"], written.get("one_segment", False)) == ("best_layout", method == "gst")
+    assert (metrics["valid/graphs"], metrics["test/graphs"]) == (2, 1)
+    assert metrics["valid/kendall_tau"] > 0, "it was trained"
+    assert evaluate(config, model, tmp_path / "again") == metrics
+
+
+@pytest.mark.parametrize("method", [*map(with_library, BASELINES)])
+def test_a_baseline_needs_no_segments(method: str, settings: Settings, tmp_path: Path) -> None:
+    config = settings(method=method, paths__segments=tmp_path / "none")
+    model = trained(config, tmp_path / "model")
+    assert evaluate(config, model, tmp_path / "report")["valid/graphs"] == 2
+    with pytest.raises(DataError, match="re-run the stage train"):
+        evaluate(settings(method=method, collection="tile:synthetic"), model, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["gst", "linear_ranking"])
+def test_worker_processes_write_the_same_tables(
+    method: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(method=method, trainer__max_epochs=1)
+    model, collection = trained(config, tmp_path / "model"), Collection.parse(config.collection)
+    folders = GraphFolders(Path(config.paths.features, collection.path), Path(config.paths.segments, collection.path))
+    monkeypatch.setattr(module, "_MIN_NODE_STATES", 0)
+    for workers in (0, 1, 2):
+        compute = compute_config(workers=workers) if workers else SERIAL
+        score_model(model, collection, folders, config.evaluate, tmp_path / f"{workers}", "cpu", 1, compute)
+    for name in (METRICS, PER_GRAPH, PREDICTIONS, SUBMISSION):
+        assert len({(tmp_path / f"{workers}" / name).read_bytes() for workers in (0, 1, 2)}) == 1
+
+
+def test_an_untrained_model_is_warned_about(
+    settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = settings(method="linear_ranking")
+    model = trained(config, tmp_path / "model")
+    write_json(model / "spec.json", sealed(read_json(model / "spec.json") | {"steps": 0}))
+    evaluate(config, model, tmp_path / "report")
+    assert [record.levelname for record in caplog.records if "never trained" in record.getMessage()] == ["WARNING"]
+
+
+def test_graphs_of_one_segment_are_recognised(tmp_path: Path) -> None:
+    folders = GraphFolders(tmp_path, tmp_path)
+    assert not folders.one_segment
+    for mean, expected in ((1.0, True), (1.02, False)):
+        write_json(tmp_path / METRICS, {"graphs": 22, "segments_per_graph": mean})
+        assert folders.one_segment == expected
