@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from hlorank.config import Config
+from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate import evaluate
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.files import read_json, write_json
+from hlorank.files import SPEC, WEIGHTS, read_json, write_json
 from hlorank.metrics import BEST_TAU
 from hlorank.models.graph_inputs import GraphLoader
-from hlorank.runs.evaluation import LOGGED, TABLE, EvaluationRun
-from hlorank.runs.store import FINGERPRINT, finished_training
+from hlorank.runs.evaluation import LOGGED, TABLE, EvaluationRun, find_runs
+from hlorank.runs.find import tracked
+from hlorank.runs.store import FINGERPRINT, SWEEP, finished_training
+from hlorank.runs.sweeps import _record_failure
 
 MakeModel = Callable[..., Path]
 
@@ -113,3 +116,114 @@ def test_a_model_without_its_run_gets_one(
     with pytest.raises(ZeroDivisionError):
         EvaluationRun(config, model).log(metrics, tmp_path / "report")
     assert [found.info.status for found in runs(client)] == ["FAILED"]
+
+
+@pytest.fixture
+def tracked_model(
+    linear_model: MakeModel, tracking_database: Path, tracking_environment: None, tmp_path: Path
+) -> Callable[..., Path]:
+    """Function that makes a model folder and its run, in the store MLFLOW_TRACKING_URI of the test's folder."""
+    import mlflow
+
+    uri = f"sqlite:///{shutil.copy(tracking_database, tmp_path / 'mlflow.db')}"
+    os.environ["MLFLOW_TRACKING_URI"] = uri
+    client = mlflow.MlflowClient(uri)
+    experiment = client.create_experiment("some", artifact_location=(tmp_path / "artifacts").as_uri())
+
+    def make(parent: str | None = None, seed: int = 3) -> Path:
+        folder = tmp_path / f"models/layout/synthetic/random/{seed}"
+        shutil.copytree(linear_model(), folder)
+        (folder / "history.csv").write_text("member,epoch,train_loss,valid_kendall_tau\n0,1,0.5,0.25\n")
+        tags = {} if parent is None else {f"{SWEEP}.{parent}": json.dumps({"seed": seed})}
+        run_id = client.create_run(experiment, tags=tags).info.run_id
+        client.log_param(run_id, "seed", seed)
+        client.log_metric(run_id, BEST_TAU, 0.25)
+        for size in (7, 5):
+            client.log_metric(run_id, "1/train/step_memory_bytes", size)
+        write_json(folder / "run.json", {"run_id": run_id, "tracking_uri": uri})
+        client.log_artifacts(run_id, str(folder), "model")
+        client.set_terminated(run_id)
+        return folder
+
+    return make
+
+
+def test_a_training_is_found_by_its_folder_and_by_its_run(tracked_model: Callable[..., Path]) -> None:
+    model = tracked_model()
+    run_id = read_json(model / "run.json")["run_id"]
+    (of_folder,), (of_store,) = find_runs([str(model)]), find_runs([run_id])
+    assert (of_store.place, of_store.method, of_store.spec) == (run_id, "linear_ranking", of_folder.spec)
+    assert (of_store.history.equals(of_folder.history), of_store.tracked) == (True, of_folder.tracked)
+    assert of_folder.tracked is not None
+    assert (of_folder.seed, of_folder.tracked.step_memory_bytes, of_folder.tracked.seconds) == ("3", 7, None)
+    assert [run.place for run in find_runs([run_id, str(model)])] == [str(model)], "one run, whatever it is called"
+
+
+def test_a_sweep_is_replaced_by_its_trainings(
+    tracked_model: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    import mlflow
+
+    client = mlflow.MlflowClient(os.environ["MLFLOW_TRACKING_URI"])
+    parent = client.create_run(client.get_experiment_by_name("some").experiment_id).info.run_id
+    for seed in (0, 1):
+        tracked_model(parent, seed)
+    _record_failure(client, parent, ["method=gst", "model.width=7"], ValueError("model.width=7: not even"))
+    assert sorted(run.seed or "" for run in find_runs([parent])) == ["0", "1"]
+    (warning,) = caplog.messages
+    assert "method=gst" in warning
+    assert "not even" in warning
+
+
+def test_models_without_an_evaluation_are_scored_on_demand(tracked_model: Callable[..., Path]) -> None:
+    model = tracked_model()
+
+    def score(folder: Path, collection: Collection, output: Path) -> None:
+        assert (folder / WEIGHTS).is_file()
+        columns = "split,graph,protocol,nodes,configurations,distinct,kendall_tau,noise_ceiling"
+        (output / "per_graph.csv").write_text(f"{columns}\nvalid,{collection.source},all,1,2,2,0.5,\n")
+
+    for name in (read_json(model / "run.json")["run_id"], str(model)):
+        assert find_runs([name])[0].per_graph.empty
+        assert find_runs([name], score)[0].per_graph["graph"].tolist() == ["synthetic"]
+
+
+def test_unknown_names_are_refused(
+    tracked_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    other = mlflow.MlflowClient(os.environ["MLFLOW_TRACKING_URI"]).create_run("0").info.run_id
+    for name, complaint in (
+        ("empty", "empty: no model and no report there"),
+        ("nowhere", "nowhere: expected a folder, or the id of an MLflow run"),
+        (other, f"{other}: no model and no report there"),
+        ("e" * 32, rf"{'e' * 32}: .*MLflow store"),
+    ):
+        with pytest.raises(ConfigError, match=complaint):
+            find_runs([name])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
+    with pytest.raises(ConfigError, match=r"no MLflow store sqlite:///none.db here; set MLFLOW_TRACKING_URI"):
+        find_runs(["f" * 32])
+    assert not (tmp_path / "none.db").exists(), "MLflow makes no database"
+
+
+def test_a_store_that_lost_the_run_is_no_error(
+    tracked_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    model, uri = tracked_model(), os.environ["MLFLOW_TRACKING_URI"]
+    client, run_id = mlflow.MlflowClient(uri), read_json(model / "run.json")["run_id"]
+    client.set_tag(run_id, "model", read_json(model / SPEC)["spec_sha256"])
+    write_json(model / "run.json", {"run_id": "0" * 32, "tracking_uri": "sqlite:///nowhere/mlflow.db"})
+    found = tracked(model, uri)
+    assert found is not None
+    assert found.run_id == run_id, "found by the digest of the model"
+    client.delete_run(run_id)
+    assert tracked(model, uri) is None
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert tracked(model) is None
+    assert tracked(model, "postgresql+psycopg://me@127.0.0.1:1/mlflow") is None
