@@ -42,11 +42,7 @@ def busy_cores(seconds: float = 1.5) -> float:
 
 
 def require_quiet() -> None:
-    """Check that no other work disturbs the runtimes.
-
-    Raises:
-        ConfigError: more than `MAX_BUSY_CORES` are busy.
-    """
+    """Raise ConfigError if other work disturbs the runtimes: more than `MAX_BUSY_CORES` are busy."""
     if (busy := busy_cores()) > MAX_BUSY_CORES:
         raise ConfigError(
             f"the machine is busy ({busy:.1f} of {os.cpu_count()} cores), which would disturb the runtimes: stop the "

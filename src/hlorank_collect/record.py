@@ -1,25 +1,43 @@
-"""Files of a measured graph: an npz of the official schema, and a JSON file that describes its measurement."""
+"""Files of measured graphs, with what could not be measured, and their tables for a data card.
+
+`python -m hlorank_collect.record FOLDER` prints the tables of the folder of `hlorank collect` in Markdown.
+"""
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
-from collections.abc import Mapping
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hlorank.data.collection import sidecar_path, write_graph
+from hlorank.data.collection import Collection, graph_files, sidecar_path, write_graph
 from hlorank.data.configurations import MeasuredGraph, Measurements
-from hlorank.files import DataError, read_json, write_json
+from hlorank.files import DataError, one_line, read_json, write_json
 from hlorank.metrics import noise_ceiling
+from hlorank.terminal import quiet_pipe
 from hlorank_collect import machine, xla
 from hlorank_collect.timing import Float64, runtimes, split_half_tau
 
+LEFT_OUT = "left_out.json"
+_COLUMNS = {
+    "graph": "name",
+    "family": "family",
+    "nodes": "nodes",
+    "configurable": "configurable_nodes",
+    "configurations": "measured",
+    "rounds": "rounds",
+}
+_FIGURES = ("max / min", "default / best", "split-half tau", "noise ceiling")
+
 
 def is_complete(npz: Path, fingerprint: str) -> bool:
-    """Return True if both files exist and were measured with the settings of this fingerprint."""
+    """Return True if npz and JSON file exist and were measured with the settings of this fingerprint."""
     if not npz.exists():
         return False
     try:
@@ -29,12 +47,9 @@ def is_complete(npz: Path, fingerprint: str) -> bool:
 
 
 def write(npz: Path, measured: MeasuredGraph, about: Mapping[str, Any]) -> None:
-    """Write both files, each atomically, the npz last: where it exists, the graph is complete.
+    """Write npz and JSON file, each atomically, the npz last: where it exists, the graph is complete.
 
-    Args:
-        npz: path; its folder is created.
-        measured: content of the npz.
-        about: content of the JSON file; `is_complete` compares its `fingerprint` of the settings.
+    `is_complete` compares the `fingerprint` of the settings in the JSON file.
     """
     npz.unlink(missing_ok=True)  # an older one would count as complete next to the new JSON file
     write_json(sidecar_path(npz), dict(about))
@@ -71,3 +86,105 @@ def conditions(platform: xla.Platform, load: float) -> dict[str, Any]:
         **machine.description(),
         "load": {"before": load, "after": os.getloadavg()[0]},
     }
+
+
+def read_left_out(root: Path) -> dict[str, dict[str, str]]:
+    """Return why programs were left out, by collection, written with `:`, and program.
+
+    Args:
+        root: the folder of `hlorank collect`; without the file, nothing was left out.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    path = root / LEFT_OUT
+    if not path.is_file():
+        return {}
+    collections = read_json(path)
+    for collection, reasons in collections.items():
+        if not (isinstance(reasons, dict) and all(isinstance(why, str) for why in reasons.values())):
+            raise DataError(collection, "reasons by program", reasons, file=path)
+    return collections
+
+
+def record_left_out(root: Path, collection: Collection, program: str, reason: str | None) -> None:
+    """Record in one line why a program could not be measured; None removes the reason of a measured program."""
+    before = read_left_out(root)
+    reasons = {name: why for name, why in before.get(str(collection), {}).items() if name != program}
+    if reason is not None:
+        reasons[program] = one_line(reason)
+    after = {name: others for name, others in {**before, str(collection): reasons}.items() if others}
+    if after != before:
+        write_json(root / LEFT_OUT, after)
+
+
+def _collected(root: Path) -> Iterator[tuple[Collection, list[Mapping[str, Any]]]]:
+    """Yield the collections in the folder of `hlorank collect`, sorted, with the JSON of each graph."""
+    patterns = ("layout/*/*/*.npz", "tile/*/*.npz")  # ** would not follow links to folders
+    for folder in sorted({path.parent for pattern in patterns for path in root.glob(pattern)}):
+        collection = Collection.parse("/".join(folder.relative_to(root).parts))
+        yield collection, [read_json(sidecar_path(path)) for path in graph_files(root, collection, None)]
+
+
+def _figures(about: Mapping[str, Any]) -> list[float | None]:
+    runtime = about["runtime_ns"]
+    spread, gain = runtime["worst"] / runtime["best"], runtime["default"] / runtime["best"]
+    return [spread, gain, about["split_half_tau"], about["noise_ceiling"]]
+
+
+def _row(cells: Sequence[object]) -> str:
+    shown = ("unknown" if cell is None else f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in cells)
+    return f"| {' | '.join(shown)} |\n"
+
+
+def _table(graphs: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table with one row per graph, at least one, and a last row of medians."""
+    titles = {title: key for title, key in _COLUMNS.items() if key != "configurable_nodes" or key in graphs[0]}
+    figures = [_figures(about) for about in graphs]
+    known = [[value for value in column if value is not None] for column in zip(*figures, strict=True)]
+    medians = [statistics.median(column) if column else None for column in known]
+    rows = [[about[key] for key in titles.values()] + own for about, own in zip(graphs, figures, strict=True)]
+    last = [f"median of {len(rows)}", *[""] * (len(titles) - 1), *medians]
+    columns = [*titles, *_FIGURES]
+    return "".join(map(_row, [columns, ["---"] * len(columns), *rows, last]))
+
+
+def card(root: Path) -> str:
+    """Return Markdown with a heading and a table for each collection, and below it what was left out and why.
+
+    Args:
+        root: the folder of `hlorank collect`.
+
+    Returns:
+        The collections are sorted, without a table where nothing was measured; empty if there are none.
+
+    Raises:
+        DataError: a graph has no JSON file, or left_out.json is damaged.
+    """
+    tables = {str(collection): _table(graphs) for collection, graphs in _collected(root)}
+    reasons = read_left_out(root)
+    parts = []
+    for name in sorted(tables.keys() | reasons.keys()):
+        lines = "".join(f"- {program}: {reason}\n" for program, reason in sorted(reasons.get(name, {}).items()))
+        texts = [tables.get(name, ""), f"Left out:\n\n{lines}" if lines else ""]
+        parts.append(f"### {name}\n\n" + "\n".join(filter(None, texts)))
+    return "\n".join(parts)
+
+
+@quiet_pipe()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the card of each collection; the only argument is the folder of `hlorank collect`."""
+    parser = argparse.ArgumentParser(description="Print the measured graphs as Markdown tables, and what was left out.")
+    parser.add_argument("folder", type=Path, help="the --out of hlorank collect")
+    folder = parser.parse_args(arguments).folder
+    try:
+        found = card(folder)
+    except DataError as error:
+        parser.exit(1, f"error: {error}\n")
+    if not found:
+        parser.exit(1, f"error: {folder}: no npz files of a collection, and no {LEFT_OUT}\n")
+    sys.stdout.write(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, cast
+
+import numpy as np
 
 from hlorank.data.collection import Collection
 from hlorank.files import DataError, counted, fingerprint, read_json, sha256_file
@@ -120,6 +123,10 @@ class Task(ABC):
         """The folder of the collection's files."""
         return Path(self.output) / Collection.parse(self.collection).path
 
+    def rng(self, name: str) -> np.random.Generator:
+        """Return the random numbers of the program of this name."""
+        return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
+
     def npz(self, name: str) -> Path:
         """Return the npz file of the program or kernel of this name."""
         return self.folder / f"{name}.npz"
@@ -140,7 +147,7 @@ class Task(ABC):
 class LayoutTask(Task):
     """One program whose layouts are measured; its collection is layout:<platform>:<search>."""
 
-    child = "hlorank_collect.layouts.measure_layouts"
+    child = "hlorank_collect.measure_layouts"
 
     def is_complete(self, name: str) -> bool:
         """Return True if the layouts of the program of this name have been measured with the same settings."""

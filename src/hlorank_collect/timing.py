@@ -1,13 +1,14 @@
-"""Timing of configurations in interleaved rounds, until two halves of the rounds give the same ranking."""
+"""Timing of configurations in interleaved rounds, and comparison of their outputs with those of the default."""
 
 from __future__ import annotations
 
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,12 @@ from hlorank.metrics import kendall_tau
 Float64 = NDArray[np.float64]
 Timer = Callable[[int], float]
 """Measures the configuration at an index once, and returns its runtime in nanoseconds."""
+_EPSILON = {"bfloat16": 2.0**-7}  # finfo of numpy has only numpy's own types
+_COARSE = 0.25  # for 8-bit floats
+
+
+class WrongOutputError(RuntimeError):
+    """A configuration whose outputs differ from the default's."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,11 @@ class Rounds:
     def __post_init__(self) -> None:
         if not 1 <= self.min <= self.max or self.check < 1:
             raise ValueError(f"rounds: expected 1 <= min <= max and check >= 1, found {self}")
+
+    @classmethod
+    def up_to(cls, limit: int) -> Rounds:
+        """Return the usual rounds with another limit, which may be below the usual minimum."""
+        return cls(min=min(cls.min, limit), max=limit)
 
 
 def runtimes(times: Float64) -> Float64:
@@ -131,8 +143,8 @@ def measure(
                 if not 0 < row[index] < math.inf:
                     raise ValueError(f"timer: expected a positive time, found {row[index]} of configuration {index}")
             done.append(row)
-            heartbeat(len(done))
             count = len(done)
+            heartbeat(count)
             if count >= rounds.certain and time.monotonic() > deadline:
                 break
             if count >= rounds.min and (count - rounds.min) % rounds.check == 0:
@@ -140,3 +152,39 @@ def measure(
                 if tau >= rounds.tau or configurations == 1:
                     break
     return np.stack(done)
+
+
+def _comparable(array: NDArray[Any]) -> tuple[NDArray[Any], float]:
+    """Return an array of a type of numpy, and the tolerance: half the digits of floats, 0 for whole numbers."""
+    if array.dtype.isbuiltin == 1 and array.dtype.kind in "fc":
+        return array, float(np.finfo(array.dtype).eps) ** 0.5
+    if array.dtype.kind in "biu":
+        return array, 0.0
+    if "int" in array.dtype.name:  # of 4 and 2 bits
+        return array.astype(np.int8), 0.0
+    return array.astype(np.float32), _EPSILON.get(array.dtype.name, _COARSE) ** 0.5
+
+
+def has_nan(outputs: Sequence[NDArray[Any]]) -> bool:
+    """Return True if any output holds NaN."""
+    return any(bool(np.isnan(array).any()) for array, tolerance in map(_comparable, outputs) if tolerance)
+
+
+def difference(reference: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]]) -> str | None:
+    """Compare outputs with those of the default configuration, which hold no NaN.
+
+    Floats may differ by half of their digits, relative to the value or to the root mean square of its output, since
+    layouts change the order of sums; whole numbers may not.
+
+    Returns:
+        None where they are equal, else a description of the first output that differs.
+    """
+    for number, (wanted, got) in enumerate(zip(reference, outputs, strict=True)):
+        expected, tolerance = _comparable(wanted)
+        found, _ = _comparable(got)
+        finite = np.abs(expected[np.isfinite(expected)]).astype(np.float64)
+        scale = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
+        close = np.isclose(found, expected, rtol=tolerance, atol=tolerance * scale)
+        if not close.all():
+            return f"{np.count_nonzero(~close)} of {close.size} values of output {number} differ from the default's"
+    return None

@@ -37,14 +37,7 @@ class Executable:
         self._loaded = loaded
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Run to the end and return the outputs, flat, as arrays on the device.
-
-        Args:
-            inputs: one array per parameter, as `put` returns them.
-
-        Raises:
-            RuntimeError: the backend fails, for example because memory runs out.
-        """
+        """Run to the end on arrays of `put`, and return the outputs, flat, as arrays on the device."""
         outputs = [array for (array,) in self._loaded.execute_sharded(inputs).disassemble_into_single_device_arrays()]
         for output in outputs:
             output.block_until_ready()
@@ -76,12 +69,9 @@ def device_name(platform: Platform) -> str:
 
 
 def put(arguments: Sequence[Any], platform: Platform = "cpu", *, wide: bool = False) -> list[Any]:
-    """Return the leaves of example arguments as arrays on the device, in the order of the module's parameters.
+    """Return the leaves of pytrees as arrays on the device, in the order of the module's parameters.
 
-    Args:
-        arguments: pytrees.
-        platform: the backend.
-        wide: keep types of 64 bits, which jax replaces by those of 32 bits by default.
+    `wide` keeps types of 64 bits, which jax replaces by those of 32 bits by default.
     """
     import jax
 
@@ -95,11 +85,7 @@ def put(arguments: Sequence[Any], platform: Platform = "cpu", *, wide: bool = Fa
 
 
 def parse(program: bytes, *, stablehlo: bool) -> bytes:
-    """Return the serialized HloModuleProto of HLO text or, with `stablehlo`, of MLIR text, bytecode or an artifact.
-
-    Raises:
-        Exception: XLA's parsers refuse the program; some damaged texts end the process.
-    """
+    """Return the serialized HloModuleProto of HLO text or of MLIR; some damaged texts end the process."""
     from jaxlib import _hlo, _jax
 
     parsed: Any = (
@@ -110,17 +96,10 @@ def parse(program: bytes, *, stablehlo: bool) -> bytes:
 
 
 def text(module: bytes) -> str:
-    """Return the HLO text of a serialized HloModuleProto, with all values of its constants.
-
-    Raises:
-        Exception: XLA refuses the module.
-    """
+    """Return the HLO text of a serialized HloModuleProto, with all values of its constants."""
     from jaxlib import _hlo
 
-    options = _hlo.HloPrintOptions()
-    options.print_large_constants = True
-    written: str = _hlo.HloModule.from_serialized_hlo_module_proto(module).to_string(options)
-    return written
+    return _printed(module, _hlo.HloPrintOptions())
 
 
 def canonical_text(module: bytes) -> str:
@@ -129,17 +108,18 @@ def canonical_text(module: bytes) -> str:
 
     options = _hlo.HloPrintOptions.canonical()
     options.print_backend_config = True
+    return _printed(module, options)
+
+
+def _printed(module: bytes, options: Any) -> str:
+    from jaxlib import _hlo
+
     options.print_large_constants = True
-    written: str = _hlo.HloModule.from_serialized_hlo_module_proto(module).to_string(options)
-    return written
+    return str(_hlo.HloModule.from_serialized_hlo_module_proto(module).to_string(options))
 
 
 def unoptimized_module(function: Function, arguments: Sequence[Any], platform: Platform = "cpu") -> bytes:
-    """Trace a function, and return its module before any pass as a serialized HloModuleProto.
-
-    Raises:
-        Exception: the function cannot be traced; jax and the function raise exceptions of any class.
-    """
+    """Trace a function, and return its module before any pass as a serialized HloModuleProto."""
     import jax
 
     with jax.default_device(_device(platform)):
@@ -188,14 +168,8 @@ def compile_module(
 def capture(module: bytes, platform: Platform = "cpu") -> bytes:
     """Return a module right before layout assignment, to which layout configurations refer.
 
-    On a GPU, convolutions are not yet calls of cuDNN in it.
-
-    Args:
-        module: the module before any pass.
-        platform: the backend.
-
-    Returns:
-        A serialized HloModuleProto, without metadata and number, so that equal programs give equal modules.
+    On a GPU, convolutions are not yet calls of cuDNN in it. It has no metadata and no number, so that equal programs
+    give equal modules.
 
     Raises:
         NotCapturedError: the compiler dumped no such module.

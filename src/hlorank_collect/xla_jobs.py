@@ -34,11 +34,10 @@ def print_text(data: bytes) -> bytes:
 
 def capture(data: bytes) -> bytes:
     """Return the module of a serialized HloModuleProto right before layout assignment for a CPU, serialized."""
+    from hlorank_collect import compiled_layouts
     from hlorank_collect.child_process import environment
-    from hlorank_collect.layouts import compiled_layouts
     from hlorank_collect.machine import limit_memory
-    from hlorank_collect.modules.module_checks import check_compilable
-    from hlorank_collect.modules.module_program import prepare
+    from hlorank_collect.modules.module_program import check_compilable, prepare
 
     limit_memory()
     os.environ.update(environment("cpu"))  # of the processes that measure

@@ -202,7 +202,7 @@ def test_programs_of_the_zoo(name: str, expected: tuple[int, int, int]) -> None:
     """No pair is wrong, though shapes of gradients may fit in both orders."""
     pytest.importorskip("jax", reason="needs jax (extra collect)")
     from examples.zoo import programs
-    from hlorank_collect.layouts.compiled_layouts import captured
+    from hlorank_collect.compiled_layouts import captured
 
     module, _ = captured(programs()[name], "cpu")
     right, count, two = right_shapes(*featurize(module_record(module.SerializeToString())))

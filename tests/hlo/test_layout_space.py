@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import json
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +13,9 @@ from hlorank.hlo.configurations import NothingToConfigureError
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
 from hlorank.hlo.layout_space import (
     Layouts,
-    LayoutSpace,
     configuration_name,
     constrained,
-    from_json,
     layout_space,
-    to_json,
 )
 
 
@@ -167,29 +162,3 @@ def test_different_configurations_have_different_names(module: HloModuleProto) -
     other = space.default
     other[1, :3] = [2, 1, 0]
     assert configuration_name(space.default) == configuration_name(space.default.copy()) != configuration_name(other)
-
-
-SPACE = LayoutSpace(np.array([3, 8]), np.array([[2, 2, 2], [3, 2, 0]]))
-
-
-def test_configurations_are_read_back_from_json() -> None:
-    configuration = SPACE.default
-    configuration[1, :3] = [2, 0, 1]
-    values = to_json(SPACE, configuration)
-    assert values == {"8": [2, 0, 1, *[-1] * 15]}
-    np.testing.assert_array_equal(from_json(SPACE, json.loads(json.dumps(values))), configuration)
-    np.testing.assert_array_equal(from_json(SPACE, {}), SPACE.default)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"4": [-1] * 18}, "configuration: .*node 4"),
-        ({"3": [-1] * 17}, "configuration of node 3: "),
-        ({"3": [0.5] * 18}, "configuration of node 3: "),
-        ({"3": [0, 0, *[-1] * 16]}, "node_config_feat of node 3"),
-    ],
-)
-def test_json_that_does_not_fit_is_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        from_json(SPACE, values)

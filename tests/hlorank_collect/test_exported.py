@@ -13,7 +13,7 @@ from hlorank.hlo.layout_json import ModuleConfiguration, apply, module_fingerpri
 from hlorank.hlo.layout_search import random
 from hlorank.hlo.layout_space import Layouts, layout_space
 from hlorank_collect import xla
-from hlorank_collect.verify import difference
+from hlorank_collect.timing import difference
 
 jax = pytest.importorskip("jax", reason="needs jax (extra collect)")
 

@@ -1,16 +1,21 @@
+"""Files of measured graphs, what was left out, and the tables of a data card."""
+
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hlorank.data.collection import read_graph, sidecar_path
+from hlorank.data.collection import Collection, read_graph, sidecar_path
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.data.graph import Graph
+from hlorank.files import DataError, read_json
 from hlorank.metrics import noise_ceiling
 from hlorank_collect import record
+from hlorank_collect.record import LEFT_OUT, _table, main, read_left_out, record_left_out
 
 
 @pytest.fixture
@@ -77,3 +82,109 @@ def test_runtimes_that_are_all_equal_rank_nothing() -> None:
         "default": 0,
         "runtime_ns": {"default": 10, "best": 10, "worst": 10},
     }
+
+
+RANDOM, TILE = Collection.parse("layout:cpu:random"), Collection.parse("tile:cpu")
+
+
+def test_each_program_has_its_last_reason_until_it_is_measured(tmp_path: Path) -> None:
+    record_left_out(tmp_path, RANDOM, "a", None)
+    assert not list(tmp_path.iterdir())
+    for collection, program, reason in ((RANDOM, "a", "first"), (TILE, "a", "second"), (RANDOM, "a", "third")):
+        record_left_out(tmp_path, collection, program, reason)
+    record_left_out(tmp_path, RANDOM, "b", "fourth")
+    expected = {"layout:cpu:random": {"a": "third", "b": "fourth"}, "tile:cpu": {"a": "second"}}
+    assert read_left_out(tmp_path) == read_json(tmp_path / LEFT_OUT) == expected
+    record_left_out(tmp_path, TILE, "a", None)
+    record_left_out(tmp_path, RANDOM, "a", None)
+    assert read_left_out(tmp_path) == {"layout:cpu:random": {"b": "fourth"}}
+    assert [path.name for path in tmp_path.iterdir()] == [LEFT_OUT]
+
+
+def test_reasons_are_one_line(tmp_path: Path) -> None:
+    record_left_out(tmp_path, TILE, "a", "one\n" * 500)
+    (reason,) = read_left_out(tmp_path)["tile:cpu"].values()
+    assert reason.isprintable()
+    assert len(reason) <= 500
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"tile:cpu": []}', '{"tile:cpu": {"a": 1}}'])
+def test_a_damaged_file_is_named_and_kept(text: str, tmp_path: Path) -> None:
+    (tmp_path / LEFT_OUT).write_text(text)
+    with pytest.raises(DataError, match=LEFT_OUT):
+        read_left_out(tmp_path)
+    with pytest.raises(DataError, match=LEFT_OUT):
+        record_left_out(tmp_path, TILE, "b", "why")
+    assert (tmp_path / LEFT_OUT).read_text() == text
+
+
+def about(name: str, tau: float | None, ceiling: float | None, worst: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "family": "net",
+        "nodes": 7,
+        "measured": 4,
+        "rounds": 10,
+        "runtime_ns": {"default": 110, "best": 100, "worst": worst},
+        "split_half_tau": tau,
+        "noise_ceiling": ceiling,
+    }
+
+
+def test_a_row_for_each_graph_and_their_medians() -> None:
+    lines = _table([about("a", 0.5, 0.75, 200), about("b", None, None, 400)]).splitlines()
+    assert lines[2] == "| a | net | 7 | 4 | 10 | 2.00 | 1.10 | 0.50 | 0.75 |"
+    assert lines[3] == "| b | net | 7 | 4 | 10 | 4.00 | 1.10 | unknown | unknown |"
+    assert lines[4] == "| median of 2 |  |  |  |  | 3.00 | 1.10 | 0.50 | 0.75 |"
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_graphs_of_layouts_have_their_configurable_nodes() -> None:
+    lines = _table([about("a", 0.5, 0.75, 200) | {"configurable_nodes": 3}]).splitlines()
+    assert lines[2].startswith("| a | net | 7 | 3 | 4 | 10 | ")
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_collections_are_found_below_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place in ("layout/cpu/random/a.b", "tile/cpu/k"):
+        path = tmp_path / f"{place}.npz"
+        path.parent.mkdir(parents=True)
+        path.touch()
+        path.with_suffix(".json").write_text(json.dumps(about(path.stem, 0.5, 0.75, 200)))
+    (tmp_path / "layout/cpu/random").rename(tmp_path / "elsewhere")
+    (tmp_path / "layout/cpu/random").symlink_to(tmp_path / "elsewhere")
+    main([str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert printed.count("### layout:cpu:random\n\n| graph |") == printed.count("### tile:cpu\n\n| graph |") == 1
+    assert "| a.b |" in printed
+
+
+def test_what_was_left_out_is_below_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "layout/cpu/random/a.npz"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    path.with_suffix(".json").write_text(json.dumps(about("a", 0.5, 0.75, 200)))
+    for collection, program in (("layout:cpu:random", "c"), ("layout:cpu:random", "b"), ("tile:cpu", "d")):
+        record_left_out(tmp_path, Collection.parse(collection), program, f"why {program}")
+    main([str(tmp_path)])
+    random, tile = capsys.readouterr().out.split("### ")[1:]
+    assert random.splitlines()[0] == "layout:cpu:random"
+    assert random.splitlines()[2:] == [
+        *_table([about("a", 0.5, 0.75, 200)]).splitlines(),
+        *("", "Left out:", "", "- b: why b", "- c: why c", ""),
+    ]
+    assert tile.splitlines() == ["tile:cpu", "", "Left out:", "", "- d: why d"]
+
+
+def test_a_folder_without_graphs_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="1"):
+        main([str(tmp_path)])
+    assert "npz" in capsys.readouterr().err
+
+
+def test_a_graph_without_its_json_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tile/cpu").mkdir(parents=True)
+    (tmp_path / "tile/cpu/k.npz").touch()
+    with pytest.raises(SystemExit, match="1"):
+        main([str(tmp_path)])
+    assert "k.json" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from hlorank.data.collection import Collection
 from hlorank.files import write_json
 from hlorank_collect import program, task
 from hlorank_collect.child_process import Outcome
-from hlorank_collect.left_out import read_left_out, record_left_out
+from hlorank_collect.record import read_left_out, record_left_out
 from hlorank_collect.run_tasks import Summary, run_tasks
 from hlorank_collect.task import LayoutTask, Progress
 from tests.hlorank_collect.tasks import small_task

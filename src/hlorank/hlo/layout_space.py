@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,27 +173,3 @@ def _constrain_computation(computation: HloComputationProto, layouts: dict[int, 
     computation.root_id = replaced.get(computation.root_id, computation.root_id)
     del computation.instructions[:]
     computation.instructions.extend(result)
-
-
-def to_json(space: LayoutSpace, configuration: Layouts) -> dict[str, list[int]]:
-    """Return a configuration as JSON: node -> its 18 values, without nodes that leave all to the compiler."""
-    pairs = zip(space.node_ids.tolist(), configuration.tolist(), strict=True)
-    return {str(node): layouts for node, layouts in pairs if any(value != -1 for value in layouts)}
-
-
-def from_json(space: LayoutSpace, values: Mapping[str, Any]) -> Layouts:
-    """Return a configuration from the values of `to_json`.
-
-    Raises:
-        DataError: a node is not configurable, or a layout does not fit its tensor.
-    """
-    positions = {str(node): position for position, node in enumerate(space.node_ids.tolist())}
-    result = space.default
-    for node, layouts in values.items():
-        if node not in positions:
-            raise DataError("configuration", "configurable nodes of the program", f"node {node}")
-        if not (isinstance(layouts, list) and len(layouts) == LAYOUT_VALUES and {*map(type, layouts)} == {int}):
-            raise DataError(f"configuration of node {node}", f"{LAYOUT_VALUES} whole numbers", layouts)
-        result[positions[node]] = layouts
-    space.check(result)
-    return result

@@ -33,13 +33,6 @@ def node_kinds(graph: Graph, node_ids: Int64) -> Int64:
     """Number nodes such that equal nodes, with operands of equal opcodes and shapes, have the same number.
 
     A deep program repeats its layers: what speeds up a node speeds up the nodes of its kind.
-
-    Args:
-        graph: the program.
-        node_ids: (configurable nodes,) int64.
-
-    Returns:
-        (configurable nodes,) int64, 0 to below the number of kinds.
     """
     features = np.column_stack([graph.node_opcode, graph.node_feat])
     _, own = np.unique(features[node_ids], axis=0, return_inverse=True)
@@ -70,17 +63,14 @@ class NodeEffects:
     kind, and independent between kinds. Their deviation is that of the model's score for such a change: what the model
     thinks irrelevant hardly gains anything, while what it thinks slow may also be fast. So a few measurements of
     configurations that change several nodes tell which nodes are responsible.
-
-    Attributes:
-        layouts: (configurations, configurable nodes, 18) int8.
-        kinds: (configurable nodes,) int64, see `node_kinds`.
-        scores: (configurations,) of the model, larger = slower: 0 is the default's, and 1 the standard deviation over
-            random configurations.
     """
 
     layouts: Layouts
+    """(configurations, configurable nodes, 18) int8."""
     kinds: Int64
+    """(configurable nodes,) int64, see `node_kinds`."""
     scores: Float64
+    """(configurations,), larger = slower: 0 is the default's, 1 the standard deviation over random configurations."""
 
     @cached_property
     def changed(self) -> csr_array:
@@ -112,14 +102,7 @@ class NodeEffects:
         return least
 
     def posterior(self, measured: Mapping[int, float]) -> tuple[Float64, Float64]:
-        """Return mean and standard deviation of the log runtimes, given those of some configurations.
-
-        Args:
-            measured: configuration -> log runtime relative to the default.
-
-        Returns:
-            (configurations,) each.
-        """
+        """Return mean and standard deviation of the log runtimes relative to the default, given those measured."""
         features = self._features
         mean = _SLOPE * np.maximum(self.scores, 0)
         variance: Float64 = (features * features).sum(axis=1)
@@ -133,15 +116,7 @@ class NodeEffects:
         return mean, np.sqrt(np.maximum(variance, 1e-12))
 
     def improvement(self, measured: Mapping[int, float], best: float) -> Float64:
-        """Return the expected improvement.
-
-        Args:
-            measured: configuration -> log runtime relative to the default.
-            best: log runtime to improve on.
-
-        Returns:
-            (configurations,), in units of log runtime.
-        """
+        """Return the expected improvement on the best log runtime, in units of log runtime."""
         mean, deviation = self.posterior(measured)
         deviation = _FASTER * deviation
         u = (best - mean) / deviation
@@ -154,11 +129,6 @@ class NodeEffects:
         Each chosen one counts as measured with its expected runtime (kriging believer; Ginsbourger et al., Kriging is
         well-suited to parallelize optimization, 2010), so that those with the same changes gain less: the batch is
         diverse.
-
-        Args:
-            measured: configuration -> log runtime relative to the default.
-            excluded: configurations not to choose.
-            count: number of configurations.
         """
         believed = dict(measured)
         best = min([0.0, *measured.values()])

@@ -29,15 +29,8 @@ class Evolution:
 
     A quarter is drawn at random around the default; the others descend from the configurations of the largest expected
     improvement, at most one of those that change nodes of the same kinds. A mutation changes layouts of all nodes of a
-    kind at once, or of one of them: in a deep program, what gains by one layer is lost in the noise.
-
-    Args:
-        space: the configurable layouts.
-        kinds: (configurable nodes,) int64, see `hlorank_collect.autotune.acquisition.node_kinds`.
-        score: the model.
-        size: number of configurations to score, without those that give the scale.
-        batches: number of calls of `choose` in which the population grows to its size.
-        rng: draws the configurations.
+    kind at once, or of one of them: in a deep program, what gains by one layer is lost in the noise. The population
+    grows to `size` scored configurations, without those that give the scale, in `batches` calls of `choose`.
 
     Attributes:
         layouts: (configurations, configurable nodes, 18) int8, the default first.
@@ -51,8 +44,8 @@ class Evolution:
         self._generation = max(1, math.ceil(0.75 * size / (batches * _GENERATIONS)))
         self._left = size
         self._members = [np.flatnonzero(kinds == kind) for kind in range(int(kinds.max()) + 1)]
-        self._slots = [[(t, rank) for t, rank in enumerate(space.ranks[one[0]].tolist()) if rank > 1]
-                       for one in self._members]  # fmt: skip
+        ranks = [space.ranks[nodes[0]].tolist() for nodes in self._members]
+        self._slots = [[(tensor, rank) for tensor, rank in enumerate(row) if rank > 1] for row in ranks]
         self._mutable = np.flatnonzero([bool(slots) for slots in self._slots])
         drawn = random(space, max(2, math.ceil(size / 4)), rng, score)
         self._reference = drawn[:_REFERENCE]
@@ -61,17 +54,15 @@ class Evolution:
         self._add(drawn)
 
     def choose(self, measured: Mapping[int, float], excluded: set[int], count: int) -> Int64:
-        """Let the population grow, and choose configurations to measure.
-
-        Args:
-            measured: configuration -> log runtime relative to the default.
-            excluded: configurations not to choose.
-            count: their number; fewer are chosen where no more are known.
-        """
+        """Let the population grow, and choose configurations to measure, given the log runtimes of those measured."""
         for _ in range(_GENERATIONS):
             self._breed(measured)
         effects = NodeEffects(self.layouts, self._kinds, self.scores)
         return np.array(effects.batch(measured, {0, *excluded}, count), dtype=np.int64)
+
+    def score(self, candidate: int) -> float:
+        """Return the score of a configuration."""
+        return float(self.scores[candidate])
 
     def _add(self, layouts: Layouts) -> None:
         """Score configurations together with those that give the scale."""

@@ -1,49 +1,172 @@
-"""A tuned configuration, on disk and as a function to call."""
+"""Tuned programs: tasks of the child processes, the file of a chosen configuration, and the program as a function."""
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from hlorank.config import ConfigError
+from hlorank.config.section import parse, read_section
 from hlorank.files import DataError, read_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.layout_space import configuration_name, from_json
-from hlorank_collect import xla
-from hlorank_collect.layouts.compiled_layouts import CompiledLayouts, captured, configurable
+from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration, module_layouts, to_configuration
+from hlorank.hlo.layout_space import Layouts, configuration_name
+from hlorank.version import __version__
+from hlorank_collect import machine, xla
+from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
 from hlorank_collect.program import SkippedError
-from hlorank_collect.task import load_program
+from hlorank_collect.task import Task, load_program
 
+_AGAIN = "a value that hlorank autotune writes; tune the program again if an earlier version wrote the file"
 _KEYS = {
     "program": (str,),
     "arguments": (str, type(None)),
     "platform": (str,),
     "seed": (int,),
-    "module": (str,),
     "configuration": (dict,),
 }
 
 
-def digest(module: HloModuleProto) -> str:
-    """Return a hash that is equal for equal modules only."""
-    return hashlib.sha256(module.SerializeToString(deterministic=True)).hexdigest()
+def _times(speedup: Mapping[str, float]) -> str:
+    estimate, low, high = speedup["estimate"], speedup["low"], speedup["high"]
+    return f"{estimate:.3f} times as fast as the default (95 % interval {low:.3f} to {high:.3f})"
 
 
-def read_saved(path: Path) -> dict[str, Any]:
-    """Read the JSON file that tuning wrote.
+@dataclass(frozen=True)
+class TuneTask(Task):
+    """One program to tune; `configurations` is the number of candidates, `rounds` that of measuring the finalists."""
+
+    child = "hlorank_collect.autotune.tune_program"
+
+    model: str | None = None
+    """Folder of a trained model; None measures random candidates."""
+    reference: str | None = None
+    """The user's name of the model, which the saved file records: `model` may be a temporary download."""
+    budget: int = 10
+    """Maximum number of candidates measured."""
+
+    def summarize(self, about: Mapping[str, Any]) -> str:
+        """Return one line about a tuned program."""
+        effort = (
+            f"{len(about['measured'])} of {about['candidates']} candidates measured, "
+            f"{len(about['left_out'])} left out, {about['seconds']['all']:.0f} s"
+        )
+        if about["speedup"] is None:
+            return f"keeps the default: no candidate works; {effort}"
+        kept = "keeps the default: the best candidate is " if about["winner"] == "default" else ""
+        return f"{kept}{_times(about['speedup'])}; {effort}"
+
+    def saved(self, name: str) -> Path:
+        """Return the JSON file of the program of this name."""
+        return Path(self.output) / f"{name}.json"
+
+    def result(
+        self, name: str, module: HloModuleProto, layouts: Layouts, outcome: Mapping[str, Any], score: float | None
+    ) -> dict[str, Any]:
+        """Return the content of the JSON file, of the layouts that won and of what the search says about them."""
+        changed = bool((layouts != -1).any())
+        about = {
+            "hlorank": __version__,
+            "model": self.reference or "random",
+            "collection": self.collection,
+            "rank": 1,
+            "score": score or 0.0,
+        }
+        return {
+            "name": name,
+            "program": self.program,
+            "arguments": self.arguments,
+            "scale_batch": self.scale_batch,
+            "platform": self.platform,
+            "collection": self.collection,
+            "model": self.reference,
+            "seed": self.seed,
+            **outcome,
+            "winner": configuration_name(layouts) if changed else "default",
+            "configuration": to_configuration(module, layouts, about).model_dump(mode="json"),
+            "device": xla.device_name(self.platform),
+            **machine.description(),
+        }
+
+
+@dataclass(frozen=True)
+class ApplyTask(TuneTask):
+    """One program to measure with one configuration next to the compiler's default."""
+
+    child = "hlorank_collect.autotune.apply"
+
+    applied: str = ""
+    """JSON file of the configuration, which `hlorank rank --export` wrote, or which tuning wrote."""
+    again: bool = False
+    """True for a file that tuning wrote: nothing is written."""
+
+    def saved(self, name: str) -> Path:
+        """Return the JSON file of the program of this name, which is not that of a search."""
+        return super().saved(f"{name}.applied")
+
+    def chosen(self) -> ModuleConfiguration:
+        """Read the configuration.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        if self.again:
+            return read_saved(Path(self.applied))[1]
+        return read_section(ModuleConfiguration, Path(self.applied), EXPECTED)
+
+    def summarize(self, about: Mapping[str, Any]) -> str:
+        """Return one line about the measured configuration."""
+        if self.again:
+            runtimes = {name: f"{runtime / 1e6:.3f} ms" for name, runtime in about["runtime_ns"].items()}
+            if about["speedup"] is None:
+                return f"runs with the default in {runtimes['default']}"
+            return f"runs in {runtimes['tuned']}, {_times(about['speedup'])}"
+        if about["speedup"] is None:
+            return f"{self.applied} compiles to the same program as the default: there is nothing to measure"
+        kept = "keeps the default: the configuration is " if about["winner"] == "default" else ""
+        return f"{kept}{_times(about['speedup'])}; {about['rounds']} rounds, {about['seconds']['all']:.0f} s"
+
+
+def remeasure_tasks(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple[list[ApplyTask], dict[str, str]]:
+    """Return the tasks of measuring tuned programs again, and the missing or damaged files -> reason.
+
+    Args:
+        files: JSON files that tuning wrote.
+        settings: the fields that all tasks share.
+    """
+    tasks, broken = [], {}
+    for file in files:
+        try:
+            saved, _ = read_saved(file)
+        except DataError as error:
+            broken[str(file)] = f"{error.key}: expected {error.expected}, found {error.found}"
+            continue
+        own = {name: saved.get(name) for name in ("program", "arguments", "scale_batch", "seed")}
+        own |= {"collection": f"layout:{saved['platform']}:random", "applied": str(file), "again": True}
+        tasks.append(ApplyTask(**{**settings, **own}))
+    return tasks, broken
+
+
+def read_saved(path: Path) -> tuple[dict[str, Any], ModuleConfiguration]:
+    """Read the JSON file that tuning wrote, and the configuration in it.
 
     Raises:
-        DataError: the file cannot be read, or a key is missing or has another type.
+        DataError: the file cannot be read, or a key is missing or has another type, as in one of an earlier version.
     """
     saved = read_json(path)
     for key, kinds in _KEYS.items():
         if key not in saved or not isinstance(saved[key], kinds):
-            raise DataError(key, "a value that hlorank autotune writes", saved.get(key, "nothing"), file=path)
+            raise DataError(key, _AGAIN, saved.get(key, "nothing"), file=path)
     if saved["platform"] not in ("cpu", "gpu"):
         raise DataError("platform", "cpu or gpu", saved["platform"], file=path)
-    return saved
+    try:
+        return saved, parse(ModuleConfiguration, saved["configuration"])
+    except ConfigError as error:
+        raise DataError("configuration", _AGAIN, error, file=path) from None
 
 
 class Tuned:
@@ -56,9 +179,7 @@ class Tuned:
         path: the JSON file that tuning wrote.
 
     Attributes:
-        space: the configurable layouts.
         configuration: (configurable nodes, 18) int8; all -1 where the default won.
-        compiled: executables of the default and of the tuned configuration.
 
     Raises:
         ConfigError: the saved program is neither a file nor importable.
@@ -67,24 +188,22 @@ class Tuned:
     """
 
     def __init__(self, path: Path) -> None:
-        saved = read_saved(path)
+        saved, chosen = read_saved(path)
         self._platform = cast("xla.Platform", saved["platform"])
         self._program = program = load_program(
             saved["program"], saved["arguments"], saved["seed"], saved.get("scale_batch")
         )
-        module, inputs = captured(program, self._platform, wanted=lambda found: digest(found) == saved["module"])
-        if digest(module) != saved["module"]:
-            found = "another module: the program, its arguments or jax have changed; tune it again"
-            raise DataError("module", f"the module of {saved['program']} that was tuned", found, file=path)
-        self.space = configurable(module)
+        module, inputs = captured(program, self._platform, chosen.fingerprint)
         try:
-            self.configuration = from_json(self.space, saved["configuration"])
+            self.configuration = module_layouts(module, chosen)
         except DataError as error:
-            raise error.in_file(path) from None
-        self.compiled = CompiledLayouts(module, self.space, inputs, self._platform)
-        executable = self.compiled.executable(self.configuration)
+            expected = f"{error.expected}, the module of {saved['program']} that was tuned"
+            found = f"{error.found}; if the program, its arguments or jax have changed, tune it again"
+            raise DataError(error.key, expected, found, file=path) from None
+        compiled = CompiledLayouts(module, configurable(module), inputs, self._platform)
+        executable = compiled.executable(self.configuration)
         if executable is None:
-            why = self.compiled.left_out[configuration_name(self.configuration)]
+            why = compiled.left_out[configuration_name(self.configuration)]
             raise SkippedError(f"the configuration of {path} no longer works: {why}")
         self._executable = executable
         self._expected = [(array.shape, array.dtype) for array in inputs]

@@ -143,7 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
         DataError: a program or the file of --apply cannot be read.
         OSError: files cannot be written to --out.
     """
-    from hlorank_collect.autotune.autotune_tasks import ApplyTask, TuneTask, remeasure_tasks
+    from hlorank_collect.autotune.tuned import ApplyTask, TuneTask, remeasure_tasks
     from hlorank_collect.program import require_device, require_jax
     from hlorank_collect.run_tasks import run_tasks
 

@@ -109,8 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
         DataError: a program is missing, or left_out.json is damaged.
         OSError: files cannot be written to --out.
     """
-    from hlorank_collect.left_out import read_left_out, record_left_out
     from hlorank_collect.program import require_device, require_jax
+    from hlorank_collect.record import read_left_out, record_left_out
     from hlorank_collect.run_tasks import run_tasks
 
     require_jax()

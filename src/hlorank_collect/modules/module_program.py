@@ -1,25 +1,47 @@
-"""Programs in files: HLO protobufs, HLO text and StableHLO."""
+"""Programs in files, HLO protobufs, HLO text and StableHLO: what can be measured, and example inputs."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hlorank.files import DataError
-from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
 from hlorank.hlo.program import flatten
 from hlorank.hlo.reader import graph_name, read_records
 from hlorank_collect import xla
 from hlorank_collect.machine import memory_limit
-from hlorank_collect.modules.draw_inputs import draw_inputs
-from hlorank_collect.modules.module_checks import check_measurable, check_memory
+from hlorank_collect.modules.dataflow import Dataflow, Demand, Value, demands, leaves
 from hlorank_collect.modules.scale_batch import scale_batch
 from hlorank_collect.program import Program, SkippedError, Traced
 
+ELEMENT_TYPES = {
+    1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
+    10: "float16", 11: "float32", 12: "float64", 15: "complex64", 16: "bfloat16", 18: "complex128",
+    19: "float8_e5m2", 20: "float8_e4m3fn", 21: "int4", 22: "uint4", 23: "float8_e4m3b11fnuz",
+    24: "float8_e5m2fnuz", 25: "float8_e4m3fnuz", 26: "int2", 27: "uint2", 28: "float8_e4m3", 29: "float8_e3m4",
+    32: "float4_e2m1fn", 33: "float8_e8m0fnu",
+}  # fmt: skip
+"""Names of the element types that arrays can have, by xla.PrimitiveType; those not of NumPy are jax's."""
+_OTHER_TYPES = {17: "token", 14: "opaque", 30: "s1", 31: "u1"}
+_SCALE = 0.1  # small enough for deep programs to stay finite
+_PERIOD = 1_000_003  # floats that are drawn; a large array repeats them, as drawing takes longer than running. A prime
+_KEYS = (2, 4)  # words of a key of random numbers
+_U32 = 8
+_UNSIGNED_FLOATS = ("float8_e8m0fnu",)
+_COLLECTIVES = (
+    "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
+    "reduce-scatter",
+)  # fmt: skip
+_LARGE = ("convolution", "dot", "gather", "scatter", "sort")  # whose results are in memory as a whole
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
 
@@ -29,10 +51,112 @@ def prepare(module: HloModuleProto) -> None:
     Raises:
         DataError: the module has no entry computation.
     """
-    if all(one.id != module.entry_computation_id for one in module.computations):
+    if all(computation.id != module.entry_computation_id for computation in module.computations):
         raise DataError("entry_computation_id", "the id of a computation", module.entry_computation_id)
     module.ClearField("input_output_alias")
     module.ClearField("buffer_donor")
+
+
+def _entry(module: HloModuleProto) -> tuple[list[HloInstructionProto], HloInstructionProto]:
+    """Return the parameters and the root of the entry computation."""
+    (entry,) = (computation for computation in module.computations if computation.id == module.entry_computation_id)
+    parameters = [instruction for instruction in entry.instructions if instruction.opcode == "parameter"]
+    return parameters, next(instruction for instruction in entry.instructions if instruction.id == entry.root_id)
+
+
+def check_compilable(module: HloModuleProto) -> None:
+    """Check that a module is for one device and has fixed sizes.
+
+    Raises:
+        SkippedError: an instruction communicates with other devices or has a dynamic dimension; the message names it.
+    """
+    for computation in module.computations:
+        for one in computation.instructions:
+            if one.opcode.removesuffix("-start").removesuffix("-done") in _COLLECTIVES:
+                raise SkippedError(f"instruction {one.name}: {one.opcode} needs several devices")
+            if any(any(array.is_dynamic_dimension) for _, array in leaves(one.shape)):
+                raise SkippedError(f"instruction {one.name}: {one.opcode} has a dynamic dimension; sizes must be fixed")
+
+
+def check_measurable(module: HloModuleProto) -> None:
+    """Check that a module with an entry computation can run on one device with inputs that are drawn for it.
+
+    Raises:
+        SkippedError: `check_compilable` refuses the module, or a parameter has a type of which no array can be made;
+            the message names the instruction.
+    """
+    check_compilable(module)
+    for parameter in _entry(module)[0]:
+        for _, array in leaves(parameter.shape):
+            if array.element_type not in ELEMENT_TYPES:
+                name = _OTHER_TYPES.get(array.element_type, f"number {array.element_type}")
+                raise SkippedError(
+                    f"instruction {parameter.name}: no values can be drawn for a parameter of type {name}"
+                )
+
+
+def _bytes(shape: ShapeProto) -> int:
+    known = (array for _, array in leaves(shape) if array.element_type in ELEMENT_TYPES)
+    return sum(math.prod(array.dimensions) * np.dtype(ELEMENT_TYPES[array.element_type]).itemsize for array in known)
+
+
+def check_memory(module: HloModuleProto, limit: int) -> None:
+    """Check that a module fits into memory, as far as its shapes say.
+
+    Raises:
+        SkippedError: inputs, outputs and the largest other result are larger than `limit` bytes.
+    """
+    import jax  # noqa: F401 (its types have names in NumPy then)
+
+    parameters, root = _entry(module)
+    inputs, outputs = sum(_bytes(parameter.shape) for parameter in parameters), _bytes(root.shape)
+    everything = (instruction for computation in module.computations for instruction in computation.instructions)
+    results = [(_bytes(one.shape), one.name) for one in everything if one.opcode in _LARGE and one is not root]
+    largest, name = max(results, default=(0, "none"))
+    if inputs + outputs + largest > limit:
+        sizes = f"inputs {_gigabytes(inputs)}, outputs {_gigabytes(outputs)}, instruction {name} {_gigabytes(largest)}"
+        raise SkippedError(f"it is too large for {_gigabytes(limit)} of memory: {sizes}")
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+def draw(shape: ShapeProto, demand: Demand, rng: np.random.Generator) -> NDArray[Any]:
+    """Return an array: normal floats, small integers or integers that index, booleans, or words of a key."""
+    name, size = ELEMENT_TYPES[shape.element_type], tuple(shape.dimensions)
+    if "float" in name or "complex" in name:
+        count = min(math.prod(size), _PERIOD)
+        values: NDArray[Any] = _SCALE * rng.standard_normal(count)
+        if demand.positive or name in _UNSIGNED_FLOATS:
+            values = np.abs(values)
+        if "complex" in name:
+            values = values + _SCALE * 1j * rng.standard_normal(count)
+        return np.resize(values.astype(name), size)
+    if shape.element_type == _U32 and demand.bound is None and size and size[-1] in _KEYS:
+        return rng.integers(0, 2**32, size, dtype=np.uint32)
+    bound = 2 if demand.bound is None else demand.bound
+    if name != "bool":
+        bound = min(bound, 2 ** (int(name.lstrip("uint")) - 1))
+    return rng.integers(demand.positive, bound + demand.positive, size).astype(name)
+
+
+def draw_inputs(module: HloModuleProto, seed: int) -> Iterator[NDArray[Any]]:
+    """Draw the inputs of a module that `check_measurable` accepts, one after the other: each may be large.
+
+    Floats are normal with standard deviation 0.1, or their absolute values where a root or a logarithm of them is
+    taken; those of a large array repeat. Integers that index are uniform in the smallest dimension that they index;
+    u32 arrays of keys of random numbers are any; other integers and booleans are 0 or 1. The values of a parameter
+    depend on its number only. The elements of a tuple are arrays of their own.
+    """
+    import jax  # noqa: F401 (its types have names in NumPy then)
+
+    flow = Dataflow(module)
+    needed = demands(flow)
+    for number, node in enumerate(flow.entry):
+        rng = np.random.default_rng([seed, number])
+        for value, shape in leaves(flow.nodes[node].shape, Value(node)):
+            yield draw(shape, needed.get(value, Demand()), rng)
 
 
 @dataclass(frozen=True)

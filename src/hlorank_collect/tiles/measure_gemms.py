@@ -22,8 +22,7 @@ from hlorank_collect.program import error_line
 from hlorank_collect.task import Progress, Report, TileTask
 from hlorank_collect.tiles.gemms import Gemm, UnsupportedGemmError, extract_gemms
 from hlorank_collect.tiles.triton_gemm import OPTIONS, GemmConfiguration, draw_configurations
-from hlorank_collect.timing import Float64, Rounds, measure, timer_of
-from hlorank_collect.verify import WrongOutputError, difference, has_nan
+from hlorank_collect.timing import Float64, Rounds, WrongOutputError, difference, has_nan, measure, timer_of
 
 WHAT = (
     "Triton GEMM configurations of XLA's GPU compiler for single matrix products, measured on a GPU: block_m "
@@ -123,12 +122,7 @@ class _Compiled:
 
 
 def measure_gemm(gemm: Gemm, task: TileTask, heartbeat: Callable[[int], None]) -> MeasuredGemm:
-    """Measure configurations of a matrix product in this process.
-
-    Args:
-        gemm: the product.
-        task: the settings.
-        heartbeat: called before each compilation and after each round, with the number of finished rounds.
+    """Measure configurations of a matrix product; `heartbeat` gets the number of finished rounds.
 
     Raises:
         UnsupportedGemmError: the product is too fast, has too few configurations, or the default configuration fails.
@@ -142,9 +136,8 @@ def measure_gemm(gemm: Gemm, task: TileTask, heartbeat: Callable[[int], None]) -
     compiled = _Compiled(gemm, configurations, values, task.platform, lambda: heartbeat(0))
     ready = time.monotonic()
     count = len(compiled.configurations)
-    rounds = Rounds(min=min(Rounds.min, task.rounds), max=task.rounds)
     deadline = ready + _SECONDS_PER_CONFIGURATION * count
-    times = measure(compiled.timer, count, rng, rounds, deadline=deadline, heartbeat=heartbeat)
+    times = measure(compiled.timer, count, rng, Rounds.up_to(task.rounds), deadline=deadline, heartbeat=heartbeat)
     seconds = {"compile": round(ready - start, 2), "measure": round(time.monotonic() - ready, 2)}
     return MeasuredGemm(compiled.configurations, times, compiled.left_out, seconds)
 
@@ -209,18 +202,10 @@ def _about(
 
 
 def measure_gemms(task: TileTask, report: Report) -> dict[str, Any]:
-    """Measure the largest products of one program; write the files of each product and one JSON file of all.
-
-    Args:
-        task: the program and the settings.
-        report: called before each step that may take long.
-
-    Returns:
-        The content of the JSON file of the program.
+    """Measure the largest products of one program; write the files of each, and return the content of one of all.
 
     Raises:
         SkippedError: the program does not trace.
-        ConfigError: `task.program` does not exist.
     """
     report(Progress("trace"))
     program = task.load()

@@ -34,13 +34,8 @@ OPTIONS: Mapping[str, str | int | bool] = {
 class GemmConfiguration:
     """One Triton GEMM configuration, with the field names of `AutotuneResult.TritonGemmKey` (xla/autotuning.proto).
 
-    Attributes:
-        block_m: rows of the result that a block of threads computes.
-        block_n: columns of the result that a block computes.
-        block_k: elements of the contracted dimension that a block multiplies at a time.
-        split_k: number of parts of the contracted dimension, each computed by its own block.
-        num_stages: number of loads in flight.
-        num_warps: number of warps of a block.
+    A block of threads computes block_m rows and block_n columns of the result, and multiplies block_k elements of the
+    contracted dimension at a time, of which split_k parts have blocks of their own.
     """
 
     block_m: int
@@ -48,7 +43,9 @@ class GemmConfiguration:
     block_k: int
     split_k: int
     num_stages: int
+    """Number of loads in flight."""
     num_warps: int
+    """Number of warps of a block."""
 
     @property
     def name(self) -> str:
@@ -112,11 +109,7 @@ def fits(configuration: GemmConfiguration, gemm: GemmSizes) -> bool:
 
 
 def draw_configurations(gemm: GemmSizes, count: int, rng: np.random.Generator) -> list[GemmConfiguration]:
-    """Draw up to `count` distinct configurations that may fit, the default first, the others uniformly random.
-
-    Returns:
-        Fewer than `count` configurations where there are hardly more.
-    """
+    """Draw `count` distinct configurations that may fit, fewer if there are hardly more, the default first."""
     known = {default_configuration(gemm): None}
     allowed = (_blocks(gemm.m), _blocks(gemm.n), _blocks(gemm.k), _SPLITS, _STAGES, _WARPS)
     for _ in range(_ATTEMPTS * count):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hlorank_collect.autotune.autotune_tasks import TuneTask
+from hlorank_collect.autotune.tuned import TuneTask
 from tests.hlorank_collect.tasks import small_task
 
 PROGRAMS = """

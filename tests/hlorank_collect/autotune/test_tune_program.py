@@ -14,14 +14,14 @@ import pytest
 from hlorank.config import Config
 from hlorank.files import DataError, read_json
 from hlorank.training.trainer import train
+from hlorank_collect import compiled_layouts
 from hlorank_collect.autotune import tune_program
-from hlorank_collect.autotune.autotune_tasks import RemeasureTask, TuneTask
-from hlorank_collect.autotune.remeasure import remeasure
-from hlorank_collect.autotune.significance import Speedup
-from hlorank_collect.layouts import compiled_layouts
-from hlorank_collect.layouts.compiled_layouts import captured, configurable
+from hlorank_collect.autotune.apply import apply
+from hlorank_collect.autotune.search import Speedup
+from hlorank_collect.autotune.tuned import TuneTask, remeasure_tasks
+from hlorank_collect.compiled_layouts import captured, configurable
 from hlorank_collect.program import SkippedError
-from hlorank_collect.task import Progress
+from hlorank_collect.task import Progress, Task
 
 
 def silent(progress: Progress) -> None:
@@ -37,7 +37,7 @@ def test_without_a_model_candidates_are_measured_in_the_order_drawn(task: TuneTa
     assert about["rounds"] == 6
     found = Speedup(**about["speedup"])
     assert 0 < found.low <= found.estimate <= found.high < math.inf
-    assert bool(about["configuration"]) == found.real
+    assert bool(about["configuration"]["instructions"]) == found.real
     assert [step.stage for step in steps] == ["trace", "rank", *5 * ["compile"], *6 * ["measure"]]
     shares = [step.share for step in steps]
     assert shares == sorted(shares)
@@ -74,13 +74,15 @@ def test_the_first_batch_is_the_same_again(task: TuneTask, linear_model: Callabl
 def test_a_configuration_wins_and_runs_again(task: TuneTask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune_program, "winner", lambda times, rng: (2, Speedup(1.5, 1.4, 1.6)))
     about = tune_program.tune(task, silent)
-    assert about["configuration"]
+    assert about["configuration"]["instructions"]
     assert about["winner"] in [one["configuration"] for one in about["measured"]]
-    settings = {
-        field.name: getattr(task, field.name) for field in dataclasses.fields(RemeasureTask) if field.name != "saved"
-    }
-    again = remeasure(RemeasureTask(**settings, saved=str(task.saved(about["name"]))), silent)
-    assert again["tuned"]
+    settings = {field.name: getattr(task, field.name) for field in dataclasses.fields(Task)}
+    (again_task,), broken = remeasure_tasks([task.saved(about["name"])], settings)
+    assert not broken
+    again = apply(again_task, silent)
+    assert again["configuration"]["instructions"] or again["winner"] == "default"
+    assert "times as fast" in again_task.summarize(again)
+    assert not again_task.saved(about["name"]).exists()
     found = Speedup(**again["speedup"])
     assert 0 < found.low <= found.estimate <= found.high
     assert again["runtime_ns"].keys() == {"default", "tuned"}
@@ -89,7 +91,7 @@ def test_a_configuration_wins_and_runs_again(task: TuneTask, monkeypatch: pytest
 def test_the_default_stays_where_nothing_is_faster(task: TuneTask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune_program, "winner", lambda times, rng: (1, Speedup(1.1, 0.9, 1.2)))
     about = tune_program.tune(task, silent)
-    assert (about["winner"], about["configuration"]) == ("default", {})
+    assert (about["winner"], about["configuration"]["instructions"]) == ("default", [])
     assert about["speedup"]["estimate"] == 1.1
 
 
@@ -109,7 +111,7 @@ def test_candidates_with_wrong_outputs_are_left_out(task: TuneTask, monkeypatch:
 def test_where_no_candidate_works_the_default_stays(task: TuneTask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_layouts, "difference", lambda reference, outputs: "wrong")
     about = tune_program.tune(task, silent)
-    assert (about["speedup"], about["configuration"], about["measured"]) == (None, {}, [])
+    assert (about["speedup"], about["winner"], about["measured"]) == (None, "default", [])
     assert len(about["left_out"]) == 12
 
 
@@ -136,7 +138,7 @@ def test_a_model_of_tiles_is_refused(task: TuneTask, linear_model: Callable[...,
 def test_the_default_is_no_candidate(task: TuneTask) -> None:
     module, _ = captured(task.load(), "cpu")
     space = configurable(module)
-    candidates = tune_program.Candidates(module, space, task, np.random.default_rng(0))
+    candidates = tune_program.find_candidates(module, space, task, np.random.default_rng(0))
     assert (candidates.layouts[0] == space.default).all()
     assert (candidates.layouts[1:] != space.default).any(axis=(1, 2)).all()
     assert candidates.choose({}, set(), 100).tolist() == [*range(1, 13)]

@@ -9,7 +9,7 @@ import pytest
 from hlorank.cli.main import main
 from hlorank.files import read_json
 from hlorank_collect import machine
-from hlorank_collect.autotune.autotune_tasks import TuneTask
+from hlorank_collect.autotune.tuned import TuneTask
 from hlorank_collect.run_tasks import Summary
 
 PROGRAMS = """
@@ -103,7 +103,7 @@ def test_programs_are_tuned_and_run_again(folder: Path, capsys: pytest.CaptureFi
     captured = capsys.readouterr()
     assert captured.err.startswith("error: broken.json: ")
     shown = captured.out
-    assert ("runs with the default in" if not about["configuration"] else "times as fast as the default") in shown
+    assert ("runs with the default in" if about["winner"] == "default" else "times as fast as the default") in shown
 
 
 def test_a_model_may_be_one_of_mlflow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

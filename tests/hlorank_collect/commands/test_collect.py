@@ -12,7 +12,7 @@ from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import read_json
 from hlorank_collect import machine
-from hlorank_collect.left_out import read_left_out
+from hlorank_collect.record import read_left_out
 from hlorank_collect.run_tasks import Summary
 from hlorank_collect.task import TileTask
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.reader import read_records
-from hlorank_collect.modules.draw_inputs import draw_inputs
+from hlorank_collect.modules.module_program import draw_inputs
 from hlorank_collect.modules.scale_batch import scale_batch
 from hlorank_collect.program import SkippedError
 from tests.hlorank_collect.modules.conftest import Parsed

@@ -1,4 +1,4 @@
-"""Inputs that are drawn for modules written by hand."""
+"""Demands of modules on their inputs, and inputs that meet them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hlorank_collect.modules.dataflow import Dataflow, Value
-from hlorank_collect.modules.demands import Demand, demands
-from hlorank_collect.modules.draw_inputs import ELEMENT_TYPES, draw_inputs
+from hlorank_collect.modules.dataflow import Dataflow, Demand, Value, demands
+from hlorank_collect.modules.module_program import ELEMENT_TYPES, draw_inputs
 from tests.hlorank_collect.modules.conftest import Parsed
 
 
@@ -210,7 +209,7 @@ def test_tuples_are_drawn_flat(parsed: Parsed) -> None:
 
 def test_every_type_can_be_put_and_run(parsed: Parsed) -> None:
     from hlorank_collect import xla
-    from hlorank_collect.modules.module_checks import check_measurable
+    from hlorank_collect.modules.module_program import check_measurable
 
     names = [
         "pred", "s2", "s4", "s8", "s16", "s32", "s64", "u2", "u4", "u8", "u16", "u32", "u64", "f16", "bf16", "f32",

@@ -10,7 +10,7 @@ import pytest
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, layout_space
 from hlorank_collect import machine, xla
-from hlorank_collect.layouts.compiled_layouts import CompiledLayouts
+from hlorank_collect.compiled_layouts import CompiledLayouts
 from hlorank_collect.program import SkippedError
 from hlorank_collect.timing import Timer
 

@@ -12,12 +12,11 @@ from hlorank.files import DataError, read_json, write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_json import to_configuration
 from hlorank.hlo.layout_space import Layouts, layout_space
-from hlorank_collect.autotune import apply_configuration
-from hlorank_collect.autotune.autotune_tasks import ApplyTask, TuneTask
-from hlorank_collect.autotune.significance import Speedup
-from hlorank_collect.autotune.tuned import Tuned
-from hlorank_collect.layouts import compiled_layouts
-from hlorank_collect.layouts.compiled_layouts import captured
+from hlorank_collect import compiled_layouts
+from hlorank_collect.autotune import apply
+from hlorank_collect.autotune.search import Speedup
+from hlorank_collect.autotune.tuned import ApplyTask, Tuned, TuneTask
+from hlorank_collect.compiled_layouts import captured
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Progress
 from tests.hlorank_collect.tasks import small_task
@@ -48,17 +47,17 @@ def apply_task(task: TuneTask, **changes: Any) -> ApplyTask:
 @pytest.mark.parametrize("real", [True, False])
 def test_the_result_is_that_of_a_tuned_program(task: TuneTask, real: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Speedup(1.25, 1.1, 1.4) if real else Speedup(0.8, 0.7, 0.9)
-    monkeypatch.setattr(apply_configuration, "speedup", lambda times, column, rng: found)
+    monkeypatch.setattr(apply, "speedup", lambda times, column, rng: found)
     module, _ = captured(task.load(), "cpu")
     layouts = exported(module, Path("own.json"))
     one = apply_task(task)
     searched = task.saved(task.load().name)
     write_json(searched, {"winner": "of a search"})
-    about = apply_configuration.apply(one, silent)
+    about = apply.apply(one, silent)
     assert read_json(searched) == {"winner": "of a search"}
     assert about == read_json(one.saved(about["name"]))
     assert (about["model"], about["applied"], about["rounds"]) == ("some model", "own.json", 6)
-    assert (about["winner"] == "default", bool(about["configuration"])) == (not real, real)
+    assert (about["winner"] == "default", bool(about["configuration"]["instructions"])) == (not real, real)
     (measured,) = about["measured"]
     assert (measured["score"], measured["relative_runtime"]) == (-0.5, 1 / found.estimate)
     assert ("keeps the default" in one.summarize(about)) != real
@@ -70,7 +69,7 @@ def test_the_result_is_that_of_a_tuned_program(task: TuneTask, real: bool, monke
 def test_a_file_right_before_layout_assignment_is_taken_as_it_is(
     changed: str, task: TuneTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apply_configuration, "speedup", lambda times, column, rng: Speedup(1.25, 1.1, 1.4))
+    monkeypatch.setattr(apply, "speedup", lambda times, column, rng: Speedup(1.25, 1.1, 1.4))
     module, _ = captured(task.load(), "cpu")
     (entry,) = (one for one in module.computations if one.id == module.entry_computation_id)
     if changed == "nodes":  # the passes remove an unused one
@@ -83,7 +82,7 @@ def test_a_file_right_before_layout_assignment_is_taken_as_it_is(
     Path("own.hlo.pb").write_bytes(module.SerializeToString())
     layouts = exported(module, Path("own.json"))
     of_file = apply_task(task, program="own.hlo.pb", arguments=None)
-    about = apply_configuration.apply(of_file, silent)
+    about = apply.apply(of_file, silent)
     np.testing.assert_array_equal(Tuned(of_file.saved(about["name"])).configuration, layouts)
 
 
@@ -91,7 +90,7 @@ def test_another_program_is_refused(task: TuneTask) -> None:
     module, _ = captured(task.load(), "cpu")
     exported(module, Path("own.json"))
     with pytest.raises(DataError, match="fingerprint"):
-        apply_configuration.apply(apply_task(task, program="tuned_programs:changed"), silent)
+        apply.apply(apply_task(task, program="tuned_programs:changed"), silent)
     assert not Path("tuned").exists()
 
 
@@ -99,8 +98,9 @@ def test_the_default_is_nothing_to_measure(task: TuneTask) -> None:
     module, _ = captured(task.load(), "cpu")
     exported(module, Path("own.json"), default=True)
     one = apply_task(task)
-    about = apply_configuration.apply(one, silent)
-    assert (about["winner"], about["configuration"], about["speedup"], about["rounds"]) == ("default", {}, None, 0)
+    about = apply.apply(one, silent)
+    assert (about["winner"], about["configuration"]["instructions"], about["rounds"]) == ("default", [], 0)
+    assert about["speedup"] is None
     assert "own.json" in one.summarize(about)
     assert (Tuned(one.saved(about["name"])).configuration == -1).all()
 
@@ -110,8 +110,8 @@ def test_a_configuration_that_compiles_to_the_default_is_nothing_to_measure(task
     layouts = layout_space(module).default
     layouts[0, :2] = [1, 0]  # the layout that the compiler chooses by itself
     write_json(Path("own.json"), to_configuration(module, layouts, ABOUT).model_dump(mode="json"))
-    about = apply_configuration.apply(apply_task(task), silent)
-    assert (about["winner"], about["configuration"], about["speedup"], about["measured"]) == ("default", {}, None, [])
+    about = apply.apply(apply_task(task), silent)
+    assert (about["winner"], about["configuration"]["instructions"], about["measured"]) == ("default", [], [])
 
 
 def test_another_batch_is_named(task: TuneTask) -> None:
@@ -119,7 +119,7 @@ def test_another_batch_is_named(task: TuneTask) -> None:
     exported(module, Path("own.json"))
     other = apply_task(task, program="tuned_programs:changed", scale_batch=4)
     with pytest.raises(SkippedError, match="--scale-batch 4"):
-        apply_configuration.apply(other, silent)
+        apply.apply(other, silent)
 
 
 def test_a_configuration_that_fails_is_named(task: TuneTask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,4 +127,4 @@ def test_a_configuration_that_fails_is_named(task: TuneTask, monkeypatch: pytest
     exported(module, Path("own.json"))
     monkeypatch.setattr(compiled_layouts, "difference", lambda reference, outputs: "3 of 4 values differ")
     with pytest.raises(SkippedError, match=r"own\.json.*3 of 4"):
-        apply_configuration.apply(apply_task(task), silent)
+        apply.apply(apply_task(task), silent)

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import os
 import time
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from hlorank.hlo.layout_space import Layouts, configuration_name
 from hlorank.hlo.reader import Record, featurize
 from hlorank_collect import record
 from hlorank_collect.child_process import run_child
-from hlorank_collect.layouts.compiled_layouts import CompiledLayouts, captured, configurable
+from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
 from hlorank_collect.program import Program, SkippedError
 from hlorank_collect.task import LayoutTask, Progress, Report
 from hlorank_collect.timing import Float64, Rounds, measure
@@ -31,21 +30,16 @@ _COMPILE_SHARE = 0.7  # of the time limit; the rest is for measuring
 
 @dataclass(frozen=True, eq=False)
 class _Measured:
-    """Configurations with their times.
-
-    Attributes:
-        configurations: (configurations, configurable nodes, 18) int8, the default first.
-        times: (rounds, configurations) float64, nanoseconds.
-        left_out: names of configurations without times -> reason.
-        recompiled: number of configurations whose outputs were right only with fusion emitters.
-        seconds: duration of compiling and of measuring.
-    """
+    """Configurations, the default first, with their times (rounds, configurations) in nanoseconds."""
 
     configurations: Layouts
     times: Float64
     left_out: dict[str, str]
+    """Names of configurations without times -> reason."""
     recompiled: int
+    """Number of configurations whose outputs were right only with fusion emitters."""
     seconds: dict[str, float]
+    """Duration of compiling and of measuring."""
 
 
 def _measure(
@@ -64,7 +58,7 @@ def _measure(
         before=lambda name: report(Progress("compile", name, next(share))),
         deadline=start + _COMPILE_SHARE * task.time_limit,
     )
-    rng = np.random.default_rng([task.seed, zlib.crc32(program.name.encode())])
+    rng = task.rng(program.name)
     search = SEARCHES[Collection.parse(task.collection).search or ""]
     found = search(space, task.configurations, rng, lambda batch: compiled.quick(batch, rng))
     kept = [compiled.executable(configuration) is not None for configuration in found]
@@ -76,7 +70,7 @@ def _measure(
         compiled.timer(found[kept]),
         sum(kept),
         rng,
-        Rounds(min=min(Rounds.min, task.rounds), max=task.rounds),
+        Rounds.up_to(task.rounds),
         deadline=start + task.time_limit,
         heartbeat=lambda done: report(Progress("measure", share=0.5 + 0.5 * done / task.rounds)),
     )
@@ -85,18 +79,10 @@ def _measure(
 
 
 def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
-    """Measure layouts of one program in this process, and write its npz and JSON files.
-
-    Args:
-        task: the program and the settings.
-        report: called before each step that may take long.
-
-    Returns:
-        The content of the JSON file.
+    """Measure layouts of one program in this process, write its npz and JSON files, and return the latter's content.
 
     Raises:
         SkippedError: the program cannot be measured.
-        ConfigError: `task.program` is neither a file nor importable.
     """
     load = os.getloadavg()[0]
     report(Progress("trace"))

@@ -10,12 +10,22 @@ from typing import Any
 import numpy as np
 
 from hlorank.files import DataError
-from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
+from hlorank.hlo.hlo_pb2 import HloModuleProto
+from hlorank.hlo.layout_json import module_fingerprint
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, constrained, layout_space
 from hlorank_collect import machine, xla
 from hlorank_collect.program import Program, SkippedError, error_line
-from hlorank_collect.timing import Float64, Rounds, Timer, measure, runtimes, timer_of
-from hlorank_collect.verify import WrongOutputError, difference, has_nan
+from hlorank_collect.timing import (
+    Float64,
+    Rounds,
+    Timer,
+    WrongOutputError,
+    difference,
+    has_nan,
+    measure,
+    runtimes,
+    timer_of,
+)
 
 _QUICK = Rounds(min=3, max=3)
 _MAX_MAPPINGS = 0.95  # share of the limit; an executable of a thousand kernels takes a share of about 0.02
@@ -32,15 +42,12 @@ def _check_pure(module: HloModuleProto) -> None:
 
 
 def captured(
-    program: Program, platform: xla.Platform, wanted: Callable[[HloModuleProto], bool] = lambda _: True
+    program: Program, platform: xla.Platform, fingerprint: str | None = None
 ) -> tuple[HloModuleProto, list[Any]]:
     """Return the module of a program before layout assignment, and its example inputs on the device.
 
-    Args:
-        program: the program.
-        platform: the backend.
-        wanted: where it refuses the module before layout assignment, and accepts that before any pass, the latter is
-            returned: a file may hold a module right before layout assignment, which the passes may change again.
+    The module before any pass is returned if it alone has this `module_fingerprint`: a file may hold a module right
+    before layout assignment, which the passes may change again.
 
     Raises:
         SkippedError: the program does not trace or compile, or has side effects.
@@ -50,7 +57,7 @@ def captured(
     unoptimized = HloModuleProto.FromString(traced.module)
     _check_pure(unoptimized)
     module = capture(unoptimized, platform)
-    if not wanted(module) and wanted(unoptimized):
+    if fingerprint is not None and module_fingerprint(module) != fingerprint == module_fingerprint(unoptimized):
         module = unoptimized
     try:
         return module, traced.inputs()
@@ -59,36 +66,20 @@ def captured(
 
 
 def capture(module: HloModuleProto, platform: xla.Platform) -> HloModuleProto:
-    """Return a module right before layout assignment.
-
-    Args:
-        module: the module before any pass.
-        platform: the backend.
-
-    Raises:
-        SkippedError: the module does not compile.
-    """
+    """Return a module right before layout assignment; raise SkippedError if it does not compile."""
     try:
         return HloModuleProto.FromString(xla.capture(module.SerializeToString(), platform))
     except Exception as error:  # the compiler raises many classes
-        if (call := _refused_call(module, str(error))) is not None:
-            target = f"the target {call.custom_call_target!r} has no form for the {platform}"
-            raise SkippedError(f"instruction {call.name}: {target}") from error
+        for computation in module.computations:
+            for instruction in computation.instructions:
+                if (target := instruction.custom_call_target) and target in str(error):
+                    why = f"the target {target!r} has no form for the {platform}"
+                    raise SkippedError(f"instruction {instruction.name}: {why}") from error
         raise SkippedError(f"it does not compile: {error_line(error)}") from error
 
 
-def _refused_call(module: HloModuleProto, message: str) -> HloInstructionProto | None:
-    """Return the custom call whose target a message of the compiler names."""
-    every = (one for computation in module.computations for one in computation.instructions)
-    return next((one for one in every if one.custom_call_target and one.custom_call_target in message), None)
-
-
 def configurable(module: HloModuleProto) -> LayoutSpace:
-    """Return the configurable layouts of a module, at least one.
-
-    Raises:
-        SkippedError: no layout can be configured, or a configurable node has more than six dimensions.
-    """
+    """Return the configurable layouts of a module; raise SkippedError if none can be configured."""
     try:
         space = layout_space(module)
     except DataError as error:
@@ -187,11 +178,7 @@ class CompiledLayouts:
         return timer_of(lambda index: executables[index].run(self._inputs))
 
     def quick(self, configurations: Layouts, rng: np.random.Generator) -> Float64:
-        """Measure configurations in few rounds, relative to the default, so that batches are comparable.
-
-        Returns:
-            (configurations,) float64: runtimes divided by the default's; inf where a configuration is left out.
-        """
+        """Return runtimes in few rounds divided by the default's, inf where a configuration is left out."""
         stacked = np.stack([self._space.default, *configurations])
         kept = [self.executable(one) is not None for one in stacked]
         relative = np.full(len(stacked), np.inf)

@@ -12,7 +12,7 @@ from hlorank.data.collection import read_graph, sidecar_path
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import read_json
 from hlorank.hlo.layout_space import configuration_name
-from hlorank_collect.layouts.measure_layouts import measure_layouts
+from hlorank_collect.measure_layouts import measure_layouts
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import LayoutTask, Progress
 from tests.hlorank_collect.tasks import small_task

@@ -1,0 +1,167 @@
+"""Search for fast configurations in a few batches of measurements, and the significance of what it finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlorank.data.configurations import LayoutConfigurations
+from hlorank.data.graph import Graph, Int64
+from hlorank.hlo.layout_search import random
+from hlorank.hlo.layout_space import Layouts, LayoutSpace
+from hlorank.ranking.ranker import Ranker
+from hlorank_collect.autotune.acquisition import node_kinds
+from hlorank_collect.autotune.evolution import Evolution
+
+Float64 = NDArray[np.float64]
+CONFIDENCE = 0.95
+_RESAMPLES = 2000
+_BATCHES = 3  # what one measures, the next one uses
+
+
+class Candidates(Protocol):
+    """Configurations of one program, the default first, and the choice of those to measure."""
+
+    @property
+    def layouts(self) -> Layouts:
+        """(candidates + 1, configurable nodes, 18) int8; `choose` may add more."""
+
+    def choose(self, measured: Mapping[int, float], excluded: set[int], count: int) -> Int64:
+        """Choose at most `count` candidates but the excluded, given the log runtimes of those that are measured."""
+
+    def score(self, candidate: int) -> float | None:
+        """Return the model's score relative to the default, larger = slower; None without a model."""
+
+
+class RandomCandidates:
+    """Random configurations, measured in the order in which they are drawn: a baseline without a model."""
+
+    def __init__(self, space: LayoutSpace, count: int, rng: np.random.Generator) -> None:
+        self.layouts = random(space, count + 1, rng, lambda _: np.zeros(0))
+
+    def choose(self, _: Mapping[int, float], excluded: set[int], count: int) -> Int64:
+        """Choose the next configurations."""
+        left = [candidate for candidate in range(1, len(self.layouts)) if candidate not in excluded]
+        return np.array(left[:count], dtype=np.int64)
+
+    def score(self, _: int) -> None:
+        """Return None."""
+
+
+def ranked_candidates(
+    model: Path, graph: Graph, space: LayoutSpace, count: int, budget: int, rng: np.random.Generator
+) -> Evolution:
+    """Return configurations of a program that a trained model scores.
+
+    Raises:
+        DataError: the folder of the model is damaged, or the model ranks tiles.
+    """
+    ranker = Ranker(model)
+
+    def score(layouts: Layouts) -> Float64:
+        return ranker.score(graph, LayoutConfigurations.from_chunks(space.node_ids, [layouts]))
+
+    batches = math.ceil(budget / batch_size(budget))
+    return Evolution(space, node_kinds(graph, space.node_ids), score, size=count + 1, batches=batches, rng=rng)
+
+
+def batch_size(budget: int) -> int:
+    """Return the number of measurements of a batch, of which there are three; fewer for a budget of 1, 2 or 4."""
+    return math.ceil(budget / _BATCHES)
+
+
+def propose(
+    choose: Callable[[Mapping[int, float], set[int], int], Int64],
+    measure: Callable[[Int64], Float64],
+    *,
+    budget: int,
+    in_time: Callable[[], bool] = lambda: True,
+) -> dict[int, float]:
+    """Measure configurations batch by batch.
+
+    Args:
+        choose: called before each batch, as `Candidates.choose`.
+        measure: returns the relative runtimes of some configurations, inf for those that fail.
+        budget: number of configurations to measure, without those that fail.
+        in_time: called before each batch; False ends the search.
+
+    Returns:
+        The relative runtime of each tried configuration, in the order of trial.
+    """
+    tried: dict[int, float] = {}
+    left = budget
+    while left > 0 and in_time():
+        logs = {candidate: math.log(runtime) for candidate, runtime in tried.items() if math.isfinite(runtime)}
+        chosen = choose(logs, set(tried), min(left, batch_size(budget)))
+        if not len(chosen):
+            break
+        runtimes = measure(chosen)
+        tried.update(zip(chosen.tolist(), runtimes.tolist(), strict=True))
+        left -= int(np.isfinite(runtimes).sum())
+    return tried
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """Runtime of the default divided by that of a configuration: median over rounds and 95 % confidence interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+    @property
+    def real(self) -> bool:
+        """True if the configuration is faster beyond noise."""
+        return self.low > 1
+
+
+def speedup(times: Float64, configuration: int, rng: np.random.Generator) -> Speedup:
+    """Estimate the speedup of one configuration over the default, whose times are in the first column.
+
+    The estimate is the median over rounds of the quotient of both times in a round, in which effects on whole rounds
+    cancel; its interval is the percentile bootstrap over rounds.
+
+    Args:
+        times: (rounds, configurations) nanoseconds, at least two rounds.
+        configuration: column of the configuration.
+        rng: draws the resamples.
+    """
+    from scipy.stats import bootstrap
+
+    logs = np.log(times[:, 0]) - np.log(times[:, configuration])
+    if np.ptp(logs) == 0:
+        only = float(np.exp(logs[0]))
+        return Speedup(only, only, only)
+    interval = bootstrap(
+        (logs,), np.median, confidence_level=CONFIDENCE, n_resamples=_RESAMPLES, method="percentile", rng=rng
+    ).confidence_interval
+    return Speedup(*(float(np.exp(value)) for value in (np.median(logs), interval.low, interval.high)))
+
+
+def winner(times: Float64, rng: np.random.Generator) -> tuple[int, Speedup]:
+    """Choose the fastest configuration, and estimate its speedup over the default.
+
+    The configuration is chosen on the even rounds, and its speedup is estimated on the odd rounds: on the same rounds,
+    the speedup of the best of many would be overestimated.
+
+    Args:
+        times: (rounds, configurations) nanoseconds, the default first; at least four rounds.
+        rng: draws the resamples.
+
+    Returns:
+        The column of the configuration, never the default's, and its speedup, which may be below 1.
+
+    Raises:
+        ValueError: `times` has fewer than four rows, or a single column.
+    """
+    if len(times) < 4 or times.shape[1] < 2:
+        raise ValueError(f"times: expected at least (4, 2), found {times.shape}")
+    logs = np.log(times[::2])
+    best = 1 + int(np.argmin(np.median(logs[:, 1:] - logs[:, :1], axis=0)))
+    return best, speedup(times[1::2], best, rng)

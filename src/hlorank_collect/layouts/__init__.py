@@ -1,1 +1,0 @@
-"""Layout configurations of programs: compiled, checked against the compiler's default, and timed."""
