@@ -16,7 +16,7 @@ import torch
 import hlorank
 from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection, Split
-from hlorank.evaluation.evaluate_model import score_model
+from hlorank.evaluation.evaluate import score_model
 from hlorank.files import METRICS, DataError, read_json
 from hlorank.metrics import kendall_tau, noise_ceiling, ordered_pair_accuracy, top_k_slowdown
 from hlorank.models.baselines.baseline import BASELINES
