@@ -16,7 +16,7 @@ import torch
 import hlorank
 from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection, Split
-from hlorank.evaluation.evaluate import score_model
+from hlorank.evaluation.evaluate import GraphFolders, score_model
 from hlorank.files import METRICS, DataError, read_json
 from hlorank.metrics import kendall_tau, noise_ceiling, ordered_pair_accuracy, top_k_slowdown
 from hlorank.models.baselines.baseline import BASELINES
@@ -53,7 +53,7 @@ def test_metrics_are_those_of_the_stage_to_the_last_digit(
     (train_baseline if method in BASELINES else train)(config, tmp_path / "model")
     features, segments = Path(config.paths.features), Path(config.paths.segments)
     stage = tmp_path / "report"
-    score_model(tmp_path / "model", address, features, segments, config.evaluate, stage)
+    score_model(tmp_path / "model", address, GraphFolders(features, segments), config.evaluate, stage)
     trained = load_trained(tmp_path / "model", config.evaluate.memory_bytes, "cpu")
     graphs = GraphLoader(features / address.path, None if trained.partition is None else segments / address.path)
     scores: Scores = {}
