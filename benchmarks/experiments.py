@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,13 +20,14 @@ from command_line import expect, positive  # type: ignore[import-not-found] # sa
 from hydra import compose, initialize_config_dir
 from rows import read_rows  # type: ignore[import-not-found] # same folder
 
-from hlorank.config import Config
+from hlorank.config import Config, import_plugin
 from hlorank.data.collection import Collection
 from hlorank.files import fingerprint
 from hlorank.stages.command import load_composed
 from hlorank.terminal import min_int
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "examples/reproductions"))  # the experiments that conf/ lacks, and their plugin
 CPU_SECONDS = 120.0
 EXPERIMENTS = {
     "layout": (
@@ -156,6 +158,7 @@ def composed(
     source = Collection.parse(collection).source
     origin = DATA[source] if data is None else data
     fixed = [*(f"{key}={value}" for key, value in values.items()), *origin, *SIZES.get(source, ())]
+    import_plugin("reproductions")
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return load_composed(compose("config", overrides=[*fixed, *overrides]))
 

@@ -162,7 +162,7 @@ class SourceForm(nn.Module):
             return cast("Tensor", self.convolutions[str(id(layer))](x, self.edge_index))
         if name == "instance_norm":
             return instance_norm(x.transpose(1, 2), weight=layer.scale, bias=layer.offset).transpose(1, 2)
-        if name == "configuration_gate":
+        if name == "reproductions:ConfigurationGate":
             return torch.cat([x, len(x) * (x / layer.log_temperature.exp()).softmax(dim=0) * x], dim=-1)
         if name == "dropout":
             return dropout(x, layer.dropout.p, self.training)

@@ -202,7 +202,6 @@ def make_model() -> MakeModel:
         head="mlp",
         directions="separate",
         join="early",
-        override_layout=False,
         opcode_width=3,
         opcode_init=False,
         layout_width=2,

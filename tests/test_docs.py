@@ -79,7 +79,7 @@ def test_the_mixing_of_every_layer_is_documented(make_model: Callable[..., CostM
     text, config = (ROOT / "docs/explanation/gst.md").read_text(encoding="utf-8"), make_model().config
     rows = re.findall(r"^\| [^|]*\(`(\w+)`\) \| ([^|]*) \|", text, re.MULTILINE)
     documented = {name: mixing for mixing, names in rows for name in _INLINE.findall(names)}
-    assert documented == {name: make(config, config.width).mixing.value for name, make in LAYERS.items()}
+    assert documented == {name: kind.make(config, config.width).mixing.value for name, kind in LAYERS.items()}
 
 
 def test_the_example_of_colour_refinement_is_that_of_the_code() -> None:
@@ -117,7 +117,8 @@ def test_choices_of_groups_exist(page: Path) -> None:
     groups = "|".join(path.name for path in (ROOT / "conf").iterdir() if path.is_dir())
     for group, choices in re.findall(rf"(?:^|[ '])({groups})=([\w,]+)", commands(page), re.MULTILINE):
         for choice in choices.split(","):
-            assert (ROOT / "conf" / group / f"{choice}.yaml").is_file(), f"{group}={choice}"
+            folders = ROOT / "conf", ROOT / "examples/reproductions/reproductions/conf"
+            assert any((folder / group / f"{choice}.yaml").is_file() for folder in folders), f"{group}={choice}"
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from hlorank.config import Config
+from hlorank.config import Config, import_plugin
 from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate import evaluate
 from hlorank.featurize.feature_store import FeatureStore
@@ -28,7 +28,11 @@ from hlorank.training.trainer import train
 ROOT = Path(__file__).parents[1]
 # These choose data, not a model.
 DATA = {"models", "synthetic", "tpu_sample_tile_xla", "tpu_sample_xla_default", "tpu_sample_xla_random"}
-EXPERIMENTS = sorted({path.stem for path in (ROOT / "conf/experiment").glob("*.yaml")} - DATA)
+FOLDERS = ROOT / "conf/experiment", ROOT / "examples/reproductions/reproductions/conf/experiment"
+FILES = {path.stem: path for folder in FOLDERS for path in folder.glob("*.yaml")}
+EXPERIMENTS = sorted(FILES.keys() - DATA)
+
+import_plugin("reproductions")
 
 
 def test_the_experiments_are_there() -> None:
@@ -51,7 +55,7 @@ def test_every_ablation_of_the_benchmark_composes(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_says_where_it_is_from(name: str) -> None:
-    package, *lines = (ROOT / f"conf/experiment/{name}.yaml").read_text().splitlines()
+    package, *lines = FILES[name].read_text().splitlines()
     assert package == "# @package _global_"
     comment = " ".join(line.removeprefix("# ") for line in takewhile(lambda line: line.startswith("# "), lines))
     # Its source and the differences from it; an experiment derived from another one may refer to that.
@@ -94,7 +98,7 @@ def test_an_experiment_trains_and_scores_as_it_did(
         "trainer__steps_per_epoch": 2,
         "trainer__configs_per_step": 4,
     }
-    if (blocks := OmegaConf.select(OmegaConf.load(ROOT / f"conf/experiment/{name}.yaml"), "model.blocks")) is not None:
+    if (blocks := OmegaConf.select(OmegaConf.load(FILES[name]), "model.blocks")) is not None:
         fixed["model__blocks"] = blocks
     config = settings(experiment=name, **fixed)
     features, segments = prepared(config, collection)

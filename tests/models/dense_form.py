@@ -23,10 +23,9 @@ ROWS = np.array([3, 0, 7, 7, 11, 5, 2])
 assert_exact = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-12)
 
 
-def block(*more: str, attention: bool = False, squeeze_excite: bool = False) -> list[str]:
+def block(*more: str) -> list[str]:
     """Return the usual block with more layers after message passing."""
-    added = [*(["squeeze_excite"] if squeeze_excite else []), *(["configuration_attention"] if attention else [])]
-    return ["layer_norm", "sage", *added, *more, "gelu", "residual"]
+    return ["layer_norm", "sage", *more, "gelu", "residual"]
 
 
 def scores_of(model: CostModel, graph: GraphInputs, rows: np.ndarray = ROWS) -> Tensor:
@@ -67,18 +66,19 @@ def reference_embedding(model: CostModel, graph: GraphInputs, j: int, row: int) 
                 state = encoder.configuration(torch.cat(read))
                 joined[int(np.searchsorted(nodes, node))] = state
         x = x + joined
-    for one in model.blocks:
-        norm, sage, *gate, _ = cast("Iterable[Any]", one.layers)
+    for layers in model.blocks:
+        norm, sage, *instance_norm, _ = cast("Iterable[Any]", layers.layers)
         z, (from_itself, from_operands, from_users) = norm.module(x), sage.weights
         x_new = z @ from_itself.T + operands / operand_count @ z @ from_operands.T + sage.bias
         x_new = x_new + users / user_count @ z @ from_users.T
-        for layer in gate:
-            x_new = x_new * layer.gate(x_new.mean(0))
+        for layer in instance_norm:
+            centred = x_new - x_new.mean(0)
+            x_new = layer.scale * centred / (centred.square().mean(0) + 1e-5).sqrt() + layer.offset
         x = x + gelu(x_new)
     x = model.post_layers.get_submodule("layers.0.module")(x)[torch.from_numpy(own[nodes])]
     configured = np.zeros(features.nodes, dtype=bool)
     configured[getattr(configurations, "node_ids", slice(None))] = True
     joint = x[torch.from_numpy(configured[own])].sum(0)
     pooled = {"mean": x.mean(0), "sum": x.sum(0), "max": x.max(0).values}
-    pooled |= {"l2_sum": x.sum(0) / x.sum(0).norm(), "l2_configurable_sum": joint / joint.norm()}
+    pooled |= {"l2_configurable_sum": joint / joint.norm(), "reproductions:l2_sum": x.sum(0) / x.sum(0).norm()}
     return torch.cat([pooled[name] for name in config.pooling])

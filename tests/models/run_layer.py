@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hlorank.config import import_plugin
 from hlorank.models.compression.build_plan import quotient_graph
 from hlorank.models.compression.colouring import Colouring
 from hlorank.models.compression.declarations import Mixing, Recipe
@@ -18,10 +19,16 @@ from hlorank.models.compression.segment import Segment
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.layers.layer import Layer, run
+from hlorank.models.layers.registry import LAYERS
 from hlorank.models.plan_tensors import tensors
 from hlorank.models.scoring import embed_rows
 
 CPU = torch.device("cpu")
+
+import_plugin("reproductions")  # of examples/, whose layers are tested like those of src
+REPRODUCED = [f"reproductions:{name}" for name in ("ConfigurationGate", "EdgeMlp")]
+ALL_LAYERS = [*sorted(LAYERS), *REPRODUCED]
+ONE_OF_EACH_MIXING = ["mlp", "sage", "instance_norm", "configuration_attention"]
 
 
 def run_dense(layer: Layer, x: Tensor, segment: Segment) -> Tensor:

@@ -15,17 +15,15 @@ from hydra import compose, initialize_config_dir
 from torch import Tensor
 from torch.nn.functional import gelu, leaky_relu, normalize, relu
 
-from hlorank.config import ConfigError
 from hlorank.models.compression.build_plan import build_plan
 from hlorank.models.compression.declarations import Join, Recipe
 from hlorank.models.compression.plan import Plan
 from hlorank.models.compression.segment import Edges, Segment, TileBatch
 from hlorank.models.cost_model import Block, CostModel
 from hlorank.models.graph_inputs import GraphInputs
-from hlorank.models.layers.registry import widths
 from hlorank.models.plan_tensors import tensors
 from hlorank.stages.command import load_composed
-from tests.models.dense_form import CPU
+from tests.models.run_layer import CPU
 
 CONF = Path(__file__).parents[2] / "conf"
 WIDTH = 8
@@ -143,7 +141,7 @@ def segment(make_inputs: Callable[..., GraphInputs]) -> Segment:
 
 
 def plan_of(block: Block, configurations: int, segment: Segment) -> Plan[Tensor]:
-    recipe = Recipe((Join(), *block.steps), "early", override_layout=False, compress=False)
+    recipe = Recipe((Join(), *block.steps), "early", compress=False)
     batch = TileBatch(np.zeros((configurations, 1), dtype=np.float32))
     plan: Plan[Tensor] = tensors(build_plan(segment, batch, recipe), CPU)
     return plan
@@ -186,30 +184,6 @@ def test_a_residual_adds_the_input_of_the_block(make_model: Callable[..., CostMo
 
 def test_a_block_counts_the_states_of_layers_that_mix(make_model: Callable[..., CostModel], segment: Segment) -> None:
     config = make_model(width=WIDTH).config
-    block = Block(["linear", "sage", "residual", "squeeze_excite", "gelu"], config, "model.block").double()
-    assert [name for name, _ in block.named_layers()] == ["linear", "sage", "squeeze_excite", "gelu"]
+    block = Block(["linear", "sage", "residual", "instance_norm", "gelu"], config, "model.block").double()
+    assert [name for name, _ in block.named_layers()] == ["linear", "sage", "instance_norm", "gelu"]
     assert plan_of(block, 3, segment).rows == 2 * 4 * 3  # two layers, four nodes, three configurations
-
-
-def test_widths_before_a_gate_are_half(make_model: Callable[..., CostModel]) -> None:
-    stem = ["instance_norm", "configuration_gate", "gelu", "linear", "configuration_gate"]
-    config = make_model(width=8).config
-    assert widths(stem, config) == [4, 4, 8, 8, 4, 8]
-    assert widths(["sage", "gelu", "residual"], config) == [8, 8, 8, 8]
-    assert make_model(width=8, stem=stem).encoder.numeric.out_features == 4
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"block": ["configuration_gate"]},
-        {"block": ["gelu", "configuration_gate", "linear"]},
-        {"block": ["linear", "residual", "configuration_gate"]},
-        {"stem": ["linear", "residual", "configuration_gate"]},
-        {"stem": ["configuration_gate"], "join": "late"},
-        {"width": 7, "block": ["linear", "configuration_gate"]},
-    ],
-)
-def test_widths_that_do_not_fit_are_refused(changes: dict[str, Any], make_model: Callable[..., CostModel]) -> None:
-    with pytest.raises(ConfigError, match=r"model\.\w+.*configuration_gate"):
-        make_model(**{"width": 8, **changes})

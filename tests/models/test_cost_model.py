@@ -29,13 +29,13 @@ from tests.models.dense_form import (
 
 
 def test_mixing_bounds_the_nodes_that_vary(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    model, both = make_model(), make_model(block=block(squeeze_excite=True, attention=True))
+    model, both = make_model(), make_model(block=block("instance_norm", "configuration_attention"))
     assert model.recipe.mixing == {Mixing.ROW, Mixing.NEIGHBOURS}
     assert both.recipe.mixing == set(Mixing)
     (segment,) = make_inputs(nodes=60, distinct=4).segments
     assert 0 < segment.k_hop_prefix(0) < segment.k_hop_prefix(1) < segment.k_hop_prefix(2) <= segment.nodes == 60
     assert max_varied_nodes(model.recipe, segment) == segment.k_hop_prefix(2)
-    attentive = make_model(block=block(attention=True))
+    attentive = make_model(block=block("configuration_attention"))
     assert max_varied_nodes(attentive.recipe, segment) == segment.k_hop_prefix(2)
     # After the first layer that mixes over the segment every node depends on the configuration.
     assert max_varied_nodes(both.recipe, segment) == 60
@@ -43,8 +43,8 @@ def test_mixing_bounds_the_nodes_that_vary(make_model: MakeModel, make_inputs: M
 
 
 def test_no_halo_where_a_layer_mixes_over_the_segment(make_model: MakeModel) -> None:
-    model = make_model(block=block(squeeze_excite=True))
-    with pytest.raises(ConfigError, match=r"model.block: squeeze_excite .* partition.halo"):
+    model = make_model(block=block("instance_norm"))
+    with pytest.raises(ConfigError, match=r"model.block: instance_norm .* partition.halo"):
         model.check_halo(halo=True)
 
 
@@ -57,7 +57,7 @@ def test_aggregation(aggregation: str, make_model: MakeModel) -> None:
     assert_exact(model.score(total, 4), expected)
 
 
-@pytest.mark.parametrize("pooling", [[name] for name in POOLINGS] + [["max", "sum", "mean"]])
+@pytest.mark.parametrize("pooling", [[name] for name in (*POOLINGS, "reproductions:l2_sum")] + [["max", "sum", "mean"]])
 def test_poolings(pooling: list[str], make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model, graph = make_model(pooling=pooling), make_inputs(segments=2)
     embedded = embed_rows(model, graph, 1, ROWS)

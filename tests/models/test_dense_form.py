@@ -21,7 +21,7 @@ from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.models.compression.declarations import Mixing
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs, InputSizes
-from hlorank.models.layers.registry import LAYERS, RESIDUAL, widths
+from hlorank.models.layers.registry import RESIDUAL, widths
 from hlorank.models.scoring import embed_rows
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
@@ -33,11 +33,12 @@ from tests.models.dense_form import (
     block,
     reference_embedding,
 )
+from tests.models.run_layer import ALL_LAYERS
 from tests.sections import featurize_config
 
 
 @pytest.mark.parametrize(
-    ("kind", "segments", "halo", "squeeze_excite", "layout_sizes"),
+    ("kind", "segments", "halo", "instance_norm", "layout_sizes"),
     [
         ("layout", 1, 0, False, True),
         ("layout", 4, 0, False, True),
@@ -53,13 +54,13 @@ def test_embeddings_equal_the_dense_form(
     kind: str,
     segments: int,
     halo: int,
-    squeeze_excite: bool,
+    instance_norm: bool,
     layout_sizes: bool,
     make_model: MakeModel,
     make_inputs: MakeInputs,
 ) -> None:
     """Values and gradients: each local configuration computed once, against every configuration computed by itself."""
-    model = make_model(kind, block=block(squeeze_excite=squeeze_excite), layout_sizes=layout_sizes)
+    model = make_model(kind, block=block(*["instance_norm"] * instance_norm), layout_sizes=layout_sizes)
     graph = make_inputs(segments=segments, halo=halo, kind=kind)
     weight = torch.randn(len(ROWS), 12, dtype=torch.float64)
     for j in range(segments):
@@ -105,11 +106,10 @@ def assert_fast_equals_dense(model: CostModel, graph: GraphInputs, rows: np.ndar
     halo=st.integers(0, 3),
     seed=st.integers(0, 10**6),
     blocks=st.integers(0, 3),
-    names=st.lists(st.sampled_from([*sorted(LAYERS), RESIDUAL]), max_size=5),
-    stem=st.lists(st.sampled_from(sorted(LAYERS)), max_size=1),
+    names=st.lists(st.sampled_from([*ALL_LAYERS, RESIDUAL]), max_size=5),
+    stem=st.lists(st.sampled_from(ALL_LAYERS), max_size=1),
     join=st.sampled_from(["early", "late", "every"]),
     directions=st.sampled_from(get_args(Directions)),
-    override_layout=st.booleans(),
 )
 def test_fast_paths_equal_the_dense_form_on_random_graphs(
     nodes: int,
@@ -121,15 +121,14 @@ def test_fast_paths_equal_the_dense_form_on_random_graphs(
     stem: list[str],
     join: str,
     directions: str,
-    override_layout: bool,
     make_model: MakeModel,
     make_inputs: MakeInputs,
 ) -> None:
     """In float64 only: repeated norms over a few nearly equal nodes amplify rounding a thousandfold."""
-    assume(names.count("configuration_gate") < 3)  # widths are 8, 4 and 2
+    assume(names.count("reproductions:ConfigurationGate") < 3)  # widths are 8, 4 and 2
     config = make_model(width=8).config
-    assume(join == "early" or widths(stem, config)[0] == 8)
-    _, _, *after = widths(["linear", *names], config)
+    assume(join == "early" or widths(stem, config, "stem")[0] == 8)
+    _, _, *after = widths(["linear", *names], config, "block")
     assume(all(width == 8 for name, width in zip(names, after, strict=True) if name == RESIDUAL))
     model = make_model(
         width=8,
@@ -139,7 +138,6 @@ def test_fast_paths_equal_the_dense_form_on_random_graphs(
         pooling=["mean", "sum", "max", "l2_configurable_sum"],
         join=join,
         directions=directions,
-        override_layout=override_layout and join == "early",
     )
     for parameter in model.parameters():
         # With GIN's epsilon at 0, two nodes without other neighbours are equal: the maximum has a tie.
@@ -161,7 +159,7 @@ def unet_3d(shared_data: Path) -> tuple[GraphFeatures, InputSizes]:
 
 
 @pytest.mark.parametrize(
-    ("max_nodes", "halo", "squeeze_excite", "attention"),
+    ("max_nodes", "halo", "instance_norm", "attention"),
     [(500, 0, False, False), (5000, 0, False, False), (500, 2, False, True), (1000, 0, True, False)],
 )
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
@@ -169,7 +167,7 @@ def test_fast_paths_equal_the_dense_form_on_unet_3d(
     unet_3d: tuple[GraphFeatures, InputSizes],
     max_nodes: int,
     halo: int,
-    squeeze_excite: bool,
+    instance_norm: bool,
     attention: bool,
     dtype: torch.dtype,
     tolerance: float,
@@ -182,7 +180,7 @@ def test_fast_paths_equal_the_dense_form_on_unet_3d(
         partition_graph(features, PartitionConfig(algorithm="topological", max_nodes=max_nodes, halo=halo)),
     )
     torch.manual_seed(0)
-    layers = block(squeeze_excite=squeeze_excite, attention=attention)
+    layers = block(*["instance_norm"] * instance_norm, *["configuration_attention"] * attention)
     config = make_model().config.model_copy(update={"width": 8, "blocks": 3, "block": layers})
     rows = np.random.default_rng(0).choice(features.distinct, size=5, replace=False)
     assert_fast_equals_dense(CostModel(config, sizes, "mean").to(dtype), graph, rows, tolerance)

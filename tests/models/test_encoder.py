@@ -28,7 +28,7 @@ MakeInputs = Callable[..., GraphInputs]
 
 def first_states(encoder: Encoder, segment: Segment, batch: ConfigurationBatch) -> Tensor:
     """Compute the first states with an early join, (nodes, configurations, width)."""
-    recipe = Recipe((Join(),), "early", override_layout=encoder.overrides, compress=False)
+    recipe = Recipe((Join(),), "early", compress=False)
     plan: Plan[Tensor] = tensors(build_plan(segment, batch, recipe), torch.device("cpu"))
     (index,) = plan.steps
     assert isinstance(index, JoinIndex)
@@ -64,32 +64,6 @@ def test_layouts_join_at_their_configurable_nodes(make_model: MakeModel, make_in
             read = torch.cat([*embedded, torch.tensor([*sizes, *moves], dtype=torch.float64)])
             expected[node, c] += encoder.configuration(read)
     assert states.shape == (24, 3, 6)
-    torch.testing.assert_close(states, expected[segment.node_ids], rtol=1e-12, atol=1e-12)
-
-
-def test_a_configuration_overrides_its_nodes_layout(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    """Only a configuration with an output layout replaces the node's own, and only at its node."""
-    encoder, graph, rows = make_model(override_layout=True).encoder, make_inputs(), np.arange(12)
-    (segment,) = graph.segments
-    layouts = graph.features.configurations
-    assert isinstance(layouts, LayoutFeatures)
-    codebook = layouts.codebook.copy()
-    codebook[1, :6] = -1
-    changed = GraphInputs(replace(graph.features, configurations=replace(layouts, codebook=codebook)), graph.partition)
-    states = first_states(encoder, segment, changed.configurations(rows[None], segment))
-    expected = reference_nodes(encoder, graph)[:, None].repeat(1, 12, 1)
-
-    def layout(values: np.ndarray) -> Tensor:
-        embedded = encoder.layout_value.weight[torch.from_numpy(values.astype(int) + 1)]
-        return encoder.node_layout_map.weight @ embedded.flatten()
-
-    for column, node in enumerate(layouts.node_ids):
-        for c in rows:
-            code = layouts.codes[c, column]
-            read = (codebook[code].astype(int), layouts.sizes[code], layouts.moves[code])
-            expected[node, c] += encoder.configured(*(torch.from_numpy(part)[None] for part in read))[0]
-            if code != 1:
-                expected[node, c] += layout(codebook[code, :6]) - layout(graph.features.node_layout[node])
     torch.testing.assert_close(states, expected[segment.node_ids], rtol=1e-12, atol=1e-12)
 
 

@@ -12,7 +12,6 @@ from hlorank.config import PartitionConfig
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.models.compression.declarations import Mixing
 from hlorank.models.graph_inputs import GraphInputs
-from hlorank.models.layers.registry import LAYERS
 from hlorank.models.scoring import embed_rows
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition, local_codes, no_halo, whole_graph
@@ -24,9 +23,10 @@ from tests.models.dense_form import (
     block,
     scores_of,
 )
+from tests.models.run_layer import ONE_OF_EACH_MIXING
 
 
-@pytest.mark.parametrize("layer", sorted(LAYERS))
+@pytest.mark.parametrize("layer", ONE_OF_EACH_MIXING)
 def test_scores_do_not_depend_on_what_is_ranked_together(
     layer: str, make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
@@ -38,7 +38,7 @@ def test_scores_do_not_depend_on_what_is_ranked_together(
 
 
 def test_attention_over_configurations_ranks_them_together(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    model, graph = make_model(block=block(attention=True)), make_inputs(segments=3)
+    model, graph = make_model(block=block("configuration_attention")), make_inputs(segments=3)
     together, alone = scores_of(model, graph), scores_of(model, graph, ROWS[:1])
     assert (together[0] - alone[0]).abs() > 1e-6
     # A repeated configuration counts as often as it is repeated: sharing its embedding would change the others.
@@ -48,7 +48,7 @@ def test_attention_over_configurations_ranks_them_together(make_model: MakeModel
     assert torch.equal(scores_of(model, graph), together)
 
 
-@pytest.mark.parametrize("layer", sorted(LAYERS))
+@pytest.mark.parametrize("layer", ONE_OF_EACH_MIXING)
 def test_configurations_are_equivariant(layer: str, make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model, graph = make_model(block=block(layer)), make_inputs(segments=3)
     order = np.random.default_rng(0).permutation(len(ROWS))
@@ -75,7 +75,7 @@ def renumbered(features: GraphFeatures, order: np.ndarray) -> GraphFeatures:
 
 
 @pytest.mark.parametrize("segments", [1, 3])
-@pytest.mark.parametrize("layer", sorted(LAYERS))
+@pytest.mark.parametrize("layer", ONE_OF_EACH_MIXING)
 def test_the_order_of_nodes_does_not_matter(
     segments: int, layer: str, make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:

@@ -19,7 +19,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("kind", ["layout", "tile"])
-@pytest.mark.parametrize("block", [["sage", "residual"], ["gatv2", "instance_norm", "gps"], ["configuration_heads"]])
+@pytest.mark.parametrize(
+    "block", [["sage", "residual"], ["gatv2", "instance_norm", "gps"], ["configuration_attention"]]
+)
 def test_packing_keeps_every_array(
     kind: str, block: list[str], make_model: Callable[..., CostModel], make_inputs: Callable[..., GraphInputs]
 ) -> None:

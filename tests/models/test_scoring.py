@@ -48,7 +48,7 @@ def test_scoring_ends_at_a_deadline(block: list[str], make_model: MakeModel, mak
 
 
 @pytest.mark.parametrize(
-    ("kind", "segments", "halo", "squeeze_excite"),
+    ("kind", "segments", "halo", "instance_norm"),
     [
         ("layout", 1, 0, False),
         ("layout", 3, 0, False),
@@ -58,9 +58,9 @@ def test_scoring_ends_at_a_deadline(block: list[str], make_model: MakeModel, mak
     ],
 )
 def test_the_bound_of_memory_changes_nothing(
-    kind: str, segments: int, halo: int, squeeze_excite: bool, make_model: MakeModel, make_inputs: MakeInputs
+    kind: str, segments: int, halo: int, instance_norm: bool, make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
-    model, rows = make_model(kind, block=[*BLOCK, *["squeeze_excite"] * squeeze_excite]), np.arange(30)
+    model, rows = make_model(kind, block=[*BLOCK, *["instance_norm"] * instance_norm]), np.arange(30)
     graph = make_inputs(segments=segments, halo=halo, kind=kind, distinct=30)
     expected = score_configurations(model, graph, rows, 2**40)
     assert expected.dtype == np.float64
@@ -80,12 +80,12 @@ def test_scores_are_those_of_the_model(make_model: MakeModel, make_inputs: MakeI
     np.testing.assert_allclose(score_configurations(model, graph, rows, 10_000), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("squeeze_excite", [False, True])
+@pytest.mark.parametrize("instance_norm", [False, True])
 def test_no_more_configurations_at_once_than_fit(
-    squeeze_excite: bool, make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
+    instance_norm: bool, make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, graph, rows = (
-        make_model(block=[*BLOCK, *["squeeze_excite"] * squeeze_excite]),
+        make_model(block=[*BLOCK, *["instance_norm"] * instance_norm]),
         make_inputs(distinct=30),
         np.arange(30),
     )
@@ -137,7 +137,7 @@ def test_attention_ranks_whole_groups_together(
 
 
 @pytest.mark.parametrize(
-    "block", [["layer_norm", "sage", "residual"], ["sage", "squeeze_excite"]], ids=["neighbours", "segment"]
+    "block", [["layer_norm", "sage", "residual"], ["sage", "instance_norm"]], ids=["neighbours", "segment"]
 )
 @pytest.mark.parametrize("segments", [1, 3])
 def test_without_attention_scores_do_not_depend_on_what_is_ranked_together(

@@ -13,24 +13,25 @@ from torch.utils._pytree import tree_map_only
 
 from hlorank.models.cost_model import POOLINGS, CostModel
 from hlorank.models.graph_inputs import GraphInputs
-from hlorank.models.layers.registry import LAYERS
 from hlorank.models.plan_tensors import tensors
+from tests.models.run_layer import ALL_LAYERS, ONE_OF_EACH_MIXING
 
 MakeModel = Callable[..., CostModel]
 MakeInputs = Callable[..., GraphInputs]
-BLOCKS = [*([name] for name in sorted(LAYERS)), ["GATv2Conv"], ["TransformerConv", "sage", "instance_norm", "sage"]]
+BLOCKS = [*([name] for name in ALL_LAYERS), ["GATv2Conv"], ["TransformerConv", "sage", "instance_norm", "sage"]]
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids="-".join)
-@pytest.mark.parametrize("join", ["early", "late"])
-@pytest.mark.parametrize("kind", ["layout", "tile"])
+@pytest.mark.parametrize(
+    ("kind", "join", "block"),
+    [*(("layout", "early", block) for block in BLOCKS), *(("tile", "late", [name]) for name in ONE_OF_EACH_MIXING)],
+)
 def test_shapes_alone_decide_what_is_computed(
     kind: str, join: str, block: list[str], make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
     """Fake tensors have no values: a model that reads one fails."""
     model = make_model(
-        kind, block=["linear", *block, "residual"], join=join, pooling=list(POOLINGS), override_layout=join == "early",
+        kind, block=["linear", *block, "gelu"], join=join, pooling=list(POOLINGS),
         operators={"GATv2Conv": {"self_loops": True}},
     )  # fmt: skip
     plan: Any = tensors(make_inputs(kind=kind).plan({0: np.array([3, 0, 3, 7])}, model.recipe), CPU)

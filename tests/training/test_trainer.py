@@ -50,7 +50,7 @@ def test_the_files_of_a_training(
         WEIGHTS,
     ]
     assert (spec.version, spec.collection, spec.method) == (hlorank.__version__, collection, method)
-    assert spec.whole_graph == (spec.partition == "") == (method == "full")
+    assert spec.whole_graph == (spec.partition_fingerprint == "") == (method == "full")
     assert (spec.steps, spec.model) == (12, config.model)
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     rows = history(tmp_path / "model")

@@ -36,8 +36,8 @@ class ModelConfig(Section):
     post_layers: LayerNames
     """Layers by name, between the last block and the pooling."""
     pooling: list[Annotated[str, registered("poolings")]] = Field(min_length=1)
-    """Poolings over a segment's nodes, concatenated: mean, sum, max, l2_sum (the sum scaled to unit L2 norm),
-    l2_configurable_sum (that of the configurable nodes)."""
+    """Poolings over a segment's nodes, concatenated: mean, sum, max, l2_configurable_sum (the sum over the
+    configurable nodes, scaled to unit L2 norm)."""
     head: Literal["mlp", "linear"]
     """Map from the embedding of a graph to its score; linear with the pooling sum adds up one number for each node."""
     directions: Directions
@@ -45,8 +45,6 @@ class ModelConfig(Section):
     join: Literal["early", "late", "every"]
     """early: the configuration joins its nodes before the stem; late: after the blocks; every: early, and before each
     block but the first."""
-    override_layout: bool
-    """The output layout of a configuration replaces the node's own (early join)."""
     opcode_width: int = Field(ge=1)
     """Width of the learned opcode embedding."""
     opcode_init: bool
@@ -76,12 +74,6 @@ class ModelConfig(Section):
         layers = len(self.stem) + self.blocks * len(self.block) + len(self.post_layers)
         return self.require(
             layers <= MAX_LAYERS, "blocks", f"at most {MAX_LAYERS} layers with those of stem and post_layers"
-        )
-
-    @model_validator(mode="after")
-    def _check_override_layout(self) -> Self:
-        return self.require(
-            self.join == "early" or not self.override_layout, "override_layout", f"false with join={self.join}"
         )
 
 

@@ -26,7 +26,7 @@ class Block(nn.Module):
         names: the names of the layers.
         config: the settings of the model.
         key: the key of the configuration with the names.
-        width: of the states before; by default those after, `model.width`.
+        width: of the states before it, `model.width` by default.
 
     Attributes:
         names: the names of the layers.
@@ -38,12 +38,12 @@ class Block(nn.Module):
     def __init__(self, names: Sequence[str], config: ModelConfig, key: str, width: int | None = None) -> None:
         super().__init__()
         self.names = tuple(names)
-        before, *after = widths(names, config)
+        before, *after = widths(names, config, key)
         added = {size for name, size in zip(names, after, strict=True) if name == RESIDUAL}
         if {before, *added} - {width or config.width}:
             raise ConfigError(
-                f"{key}: configuration_gate has states of half the width before it; a map, such as linear or sage, "
-                "must come before it, with no residual between them"
+                f"{key}: before a layer that widens states must come a map, such as linear or sage, with no residual "
+                "between them"
             )
         self.layers = nn.ModuleList(
             make_layer(name, config, key, size) for name, size in zip(names, after, strict=True) if name != RESIDUAL
@@ -61,15 +61,7 @@ class Block(nn.Module):
         return [Start(), *(Residual() if name == RESIDUAL else next(layers)[1].declaration for name in self.names)]
 
     def forward(self, values: Tensor, indices: Iterator[StepIndex[Tensor]]) -> Tensor:
-        """Compute the states after the block.
-
-        Args:
-            values: (states, width) before it.
-            indices: the indices of the plan for `steps`, and those after them.
-
-        Returns:
-            (states after, width).
-        """
+        """Compute (states before, width) to (states after, width), along the next indices of a plan."""
         before, layers = values, self.named_layers()
         next(indices)
         for name in self.names:
@@ -88,13 +80,12 @@ POOLINGS: ExtensionPoint[Pooling] = ExtensionPoint(
         "mean": lambda values, index: sum_nodes(values, index) / index.nodes,
         "sum": lambda values, index: sum_nodes(values, index),
         "max": lambda values, index: max_nodes(values, index),
-        "l2_sum": lambda values, index: normalize(sum_nodes(values, index), dim=-1),
         "l2_configurable_sum": lambda values, index: normalize(sum_configurable_nodes(values, index), dim=-1),
     },
     "a function of states and the index of a plan",
     lambda _, found: found if is_function(found, 2) else None,
 )
-"""Functions of (states, width) and the index of a plan to (rows, width): a row for each segment and configuration."""
+"""Functions of (states, width) and the index of a plan to (segments * configurations, width), segment by segment."""
 _HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "mlp": lambda inputs, width: nn.Sequential(nn.Linear(inputs, width), nn.GELU(), nn.Linear(width, 1)),
     "linear": lambda inputs, _: nn.Linear(inputs, 1),
@@ -123,8 +114,8 @@ class CostModel(nn.Module):
         self.config = config
         self.sizes = sizes
         self.aggregation = aggregation
-        # The layers before a first configuration_gate of the stem have half the width.
-        first = widths(config.stem, config)[0] if config.join == "early" else config.width
+        # A layer of the stem that widens states needs narrow ones before it.
+        first = widths(config.stem, config, "model.stem")[0] if config.join == "early" else config.width
         self.encoder = Encoder(config, sizes, first)
         self.stem = Block(config.stem, config, "model.stem", first)
         self.blocks = nn.ModuleList(Block(config.block, config, "model.block") for _ in range(config.blocks))
@@ -132,7 +123,6 @@ class CostModel(nn.Module):
         self.recipe = Recipe(
             tuple(self._steps()),
             config.join,
-            override_layout=config.override_layout and sizes.kind == "layout",
             pool_configurable="l2_configurable_sum" in config.pooling,
         )
         for name in config.pooling:
@@ -189,7 +179,7 @@ class CostModel(nn.Module):
             )
 
     def forward(self, plan: Plan[Tensor]) -> Tensor:
-        """Compute F, the embeddings of segments under configurations, segment by segment: (rows, width * poolings).
+        """Compute F, the embeddings of segments: (segments * configurations, width * poolings), segment by segment.
 
         Shapes alone decide what is computed, so that nothing waits for a device.
         """

@@ -34,10 +34,6 @@ class PiecewiseLinear(nn.Module):
     """Piecewise linear encoding of numeric columns, by bins between quantiles (Gorishniy et al., arXiv 2203.05556).
 
     A value's component of a bin is 1 above the bin, 0 below it and linear within, shifted and scaled to [-1, 1].
-
-    Args:
-        columns: number of columns.
-        bins: bins of each column.
     """
 
     edges: Tensor
@@ -66,9 +62,8 @@ class Encoder(nn.Module):
     configurable node adds a function of its configuration, and in a tile collection every node does. The nodes' own
     layouts and the configurations share one embedding of layout values. With `model.layout_sizes` the function of a
     layout configuration also reads the sizes of the dimensions in the order of its layouts, and with
-    `model.layout_moves` what copies to these layouts move. With `model.override_layout` the output layout of a
-    configuration, if it has one, replaces the node's own. With `model.tile_bins` the columns of tiles have a piecewise
-    linear encoding.
+    `model.layout_moves` what copies to these layouts move. With `model.tile_bins` the columns of tiles have a
+    piecewise linear encoding.
 
     Args:
         config: the settings of the model.
@@ -87,7 +82,6 @@ class Encoder(nn.Module):
         self.register_buffer("_values", torch.tensor([*range(LAYOUT_MIN, LAYOUT_MAX + 1)]), persistent=False)
         self.node_layout_map = nn.Linear(LAYOUT_DIMS * config.layout_width, width, bias=False)
         self._reads_sizes, self._reads_moves = config.layout_sizes, config.layout_moves
-        self.overrides = config.override_layout and sizes.kind == "layout"
         layout_columns = LAYOUT_VALUES * (config.layout_width + config.layout_sizes) + MOVES * config.layout_moves
         columns, encoding = layout_columns, list[nn.Module]()
         if sizes.kind == "tile":
@@ -100,14 +94,7 @@ class Encoder(nn.Module):
         self.configuration = nn.Sequential(*encoding, first, nn.GELU(), nn.Linear(width, width))
 
     def start_opcodes(self, embedding: NDArray[np.float32]) -> None:
-        """Initialize the learned opcode embedding.
-
-        Args:
-            embedding: (opcodes, opcode width).
-
-        Raises:
-            ConfigError: the width of `embedding` is not `model.opcode_width`.
-        """
+        """Initialize the learned opcode embedding with (opcodes, opcode width); another width is a ConfigError."""
         if embedding.shape != tuple(self.opcode.weight.shape):
             raise ConfigError(
                 f"model.opcode_init: the opcode embeddings have width {embedding.shape[1]}, the model "
@@ -123,16 +110,7 @@ class Encoder(nn.Module):
         return (chosen @ self.layout_value.weight).flatten(-2)
 
     def configured(self, layouts: Tensor, sizes: Tensor, moves: Tensor) -> Tensor:
-        """Embed layout configurations.
-
-        Args:
-            layouts: (rows, 18) layout values, as in `Plan`.
-            sizes: (rows, 18).
-            moves: (rows, 3).
-
-        Returns:
-            (rows, width).
-        """
+        """Embed the rows of a codebook: (rows, 18), (rows, 18) and (rows, 3), as in `Plan`, to (rows, width)."""
         columns = self._layout(layouts)
         read = [columns]
         if self._reads_sizes:
@@ -142,30 +120,14 @@ class Encoder(nn.Module):
         added: Tensor = self.configuration(torch.cat(read, dim=1))
         return added
 
-    def _own_layout(self, values: Tensor) -> Tensor:
-        """Embed output layouts: (rows, 6) layout values to (rows, width)."""
-        mapped: Tensor = self.node_layout_map(self._layout(values))
-        return mapped
-
     def nodes(self, plan: Plan[Tensor]) -> Tensor:
         """Embed the nodes without a configuration: (colours, width)."""
         values: Tensor = self.numeric(plan.numeric) + self.opcode_map(self.opcode(plan.opcode))
-        layouts = self._own_layout(plan.layout)
-        # Configurable nodes whose layout is overridden get one when the configuration joins.
-        table = torch.cat([values, values + layouts]) if self.overrides else values + layouts
-        return table if plan.initial is None else embedding(plan.initial, table)
+        values = values + self.node_layout_map(self._layout(plan.layout))
+        return values if plan.initial is None else embedding(plan.initial, values)
 
     def join(self, values: Tensor, index: JoinIndex[Tensor], plan: Plan[Tensor]) -> Tensor:
-        """Add the configurations to the states of the nodes that they configure.
-
-        Args:
-            values: (colours before, width).
-            index: the index of this step.
-            plan: the plan.
-
-        Returns:
-            (colours after, width).
-        """
+        """Add configurations to the states of their nodes: (colours before, width) to (colours after, width)."""
         if index.layouts is None:
             added: Tensor = self.configuration(plan.tiles)
             states = values.view(-1, *added.shape) if index.states is None else embedding(index.states, values)
@@ -174,9 +136,5 @@ class Encoder(nn.Module):
         # Each distinct row of the codebook is embedded once; every state then gathers one row of a table, or zeros.
         codebook = cast("Tensor", plan.codebook)
         configured = self.configured(codebook, cast("Tensor", plan.sizes), cast("Tensor", plan.moves))
-        table = [values, configured, values.new_zeros(1, values.shape[1])]
-        if self.overrides:
-            given = (codebook[:, :LAYOUT_DIMS] >= 0).any(dim=1)
-            table[1] = configured + given[:, None] * self._own_layout(codebook[:, :LAYOUT_DIMS])
-            table.append(self._own_layout(plan.layout))
-        return propagate(torch.cat(table), index.layouts)
+        table = torch.cat([values, configured, values.new_zeros(1, values.shape[1])])
+        return propagate(table, index.layouts)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, StrictBool, StrictInt
+from pydantic import ConfigDict, Field, StrictBool, StrictInt, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -28,6 +28,8 @@ from hlorank.version import __version__
 log = logging.getLogger(__name__)
 
 _DIGESTS = _WEIGHTS_DIGEST, _SPEC_DIGEST = "weights_sha256", "spec_sha256"
+_READABLE = ("0.1", "0.2")
+"""Minor versions of hlorank whose models are read."""
 
 
 class Spec(Section):
@@ -60,16 +62,28 @@ class ModelSpec(Spec):
     """Aggregation of segment embeddings."""
     whole_graph: StrictBool
     """Graphs are scored as one segment; otherwise as the segments of `partition`."""
-    partition: str
-    """Fingerprint of the partition, empty for whole graphs."""
-    cut: PartitionConfig
-    """Options to cut a graph that is in no store, those of `partition`; without meaning for whole graphs."""
+    partition: PartitionConfig
+    """Options of the partition of graphs; without meaning for whole graphs."""
+    partition_fingerprint: str
+    """Fingerprint of the partition of the training, empty for whole graphs."""
     members: StrictInt = Field(ge=1)
     """Number of models of this kind in the folder, above 1 for an ensemble."""
     baselines: list[str] = Field(default_factory=list)
     """Baselines in the folder that join the ensemble."""
     weights: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=list)
     """The weights of the mean of the models and of each baseline; empty for equal ones."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_keys(cls, value: Any) -> Any:
+        """Read a specification of 0.1: `cut` with the options, `partition` the fingerprint, an option that is gone."""
+        if not isinstance(value, dict) or "cut" not in value:
+            return value
+        renamed = value | {"partition": value["cut"], "partition_fingerprint": value.get("partition")}
+        model = value.get("model")
+        if isinstance(model, dict) and model.get("override_layout") is False:
+            renamed["model"] = {key: part for key, part in model.items() if key != "override_layout"}
+        return {key: part for key, part in renamed.items() if key != "cut"}
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
@@ -82,11 +96,7 @@ def input_sizes(spec: FeatureSpec) -> InputSizes:
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON object with the SHA-256 of its other entries, as JSON with sorted keys and no spaces.
-
-    Args:
-        value: the object; its own digest, if any, is replaced.
-    """
+    """Return a JSON object with the SHA-256 of its other entries, as JSON with sorted keys and no spaces."""
     content = {key: part for key, part in value.items() if key != _SPEC_DIGEST}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return {**content, _SPEC_DIGEST: hashlib.sha256(text.encode()).hexdigest()}
@@ -99,21 +109,18 @@ def save_folder(folder: Path, weights: bytes, spec: Spec) -> None:
 
 
 def _check_origin(value: Mapping[str, Any]) -> None:
-    """Raise DataError for a specification of another minor version of hlorank, or changed after it was written."""
+    """Raise DataError for a specification of another version of hlorank, or changed after it was written."""
     version = str(value.get("version"))
-    if version.split(".")[:2] != __version__.split(".")[:2]:
+    if ".".join(version.split(".")[:2]) not in _READABLE:
         remedy = f"{version}; train it again, or install hlorank {version}"
-        raise DataError("version", f"that of this hlorank, {__version__}, but for the patch level", remedy)
+        raise DataError("version", f"one that hlorank {__version__} reads, {' or '.join(_READABLE)}", remedy)
     if (expected := sealed(value)[_SPEC_DIGEST]) != (found := value.get(_SPEC_DIGEST)):
         changed = f"{found}: the file was changed after training; take the original, or train again"
         raise DataError(_SPEC_DIGEST, f"{expected}, the digest of the rest of the file", changed)
 
 
 def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
-    """Read the specification of a model folder, and check the digest of its weights.
-
-    Returns:
-        The specification, and the path of the weights.
+    """Return the specification of a model folder, and the path of its weights, whose digest is checked.
 
     Raises:
         DataError: a file is missing, damaged or changed, another version of hlorank wrote it, the specification is
@@ -143,14 +150,10 @@ def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
 def save_model(
     folder: Path, members: Sequence[CostModel], spec: ModelSpec, baselines: Mapping[str, NDArray[Any]] | None = None
 ) -> None:
-    """Write a cost model or an ensemble; the names of weights begin with the number of their member.
+    """Write a cost model or an ensemble.
 
-    Args:
-        folder: the model folder.
-        members: the cost models.
-        spec: the specification.
-        baselines: arrays of the baselines that join them, whose names begin with the name and the number of their
-            baseline.
+    The names of weights begin with the number of their member, those of the `baselines` that are blended with it with
+    the name and the number of the baseline.
     """
     weights = nn.ModuleList(members).state_dict()
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}

@@ -71,7 +71,7 @@ class _TrainedNetworks(TrainedModel):
     def __init__(
         self, members: Sequence[CostModel], baselines: Sequence[Baseline], spec: ModelSpec, memory_bytes: int
     ) -> None:
-        super().__init__(spec, None if spec.whole_graph else spec.cut, memory_bytes)
+        super().__init__(spec, None if spec.whole_graph else spec.partition, memory_bytes)
         self._members, self._baselines, self._weights = members, baselines, spec.weights or None
 
     def _of_members(

@@ -118,7 +118,7 @@ def train(config: Config, output: Path, ranks: Ranks | None = None) -> float | N
     del settings["trainer"]["devices"]  # steps and weights are the same for any number of ranks
     key = fingerprint([settings, spec.data, __version__, spec.plugins])
     identity = {
-        "partition": spec.partition,
+        "partition": spec.partition_fingerprint,
         **flatten(settings),
         "data": spec.data,
         "version": __version__,
@@ -267,8 +267,8 @@ def _open_collection(config: Config, method: Method) -> tuple[GraphLoader, Model
         model=config.model,
         aggregation=config.segments.aggregation,
         whole_graph=whole_graph,
-        partition=graphs.partition,
-        cut=graphs.options or config.partition,
+        partition=graphs.options or config.partition,
+        partition_fingerprint=graphs.partition,
         data=graphs.fingerprint,
         steps=0,
         features=graphs.store.spec,

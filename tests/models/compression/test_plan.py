@@ -35,7 +35,7 @@ def test_the_work_is_the_states_of_layers_that_mix(make_model: MakeModel, make_i
 
 
 @pytest.mark.parametrize(
-    ("layer", "form"), [("sage", QuotientGraph), ("GINConv", QuotientEdges), ("edge_mlp", QuotientPieces)]
+    ("layer", "form"), [("sage", QuotientGraph), ("GINConv", QuotientEdges), ("gatv2", QuotientPieces)]
 )
 def test_edges_are_in_the_form_that_the_layer_reads(
     layer: str, form: type, make_model: MakeModel, make_inputs: MakeInputs

@@ -29,7 +29,7 @@ MakeModel = Callable[..., CostModel]
     algorithm=st.sampled_from(["topological", "metis"]),
     halo=st.integers(0, 2),
     block=st.sampled_from(
-        [["sage", "gelu", "residual"], ["gatv2", "sage"], ["gcn", "dropout"], ["edge_mlp"], ["linear"]]
+        [["sage", "gelu", "residual"], ["gatv2", "sage"], ["gcn", "dropout"], ["reproductions:EdgeMlp"], ["linear"]]
     ),
     join_at=st.sampled_from(["early", "late", "every"]),
     compress=st.booleans(),
@@ -50,9 +50,7 @@ def test_joined_segments_have_the_embeddings_that_they_have_alone(
     features, rng = make_features(nodes=nodes, seed=seed, dtype=np.float64), np.random.default_rng(seed)
     cut = partition_graph(features, PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo))
     graph = GraphInputs(features, cut)
-    model = make_model(
-        block=block, join=join_at, pooling=list(POOLINGS), override_layout=bool(seed % 2), dropout=0.0
-    ).eval()
+    model = make_model(block=block, join=join_at, pooling=list(POOLINGS), dropout=0.0).eval()
     recipe = replace(model.recipe, compress=compress)
     chosen = rng.permutation(cut.segments)[: rng.integers(1, cut.segments + 1)].tolist()
     rows = {j: rng.choice(features.distinct, size=rng.integers(1, 5), replace=False) for j in chosen}

@@ -1,4 +1,4 @@
-"""Every layer mixes as far as it declares, keeps the order of nodes and configurations, and has two equal forms."""
+"""Every layer mixes as far as it declares, keeps the order of nodes and configurations, and has right gradients."""
 
 from __future__ import annotations
 
@@ -17,26 +17,20 @@ from hlorank.models.compression.declarations import Mixing
 from hlorank.models.compression.segment import Edges, Segment
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
-from hlorank.models.layers.layer import Layer
-from hlorank.models.layers.registry import LAYERS
-from tests.models.run_layer import both_forms, run_dense
+from hlorank.models.layers.layer import Dropout, InstanceNorm, L2Norm, Layer
+from hlorank.models.scoring import embed_rows
+from tests.models.dense_form import ROWS
+from tests.models.run_layer import ALL_LAYERS, run_dense
 
 WIDTH, CONFIGURATIONS = 64, 3
 
 MakeLayer = Callable[..., Layer]
 MakeInputs = Callable[..., GraphInputs]
-WITHOUT_EDGES = (
-    *("channel_attention", "linear_attention", "squeeze_excite", "configuration_attention", "configuration_gate"),
-    *("configuration_heads", "instance_norm", "dropout", "layer_norm", "l2_norm"),
-    *("mlp", "linear", "gelu", "relu", "leaky_relu"),
-)
-"""Layers for which one of the directions is enough."""
+WITH_EDGES = ("sage", "graph_conv", "gcn", "gatv2", "gps", "reproductions:EdgeMlp")
 DIRECTIONS = get_args(Directions)
-every_layer = pytest.mark.parametrize("name", sorted(LAYERS))
-every_direction = pytest.mark.parametrize("directions", DIRECTIONS)
 every_layer_and_direction = pytest.mark.parametrize(
     ("name", "directions"),
-    [(name, one) for name in sorted(LAYERS) for one in (DIRECTIONS[:1] if name in WITHOUT_EDGES else DIRECTIONS)],
+    [(name, one) for name in ALL_LAYERS for one in (DIRECTIONS if name in WITH_EDGES else DIRECTIONS[:1])],
 )
 
 
@@ -45,6 +39,15 @@ def kernel(make_inputs: MakeInputs) -> Segment:
     """A kernel of 16 nodes, all of them configurable, so that layers for configurable nodes change all."""
     (only,) = make_inputs(kind="tile", nodes=16).segments
     return only
+
+
+@pytest.fixture
+def make(make_layer: MakeLayer) -> Callable[[str, str], Layer]:
+    def made(name: str, directions: str) -> Layer:
+        operators = {name: {"directions": directions}} if name.endswith("EdgeMlp") else {}
+        return make_layer(name, width=WIDTH, directions=directions, operators=operators)
+
+    return made
 
 
 def states(nodes: int, configurations: int = CONFIGURATIONS, width: int = WIDTH) -> Tensor:
@@ -68,33 +71,30 @@ def changed_by(
     return {(node, configuration) for node in near}
 
 
-@pytest.mark.parametrize("name", WITHOUT_EDGES)
-def test_these_layers_use_no_edges(name: str, make_layer: MakeLayer) -> None:
-    assert make_layer(name, width=WIDTH).edges is None
-
-
 @every_layer_and_direction
 def test_a_state_changes_exactly_the_states_that_the_mixing_declares(
-    name: str, directions: str, make_layer: MakeLayer, kernel: Segment
+    name: str, directions: str, make: Callable[[str, str], Layer], kernel: Segment
 ) -> None:
-    layer, x = make_layer(name, width=WIDTH, directions=directions), states(16)
-    for place in range(16):
-        changed = x.clone()
-        changed[place, 1] += torch.randn(WIDTH, dtype=torch.float64)
-        with torch.no_grad():
-            differs = (run_dense(layer, changed, kernel) != run_dense(layer, x, kernel)).any(dim=-1)
-        received = directions if layer.edges is None else layer.edges.directions
-        expected = changed_by(layer.mixing, received, kernel, place, 1)
-        if name == "edge_mlp" and directions == "users" and place not in kernel.edges.ends[:, 1]:
-            expected.remove((place, 1))  # without a neighbour it is 0
-        assert set(map(tuple, differs.nonzero().tolist())) == expected
+    layer, x = make(name, directions), states(16)
+    assert (layer.edges is not None) == (name in WITH_EDGES)
+    with torch.no_grad():
+        before = run_dense(layer, x, kernel)
+        for place in range(16):
+            changed = x.clone()
+            changed[place, 1] += torch.randn(WIDTH, dtype=torch.float64)
+            differs = (run_dense(layer, changed, kernel) != before).any(dim=-1)
+            received = directions if layer.edges is None else layer.edges.directions
+            expected = changed_by(layer.mixing, received, kernel, place, 1)
+            if name.endswith("EdgeMlp") and directions == "users" and place not in kernel.edges.ends[:, 1]:
+                expected.remove((place, 1))  # without a neighbour it is 0
+            assert set(map(tuple, differs.nonzero().tolist())) == expected
 
 
 @every_layer_and_direction
 def test_the_order_of_nodes_and_configurations_is_kept(
-    name: str, directions: str, make_layer: MakeLayer, kernel: Segment
+    name: str, directions: str, make: Callable[[str, str], Layer], kernel: Segment
 ) -> None:
-    layer, x = make_layer(name, width=WIDTH, directions=directions), states(16)
+    layer, x = make(name, directions), states(16)
     result = run_dense(layer, x, kernel)
     configurations = torch.tensor([2, 0, 1])
     torch.testing.assert_close(run_dense(layer, x[:, configurations], kernel), result[:, configurations])
@@ -106,11 +106,10 @@ def test_the_order_of_nodes_and_configurations_is_kept(
 
 @every_layer_and_direction
 def test_gradients_are_right_and_reach_every_parameter(
-    name: str, directions: str, make_layer: MakeLayer, make_inputs: MakeInputs
+    name: str, directions: str, make: Callable[[str, str], Layer], make_inputs: MakeInputs
 ) -> None:
     (segment,) = make_inputs(kind="tile", nodes=5).segments
-    layer = make_layer(name, width=WIDTH, directions=directions)
-    x = states(5, 2).requires_grad_()
+    layer, x = make(name, directions), states(5, 2).requires_grad_()
     # gradcheck changes the parameters in place.
     assert gradcheck(lambda *_: run_dense(layer, x, segment), (x, *layer.parameters()), fast_mode=True)
     result = run_dense(layer, x, segment)
@@ -121,56 +120,54 @@ def test_gradients_are_right_and_reach_every_parameter(
         assert parameter.grad.abs().max() > 1e-9, message
 
 
-@every_layer
-def test_heads_that_do_not_divide_the_width_are_refused_or_unused(
-    name: str, make_layer: MakeLayer, kernel: Segment
-) -> None:
-    x = states(16, width=6)
-    try:
-        layer = make_layer(name, width=6, heads=4)
-    except ConfigError as error:
-        assert "model.heads=4" in str(error)  # noqa: PT017 (layers without heads raise nothing)
-    else:
-        assert run_dense(layer, x, kernel).shape[:2] == x.shape[:2]
+@pytest.mark.parametrize("name", ["gatv2", "gps", "linear_attention"])
+def test_heads_divide_the_width(name: str, make_layer: MakeLayer) -> None:
+    with pytest.raises(ConfigError, match=r"model.heads=4: .*model.width=6"):
+        make_layer(name, width=6, heads=4)
 
 
-@pytest.mark.parametrize(
-    ("rows", "segments", "nodes"),
-    [
-        pytest.param([3], 3, 60, id="one configuration"),
-        pytest.param([3, 0, 7, 5], 3, 60, id="four configurations"),
-        pytest.param([3, 0, 7, 5], 12, 24, id="few edges"),
-        pytest.param([3, 0, 7, 5], 24, 24, id="one node each"),
-    ],
-)
-@every_layer_and_direction
-def test_the_compressed_form_equals_the_dense_form(
-    name: str,
-    directions: str,
-    rows: list[int],
-    segments: int,
-    nodes: int,
-    make_model: Callable[..., CostModel],
-    make_inputs: MakeInputs,
-) -> None:
-    model = make_model(
-        stem=[name], block=["linear", name, "gelu"], blocks=2, pooling=["sum", "max"], directions=directions
-    )
-    compressed, dense = both_forms(model, make_inputs(segments=segments, nodes=nodes), np.array(rows))
-    torch.testing.assert_close(compressed, dense, rtol=1e-9, atol=1e-10)
-
-
-def test_some_segments_of_one_node_are_configurable(make_inputs: MakeInputs) -> None:
-    few = [make_inputs(segments=count, nodes=24).segments for count in (12, 24)]
-    assert {segment.configurable for segment in few[1]} == {0, 1}
-    assert {len(segment.edges) for segment in few[1]} == {0} < {len(segment.edges) for segment in few[0]}
-
-
-@pytest.mark.parametrize("name", ["sage", "gcn", "graph_conv", "GINConv", "gatv2", "edge_mlp"])
-@every_direction
+@pytest.mark.parametrize("name", ["sage", "gcn", "GINConv", "gatv2", "reproductions:EdgeMlp"])
 def test_no_node_depends_on_configurations_before_they_join(
-    name: str, directions: str, make_model: Callable[..., CostModel], make_inputs: MakeInputs
+    name: str, make_model: Callable[..., CostModel], make_inputs: MakeInputs
 ) -> None:
-    model, graph = make_model(block=[name], join="late", directions=directions), make_inputs()
+    model, graph = make_model(block=[name], join="late"), make_inputs()
     rows = [graph.plan({0: np.array(chosen)}, model.recipe).rows for chosen in ([3], [3, 0, 7])]
     assert rows[0] == rows[1] > 0
+
+
+def test_states_get_unit_length_and_zeros_stay() -> None:
+    x = torch.tensor([[[3.0, 4.0]], [[0.0, 0.0]], [[-2.0, 0.0]]], requires_grad=True)
+    result = L2Norm()(x)
+    torch.testing.assert_close(result, torch.tensor([[[0.6, 0.8]], [[0.0, 0.0]], [[-1.0, 0.0]]]))
+    result.sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
+def test_equal_nodes_become_0_by_instance_norm(segment: Segment) -> None:
+    x = 3 + 5 * torch.randn(24, 3, 6, dtype=torch.float64)
+    for equal in (x[:1], x[:1].expand(24, -1, -1)):
+        torch.testing.assert_close(run_dense(InstanceNorm(6), equal, segment), torch.zeros_like(equal))
+
+
+def test_one_mask_of_dropout_serves_all_configurations(segment: Segment) -> None:
+    layer, x = Dropout(0.5), torch.randn(24, 3, 16, dtype=torch.float64)
+    mask = run_dense(layer, x, segment) / x
+    torch.testing.assert_close(mask, mask[:, :1].expand(-1, 3, -1))
+    assert {round(value, 9) for value in mask.flatten().tolist()} == {0.0, 2.0}
+    assert 0.3 < (mask == 0).double().mean() < 0.7
+    assert torch.equal(run_dense(layer.eval(), x, segment), x)
+
+
+def test_both_forms_have_the_same_masks_of_dropout(
+    make_model: Callable[..., CostModel], make_inputs: MakeInputs
+) -> None:
+    model = make_model(block=["sage", "dropout", "residual"], dropout=0.5)
+    model.recipe = replace(model.recipe, share=False)
+    graph, results = make_inputs(segments=3, nodes=60), []
+    for recipe in (model.recipe, replace(model.recipe, compress=False, deduplicate=False)):
+        model.recipe = recipe
+        torch.manual_seed(1)
+        results.append(torch.cat([embed_rows(model, graph, j, ROWS) for j in range(3)]))
+    torch.testing.assert_close(*results)
+    assert (results[0] - torch.cat([embed_rows(model, graph, j, ROWS) for j in range(3)])).abs().max() > 0.01

@@ -192,20 +192,20 @@ def test_fresh_embeddings_are_written_once_each(model: CostModel, make_inputs: M
     assert combine.cost.staleness == 5 * distinct
 
 
-@pytest.mark.parametrize(("squeeze_excite", "attention"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(("instance_norm", "attention"), [(True, False), (False, True), (True, True)])
 def test_layers_that_mix_further_compute_more_rows(
-    squeeze_excite: bool, attention: bool, make_model: MakeModel, make_inputs: MakeInputs
+    instance_norm: bool, attention: bool, make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
-    model = make_model(block=[*BLOCK, *["squeeze_excite"] * squeeze_excite, *["configuration_attention"] * attention])
+    model = make_model(block=[*BLOCK, *["instance_norm"] * instance_norm, *["configuration_attention"] * attention])
     graph = make_inputs(segments=SEGMENTS)
     combine = SegmentAggregator(model, METHODS["gst_one"], 0.5, None)
     combine(step_on(combine, graph, (2,)), now=0)
-    segment, layers = graph.segments[2], 2 * (1 + squeeze_excite + attention)
+    segment, layers = graph.segments[2], 2 * (1 + instance_norm + attention)
     # Attention over configurations computes each of them, squeeze-and-excitation each node from there on.
     configurations = len(ROWS) if attention else len(np.unique(graph.partition.local_codes[ROWS, 2]))
     assert configurations < len(ROWS) or attention
     varied = [segment.k_hop_prefix(1)] + [segment.nodes] * (layers - 1)
-    if not squeeze_excite:
+    if not instance_norm:
         varied = [segment.k_hop_prefix(1)] * 2 + [segment.k_hop_prefix(2)] * 2
     assert combine.cost.rows == sum(v * configurations + segment.nodes - v for v in varied)
     assert combine.cost.dense_rows == layers * segment.nodes * len(ROWS)

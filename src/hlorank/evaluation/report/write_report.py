@@ -309,7 +309,7 @@ def settings(group: Group) -> Row:
     if run.tracked is not None:
         found: Row = {key: value for key, value in run.tracked.settings.items() if key != "seed"}
     else:
-        spec = {key: run.spec[key] for key in ("model", "settings", "aggregation", "cut") if key in run.spec}
+        spec = {key: run.spec[key] for key in ("model", "settings", "aggregation", "partition") if key in run.spec}
         options = run.spec.get("features", {}).get("options", {})
         found = dict(flatten({**spec, "featurize": options}))
     return dict(sorted(found.items()))

@@ -8,7 +8,6 @@ from itertools import pairwise
 import numpy as np
 from scipy.sparse import csr_array
 
-from hlorank.data.configurations import LAYOUT_DIMS
 from hlorank.models.compression.colouring import Colouring
 from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Join, Mix, Mixing, Recipe, Residual, Start, Step
 from hlorank.models.compression.plan import (
@@ -53,8 +52,7 @@ def build_plan(segment: Segment, batch: ConfigurationBatch, recipe: Recipe) -> P
     """
     builder = _Builder(segment, batch, recipe)
     count = len(segment.colour_opcode)
-    # As many states as initial colours are one of each.
-    ordered = len(builder.initial) == count and not recipe.override_layout
+    ordered = len(builder.initial) == count  # each initial colour has one state
     colours = builder.initial if ordered else np.arange(count)
     steps = tuple(builder.step(step) for step in recipe.steps)
     return Plan(
@@ -88,11 +86,6 @@ class _Builder:
         # A layer that mixes configurations runs node by node.
         share = recipe.share and Mixing.CONFIGURATIONS not in recipe.mixing
         keys = colour if share else np.arange(nodes)
-        if recipe.override_layout:
-            # Configurable nodes, the first ones, get a layout when the configuration joins.
-            fixed = np.arange(nodes) >= segment.configurable
-            colour = colour + len(segment.colour_opcode) * fixed
-            keys = 2 * keys + fixed
         if recipe.compress:
             self._now = Colouring.of_keys(np.empty((0, configurations), dtype=np.int64), keys)
         else:
@@ -135,8 +128,8 @@ class _Builder:
             index = None if before.is_identity and len(before) == len(self._now) else states
             self._now = Colouring.identity(self._segment.nodes, count)
             return JoinIndex(None, index)
-        codebook, codes = self._batch.codebook, self._batch.codes.T
-        none = len(codebook)
+        codes = self._batch.codes.T
+        none = len(self._batch.codebook)
         code_of = np.full((max(before.prefix, len(codes)), count), none)
         code_of[: len(codes)] = codes
         keys, prefix = before.colour_of * (none + 1), len(code_of)
@@ -147,17 +140,9 @@ class _Builder:
         code = np.full(len(after), none)
         varied = after.node < prefix
         code[varied] = code_of[after.node[varied], after.configuration[varied]]
-        columns = [after.roots(before), len(before) + code]
-        table = len(before) + none + 1
-        if self._recipe.override_layout:
-            given = (codebook[:, :LAYOUT_DIMS] >= 0).any(axis=1)
-            keeps = np.append(~given, False)[code] & (after.node < len(codes))
-            own = self._segment.initial_colour[after.node]
-            columns.append(table - 1 + np.where(keeps, 1 + own, 0))
-            table += len(self._segment.colour_opcode)
-        entries = np.stack(columns, axis=1)
+        entries = np.stack([after.roots(before), len(before) + code], axis=1)
         self._now = after
-        starts = np.arange(0, entries.size + 1, entries.shape[1])
+        starts, table = np.arange(0, entries.size + 1, 2), len(before) + none + 1
         return JoinIndex(sparse(entries.ravel(), starts, table, gradients=self._recipe.gradients), None)
 
     def _messages(self, kind: EdgeKind) -> Messages[Array]:

@@ -125,7 +125,6 @@ class Recipe:
     Attributes:
         steps: in the order in which the model takes them; there is one join at least.
         join: as the setting `model.join`.
-        override_layout: as the setting `model.override_layout`, for layouts.
         pool_configurable: a pooling takes the configurable nodes alone.
         share: nodes with equal features may have equal states; no two do where each has a dropout mask of its own.
         compress: each colour is computed once; False is the dense form, every node under every configuration.
@@ -136,7 +135,6 @@ class Recipe:
 
     steps: tuple[Step, ...]
     join: Literal["early", "late", "every"]
-    override_layout: bool
     pool_configurable: bool = False
     share: bool = True
     compress: bool = True

@@ -88,8 +88,8 @@ class JoinIndex(NamedTuple, Generic[A]):
     """The rows of a table that the states after a join are sums of.
 
     Attributes:
-        layouts: (colours after, rows of the table); the table holds the states before, the embedded codebook, a row of
-            zeros, and with `override_layout` the nodes' own layouts; None in a tile collection.
+        layouts: (colours after, rows of the table); the table holds the states before, the embedded codebook and a row
+            of zeros; None in a tile collection.
         states: in a tile collection (nodes, configurations or 1) int64, the states before; None if they are dense.
     """
 

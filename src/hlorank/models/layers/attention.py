@@ -16,6 +16,7 @@ from hlorank.models.layers.layer import Layer, head_width, map_nodes, mlp
 from hlorank.models.layers.message_passing import Sage
 
 _MIN_TOTAL = 1e-6
+_FIRST_TEMPERATURE = 0.5
 
 
 class LinearAttention(Layer):
@@ -24,10 +25,6 @@ class LinearAttention(Layer):
     y_v = W [o_v of each head] + b, o_v = sum over nodes u of (f(q_v) . f(k_u)) v_u / sum over u of f(q_v) . f(k_u),
     f = elu + 1, where q, k and v are linear in x (Katharopoulos et al., ICML 2020, arXiv 2006.16236, equations 5
     and 7). The sums over u are the same for every node, so that no two nodes are ever compared.
-
-    Args:
-        width: length of a state.
-        heads: number of attention heads, a divisor of `width`.
 
     Raises:
         ConfigError: `heads` does not divide `width`.
@@ -53,16 +50,11 @@ class LinearAttention(Layer):
 
 
 class Gps(Layer):
-    """A local and a global view of each node, and an MLP over their sum.
+    """A local and a global view of each node, and an MLP over their sum: the GPS layer.
 
     y = norm(z + MLP(z)), z = norm(x + GraphSAGE(x)) + norm(x + LinearAttention(x)) (Rampasek et al., NeurIPS 2022,
-    arXiv 2205.12454), with layer normalization, and twice the width within the MLP. It has its own
-    residual connections.
-
-    Args:
-        width: length of a state.
-        heads: number of attention heads, a divisor of `width`.
-        directions: of the edges; see `EdgeKind`.
+    arXiv 2205.12454), with layer normalization, and twice the width within the MLP. It has its own residual
+    connections.
 
     Raises:
         ConfigError: `heads` does not divide `width`.
@@ -86,9 +78,6 @@ class Gps(Layer):
         return result
 
 
-_FIRST_TEMPERATURE = 0.5
-
-
 class _Compare(torch.autograd.Function):
     """C x softmax over configurations of k x; half of the time of its operations one by one."""
 
@@ -107,13 +96,13 @@ class _Compare(torch.autograd.Function):
         return torch.addcmul(direct, through, k), torch.sum(through * x).to(k.dtype)
 
 
-class ConfigurationGate(Layer):
-    """Cross-configuration attention: each channel of a node compares the configurations.
+class Comparison(Layer):
+    """Comparison of the configurations that are ranked together, for each node and channel.
 
-    y_c = [x_c ; x_c * a_c], a_c = C exp(x_c / T) / sum over c' of exp(x_c' / T), for each node and channel, over the C
-    configurations ranked together, with a learned temperature T above 0 (TGraph, arXiv 2405.16623). The factor C, which
-    TGraph lacks, makes the weights average 1 however many are ranked together, so that a model can rank more of them
-    than it was trained with.
+    The states before are followed by x_c * a_c, a_c = C exp(x_c / T) / sum over c' of exp(x_c' / T), over the C
+    configurations ranked together, with a learned temperature T above 0 (the cross-configuration attention of TGraph,
+    arXiv 2405.16623). The factor C, which TGraph lacks, makes the weights average 1 however many are ranked together,
+    so that a model can rank more of them than it was trained with.
     """
 
     mixing = Mixing.CONFIGURATIONS
@@ -132,8 +121,8 @@ class ConfigurationGate(Layer):
         return torch.cat([x, map_nodes(self._compare, x, index)], dim=-1)
 
 
-class ConfigurationAttention(ConfigurationGate):
-    """As `ConfigurationGate`, with a linear map of y_c to the width of x_c."""
+class ConfigurationAttention(Comparison):
+    """Cross-configuration attention: a linear map of the states and their `Comparison` to the width before."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The interface of layers, and the layers of single states and of norms."""
+"""The interface of layers, and layers without edges: of single states, norms, dropout."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from torch.nn.functional import embedding, normalize
 from hlorank.config import ConfigError
 from hlorank.models.compression.declarations import EdgeKind, Mix, Mixing
 from hlorank.models.compression.plan import DenseIndex, MaskIndex, NodeIndex, StepIndex
+
+_EPSILON = 1e-5
+_REDUCTION = 8
 
 
 class Layer(nn.Module):
@@ -30,10 +33,12 @@ class Layer(nn.Module):
         mixing: the states on which a new state depends.
         edges: the edges that it uses, if it uses any.
         by_node: a ROW layer gets a `MaskIndex`.
+        widens: factor by which the states after the layer are wider than those before it.
     """
 
     mixing: ClassVar[Mixing]
     by_node: ClassVar[bool] = False
+    widens: ClassVar[int] = 1
     edges: EdgeKind | None = None
 
     @property
@@ -60,7 +65,7 @@ def map_nodes(function: Callable[[Tensor], Tensor], values: Tensor, index: NodeI
     """Apply a function to the states of nodes, all configurations of a node at once.
 
     Args:
-        function: of (some nodes, configurations, width) to the same shape.
+        function: of (nodes, configurations, width) to the same shape, for a part of the nodes.
         values: (colours, width).
         index: the nodes.
 
@@ -103,6 +108,24 @@ class L2Norm(nn.Module):
         return normalize(x, dim=-1)
 
 
+class ChannelAttention(nn.Module):
+    """A gate for each channel of a state, from all its channels.
+
+    y = x * sigmoid(W_2 relu(W_1 x + b_1) + b_2), with an inner width of an eighth (TGraph, arXiv 2405.16623: it is
+    squeeze-and-excitation without the mean over nodes).
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        inner = max(1, width // _REDUCTION)
+        self.gate = nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width), nn.Sigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute (..., width) to the same shape."""
+        gated: Tensor = x * self.gate(x)
+        return gated
+
+
 def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     """Return y = W_2 gelu(W_1 x + b_1) + b_2, (..., inputs) to (..., outputs)."""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, outputs))
@@ -123,9 +146,6 @@ class Dropout(Layer):
     """Dropout with one mask for all configurations, so that they stay comparable within a step.
 
     In training, nodes must not share a colour, as each has a mask of its own; see `Recipe.share`.
-
-    Args:
-        rate: share of the numbers that become 0; the others are scaled up.
     """
 
     mixing = Mixing.ROW
@@ -143,9 +163,6 @@ class Dropout(Layer):
         if index.node is None:
             return (x.view(index.nodes, -1, x.shape[-1]) * mask[:, None]).view_as(x)
         return x * embedding(index.node, mask)
-
-
-_EPSILON = 1e-5
 
 
 class InstanceNorm(Layer):
@@ -167,6 +184,6 @@ class InstanceNorm(Layer):
         # A batch norm of the nodes, whose channels are pairs of a configuration and a channel, in the memory format
         # channels last. PyTorch's instance norm needs the nodes on the last axis, which takes a copy.
         pairs = x.flatten(1).t().unsqueeze(-1).unsqueeze(0)
-        scale, offset = (one.to(x.dtype).repeat(x.shape[1]) for one in (self.scale, self.offset))
+        scale, offset = (learned.to(x.dtype).repeat(x.shape[1]) for learned in (self.scale, self.offset))
         normed = torch.batch_norm(pairs, scale, offset, None, None, True, 0.0, _EPSILON, False)
         return normed.squeeze(0).squeeze(-1).t().view_as(x)

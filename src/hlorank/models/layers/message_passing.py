@@ -16,13 +16,16 @@ from hlorank.models.compression.plan import QuotientGraph, QuotientPieces
 from hlorank.models.layers.layer import Layer, head_width
 from hlorank.models.plan_tensors import propagate
 
+_SLOPE = 0.2
+
 
 class Convolution(Layer):
-    """y_v = b + sum over edge types k of W_k sum over u in N_k(v) of a_vu x_u.
+    """Message passing that is linear in the neighbours' states.
 
-    The edge types k are the node itself, its operands and its users, or its neighbours of either direction together.
-    The `norm` of a subclass defines the weights a_vu. All states before are multiplied by all W_k, and the products
-    are summed along the edges: there are fewer states before than edges.
+    y_v = b + sum over edge types k of W_k sum over u in N_k(v) of a_vu x_u. The edge types k are the node itself, its
+    operands and its users, or its neighbours of either direction together. The `norm` of a subclass defines the weights
+    a_vu. All states before are multiplied by all W_k, and the products are summed along the edges: there are fewer
+    states before than edges.
 
     Args:
         inputs: width of the states before.
@@ -46,8 +49,8 @@ class Convolution(Layer):
         maps = [nn.Linear(inputs, width, bias=place == 0) for place in range(self.edges.types)]
         self.weights = nn.Parameter(torch.empty(len(maps), width, inputs))
         with torch.no_grad():  # not torch.stack, for which PyTorch imports its compiler on the device meta
-            for own, one in zip(self.weights, maps, strict=True):
-                own.copy_(one.weight)
+            for weight, initial in zip(self.weights, maps, strict=True):
+                weight.copy_(initial.weight)
         self.bias = nn.Parameter(maps[0].bias.detach())
 
     def forward(self, x: Tensor, graph: QuotientGraph[Tensor]) -> Tensor:
@@ -96,11 +99,12 @@ class GraphConv(Convolution):
 
 
 class EdgeWise(Layer):
-    """y_v = combination over edge types k and u in N_k(v) of W x_v + b and W_k x_u.
+    """Message passing with a function of both ends of each edge.
 
-    The types of edges with the same direction, or of all edges if directions are shared, have the same W_k. A
-    combination that is not linear needs a vector for each edge, but not all of them in memory at once: they are
-    computed in pieces of about as many edges as there are states before, and once more for their gradients.
+    y_v = combination over edge types k and u in N_k(v) of W x_v + b and W_k x_u. The types of edges with the same
+    direction, or of all edges if directions are shared, have the same W_k. A combination that is not linear needs a
+    vector for each edge, but not all of them in memory at once: they are computed in pieces of about as many edges as
+    there are states before, and once more for their gradients.
 
     Args:
         width: length of a state.
@@ -149,20 +153,12 @@ class EdgeWise(Layer):
         return self.combine(targets.index_select(0, own), sources.index_select(0, source), index, states)
 
 
-_SLOPE = 0.2
-
-
 class Gatv2(EdgeWise):
     """Multi-head attention of each node over its neighbours and itself.
 
     y_v = b + [sum over u of a_vu W_u x_u of each head], a_v = softmax over u of a . leaky_relu(W x_v + c + W_u x_u)
     with slope 0.2 (Brody et al., ICLR 2022, arXiv 2105.14491, equations 3, 4 and 7). The weights W_u are the same for
     all u; with separate directions they differ between the node itself, operands and users.
-
-    Args:
-        width: length of a state.
-        heads: number of attention heads, a divisor of `width`.
-        directions: of the edges; see `EdgeKind`.
 
     Raises:
         ConfigError: `heads` does not divide `width`.

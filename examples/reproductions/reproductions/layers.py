@@ -1,4 +1,4 @@
-"""An MLP on the edges of configurable nodes."""
+"""Layers of published systems."""
 
 from __future__ import annotations
 
@@ -7,7 +7,21 @@ from torch.nn.functional import gelu
 
 from hlorank.config import Directions
 from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Norm
+from hlorank.models.layers.attention import Comparison
 from hlorank.models.layers.message_passing import EdgeWise
+
+
+class ConfigurationGate(Comparison):
+    """TGraph's cross-configuration attention (arXiv 2405.16623): states and their comparison, of twice the width.
+
+    Args:
+        width: of the states after it, an even number.
+    """
+
+    widens = 2
+
+    def __init__(self, width: int) -> None:  # noqa: ARG002 # every layer of a plugin gets the width
+        super().__init__()
 
 
 class EdgeMlp(EdgeWise):
@@ -19,10 +33,10 @@ class EdgeMlp(EdgeWise):
 
     Args:
         width: length of a state.
-        directions: of the edges; see `EdgeKind`.
+        directions: of the edges: separate, shared or users; see `model.directions`.
     """
 
-    def __init__(self, width: int, directions: Directions) -> None:
+    def __init__(self, width: int, directions: Directions = "separate") -> None:
         super().__init__(
             width, EdgeKind(Norm.SUM, directions, itself=False, to_configurable=True, form=EdgeForm.PIECES)
         )

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Norm
+from hlorank.models.compression.segment import Segment
 from hlorank.models.graph_inputs import GraphInputs
+from hlorank.models.layers.layer import Layer
 from hlorank.models.layers.message_passing import EdgeWise
-from tests.models.run_layer import run_dense
+from tests.models.run_layer import colouring_of, run_dense
 
 
 class Recorded(EdgeWise):
@@ -41,3 +43,13 @@ def test_edges_are_computed_in_pieces_and_again_for_gradients(
     assert len(pieces) == entries // (2 * segment.nodes)
     torch.autograd.backward(result.sum())
     assert sorted(layer.pieces) == sorted(2 * pieces)
+
+
+def test_nodes_without_edges_to_them_get_no_more_colours(make_layer: Callable[..., Layer], segment: Segment) -> None:
+    """Nodes that are not configurable keep their colours, which a residual connection needs."""
+    before, free = colouring_of(segment, 5, share=True), segment.configurable
+    edges = make_layer("reproductions:EdgeMlp").edges
+    assert edges is not None
+    after = before.refine(segment.edges.neighbourhood(edges), segment.k_hop_prefix(1))
+    assert len(set(after.colour_of[free:].flat)) == len(set(before.colour_of[free:].flat))
+    assert (after.colour_of[free:] == after.colour_of[free:, :1]).all()
