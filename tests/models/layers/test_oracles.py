@@ -129,7 +129,8 @@ def _attended(layer: Any, x: Tensor, own: Tensor, received: list[tuple[Tensor, T
         for head, channels in enumerate(torch.arange(WIDTH).chunk(len(layer.attention))):
             weights = torch.softmax(leaky_relu(wanted[:, channels], 0.2) @ layer.attention[head], dim=0)
             result[v, channels] = weights @ messages[:, channels]
-    return result + layer.bias
+    biased: Tensor = result + layer.bias
+    return biased
 
 
 def linear_attention(layer: Any, x: Tensor, _: Graph) -> Tensor:
