@@ -145,7 +145,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
     [
         ({"data.origin": "sever"}, ["local", "tpugraphs"], "data.origin=sever"),
         ({"partition.algorithm": "metiss"}, ["metis", "topological"], "partition.algorithm=metiss"),
-        ({"model.pooling": ["avg", "max"]}, ["mean", "sum", "max", "l2_sum"], "model.pooling.0=avg"),
+        ({"model.pooling": ["avg", "max"]}, ["mean", "sum", "max", "l2_configurable_sum"], "model.pooling.0=avg"),
         ({"model.post_layers": ["nrom"]}, ["sage", "layer_norm"], "model.post_layers.0=nrom"),
         ({"model.block": ["TransformerConv", "TransformrConv"]}, ["sage"], "model.block.1=TransformrConv"),
         ({"loss": {"listmel": 1.0}}, ["listmle", "hinge"], "loss.listmel=listmel"),
