@@ -109,7 +109,7 @@ def _linked_parts(root: Path) -> Path:
 
 def _one_kernel_each(collection: str, root: Path) -> list[Fold]:
     """Leave out each kernel in turn, and choose on the three of another of five groups."""
-    from hlorank.hlo.convert import convert
+    from hlorank.fetch.hlo import convert
 
     names = [path.stem for path in convert(shared_dir() / KERNELS, root / collection, "tile")]
     families = {name: name for name in names}

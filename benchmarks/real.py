@@ -44,8 +44,8 @@ from rows import append_row, read_rows  # type: ignore[import-not-found] # same 
 
 from hlorank.config import ConfigError
 from hlorank.data.collection import Collection, graph_files
+from hlorank.fetch.hlo import convert
 from hlorank.files import fingerprint, shared_dir
-from hlorank.hlo.convert import convert
 from hlorank.terminal import min_int
 
 RESULTS = Path(__file__).parent / "results" / "real.csv"

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from hlorank.data.collection import read_graph
+from hlorank.fetch.hlo import convert
 from hlorank.files import DataError
 from hlorank.hlo import forms
-from hlorank.hlo.convert import convert
-from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.node_features import OPCODES
 from hlorank.hlo.reader import Record, featurize, read_records
 
@@ -246,12 +245,6 @@ def test_an_xz_file_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
     # Encoding would need the memory as well: the size is written into the header of a small file.
     small = bytearray(lzma.compress(TEXT.encode(), filters=[{**filters[0], "dict_size": 2**16}]))
     assert refused(write(tmp_path / "bad.xz", bytes(small[:40]))).key == "file"
-
-
-def test_a_plain_protobuf_is_not_copied(module: HloModuleProto) -> None:
-    file = BytesIO(module.SerializeToString())
-    assert forms.as_protobuf(file) is file
-    assert file.tell() == 0
 
 
 # Numbers of lines with ` = ` in the texts.

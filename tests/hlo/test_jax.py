@@ -11,7 +11,7 @@ import pytest
 from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.data.graph import Graph
-from hlorank.hlo.convert import convert
+from hlorank.fetch.hlo import convert
 from hlorank.hlo.extra import extra_features
 from hlorank.hlo.node_features import OPCODES
 from hlorank.hlo.reader import featurize, program_files, read_records

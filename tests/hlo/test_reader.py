@@ -6,23 +6,20 @@ import gzip
 import logging
 import lzma
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from google.protobuf.message import Message
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.data.npz import NpzFile
 from hlorank.files import DataError
-from hlorank.hlo import reader
+from hlorank.hlo import forms, reader
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
-from hlorank.hlo.reader import featurize, field_places, graph_name, program_files, read_records
+from hlorank.hlo.reader import featurize, graph_name, program_files, read_records
 
 LAYOUT_PB = "official/module_tuning_data_layout.pb"
 LAYOUT_NPZ = "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz"
@@ -251,43 +248,6 @@ def test_hlo_texts_of_a_folder(tmp_path: Path) -> None:
     assert [path.name for path in program_files(tmp_path)] == ["a.hlo.pb", "b.hlo", "c.hlo.txt", "d.txt.gz", "e.hlo.xz"]
 
 
-@settings(deadline=None, max_examples=50)
-@given(st.lists(st.binary(max_size=300), max_size=5))
-def test_every_entry_is_found(entries: list[bytes]) -> None:
-    data = TuningData(modules=entries).SerializeToString()
-    found = [data[start : start + size] for start, size in field_places(BytesIO(data), 1)]
-    assert found == entries
-
-
-def test_other_fields_of_any_wire_type_are_skipped() -> None:
-    varint, fixed64, delimited, fixed32 = b"\x10\xff\x01", b"\x19" + bytes(8), b"\x22\x01a", b"\x2d" + bytes(4)
-    data = varint + b"\x0a\x02hi" + fixed64 + delimited + fixed32 + b"\x0a\x00"
-    assert field_places(BytesIO(data), 1) == [(5, 2), (len(data), 0)]
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x0a",  # a tag without a length
-        b"\x0a\x05hi",  # fewer bytes than announced
-        b"\x0a\x02hi\x0b",  # a group, which no encoder writes
-        b"\x0a\x02hi\x10",  # a number that is not there
-        b"\xff" * 11,  # a number without an end
-        b"plain text, in which no message is",
-    ],
-)
-def test_a_truncated_message_has_no_entries(data: bytes) -> None:
-    assert field_places(BytesIO(data), 1) == []
-
-
-def test_a_nested_message_is_one_entry() -> None:
-    inner = ModuleTuningData(fingerprint=7)
-    inner.module.computations.add().instructions.add(opcode="add")
-    data = TuningData(modules=[inner.SerializeToString()] * 2).SerializeToString()
-    places = field_places(BytesIO(data), 1)
-    assert [ModuleTuningData.FromString(data[start : start + size]) for start, size in places] == [inner, inner]
-
-
 def entry(number: int, payload: bytes) -> bytes:
     return bytes([number << 3 | 2]) + TuningData(modules=[payload]).SerializeToString()[1:]
 
@@ -299,13 +259,8 @@ EMPTY = {1: entry(1, b""), 2: entry(2, b""), 3: entry(3, b"")}
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divide all limits by a thousand, but for 8 runs."""
-    small = {
-        kind: {numbers: 8 if len(numbers) == 1 else limit // 1000 for numbers, limit in limits.items()}
-        for kind, limits in reader._LIMITS.items()
-    }
-    monkeypatch.setattr(reader, "_LIMITS", small)
-    monkeypatch.setattr(reader, "MAX_MODULES", 100)
-    monkeypatch.setattr(reader, "MAX_FIELDS", 1100)
+    for name, limit in (("MAX_MODULES", 100), ("MAX_INSTRUCTIONS", 500), ("MAX_RUNS", 8)):
+        monkeypatch.setattr(reader, name, limit)
 
 
 @pytest.mark.parametrize(
@@ -315,13 +270,11 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
         (entry(3, entry(2, ADD)) + EMPTY[3] * 600, 8),  # as runs
         (entry(3, entry(2, ADD) + EMPTY[2] * 600), 500),
         (entry(1, entry(3, entry(2, ADD) + EMPTY[2] * 600)), 500),
-        (entry(3, entry(2, ADD) + EMPTY[2] * 600 + b"\xff"), 500),
+        (entry(1, entry(3, entry(2, ADD) + EMPTY[2] * 300)) * 2, 500),  # which a parser merges
         (entry(3, b"\x53\x54" + entry(2, ADD) + EMPTY[2] * 600), 500),
-        (EMPTY[2] * 1200, 1100),
-        (b"".join(entry(3, EMPTY[1] * 300) for _ in range(4)), 1100),
         (entry(1, entry(3, entry(2, ADD))) + b"\x10\x07" + EMPTY[3] * 9, 8),
     ],
-    ids=["modules", "computations", "instructions", "of a record", "truncated", "group", "fields", "nested", "runs"],
+    ids=["modules", "computations", "instructions", "of a record", "merged", "group", "runs"],
 )
 @pytest.mark.usefixtures("small_limits")
 def test_empty_messages_are_counted_before_they_are_parsed(tmp_path: Path, data: bytes, limit: int) -> None:
@@ -336,3 +289,23 @@ def test_as_many_messages_as_the_limits_are_read(tmp_path: Path) -> None:
     (record,) = read_records(tmp_path / "a.pb")
     assert record.tuning is not None
     assert (len(record.module.computations[0].instructions), len(record.tuning.runs)) == (498, 8)
+
+
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize("data", [EMPTY[3] * 600 + b"\x1a\x05", entry(3, EMPTY[2] * 600 + b"\x12\x05")])
+def test_a_truncated_message_is_not_parsed_up_to_its_end(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.pb").write_bytes(data)
+    with pytest.raises(DataError, match=r"truncated|at most"):
+        next(read_records(tmp_path / "a.pb"))
+
+
+def test_a_file_above_the_limit_is_not_parsed(
+    tmp_path: Path, module: HloModuleProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = module.SerializeToString()
+    (tmp_path / "a.pb").write_bytes(data)
+    monkeypatch.setattr(forms, "MAX_BYTES", len(data))
+    assert len([*read_records(tmp_path / "a.pb")]) == 1
+    monkeypatch.setattr(forms, "MAX_BYTES", len(data) - 1)
+    with pytest.raises(DataError, match=f"at most {len(data) - 1} bytes"):
+        next(read_records(tmp_path / "a.pb"))

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hlorank.cli.programs import HELP, add_program_options, find_programs
+from hlorank.fetch.hlo import check_names, convert
 from hlorank.files import DataError, counted, escape
 from hlorank.hlo.configurations import NothingToConfigureError
-from hlorank.hlo.convert import check_names, convert
 from hlorank.runs.store import error_lines
 
 _log = logging.getLogger(__name__)

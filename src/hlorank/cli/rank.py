@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from hlorank.cli.programs import HELP, Program, add_program_options, find_programs, is_function
 from hlorank.cli.rank_output import export, print_rankings, submission, warn_of_stages
 from hlorank.config import ComputeConfig, ConfigError
+from hlorank.fetch.hlo import check_names
 from hlorank.files import DataError, counted
 from hlorank.hlo.configurations import NothingToConfigureError
-from hlorank.hlo.convert import check_names
 from hlorank.terminal import add_table_options, min_int
 
 if TYPE_CHECKING:

@@ -1,21 +1,21 @@
-"""Origin `hlo`: HLO protobufs and HLO text, the dataset's own or a compiler's dumps, converted to npz files."""
+"""Origin `hlo`: programs as protobufs or HLO text, the dataset's own or a compiler's dumps, converted to npz files."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
 
 from hlorank.config import Section
-from hlorank.data.collection import SPLITS, Collection, Split, remove_stale
+from hlorank.data.collection import SPLITS, Collection, Kind, Split, remove_stale, write_graph
 from hlorank.files import DataError, counted, resolve_path
 from hlorank.hlo.configurations import NothingToConfigureError
-from hlorank.hlo.convert import check_names, convert
-from hlorank.hlo.reader import program_files
+from hlorank.hlo.extra import write_extra
+from hlorank.hlo.reader import featurize, graph_name, program_files, read_records
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +32,41 @@ class HloConfig(Section):
     """The stage that is taken of XLA's dumps: the end of its name, such as before_optimizations."""
     extra: bool
     """Also write the features beyond the 140, to <graph>.extra.npz."""
+
+
+def check_names(sources: Iterable[Path]) -> None:
+    """Raise DataError if two files give graphs of the same name."""
+    seen: dict[str, Path] = {}
+    for source in sources:
+        other = seen.setdefault(graph_name(source), source)
+        if other != source:
+            raise DataError("file name", "a graph name of its own", f"that of {other}", file=source)
+
+
+def convert(source: Path, folder: Path, kind: Kind | None = None, *, extra: bool = False) -> list[Path]:
+    """Write each graph of a file to `<folder>/<graph>.npz`, one at a time, and return the files written.
+
+    Args:
+        source: a file that `read_records` reads.
+        folder: folder of the npz files; created if it is missing.
+        kind: kind of the configurations; None = that of the runs in the file, layouts for a dump.
+        extra: also write `<graph>.extra.npz` with the features beyond the 140.
+
+    Raises:
+        DataError: a field of the file is wrong, or two records have the same fingerprint; earlier graphs of the file
+            are written.
+    """
+    written: list[Path] = []
+    for record in read_records(source):
+        path = folder / f"{record.name}.npz"
+        if path in written:
+            raise DataError(f"{record.place}fingerprint", "one of its own", "a repeated one", file=source)
+        graph, program = featurize(record, kind)
+        write_graph(path, graph)
+        written.append(path)
+        if extra:
+            written.append(write_extra(path, program))
+    return written
 
 
 def fetch(collection: Collection, config: HloConfig, output: Path) -> None:

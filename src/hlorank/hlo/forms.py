@@ -8,7 +8,6 @@ import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Callable
 from importlib.metadata import version
-from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,7 +15,7 @@ from hlorank.files import DataError
 from hlorank.hlo.xla_process import INSTALL, XlaError, has_jaxlib, in_process
 
 MAX_BYTES = 256 * 2**20
-"""Limit of a text or of a decompressed file; texts of real programs have about 200 bytes per instruction."""
+"""Limit of a file, also decompressed; texts of real programs have about 200 bytes per instruction."""
 _MEMORY = 128 * 2**20  # of the dictionary of an xz file; xz -9 needs half of it
 _HEAD = 2**16
 
@@ -131,29 +130,24 @@ def hlo_text(module: bytes) -> str:
         raise DataError("file", expected, " ".join(str(error).split())) from None
 
 
-def as_protobuf(file: BinaryIO) -> BinaryIO:
-    """Return the serialized protobuf of a program in any form, at its start: `file` itself if it is a plain protobuf.
+def as_protobuf(file: BinaryIO) -> bytes:
+    """Return the serialized protobuf of a program in any form.
 
-    HLO text and StableHLO, also compressed by xz or gzip, are told apart by the content.
+    HLO text and StableHLO, also compressed by xz or gzip, are told apart by the content; other data are a protobuf.
 
     Raises:
         DataError: the file has more than MAX_BYTES, is damaged, is text of another kind, or is refused by XLA's
             parser; or it is text or StableHLO and jaxlib is not installed.
     """
     file.seek(0)
-    head = file.read(_HEAD)
-    compression = _decompressor(head)
-    file.seek(0)
-    if compression is None and not _is_text(head) and _language(head) is None:
-        return file
     data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise DataError("file", f"at most {MAX_BYTES:,} bytes of text or of a compressed file", "more")
-    if compression is not None:
+        raise DataError("file", f"at most {MAX_BYTES:,} bytes", "more")
+    if (compression := _decompressor(data)) is not None:
         data = _decompressed(data, *compression)
     if (language := _language(data)) is not None:
-        data = _parsed(data, language)
-    elif data and _is_text(data):
+        return _parsed(data, language)
+    if data and _is_text(data[:_HEAD]):
         expected = "HLO text, which begins with HloModule, StableHLO, which begins with module, or a protobuf"
         raise DataError("file", expected, "another text")
-    return BytesIO(data)
+    return data

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from io import BytesIO
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -29,7 +25,15 @@ from hlorank.data.graph import MAX_NODES, Graph
 from hlorank.files import DataError, counted, open_file
 from hlorank.hlo import configurations
 from hlorank.hlo.forms import COMPRESSED, as_protobuf, is_program_text
-from hlorank.hlo.hlo_pb2 import HloComputationProto, HloModuleProto, HloProto, ModuleTuningData, TuningData
+from hlorank.hlo.hlo_pb2 import (
+    ComputationParts,
+    HloModuleProto,
+    HloProto,
+    ModuleParts,
+    ModuleTuningData,
+    RecordParts,
+    TuningData,
+)
 from hlorank.hlo.node_features import OPCODES, element_type, has_column, node_features, opcode_ids
 from hlorank.hlo.program import Program, flatten
 
@@ -38,27 +42,12 @@ _log = logging.getLogger(__name__)
 _EXPECTED = "HLO text, StableHLO, or a serialized HloModuleProto, HloProto, ModuleTuningData or TuningData"
 _SUFFIX = re.compile(r"(?:\.hlo)?(?:\.pb|\.txt|\.mlir|\.mlirbc)?(?:\.xz|\.gz)?\Z")
 _STAGE = re.compile(r"\.((?:\w+_)?(?:before|after)_\w*optimizations|\d{4}\..*\.after_.*)\Z")
-# Wire format: https://protobuf.dev/programming-guides/encoding
-_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
-_GROUPS = (3, 4)
-_FIXED_LENGTHS = {_FIXED64: 8, _FIXED32: 4}
-_VARINT_BYTES = 10
 _M = TypeVar("_M", bound=Message)
 
 MAX_MODULES = 100_000
+MAX_INSTRUCTIONS = 2 * MAX_NODES
+"""Limit of the computations and instructions of a module, by which it is refused before it is parsed."""
 MAX_RUNS = 2**20
-MAX_FIELDS = 2**20 + 2**16
-# An empty message takes two bytes of a file and up to 400 in memory, so they are counted before they are parsed:
-# computations with their instructions, and runs, by the numbers of the fields that lead to them.
-_PROGRAM = HloModuleProto.COMPUTATIONS_FIELD_NUMBER, HloComputationProto.INSTRUCTIONS_FIELD_NUMBER
-_LIMITS: Mapping[type[Message], Mapping[tuple[int, ...], int]] = {
-    HloModuleProto: {_PROGRAM: 2 * MAX_NODES},
-    HloProto: {(HloProto.HLO_MODULE_FIELD_NUMBER, *_PROGRAM): 2 * MAX_NODES},
-    ModuleTuningData: {
-        (ModuleTuningData.MODULE_FIELD_NUMBER, *_PROGRAM): 2 * MAX_NODES,
-        (ModuleTuningData.RUNS_FIELD_NUMBER,): MAX_RUNS,
-    },
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,12 +98,8 @@ def program_files(folder: Path, dump: str | None = None) -> list[Path]:
 
     These are *.hlo.pb if there are any, as compilers dump other *.pb too, else *.pb; and files of HLO text and
     StableHLO, without those that are also there as a protobuf. Any of them may be compressed. Of the dumps of one
-    module at several stages, such as module_0001.jit_f.before_optimizations.txt, one stage is taken.
-
-    Args:
-        folder: the folder.
-        dump: end of the name of the stage, such as before_optimizations or after_optimizations (- and _ alike);
-            None = one of DUMPS.
+    module at several stages, such as module_0001.jit_f.before_optimizations.txt, one stage is taken: `dump` is the end
+    of its name (- and _ alike), None one of DUMPS.
     """
 
     def found(*patterns: str) -> list[Path]:
@@ -151,28 +136,28 @@ def graph_name(path: Path) -> str:
     return _SUFFIX.sub("", path.name)
 
 
-def _count(file: BinaryIO, numbers: Sequence[int], place: tuple[int, int], steps: Iterator[int]) -> Iterator[None]:
-    """Yield for each message on the way that a sequence of field numbers leads, up to where the bytes are damaged."""
-    with suppress(DecodeError):
-        for inner in _fields(file, numbers[0], place, steps):
-            yield
-            if numbers[1:]:
-                yield from _count(file, numbers[1:], inner, steps)
+def _check_counts(message: type[Message], data: bytes) -> None:
+    """Raise DataError if a serialized message has too many computations with their instructions, or too many runs."""
+    modules = [data]
+    if message is not HloModuleProto:
+        parts = RecordParts.FromString(data)
+        modules = [*parts.modules]
+        if message is ModuleTuningData and len(parts.runs) > MAX_RUNS:
+            raise DataError("module", f"at most {MAX_RUNS:,} runs", "more")
+    count = 0
+    for module in modules:
+        computations = ModuleParts.FromString(module).computations
+        count += len(computations)
+        for computation in computations if count <= MAX_INSTRUCTIONS else ():
+            count += len(ComputationParts.FromString(computation).instructions)
+    if count > MAX_INSTRUCTIONS:
+        raise DataError("module", f"at most {MAX_INSTRUCTIONS:,} computations and instructions", "more")
 
 
 def _parse(message: type[_M], data: bytes) -> _M:
-    """Parse a message; bytes that are not a message give an empty one.
-
-    Raises:
-        DataError: there are more computations, instructions or runs than `_LIMITS`, or more than MAX_FIELDS entries of
-            fields on the way to them.
-    """
-    for numbers, limit in _LIMITS[message].items():
-        found = _count(BytesIO(data), numbers, (0, len(data)), iter(range(MAX_FIELDS)))
-        if sum(1 for _ in islice(found, limit + 1)) > limit:
-            what = "runs" if limit == MAX_RUNS else "computations and instructions"
-            raise DataError("module", f"at most {limit:,} {what}", "more")
+    """Parse a message of a limited size; bytes that are not a message give an empty one."""
     try:
+        _check_counts(message, data)
         return message.FromString(data)
     except DecodeError:
         return message()
@@ -192,86 +177,10 @@ def _is_tuning(tuning: ModuleTuningData) -> bool:
     return tuning.HasField("fingerprint") or bool(tuning.config_index_to_node) or timed
 
 
-def _part(file: BinaryIO, place: tuple[int, int]) -> bytes:
-    file.seek(place[0])
-    return file.read(place[1])
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """Return the number at a place, and the place behind it."""
-    value = 0
-    for shift, byte in enumerate(data[place : place + _VARINT_BYTES]):
-        value |= (byte & 0x7F) << 7 * shift
-        if byte < 0x80:
-            return value, place + shift + 1
-    raise DecodeError
-
-
-def _fields(file: BinaryIO, number: int, place: tuple[int, int], steps: Iterator[int]) -> Iterator[tuple[int, int]]:
-    """Yield the offset and the size of each entry of a field.
-
-    Args:
-        file: the file.
-        number: number of the field.
-        place: offset and size of the message.
-        steps: ends the search; each entry of any field takes one.
-
-    Raises:
-        DecodeError: the bytes are not a whole message, or have a group, which no encoder writes.
-        DataError: `steps` are used up.
-    """
-    start, size = place
-    stop, groups = start + size, False
-    for _ in steps:
-        if start >= stop:
-            break
-        file.seek(start)
-        head = file.read(2 * _VARINT_BYTES)
-        tag, after = _varint(head, 0)
-        kind, length = tag & 7, _FIXED_LENGTHS.get(tag & 7, 0)
-        if kind in (_VARINT, _DELIMITED):
-            value, after = _varint(head, after)
-            length = value if kind == _DELIMITED else 0
-        start += after
-        if kind > _FIXED32 or start + length > stop:
-            raise DecodeError
-        groups |= kind in _GROUPS
-        if kind == _DELIMITED and tag >> 3 == number:
-            yield start, length
-        start += length
-    else:
-        raise DataError("file", f"at most {MAX_FIELDS:,} entries of fields", "more")
-    if groups:
-        raise DecodeError
-
-
-def field_places(file: BinaryIO, number: int) -> list[tuple[int, int]]:
-    """Find the strings, bytes or messages of a field, so that they can be read one at a time.
-
-    Args:
-        file: a serialized message, from its first byte to the end of the file.
-        number: number of the field.
-
-    Returns:
-        The offset and the size in bytes of each entry; none if the file is not a whole message.
-
-    Raises:
-        DataError: there are more than MAX_MODULES entries, or MAX_FIELDS of all fields.
-    """
-    try:
-        found = _fields(file, number, (0, file.seek(0, os.SEEK_END)), iter(range(MAX_FIELDS)))
-        places = list(islice(found, MAX_MODULES + 1))
-    except DecodeError:
-        return []
-    if len(places) > MAX_MODULES:
-        raise DataError("modules", f"at most {MAX_MODULES:,}", "more")
-    return places
-
-
-def _tuning_records(path: Path, file: BinaryIO, places: Sequence[tuple[int, int]]) -> Iterator[Record]:
-    for index, place in enumerate(places):
+def _tuning_records(path: Path, parts: Sequence[bytes]) -> Iterator[Record]:
+    for index, part in enumerate(parts):
         # A part that is no record becomes an empty one, which `featurize` refuses; the others can still be read.
-        tuning = _parse(ModuleTuningData, _part(file, place))
+        tuning = _parse(ModuleTuningData, part)
         # Official names contain the fingerprint as a signed number.
         fingerprint = tuning.fingerprint - 2**64 * (tuning.fingerprint >= 2**63)
         name = f"{graph_name(path)}_{fingerprint:x}"
@@ -279,20 +188,16 @@ def _tuning_records(path: Path, file: BinaryIO, places: Sequence[tuple[int, int]
 
 
 def _single_record(data: bytes, path: Path) -> Record:
-    """Parse a file that is one record.
-
-    Raises:
-        DataError: `data` is empty, truncated, another message, or too large.
-    """
+    """Parse a file that is one record; an empty, truncated or too large file, or another message is a DataError."""
     name = graph_name(path)
-    refusal = DataError("file", _EXPECTED, "a truncated file or another message")
+    refused = DataError("file", _EXPECTED, "a truncated file or another message")
     for kind in (HloModuleProto, ModuleTuningData, HloProto):
         try:
             message: Message = _parse(kind, data)
         except DataError as error:
             if kind is not HloModuleProto:  # as which the many runs of a record are computations
                 raise
-            refusal = error
+            refused = error
             continue
         match message:
             case HloModuleProto() if _is_module(message):
@@ -301,37 +206,30 @@ def _single_record(data: bytes, path: Path) -> Record:
                 return Record(name, path, "", message.module, message)
             case HloProto() if _is_module(message.hlo_module):
                 return Record(name, path, "", message.hlo_module, None)
-    if not data:
-        raise DataError("file", _EXPECTED, "an empty file")
-    raise refusal
+    raise refused if data else DataError("file", _EXPECTED, "an empty file")
 
 
 def parse_records(file: BinaryIO, path: Path) -> Iterator[Record]:
-    """Parse the modules of an open file, one at a time, as `read_records` does.
-
-    Args:
-        file: read from its start; must stay open until the last record is taken.
-        path: file name for graphs and errors.
-
-    Raises:
-        DataError: `file` is empty, truncated, another message or another text, has too many modules, instructions or
-            runs, or is refused by `as_protobuf`.
-    """
+    """Parse the modules of an open file as `read_records` does; `path` is the name for graphs and errors."""
     try:
-        file = as_protobuf(file)
+        data = as_protobuf(file)
         # A TuningData first: it may have many modules, and parsing it as another message would load all of them.
-        places = field_places(file, TuningData.MODULES_FIELD_NUMBER)
-        if any(_is_module(_parse(ModuleTuningData, _part(file, place)).module) for place in places):
-            yield from _tuning_records(path, file, places)
+        try:
+            parts = TuningData.FromString(data).modules
+        except DecodeError:
+            parts = TuningData().modules
+        if len(parts) > MAX_MODULES:
+            raise DataError("modules", f"at most {MAX_MODULES:,}", "more")
+        if any(_is_module(_parse(ModuleTuningData, part).module) for part in parts):
+            yield from _tuning_records(path, parts)
         else:
-            file.seek(0)
-            yield _single_record(file.read(), path)
+            yield _single_record(data, path)
     except DataError as error:
         raise error.in_file(path) from None
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Read the modules of a file, one at a time: memory is that of the largest module.
+    """Read the modules of a file; one module at a time is parsed.
 
     HLO text, StableHLO, HloModuleProto and HloProto (a compiler's dump), ModuleTuningData and TuningData (TpuGraphs'
     records) are distinguished by their content, also in files compressed by xz or gzip; fields of other versions of the
@@ -340,8 +238,8 @@ def read_records(path: Path) -> Iterator[Record]:
 
     Raises:
         DataError: the file is missing, a folder or a pipe, empty, truncated, another message or another text, or has
-            more than MAX_MODULES modules, or a module more instructions or runs than the limits; it is text that
-            XLA's parser refuses, at a line and a column, or jaxlib is not installed to parse it.
+            more bytes, modules, instructions or runs than the limits; it is text that XLA's parser refuses, at a line
+            and a column, or jaxlib is not installed to parse it.
     """
     with open_file(path, _EXPECTED) as file:
         yield from parse_records(file, path)
@@ -349,17 +247,18 @@ def read_records(path: Path) -> Iterator[Record]:
 
 def _notice(record: Record, program: Program) -> None:
     """Log the parts of a program that its features cannot represent."""
-    opcodes = Counter(one.opcode for one in program.instructions if one.opcode not in OPCODES)
-    types = Counter(element_type(one.shape) for one in program.instructions if not has_column(one.shape))
+    shapes = [instruction.shape for instruction in program.instructions]
+    opcodes = Counter(node.opcode for node in program.instructions if node.opcode not in OPCODES)
+    types = Counter(element_type(shape) for shape in shapes if not has_column(shape))
     for what, unknown in {"unknown opcodes become 0": opcodes, "element types without a feature": types}.items():
         if unknown:
             names = ", ".join(f"{name[:40]!r} ({count})" for name, count in unknown.most_common(5))
             nodes = counted(unknown.total(), "node")
             _log.warning("%s: %s, in %s: %s", record.path, what, nodes, names)
-    if dynamic := sum(any(one.shape.is_dynamic_dimension) for one in program.instructions):
+    if dynamic := sum(any(shape.is_dynamic_dimension) for shape in shapes):
         nodes = counted(dynamic, "node")
         _log.warning("%s: dynamic dimensions count as large as their bounds, in %s", record.path, nodes)
-    if large := sum(len(one.shape.dimensions) > LAYOUT_DIMS for one in program.instructions):
+    if large := sum(len(shape.dimensions) > LAYOUT_DIMS for shape in shapes):
         nodes = counted(large, "node")
         _log.warning("%s: only the first %d dimensions are kept, in %s", record.path, LAYOUT_DIMS, nodes)
 
@@ -378,11 +277,7 @@ def featurize(record: Record, kind: Kind | None = None) -> tuple[MeasuredGraph, 
     """Make a graph with the official features of a record; return it with the program that its nodes come from.
 
     Unknown opcodes and element types become 0, dimensions beyond the sixth are dropped, and a dynamic dimension is as
-    large as its bound, each with a warning.
-
-    Args:
-        record: a record of `read_records`.
-        kind: kind of the configurations; None = that of the record's runs, layouts for a dump.
+    large as its bound, each with a warning. `kind` None is that of the record's runs, layouts for a dump.
 
     Raises:
         NothingToConfigureError: the record is a dump without a node whose layout can be configured, and `kind` is

@@ -1,16 +1,17 @@
-"""Origin hlo: the dataset's tree, flat folders of dumps, re-runs."""
+"""Origin hlo: the dataset's tree, flat folders of dumps, re-runs; conversion of files."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hlorank.data.collection import Collection, Split, graph_files, read_graph
-from hlorank.fetch.hlo import HloConfig, fetch
+from hlorank.fetch.hlo import HloConfig, check_names, convert, fetch
 from hlorank.files import DataError
-from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData
+from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData, TuningData
 
 LAYOUT = Collection.parse("layout:own:default")
 
@@ -107,3 +108,40 @@ def test_the_official_kernels_are_a_tile_collection(shared_data: Path, tmp_path:
     assert len(files) == 15
     assert files[0].name == "alexnet_train_batch_32_-3006cd0d02fa72c4.npz"
     assert sum(len(read_graph(path, "tile").configurations) for path in files) == 752
+
+
+def test_every_graph_becomes_a_file_that_reads_back(tmp_path: Path) -> None:
+    tile = ModuleTuningData(module=module(), fingerprint=2**64 - 26)
+    for nanoseconds in (500, 400):
+        run = tile.runs.add(is_default=nanoseconds == 500)
+        run.op_config.tile_size_config.output_bounds.append(nanoseconds)
+        run.profile.compute_time_ns = nanoseconds
+    several = TuningData(modules=[record(100).SerializeToString(), tile.SerializeToString()])
+    (tmp_path / "both.pb").write_bytes(several.SerializeToString())
+    first, second = convert(tmp_path / "both.pb", tmp_path / "out")
+    assert (first, second) == (tmp_path / "out" / "both_1.npz", tmp_path / "out" / "both_-1a.npz")
+    assert read_graph(first, "layout").measurements.runtime.tolist() == [100]
+    assert read_graph(second, "tile").measurements.runtime.tolist() == [500, 400]
+    write(tmp_path / "jit_f.hlo.pb", module())
+    (dump,) = convert(tmp_path / "jit_f.hlo.pb", tmp_path, "tile")
+    assert read_graph(dump, "tile").measurements.withheld
+
+
+def test_converting_the_official_record_equals_the_official_file(tmp_path: Path, shared_data: Path) -> None:
+    (path,) = convert(shared_data / "official" / "module_tuning_data_layout.pb", tmp_path)
+    official = shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz"
+    with np.load(path) as ours, np.load(official) as theirs:
+        assert set(ours) == set(theirs)
+        for key in set(theirs) - {"config_runtime", "node_config_feat"}:  # 112 of the official 1,965 rows
+            np.testing.assert_array_equal(ours[key], theirs[key], strict=True)
+
+
+def test_equal_names_are_refused(tmp_path: Path) -> None:
+    check_names([Path("a/x.pb"), Path("a/y.hlo.pb"), Path("a/x.pb")])
+    with pytest.raises(DataError, match=r"b/x\.hlo\.pb: file name: "):
+        check_names([Path("a/x.pb"), Path("b/x.hlo.pb")])
+    source = tmp_path / "twice.pb"
+    entry = record(10).SerializeToString()
+    source.write_bytes(TuningData(modules=[entry, entry]).SerializeToString())
+    with pytest.raises(DataError, match=r"modules\[1\].fingerprint: "):
+        convert(source, tmp_path)
