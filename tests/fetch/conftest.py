@@ -34,8 +34,6 @@ class Server(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self._faults: deque[_Fault] = deque()
         self.ranges = True
-        self.conditional = True
-        """False ignores If-Range."""
         self.validator: str | None = "ETag"
         """The header that identifies a version: ETag, Last-Modified, or none."""
         self.longest_range = sys.maxsize
@@ -109,8 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {} if self.server.validator is None else {self.server.validator: version}
         start, stop = 0, len(data)
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        unchanged = not self.server.conditional or self.headers.get("If-Range", version) == version
-        if asked and self.server.ranges and unchanged:
+        if asked and self.server.ranges:
             start = int(asked[1])
             if start >= len(data):
                 self._answer(416, {"Content-Range": f"bytes */{len(data)}", "Content-Length": "0"})

@@ -1,28 +1,29 @@
-"""Downloads that resume, retry, and are verified against the digest of the first download."""
+"""Downloads that resume and retry, digests of files, and the extraction of tar archives."""
 
 from __future__ import annotations
 
 import errno
-import http
 import logging
 import re
 import shutil
 import sys
+import tarfile
 import time
-from collections.abc import Iterable
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from pathlib import Path, PurePosixPath
 
 import requests
 from requests.exceptions import ChunkedEncodingError
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from urllib3.exceptions import HTTPError
 from urllib3.util import Retry
 
-from hlorank.config import ConfigError, Section, parse, read_section
-from hlorank.files import DataError, one_line, read_json, redact_credentials, sha256_file, write_json
+from hlorank.config import Section
+from hlorank.data.graph import check_name
+from hlorank.files import DataError, fingerprint, one_line, redact_credentials, sha256_file
 
 logger = logging.getLogger(__name__)
 
@@ -34,19 +35,23 @@ MAX_WAIT_SECONDS = 60.0
 MAX_UNANNOUNCED_BYTES = 2**30
 """Size of a file whose length the server does not announce."""
 MAX_REDIRECTS = 10
+MAX_MEMBERS = 100_000
 
 _TRANSIENT_STATUS = {408, 425, 429, *range(500, 600)}
 _TRANSIENT_ERRORS = (requests.ConnectionError, requests.Timeout, ChunkedEncodingError)
 # Lengths of at most 18 digits fit in 64 bits.
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18})")
+_PARTIAL = re.compile(r"\.([0-9]{1,18}|None)-[0-9a-f]{16}\.partial")
 
 
 class DownloadError(OSError):
     """A download that failed finally; the message has the address without credentials, the reason and the remedy."""
 
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(errno.EIO, redact_credentials(reason), redact_credentials(url))
+    @classmethod
+    def of(cls, url: str, reason: str) -> DownloadError:
+        """Return the error of an address; OSError's own constructor stays, by which pickle makes it again."""
+        return cls(errno.EIO, redact_credentials(reason), redact_credentials(url))
 
     def __str__(self) -> str:
         return one_line(f"{self.filename}: {self.strerror}")
@@ -75,57 +80,10 @@ class Digest(Section):
         return f"{self.size} bytes with SHA-256 {self.sha256}"
 
 
-class Ledger:
-    """JSON file with the digest of each file at its first download, by file name.
-
-    Names have no address: a mirror must have the same bytes.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __getitem__(self, name: str) -> Digest | None:
-        """Return the recorded digest, None for a file never recorded.
-
-        Raises:
-            DataError: the ledger is not JSON, or the entry is not a size and a SHA-256.
-        """
-        entry = read_json(self.path).get(name) if self.path.exists() else None
-        if entry is None:
-            return None
-        try:
-            return parse(Digest, entry)
-        except ConfigError as error:
-            raise DataError(name, "a size in bytes and a SHA-256", error, file=self.path) from None
-
-    def __setitem__(self, name: str, digest: Digest) -> None:
-        entries = read_json(self.path) if self.path.exists() else {}
-        write_json(self.path, {**entries, name: digest.model_dump()})
-
-    def verify(self, file: Path) -> Digest:
-        """Compute the digest of a file, and compare it with the recorded one, if there is one.
-
-        Raises:
-            DataError: the digests differ.
-        """
-        recorded, digest = self[file.name], Digest.of(file)
-        if recorded not in (None, digest):
-            raise DataError(
-                "content",
-                f"{recorded}",
-                f"{digest}; it is damaged, or its source has changed: to accept it, remove its entry in {self.path}",
-                file=file,
-            )
-        return digest
-
-
 def require_space(needs: Iterable[tuple[Path, int]]) -> None:
-    """Check that the file systems of some paths, which need not exist yet, have enough bytes free.
+    """Raise OSError (ENOSPC) unless the file systems of some paths, which need not exist yet, have enough bytes free.
 
     Paths on one file system need the sum.
-
-    Raises:
-        OSError: (ENOSPC) a file system has too few bytes free; the message has the path, the bytes needed and free.
     """
     totals: dict[int, tuple[Path, int]] = {}
     for path, size in needs:
@@ -139,79 +97,28 @@ def require_space(needs: Iterable[tuple[Path, int]]) -> None:
             raise OSError(errno.ENOSPC, reason, str(place))
 
 
-def _validator(response: requests.Response) -> str | None:
-    """Return the identity of a version of the file for If-Range: a strong ETag, else the modification date."""
-    etag = response.headers.get("ETag")
-    return etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified")
+def _partial_name(url: str, target: Path, total: int | None, response: requests.Response) -> str:
+    """Return the name of the file with the first bytes of a version of a file: of its address, size and identity.
+
+    The identity is a strong ETag, else the modification date (RFC 9110, 8.8). Bytes of two versions are never mixed,
+    as they would be in files of different names.
+    """
+    etag = response.headers.get("ETag", "")
+    identity = etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified")
+    return f"{target.name}.{total}-{fingerprint([redact_credentials(url), identity])}.partial"
 
 
-class _Record(Section):
-    """The file whose first bytes were downloaded: its redacted address, its size, and the identity of its version."""
+def _partial(target: Path) -> tuple[Path | None, int, int | None]:
+    """Return the file with the first bytes of a file, if there is one, their number, and the size of the whole."""
+    for path in target.parent.iterdir():
+        if path.name.startswith(target.name) and (match := _PARTIAL.fullmatch(path.name.removeprefix(target.name))):
+            return path, path.stat().st_size, None if match[1] == "None" else int(match[1])
+    return None, 0, None
 
-    url: str
-    total: int
-    validator: str | None
 
-
-class _Partial:
-    """The bytes of a download so far, and next to them a record of the address, size and version of the whole file."""
-
-    def __init__(self, url: str, target: Path) -> None:
-        self.url = url
-        self.target = target
-        self.path = target.with_name(f"{target.name}.partial")
-        self._state = target.with_name(f"{target.name}.partial.json")
-        self.total: int | None = None
-        self._validator: str | None = None
-        with suppress(DataError):  # without a record of this address, the download starts again
-            record = read_section(_Record, self._state, "remove it")
-            if record.url == redact_credentials(url):
-                self.total, self._validator = record.total, record.validator
-        if self.total is None:
-            self.discard()
-
-    @property
-    def size(self) -> int:
-        """Number of bytes so far."""
-        return self.path.stat().st_size if self.path.exists() else 0
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Request headers for the missing bytes."""
-        headers = {"Accept-Encoding": "identity"}  # ranges and lengths count the bytes of the file itself
-        if self.total is not None and self.size:
-            headers["Range"] = f"bytes={self.size}-"
-            if self._validator is not None:
-                headers["If-Range"] = self._validator
-        return headers
-
-    def discard(self) -> None:
-        """Remove the bytes and the record."""
-        self.path.unlink(missing_ok=True)
-        self._state.unlink(missing_ok=True)
-        self.total = self._validator = None
-
-    def restart(self, response: requests.Response) -> None:
-        """Start again with a response that has the whole file."""
-        self.discard()  # first the bytes, so that they are never next to the record of another version
-        if length := _LENGTH.fullmatch(response.headers.get("Content-Length", "")):
-            self.total, self._validator = int(length[0]), _validator(response)
-            record = _Record(url=redact_credentials(self.url), total=self.total, validator=self._validator)
-            write_json(self._state, record.model_dump())
-
-    def continued_by(self, response: requests.Response) -> bool:
-        """Return True if a partial response has the bytes that follow, of the same version of the file."""
-        found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-        return (
-            found is not None
-            and (int(found[1]), int(found[2])) == (self.size, self.total)
-            and _validator(response) in (None, self._validator)
-        )
-
-    def finish(self) -> None:
-        """Rename the complete file to its target."""
-        self.path.replace(self.target)
-        self.discard()
+def _discard(target: Path) -> None:
+    while (path := _partial(target)[0]) is not None:
+        path.unlink()
 
 
 def _transient(response: requests.Response) -> _TransientError:
@@ -228,48 +135,72 @@ def _close_redirect(response: requests.Response, **_: object) -> None:
         response.close()
 
 
+def _appended(url: str, target: Path, response: requests.Response, known: Path | None, size: int) -> Path:
+    """Return the file to which the body of a response is appended.
+
+    `known` has the first `size` bytes of an earlier response. Other statuses than 200 and 206 raise an error.
+    """
+    status = response.status_code
+    if status in _TRANSIENT_STATUS:
+        raise _transient(response)
+    follows = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    same = follows is not None and int(follows[1]) == size
+    path = target.with_name(_partial_name(url, target, int(follows[2]) if follows else None, response))
+    if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or (
+        status == HTTPStatus.PARTIAL_CONTENT and not (same and path == known)
+    ):
+        _discard(target)
+        raise _TransientError("the file has changed since the download began; starting again", 0.0)
+    if status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+        reason = f"HTTP {status} {response.reason}; check the base URL, and that it holds this file"
+        raise DownloadError.of(url, reason)
+    if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+        raise DownloadError.of(url, f"the server sends the file in the encoding {encoding}; use another one")
+    if status == HTTPStatus.OK:
+        _discard(target)
+        length = _LENGTH.fullmatch(response.headers.get("Content-Length", ""))
+        path = target.with_name(_partial_name(url, target, int(length[0]) if length else None, response))
+        path.touch()
+    return path
+
+
 def _attempt(
-    session: requests.Session, partial: _Partial, timeout: float, unpack_to: Path | None, bar: Progress, task: TaskID
+    session: requests.Session, url: str, target: Path, timeout: float, unpack_to: Path | None, bar: Progress
 ) -> None:
-    if partial.total is not None and partial.size == partial.total:
-        return  # an earlier call was killed between the last byte and the rename
-    with session.get(partial.url, headers=partial.headers, stream=True, timeout=timeout) as response:
-        status = response.status_code
-        stale = status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
-        if stale or (status == http.HTTPStatus.PARTIAL_CONTENT and not partial.continued_by(response)):
-            partial.discard()
-            raise _TransientError("the file has changed since the download began; starting again", 0.0)
-        if status in _TRANSIENT_STATUS:
-            raise _transient(response)
-        if status == http.HTTPStatus.OK:
-            partial.restart(response)
-        elif status != http.HTTPStatus.PARTIAL_CONTENT:
-            reason = f"HTTP {status} {response.reason}; check the base URL, and that it holds this file"
-            raise DownloadError(partial.url, reason)
-        if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
-            raise DownloadError(partial.url, f"the server sends the file in the encoding {encoding}; use another one")
-        if partial.total is not None:
-            needs = [(partial.target, partial.total - partial.size)]
-            require_space(needs if unpack_to is None else [*needs, (unpack_to, partial.total)])
-        bar.update(task, total=partial.total, completed=partial.size)
-        limit = MAX_UNANNOUNCED_BYTES if partial.total is None else partial.total
-        with partial.path.open("ab") as file:
+    """Request the missing bytes of a file once."""
+    known, size, total = _partial(target)
+    if known is not None and size == total:  # an earlier call was killed between the last byte and the rename
+        known.replace(target)
+        return
+    headers = {"Accept-Encoding": "identity"}  # ranges and lengths count the bytes of the file itself
+    if size and total is not None:
+        headers["Range"] = f"bytes={size}-"
+    with session.get(url, headers=headers, stream=True, timeout=timeout) as response:
+        path = _appended(url, target, response, known, size)
+        _, size, total = _partial(target)
+        limit = MAX_UNANNOUNCED_BYTES if total is None else total
+        if total is not None:
+            require_space([(target, total - size), *([] if unpack_to is None else [(unpack_to, total)])])
+        (task,) = bar.task_ids
+        bar.update(task, total=total, completed=size)
+        with path.open("ab") as file:
             for chunk in response.iter_content(CHUNK_BYTES):
-                if file.tell() + len(chunk) > limit:
-                    announced = "are accepted without a Content-Length" if partial.total is None else "it announced"
-                    partial.discard()
-                    raise DownloadError(partial.url, f"the server sends more than the {limit} bytes that {announced}")
+                if (size := size + len(chunk)) > limit:
+                    announced = "are accepted without a Content-Length" if total is None else "it announced"
+                    path.unlink()
+                    raise DownloadError.of(url, f"the server sends more than the {limit} bytes that {announced}")
                 file.write(chunk)
                 bar.advance(task, len(chunk))
-    if partial.total is not None and partial.size != partial.total:
-        raise _TransientError(f"{partial.size} of {partial.total} bytes received")
+    if total is not None and size != total:
+        raise _TransientError(f"{size} of {total} bytes received")
+    path.replace(target)
 
 
 def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to: Path | None = None) -> None:
     """Download a file over HTTP; do nothing if it exists.
 
-    The bytes so far are in `<target>.partial`, and a later call continues there if the server still has the same
-    version of the file (RFC 9110, 14.2 Range and 13.1.5 If-Range); `target` appears only when it is complete. Dropped
+    The bytes so far are in `<target>.<size>-<version>.partial`, and a later call continues there if the server still
+    has the same version of the file (RFC 9110, 14.2 Range); `target` appears only when it is complete. Dropped
     connections and the status codes 408, 425, 429 and 5xx are retried with exponential backoff, or after the server's
     Retry-After, at most MAX_WAIT_SECONDS each.
 
@@ -286,34 +217,80 @@ def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to:
         OSError: there is too little disk space, or the file cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = _Partial(url, target)
-    if target.exists():
-        partial.discard()
-        return
-    failures, furthest = 0, partial.size
+    failures = furthest = 0
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with requests.Session() as session, Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
         session.max_redirects = MAX_REDIRECTS
         session.hooks["response"].append(_close_redirect)
-        task = bar.add_task(target.name, total=None)
-        while True:
+        bar.add_task(target.name, total=None)
+        while not target.exists():
+            furthest = max(furthest, _partial(target)[1])
             try:
-                _attempt(session, partial, timeout, unpack_to, bar, task)
+                _attempt(session, url, target, timeout, unpack_to, bar)
                 break
             except (_TransientError, *_TRANSIENT_ERRORS) as error:
                 reason, wait = str(error), error.wait if isinstance(error, _TransientError) else None
             # Malformed addresses and headers raise errors of urllib3 and ValueError too.
             except (requests.RequestException, HTTPError, ValueError) as error:
-                raise DownloadError(url, f"{error}; check the base URL") from None
-            if partial.size > furthest:
-                failures, furthest = 0, partial.size
-            failures += 1
+                raise DownloadError.of(url, f"{error}; check the base URL") from None
+            failures = 1 if _partial(target)[1] > furthest else failures + 1
             if failures > retries:
                 summary = f"gave up after {failures} failures in a row, the last one: {reason}; run again to continue"
-                raise DownloadError(url, summary)
+                raise DownloadError.of(url, summary)
             wait = min(BACKOFF_SECONDS * 2 ** (failures - 1) if wait is None else wait, MAX_WAIT_SECONDS)
             warning = one_line(f"{redact_credentials(url)}: {reason}")
             logger.warning("%s; retry %d of %d in %.1f s", warning, failures, retries, wait)
             time.sleep(wait)
-    partial.finish()
+    _discard(target)
+
+
+def extract(archive: Path, target: Path, wanted: Callable[[PurePosixPath], bool]) -> None:
+    """Extract the wanted files of an uncompressed tar archive directly into an empty folder.
+
+    Only the bytes and the file name of a member are used: no folders, modes, owners or dates. The archive is refused if
+    any member is unsafe, wanted or not. A damaged header in the middle, which tarfile takes for the end, is an error.
+
+    Args:
+        archive: the tar file.
+        target: the folder; created if missing.
+        wanted: chooses files by their path in the archive.
+
+    Raises:
+        DataError: `archive` is not a tar file, is truncated or damaged, has no wanted files or one twice, or a member
+            is a link, a device, sparse, or outside the archive's root; or it has more than MAX_MEMBERS members, or a
+            name that no graph can have.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    names: set[str] = set()
+    try:
+        with archive.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            for number, member in enumerate(tar):
+                if number == MAX_MEMBERS:
+                    raise DataError("members", f"at most {MAX_MEMBERS:,}", "more")
+                path = PurePosixPath(member.name)
+                special = not (member.isreg() or member.isdir()) or member.issparse()
+                if special or path.is_absolute() or ".." in path.parts:
+                    found = "a link, a device or a sparse file" if special else "a path out of the archive"
+                    raise DataError(member.name, "a file or a folder inside the archive", found)
+                if not member.isreg() or not wanted(path):
+                    continue
+                check_name(path.stem)
+                if path.name in names:
+                    raise DataError(member.name, "each file once", "a second file of that name")
+                names.add(path.name)
+                content = tar.extractfile(member)
+                assert content is not None  # it is a regular file
+                with content, (target / path.name).open("xb") as output:
+                    shutil.copyfileobj(content, output)
+            file.seek(tar.offset)
+            if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+                raise DataError("archive", f"the end mark at byte {tar.offset}", "other bytes (damaged or truncated)")
+    except DataError as error:
+        raise error.in_file(archive) from None
+    except Exception as error:  # tarfile raises nearly every type on damaged headers
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL: a seek out of range
+            raise
+        raise DataError("archive", "a complete, uncompressed tar file", error, file=archive) from None
+    if not names:
+        raise DataError("members", "the wanted files", "none of them", file=archive)

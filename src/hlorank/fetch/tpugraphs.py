@@ -10,8 +10,7 @@ import logging
 import re
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,8 +24,7 @@ from hlorank.config import ConfigError, Section, Split, parse
 from hlorank.data.collection import SPLITS, Collection
 from hlorank.data.graph import check_name
 from hlorank.data.npz import NpzFile
-from hlorank.fetch.archive import extract
-from hlorank.fetch.download import Digest, Ledger, download, require_space
+from hlorank.fetch.download import Digest, download, extract, require_space
 from hlorank.files import (
     DataError,
     atomic_path,
@@ -69,6 +67,35 @@ class TpuGraphsConfig(Section):
     """Time limit for a connection, and for each piece of the response."""
 
 
+class _Checksums:
+    """JSON file with the digest of each file at its first download, by file name: a mirror must have the same bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __getitem__(self, name: str) -> Digest | None:
+        """Return the recorded digest, None for a file never recorded; a damaged entry is refused with DataError."""
+        entry = read_json(self.path).get(name) if self.path.exists() else None
+        if entry is None:
+            return None
+        try:
+            return parse(Digest, entry)
+        except ConfigError as error:
+            raise DataError(name, "a size in bytes and a SHA-256", error, file=self.path) from None
+
+    def __setitem__(self, name: str, digest: Digest) -> None:
+        entries = read_json(self.path) if self.path.exists() else {}
+        write_json(self.path, {**entries, name: digest.model_dump()})
+
+    def verify(self, file: Path) -> Digest:
+        """Return the digest of a file; one that differs from the recorded digest is refused with DataError."""
+        recorded, digest = self[file.name], Digest.of(file)
+        if recorded not in (None, digest):
+            remedy = f"it is damaged, or its source has changed: to accept it, remove its entry in {self.path}"
+            raise DataError("content", f"{recorded}", f"{digest}; {remedy}", file=file)
+        return digest
+
+
 class _Content(Section):
     """A complete split: its files' SHA-256 by name, and that of the archive they came from, if any."""
 
@@ -76,7 +103,7 @@ class _Content(Section):
     files: dict[str, str]
 
 
-class _Unpacked:
+class _Splits:
     """Folder of a collection, in which each split is either complete and in the manifest, or absent from it.
 
     The files are checked against the manifest, as DVC and other origins write this folder too.
@@ -99,8 +126,8 @@ class _Unpacked:
         except ConfigError:
             return None
         folder, files = self.folder / split, content.files
-        found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        intact = found == files.keys() and all(sha256_file(folder / name) == files[name] for name in sorted(found))
+        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        intact = names == files.keys() and all(sha256_file(folder / name) == files[name] for name in sorted(names))
         return content if intact else None
 
     def discard(self, split: str) -> None:
@@ -110,26 +137,26 @@ class _Unpacked:
             write_json(self._manifest, entries)
         shutil.rmtree(self.folder / split, ignore_errors=True)
 
-    @contextmanager
-    def staging(self) -> Iterator[Path]:
-        """Yield an empty folder on the same file system, outside of what DVC hashes, and remove it afterwards."""
-        folder = self.folder.with_name(f".{self.folder.name}.partial")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+    def replace(self, split: str, fill: Callable[[Path], _Content]) -> None:
+        """Replace a split by what `fill` writes into an empty folder, and returns.
+
+        The folder is on the same file system, outside of what DVC hashes. After a kill at any point the manifest lists
+        no files of two versions.
+        """
+        staged = self.folder.with_name(f".{self.folder.name}.partial")
+        shutil.rmtree(staged, ignore_errors=True)
+        staged.mkdir(parents=True)
         try:
-            yield folder
+            content = fill(staged)
+            self.discard(split)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            staged.rename(self.folder / split)
+            write_json(self._manifest, {**self._entries(), split: content.model_dump()})
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def publish(self, split: str, staged: Path, content: _Content) -> None:
-        """Replace a split by a staged folder; after a kill at any point the manifest lists no files of two versions."""
-        self.discard(split)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        staged.rename(self.folder / split)
-        write_json(self._manifest, {**self._entries(), split: content.model_dump()})
+            shutil.rmtree(staged, ignore_errors=True)
 
 
-def _check_files(folder: Path, source: Path) -> dict[str, str]:
+def _checked(folder: Path, source: Path) -> dict[str, str]:
     """Return the SHA-256 of each npz file by name, after a check of its name and of the checksums in the file."""
     hashes = {}
     silent = not sys.stderr.isatty()
@@ -151,17 +178,17 @@ class _Fetch:
     collection: Collection
     config: TpuGraphsConfig
     downloads: Path
-    ledger: Ledger
-    unpacked: _Unpacked
+    checksums: _Checksums
+    splits: _Splits
 
     def archive_name(self, split: str) -> str:
         return f"npz_{'_'.join(self.collection.parts)}_{split}.tar"
 
     def from_server(self) -> None:
         # The small file is first: a wrong address then fails before gigabytes are downloaded.
-        if not (self.unpacked.folder / LICENSE).is_file():
+        if not (self.splits.folder / LICENSE).is_file():
             path = self._download(LICENSE)
-            self.ledger[LICENSE] = self.ledger.verify(path)
+            self.checksums[LICENSE] = self.checksums.verify(path)
             self._copy_license(path)
         for split in self.config.splits:
             name = self.archive_name(split)
@@ -194,80 +221,78 @@ class _Fetch:
                 self._copy(self._tree(folder, split), split)
 
     def _is_done(self, split: str) -> bool:
-        content = self.unpacked.intact(split)
+        content = self.splits.intact(split)
         if content is None or content.archive is None:
             return False
-        recorded = self.ledger[self.archive_name(split)]
+        recorded = self.checksums[self.archive_name(split)]
         return recorded is None or recorded.sha256 == content.archive
 
     def _download(self, name: str) -> Path:
-        """Return the downloaded file, verified against the ledger; a kept file that fails is downloaded again."""
-        path = self.downloads / name
-        recorded = self.ledger[name]
+        """Return the downloaded file; a kept file that differs from its recorded digest is downloaded again."""
+        path, recorded = self.downloads / name, self.checksums[name]
         if path.exists() and recorded is not None and (found := Digest.of(path)) != recorded:
-            logger.warning("%s: %s, but %s recorded in %s; downloading again", path, found, recorded, self.ledger.path)
+            logger.warning("%s: %s, but %s in %s; downloading again", path, found, recorded, self.checksums.path)
             path.unlink()
         url = f"{self.config.base_url.rstrip('/')}/{name}"
-        unpack_to = self.unpacked.folder if name != LICENSE else None
+        unpack_to = self.splits.folder if name != LICENSE else None
         download(url, path, retries=self.config.retries, timeout=self.config.timeout_seconds, unpack_to=unpack_to)
         return path
 
     def _copy_license(self, source: Path) -> None:
-        with atomic_path(self.unpacked.folder / LICENSE) as temporary:
+        with atomic_path(self.splits.folder / LICENSE) as temporary:
             shutil.copyfile(source, temporary)
 
     def _unpack(self, archive: Path, split: str) -> None:
-        digest = self.ledger.verify(archive)
-        content = self.unpacked.intact(split)
+        digest = self.checksums.verify(archive)
+        content = self.splits.intact(split)
         if content is not None and content.archive == digest.sha256:
-            self.ledger[archive.name] = digest
+            self.checksums[archive.name] = digest
             return
-        require_space([(self.unpacked.folder, digest.size)])
+        require_space([(self.splits.folder, digest.size)])
         inside = (*self.collection.parts, split)
-        with self.unpacked.staging() as staged:
-            extract(archive, staged, lambda path: path.suffix == ".npz" and path.parent.parts[-len(inside) :] == inside)
-            files = _check_files(staged, archive)
-            self.ledger[archive.name] = digest  # only of an archive that is intact
-            self.unpacked.publish(split, staged, _Content(archive=digest.sha256, files=files))
+
+        def fill(folder: Path) -> _Content:
+            extract(archive, folder, lambda path: path.suffix == ".npz" and path.parent.parts[-len(inside) :] == inside)
+            files = _checked(folder, archive)
+            self.checksums[archive.name] = digest  # only of an archive that is intact
+            return _Content(archive=digest.sha256, files=files)
+
+        self.splits.replace(split, fill)
 
     def _tree(self, folder: Path, split: str) -> Path:
-        for tree in _TREES:
-            found = folder / tree / self.collection.path / split
-            if found.is_dir():
-                return found
-        places = ", ".join(str(PurePosixPath(tree) / self.collection.path / split) for tree in _TREES)
-        raise DataError(
-            f"split {split} of {self.collection}",
-            f"{self.archive_name(split)} or one of the folders {places}",
-            "none of them; complete the folder, or leave the split out of data.tpugraphs.splits",
-            file=folder,
-        )
+        places = [PurePosixPath(tree) / self.collection.path / split for tree in _TREES]
+        if (found := next((folder / place for place in places if (folder / place).is_dir()), None)) is not None:
+            return found
+        expected = f"{self.archive_name(split)} or one of the folders {', '.join(map(str, places))}"
+        remedy = "none of them; complete the folder, or leave the split out of data.tpugraphs.splits"
+        raise DataError(f"split {split} of {self.collection}", expected, remedy, file=folder)
 
     def _copy(self, source: Path, split: str) -> None:
         paths = sorted(source.glob("*.npz"))
         if not paths:
             raise DataError("folder", "npz files", "none", file=source)
-        content = self.unpacked.intact(split)
+        content = self.splits.intact(split)
         if content is not None and content.files == {path.name: sha256_file(path) for path in paths}:
             return
-        require_space([(self.unpacked.folder, sum(path.stat().st_size for path in paths))])
-        # Copies, not links: the raw data must not change when its source does.
-        with self.unpacked.staging() as staged:
-            for path in paths:
-                shutil.copyfile(path, staged / path.name)
-            self.unpacked.publish(split, staged, _Content(archive=None, files=_check_files(staged, source)))
+        require_space([(self.splits.folder, sum(path.stat().st_size for path in paths))])
+
+        def fill(folder: Path) -> _Content:
+            for path in paths:  # copies, not links: the raw data must not change when its source does
+                shutil.copyfile(path, folder / path.name)
+            return _Content(archive=None, files=_checked(folder, source))
+
+        self.splits.replace(split, fill)
 
 
 def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None:
     """Write splits of an official collection to `output/<split>/<graph>.npz`, with the dataset's LICENSE.
 
     A second call verifies the files and fetches nothing; a call after a kill at any point ends in the same files.
-    Splits that are not configured are removed. Calls that share `downloads` wait for each other.
+    Splits that are not configured are removed. Calls that share `config.downloads` wait for each other.
 
     Args:
-        collection: one of COLLECTIONS.
-        config: address, splits and settings of the download; its folder `downloads` also has the ledger
-            `archives.json`.
+        collection: an official collection.
+        config: address, splits and settings of the download.
         output: the collection's folder, such as data/raw/layout/xla/default.
 
     Raises:
@@ -275,7 +300,7 @@ def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None
             `output`.
         DownloadError: the server responds with an error status that is not retried (such as 404), or the retries are
             used up.
-        DataError: an archive or a file is damaged or unsafe, is missing in a folder, or differs from the ledger.
+        DataError: an archive or a file is damaged or unsafe, is missing in a folder, or differs from the first one.
         OSError: (ENOSPC) there is too little disk space.
     """
     if str(collection) not in COLLECTIONS:
@@ -292,9 +317,9 @@ def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None
         for written in (downloads, output):
             for leftover in written.glob(".*.partial"):  # left by atomic writes that were killed
                 leftover.unlink()
-        job = _Fetch(collection, config, downloads, Ledger(downloads / "archives.json"), _Unpacked(output))
+        job = _Fetch(collection, config, downloads, _Checksums(downloads / "archives.json"), _Splits(output))
         for split in set(SPLITS) - set(config.splits):
-            job.unpacked.discard(split)
+            job.splits.discard(split)
         if is_url:
             job.from_server()
         else:
