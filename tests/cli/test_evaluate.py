@@ -13,6 +13,7 @@ from hlorank.cli.main import main
 from tests.data.npz_files import Arrays, save
 
 LAYOUT = "layout:synthetic:random"
+Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -32,44 +33,27 @@ def scores(evaluator: hlorank.Evaluator) -> Arrays:
     return {name: rng.normal(size=count) for name, count in evaluator.configurations.items()}
 
 
-@pytest.mark.parametrize("form", ["csv", "npz"])
-def test_json_is_the_result_of_the_evaluator(
-    form: str,
-    evaluator: hlorank.Evaluator,
-    options: list[str],
-    scores: Arrays,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+def test_json_and_the_table_have_the_result_of_the_evaluator(
+    evaluator: hlorank.Evaluator, options: list[str], scores: Arrays, tmp_path: Path, capsys: Capture
 ) -> None:
-    path = tmp_path / f"scores.{form}"
-    if form == "npz":
-        save(path, scores)
-    else:
-        rows = [f"{name},{row},{score!r}\n" for name, one in scores.items() for row, score in enumerate(one.tolist())]
-        path.write_text("".join(["graph,configuration,score\n", *rows]))
-    assert main(["evaluate", str(path), *options, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == evaluator.eval(scores)
-
-
-def test_the_table_has_a_row_for_each_graph_and_the_means(
-    evaluator: hlorank.Evaluator,
-    options: list[str],
-    scores: Arrays,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    save(tmp_path / "scores.npz", scores)
-    assert main(["evaluate", str(tmp_path / "scores.npz"), *options, "--wide"]) == 0
-    out, result = capsys.readouterr().out, evaluator.eval(scores)
-    for row in result["per_graph"]:
+    path, expected = tmp_path / "scores.csv", evaluator.eval(scores)
+    rows = [f"{name},{row},{score!r}\n" for name, one in scores.items() for row, score in enumerate(one.tolist())]
+    path.write_text("".join(["graph,configuration,score\n", *rows]))
+    save(path.with_suffix(".npz"), scores)
+    for form in (path, path.with_suffix(".npz")):
+        assert main(["evaluate", str(form), *options, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == expected
+    assert main(["evaluate", str(path), *options, "--wide"]) == 0
+    out = capsys.readouterr().out
+    for row in expected["per_graph"]:
         (line,) = [line for line in out.splitlines() if line.startswith(row["graph"])]
         assert f"{row['kendall_tau']:.3f}" in line
         assert f"{row['slowdown_5']:.2%}" in line
-    assert f"{result['kendall_tau']:.3f}" in out.splitlines()[-1]
+    assert f"{expected['kendall_tau']:.3f}" in out.splitlines()[-1]
 
 
 def test_a_submission_of_rank_is_evaluated(
-    options: list[str], model: Path, graphs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], model: Path, graphs: list[Path], tmp_path: Path, capsys: Capture
 ) -> None:
     path = tmp_path / "submission.csv"
     arguments = ["rank", "--model", str(model), *map(str, graphs), "--csv", str(path), "--json", "--compare"]
@@ -83,34 +67,15 @@ def test_a_submission_of_rank_is_evaluated(
         assert [row[f"slowdown_{k}"] for k in (1, 5, 10)] == [graph["comparison"][f"slowdown_{k}"] for k in (1, 5, 10)]
 
 
-def test_without_root_it_is_what_fetch_writes(
-    evaluator: hlorank.Evaluator,
-    scores: Arrays,
-    tiny_collections: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_wrong_scores_and_a_missing_root_are_status_2(
+    options: list[str], scores: Arrays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    save(tmp_path / "scores.npz", scores)
     monkeypatch.chdir(tmp_path)
-    arguments = ["evaluate", "scores.npz", "--collection", LAYOUT, "--split", "valid", "--cache", "cache"]
-    assert main(arguments) == 2
-    assert "--root" in capsys.readouterr().err
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/raw").symlink_to(tiny_collections / "raw")
-    assert main([*arguments, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == evaluator.eval(scores)
-
-
-def test_wrong_scores_are_status_2(
-    options: list[str], scores: Arrays, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     name, values = scores.popitem()
-    save(tmp_path / "scores.npz", scores)
-    assert main(["evaluate", str(tmp_path / "scores.npz"), *options]) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1)
-    assert name in captured.err
-    save(tmp_path / "scores.npz", scores | {name: values * np.nan})
-    assert main(["evaluate", str(tmp_path / "scores.npz"), *options]) == 2
-    assert name in capsys.readouterr().err
+    save(tmp_path / "few.npz", scores)
+    save(tmp_path / "nan.npz", scores | {name: values * np.nan})
+    for arguments, named in ((["few.npz", *options], name), (["nan.npz", *options], name), (["few.npz"], "--root")):
+        assert main(["evaluate", "--collection", LAYOUT, *arguments]) == 2
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err.count("\n")) == ("", 1)
+        assert named in captured.err

@@ -43,14 +43,11 @@ for arguments in {calls!r}:
         assert f"usage: {' '.join(['hlorank', *arguments[:-1]])}" in ended.stdout
 
 
-def test_without_a_command_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_of_commands_and_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     shown = capsys.readouterr().out
     for name in NAMES:
         assert re.search(rf"^ +{name} +\w", shown, re.MULTILINE), name
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"hlorank {__version__}\n"

@@ -94,23 +94,16 @@ def test_the_compiled_module_is_exported(cpu_model: Path, tmp_path: Path, capsys
     source.write_text(TEXT)
     status, printed = ranked(["--model", cpu_model, source, "--export", tmp_path / "out", "--choose", "3"], capsys)
     assert status == 0
-    json_file, protobuf, _ = map(Path, printed["exported"])
+    json_file, protobuf, text = map(Path, printed["exported"])
     (exported,) = read_records(protobuf)
     assert "reshape" not in {one.opcode for one in exported.module.computations[-1].instructions}
     assert hlorank.apply_configuration(source, json_file) == protobuf.read_bytes()
-    compiled = Path(tmp_path, "compiled.hlo")
-    compiled.write_text(TEXT.replace("negate", "tanh"))
+    other = Path(tmp_path, "other.hlo")
+    other.write_text(TEXT.replace("negate", "tanh"))
     with pytest.raises(hlorank.files.DataError, match="fingerprint"):
-        hlorank.apply_configuration(compiled, json_file)
-
-
-def test_an_exported_module_is_not_compiled_again(cpu_model: Path, tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / BEFORE).write_text(TEXT)
-    arguments = ["--model", cpu_model, tmp_path / BEFORE, "--export", tmp_path / "out", "--choose", "3"]
-    _, protobuf, text = map(Path, ranked(arguments, capsys)[1]["exported"])
-    (tmp_path / "own.hlo").write_bytes(text.read_bytes())
-    for exported in (protobuf, text, tmp_path / "own.hlo"):
-        status, printed = ranked(["--model", cpu_model, exported], capsys)
+        hlorank.apply_configuration(other, json_file)
+    for again in (protobuf, text):  # not compiled again
+        status, printed = ranked(["--model", cpu_model, again], capsys)
         assert status == 0
         assert printed["stage"] == {"found": TRAINED, "trained": TRAINED, "compiled": False, "not_compiled": None}
 
@@ -154,16 +147,6 @@ def test_a_module_that_does_not_compile_is_ranked_as_it_is(
     assert printed["stage"]["not_compiled"] in line
 
 
-def test_a_function_is_compiled_once(
-    cpu_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    (tmp_path / "own_step.py").write_text("def step(x, y):\n    return x @ y\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hlorank.ranking.inputs.before_layout_assignment", None)
-    status, printed = ranked(["--model", cpu_model, "own_step:step", "--arguments", "f32[4,8] f32[8,2]"], capsys)
-    assert (status, printed["stage"]["found"]) == (0, TRAINED)
-
-
 def test_the_ranked_module_is_that_of_the_function(
     cpu_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -182,6 +165,7 @@ def test_the_ranked_module_is_that_of_the_function(
         ranked(["--model", cpu_model, *program, "--export", "out"], capsys)[1]
         for program in (["text.mlir"], ["own_mlp:step", "--arguments", "f32[8,8] f32[8,8]"])
     ]
+    assert [ranking["stage"]["compiled"] for ranking in rankings] == [True, False]  # the function when it was traced
     assert rankings[0]["top"][0]["score"] == rankings[1]["top"][0]["score"]
     modules = [next(read_records(Path(one["exported"][1]))).module for one in rankings]
     assert module_fingerprint(modules[0]) == module_fingerprint(modules[1])

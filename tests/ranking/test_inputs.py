@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hlorank.data.collection import Collection, graph_files
+from hlorank.data.collection import Collection, graph_files, write_graph
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.data.npz import NpzFile
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import DataError
+from hlorank.hlo.extra import extra_path, write_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
+from hlorank.hlo.reader import featurize, read_records
 from hlorank.ranking.inputs import GraphReader, InputGraph
 
 
@@ -108,6 +110,46 @@ def test_records_are_read_one_at_a_time(spec: FeatureSpec, tmp_path: Path) -> No
     assert next(reading).measured.name == "all_1"
     with pytest.raises(DataError, match=r"all\.pb: modules\[1\]\.runs: expected at most 2 configurations .*, found 3"):
         next(reading)
+
+
+def test_configurations_of_another_kind_and_too_many_are_refused_by_the_header(
+    spec: FeatureSpec, tiny_collections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, tile = (
+        graph_files(tiny_collections / "raw", Collection.parse(address), "valid")[0]
+        for address in ("layout:synthetic:random", "tile:synthetic")
+    )
+    dump = tmp_path / "dump.pb"
+    dump.write_bytes(module("parameter", "dot").SerializeToString())
+    tiles = FeatureStore(tiny_collections / "features/tile/synthetic").spec
+    monkeypatch.setattr(NpzFile, "read", lambda *_: pytest.fail("an array was read"))
+    for path, read, key, expected in (
+        (tile, reader(spec), "config_feat", "layout configurations"),
+        (layout, reader(tiles), "node_config_feat", "tile configurations"),
+        (dump, reader(tiles), "file", "a tuning record or an npz file"),
+        (layout, reader(spec, limit=59), "node_config_feat", "at most 59 configurations"),
+    ):
+        with pytest.raises(DataError) as caught:
+            list(read.read(path))
+        assert (str(caught.value.file), caught.value.key) == (str(path), key)
+        assert caught.value.expected.startswith(expected)
+
+
+def test_extra_features_are_in_a_protobuf_and_next_to_an_npz_file(spec: FeatureSpec, tmp_path: Path) -> None:
+    needing = reader(spec.model_copy(update={"options": spec.options.model_copy(update={"protobuf": True})}))
+    dump, npz = tmp_path / "dump.pb", tmp_path / "graph.npz"
+    dump.write_bytes(module("parameter", "dot").SerializeToString())
+    (record,) = read_records(dump)
+    graph, program = featurize(record)
+    write_graph(npz, graph)
+    with pytest.raises(DataError) as caught:
+        list(needing.read(npz))
+    assert str(caught.value.file) == str(extra_path(npz))
+    write_extra(npz, program)
+    (given,), (drawn,) = needing.read(npz), needing.read(dump)
+    assert given.extra is not None
+    assert drawn.extra is not None
+    np.testing.assert_equal(dict(given.extra), dict(drawn.extra))
 
 
 def test_too_many_choices_are_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,12 @@ import pytest
 
 from hlorank.data.configurations import MeasuredGraph, Measurements, TileConfigurations
 from hlorank.data.graph import Graph
+from hlorank.files import DataError
+from hlorank.hlo.hlo_pb2 import ModuleTuningData, TuningData
 from hlorank.metrics import ranking
-from hlorank.ranking.inputs import InputGraph
-from hlorank.ranking.result import ranked_graph, top_configurations
+from hlorank.ranking.inputs import GraphReader, InputGraph
+from hlorank.ranking.ranker import Ranker
+from hlorank.ranking.result import RankedGraph, rank_file, ranked_graph, top_configurations
 
 SCORES = np.array([0.5, -1.0, 0.5, 2.0])
 
@@ -70,3 +74,28 @@ def test_without_a_comparison() -> None:
         "stage": None,
         "top": [{"rank": 1, "configuration": 1, "score": -1.0}],
     }
+
+
+def test_the_error_of_a_record_takes_the_place_of_its_ranking(
+    linear_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    records = []
+    for fingerprint, root in ((1, 2), (2, 9), (3, 2)):
+        record = ModuleTuningData(fingerprint=fingerprint, config_index_to_node=[1])
+        computation = record.module.computations.add(name="main", id=1, root_id=root)
+        computation.instructions.add(opcode="parameter", id=1)
+        computation.instructions.add(opcode="dot", id=2, operand_ids=[1, 1])
+        for _ in range(2):
+            run = record.runs.add()
+            run.module_config.layout_config.nodes.add()
+            run.profile.compute_time_ns = 1000
+        records.append(record.SerializeToString())
+    path = tmp_path / "all.pb"
+    path.write_bytes(TuningData(modules=records).SerializeToString())
+    ranker = Ranker(linear_model())
+    first, error, last = rank_file(path, ranker, GraphReader(ranker.spec.features, 100, 1, 0), 1)
+    assert isinstance(error, DataError)
+    for ranked, name in ((first, "all_1"), (last, "all_3")):
+        assert isinstance(ranked, RankedGraph)
+        assert (ranked.given.measured.name, ranked.shown["graph"], ranked.order.tolist()) == (name, name, [0, 1])
+        assert [row["configuration"] for row in ranked.shown["top"]] == [0]
