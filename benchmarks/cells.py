@@ -20,7 +20,7 @@ from rows import append_row, read_rows  # type: ignore[import-not-found] # as ab
 from hlorank.config import Split
 from hlorank.files import fingerprint, read_json, write_json
 
-TREES = ("gradient_boosting", "lightgbm", "xgboost")
+TREES = ("gradient_boosting", "xgboost")
 CELL = ("collection", "experiment", "fold", "seed")
 COLUMNS = (*CELL, "split", "fingerprint", "parameters", "steps", "cpu_seconds", "valid_tau", "settings")
 FIGURES = ("kendall_tau", "opa", "slowdown_1", "slowdown_5", "noise_ceiling")

@@ -33,7 +33,7 @@ EXPERIMENTS = {
     "layout": (
         *("official_layout", "kaggle_1", "kaggle_1_random", "kaggle_2", "kaggle_4", "kaggle_5", "kaggle_6"),
         *("gst_paper", "best_layout"),
-        *("gradient_boosting", "lightgbm", "xgboost", "linear_ranking", "analytical"),
+        *("gradient_boosting", "xgboost", "linear_ranking", "analytical"),
         *("default_configuration", "random"),
     ),
     "tile": (
@@ -45,7 +45,7 @@ EXPERIMENTS = {
             "official_tile_mlp",
         ),
         *("kaggle_1_tile", "kaggle_2_tile", "kaggle_5_tile", "kaggle_6_tile", "best_tile"),
-        *("gradient_boosting", "lightgbm", "xgboost", "linear_ranking", "random"),
+        *("gradient_boosting", "xgboost", "linear_ranking", "random"),
     ),
 }
 """By the kind of collection that they are for."""

@@ -7,7 +7,7 @@ generated graphs of layout/synthetic/random are each a family. In tile/xla one o
 three others choose; a kernel is a family there. layout/joined/random is the three collections of layout/cpu in one, on
 which one model trains; the tables of these have its figures, too, as those of "..., joined".
 
-Boosted trees (gradient_boosting, lightgbm, xgboost) have their settings chosen in each fold by the search of
+Boosted trees (gradient_boosting, xgboost) have their settings chosen in each fold by the search of
 conf/hparams_search/trees.yaml, once for all seeds, for layouts on pruned and whole graphs. Networks have those of their
 file.
 

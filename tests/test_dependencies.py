@@ -24,7 +24,7 @@ GROUPS = {
 EXTRAS = {
     "hlorank_collect": "collect",
     "hlorank/runs/search": "sweep",
-    "hlorank/training/baselines/fit_rankers": "rivals",
+    "hlorank/training/baselines/fit_trees": "rivals",
     "hlorank/compute": "ray",
     "hydra_plugins": "sweep",
 }

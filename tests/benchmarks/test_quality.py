@@ -106,15 +106,22 @@ def test_collections_count_alike() -> None:
 
 
 def test_networks_far_from_the_front_leave() -> None:
-    valid = {"kaggle_1": 0.5, "kaggle_2": 0.56, "best_layout": 0.3, "lightgbm": 0.6, "xgboost": 0.2, "random": 0.0}
-    assert quality.staying(valid) == ["kaggle_2", "best_layout", "lightgbm", "xgboost", "random"]
+    valid = {
+        "kaggle_1": 0.5,
+        "kaggle_2": 0.56,
+        "best_layout": 0.3,
+        "gradient_boosting": 0.6,
+        "xgboost": 0.2,
+        "random": 0.0,
+    }
+    assert quality.staying(valid) == ["kaggle_2", "best_layout", "gradient_boosting", "xgboost", "random"]
     many = {f"network {number}": 0.6 - 0.001 * number for number in range(9)}
     assert quality.staying(many) == [*many][: quality.STAYING]
 
 
 def test_the_first_fold_decides_who_is_continued(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls: list[list[tuple[str, int, int]]] = []
-    valid = {"kaggle_1_tile": 0.5, "kaggle_2_tile": 0.59, "lightgbm": 0.6, "best_tile": 0.1, "random": 0.0}
+    valid = {"kaggle_1_tile": 0.5, "kaggle_2_tile": 0.59, "gradient_boosting": 0.6, "best_tile": 0.1, "random": 0.0}
 
     class Computation:
         def __init__(self, *given: object) -> None: ...
@@ -158,7 +165,7 @@ def test_tries_are_scored_on_valid_next_to_the_experiment() -> None:
 def results(tmp_path: Path) -> Path:
     """Results of three experiments on tiles, one of which left after its first fold."""
     cells, graphs = [], []
-    better = {"lightgbm": 0.3, "best_tile": 0.25, "kaggle_2_tile": 0.0}
+    better = {"gradient_boosting": 0.3, "best_tile": 0.25, "kaggle_2_tile": 0.0}
     for experiment, tau in better.items():
         for fold in range(1 if experiment == "kaggle_2_tile" else 5):
             for seed in range(2):
@@ -170,7 +177,7 @@ def results(tmp_path: Path) -> Path:
                 graphs += [[key, f"g{fold}", f"f{fold}", tau + 0.1 * fold + 0.02 * seed, 0.5, 0.1, 0.05, 0.98]]
                 graphs += [[key, f"equal{fold}", f"f{fold}", "", "", "", "", ""]]
     cells.append(
-        ["tile/cpu", "lightgbm", 0, 2, "test", "lightgbm-0-0", 1, 1, 99, 0.9, ""]
+        ["tile/cpu", "gradient_boosting", 0, 2, "test", "gradient_boosting-0-0", 1, 1, 99, 0.9, ""]
     )  # a seed with one of five folds
     path = tmp_path / "folds.csv"
     for file, columns, rows in ((path, COLUMNS, cells), (graphs_file(path), GRAPH_COLUMNS, graphs)):
@@ -211,9 +218,9 @@ def test_tables_of_kept_results(results: Path, run: Run, tmp_path: Path) -> None
     options = ("--collection", "tile:cpu", "--show", "--results", results, "--plot", tmp_path / "plot.svg")
     shown = run("quality", *options, "--work", tmp_path / "work")
     assert shown.status == 0, shown.err
-    assert "| lightgbm | 5 of 5 | 2 | 0.510 ± 0.014 | 10.0 | 5.0 | 0.500 | 20 |" in shown.out
+    assert "| gradient_boosting | 5 of 5 | 2 | 0.510 ± 0.014 | 10.0 | 5.0 | 0.500 | 20 |" in shown.out
     assert "| kaggle_2_tile | 1 of 5 | 2 | 0.010 ± 0.014 |" in shown.out
-    assert "| lightgbm |  | ahead +0.050 (+0.050 to +0.050) |" in shown.out
+    assert "| gradient_boosting |  | ahead +0.050 (+0.050 to +0.050) |" in shown.out
     assert "| best_tile | behind -0.050" in shown.out
     assert "Noise ceiling: 0.980" in shown.out
     assert "- tile/cpu: 13 on 0, 8 on 1, 8 on 2, 8 on 3, 8 on 4" in shown.out

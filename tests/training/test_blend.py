@@ -98,7 +98,7 @@ def test_arrays_that_do_not_fit_are_refused(settings: Settings, tmp_path: Path) 
     path = tmp_path / "model" / "spec.json"
     spec = read_json(path)
     wrong: list[dict[str, list[Any]]] = [
-        {"baselines": ["lightgbm"]},
+        {"baselines": ["xgboost"]},
         {"baselines": ["no_baseline"]},
         {"baselines": [], "weights": []},
     ]

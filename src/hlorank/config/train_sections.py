@@ -237,7 +237,7 @@ class EnsembleConfig(Section):
 
 
 class BaselineConfig(Section):
-    """The baselines: trees of three libraries, and the weights of `linear_ranking` and `analytical`."""
+    """The baselines: trees of two libraries, and the weights of `linear_ranking` and `analytical`."""
 
     iterations: int = Field(ge=1)
     """Trees at most; valid chooses how many of them are kept."""
@@ -252,12 +252,12 @@ class BaselineConfig(Section):
     l2: float = Field(ge=0)
     """L2 regularization of the values of leaves."""
     columns: float = Field(gt=0, le=1)
-    """Share of the columns that each tree may use, drawn at random; of `lightgbm` and `xgboost`."""
+    """Share of the columns that each tree may use, drawn at random; of `xgboost`."""
     grades: int = Field(ge=2)
-    """Quantiles of the runtimes of a graph, whose order `lightgbm` and `xgboost` are fitted to."""
+    """Quantiles of the runtimes of a graph, whose order `xgboost` is fitted to."""
     rows_per_graph: int = Field(ge=2)
     """Configurations of a graph that trees and `analytical` are fitted to, at most; 250,000 of all graphs. The time of
-    `lightgbm` and `xgboost`, which compare each two, grows with the square."""
+    `xgboost`, which compares each two, grows with the square."""
     pairs_per_graph: int = Field(ge=2)
     """Pairs of configurations of a graph that weights are fitted to, at most; 250,000 of all graphs."""
     strengths: list[Annotated[float, Field(gt=0)]] = Field(min_length=1)

@@ -89,13 +89,6 @@ def test_a_rank_is_the_share_of_references_below(make_features: MakeFeatures, mo
     assert {round(float(200 * value), 3) % 1 for value in some[:, 11]} == {0.0}
 
 
-def test_some_rows_are_rows_of_all(known: GraphFeatures) -> None:
-    np.testing.assert_array_equal(
-        PooledGraph(known, SIZES).rows(np.array([2, 0, 2])), everything(known, SIZES)[[2, 0, 2]]
-    )
-    assert PooledGraph(known, SIZES).rows(np.arange(0)).shape == (0, pooled_columns(SIZES))
-
-
 def test_the_order_of_nodes_does_not_matter(make_features: MakeFeatures) -> None:
     graph = make_features(dtype=np.float32)
     layouts = graph.configurations
@@ -115,7 +108,10 @@ def test_the_order_of_configurations_is_that_of_the_rows(make_features: MakeFeat
     assert isinstance(layouts, LayoutFeatures)
     order = np.random.default_rng(4).permutation(graph.distinct)
     shuffled = replace(graph, configurations=replace(layouts, codes=layouts.codes[order]))
-    np.testing.assert_array_equal(everything(shuffled, RANDOM), everything(graph, RANDOM)[order])
+    whole = everything(graph, RANDOM)
+    np.testing.assert_array_equal(everything(shuffled, RANDOM), whole[order])
+    np.testing.assert_array_equal(PooledGraph(graph, RANDOM).rows(np.array([2, 0, 2])), whole[[2, 0, 2]])
+    assert PooledGraph(graph, RANDOM).rows(np.arange(0)).shape == (0, pooled_columns(RANDOM))
 
 
 def test_sizes_do_not_matter(make_features: MakeFeatures) -> None:

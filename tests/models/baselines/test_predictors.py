@@ -1,4 +1,4 @@
-"""Predictors: weighted sums and random scores are exact, and wrong arrays are errors."""
+"""Predictors: weighted sums, trees and random scores are exact, and wrong arrays are errors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
 from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
 from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
-from hlorank.models.baselines.predictors import Analytical, Linear, RandomRanker
+from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker, Trees
 from hlorank.models.graph_inputs import InputSizes
 
 SIZES = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
 COLUMNS = pooled_columns(SIZES)
+LINEAR = Linear(np.random.default_rng(0).normal(size=COLUMNS), np.random.default_rng(1).uniform(0.5, 2, COLUMNS))
 
 
 @pytest.fixture
@@ -31,22 +32,44 @@ def graph(features: GraphFeatures) -> PooledGraph:
     return PooledGraph(features, SIZES)
 
 
-@pytest.fixture
-def linear() -> Linear:
-    rng = np.random.default_rng(0)
-    return Linear(rng.normal(size=COLUMNS), rng.uniform(0.5, 2, COLUMNS))
+def make_trees(column: int = 1) -> Trees:
+    """x[column] <= 0.5 ? 1 : (x[0] <= -1 ? 10 : 20), then a tree of one leaf, then x[0] <= 3 ? 1000 : 2000."""
+    return Trees(
+        root=np.array([0, 5, 6], dtype=np.int32),
+        feature=np.array([column, 0, 0, 0, 0, 0, 0, 0, 0], dtype=np.int32),
+        threshold=np.array([0.5, 0, -1, 0, 0, 0, 3, 0, 0]),
+        left=np.array([1, 1, 3, 3, 4, 5, 7, 7, 8], dtype=np.int32),
+        right=np.array([2, 1, 4, 3, 4, 5, 8, 7, 8], dtype=np.int32),
+        value=np.array([0, 1, 0, 10, 20, 300, 0, 1000, 2000], dtype=np.float64),
+        base=np.array([0.25]),
+    )
 
 
-def test_scores_are_sums_of_the_embedding(linear: Linear, graph: PooledGraph) -> None:
-    linear.check(COLUMNS)
+def test_sums_of_trees() -> None:
+    x = np.array([[0, 0.5], [-1, 0.75], [4, 0.75]], dtype=np.float32)
+    staged = [[0.25, 1.25, 301.25, 1301.25], [0.25, 10.25, 310.25, 1310.25], [0.25, 20.25, 320.25, 2320.25]]
+    trees = make_trees()
+    trees.check(columns=2)
+    np.testing.assert_array_equal(trees.staged(x), staged)
+    for count in range(4):
+        first = trees.first(count)
+        first.check(columns=2)
+        np.testing.assert_array_equal(first.staged(x), np.array(staged)[:, : count + 1])
+    assert len(trees.first(1).value) == 5
+    np.testing.assert_array_equal(Trees.none().staged(x), np.zeros((3, 1)))
+    assert trees.staged(x[:0]).shape == (0, 4)
+
+
+def test_scores_are_sums_of_the_embedding(graph: PooledGraph) -> None:
+    LINEAR.check(COLUMNS)
     rows = np.array([4, 1, 4])
-    scores = linear.score(graph, rows)
-    np.testing.assert_allclose(scores, (graph.rows(rows).astype(np.float64) / linear.scale) @ linear.weight)
+    scores = LINEAR.score(graph, rows)
+    np.testing.assert_allclose(scores, (graph.rows(rows).astype(np.float64) / LINEAR.scale) @ LINEAR.weight)
     assert scores[0] == scores[2] != scores[1]
-    np.testing.assert_array_equal(linear.embed(graph, rows).sum(axis=1), scores)
+    np.testing.assert_array_equal(LINEAR.embed(graph, rows).sum(axis=1), scores)
     assert scores.dtype == np.float64
-    np.testing.assert_array_equal(np.concatenate([linear.score(graph, row[None]) for row in rows]), scores)
-    assert linear.score(graph, rows[:0]).shape == (0,)
+    np.testing.assert_array_equal(np.concatenate([LINEAR.score(graph, row[None]) for row in rows]), scores)
+    assert LINEAR.score(graph, rows[:0]).shape == (0,)
 
 
 def test_a_single_column_and_no_weights(graph: PooledGraph) -> None:
@@ -57,21 +80,6 @@ def test_a_single_column_and_no_weights(graph: PooledGraph) -> None:
     none = Linear.none(COLUMNS)
     none.check(COLUMNS)
     np.testing.assert_array_equal(none.score(graph, rows), np.zeros(12))
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("weight", lambda a: a[:-1], r"weight: .*float64 of shape"),
-        ("scale", lambda a: a.astype(np.float32), "scale: .*float32"),
-        ("weight", lambda a: np.where(a == a[3], np.nan, a), "weight: .* at 3"),
-        ("scale", lambda a: np.where(a == a[5], 0, a), "scale: .* at 5"),
-        ("scale", lambda a: a + np.inf, "scale: "),
-    ],
-)
-def test_wrong_arrays_are_errors(name: str, change: Callable[[Any], Any], message: str, linear: Linear) -> None:
-    with pytest.raises(DataError, match=message):
-        replace(linear, **{name: change(getattr(linear, name))}).check(COLUMNS)
 
 
 def test_analytical_scores_are_sums_of_bytes(graph: PooledGraph) -> None:
@@ -85,12 +93,6 @@ def test_analytical_scores_are_sums_of_bytes(graph: PooledGraph) -> None:
     np.testing.assert_allclose(scores, sizes[rows] @ analytical.weight)
     np.testing.assert_array_equal(np.concatenate([analytical.score(graph, row[None]) for row in rows]), scores)
     np.testing.assert_array_equal(Analytical.none().score(graph, rows), np.zeros(3))
-
-
-@pytest.mark.parametrize("weight", [np.zeros(3), np.full(COPY_COLUMNS, np.nan), np.full(COPY_COLUMNS, -1.0)])
-def test_wrong_weights_are_errors(weight: NDArray[np.float64]) -> None:
-    with pytest.raises(DataError, match="weight: "):
-        Analytical(weight).check(columns=7)
 
 
 def random_ranker(seed: int) -> RandomRanker:
@@ -113,22 +115,50 @@ def test_random_scores_depend_on_seed_name_and_row_only(
     assert scores(3, features, rows[:0]).shape == (0,)
     others = (scores(4, features), scores(3, replace(features, name="other")))
     assert not any(set(first.tolist()) & set(other.tolist()) for other in others)
+    pooled = PooledGraph(features, SIZES)
+    np.testing.assert_array_equal(random_ranker(3).embed(pooled, rows), first[:, None])
 
 
-def test_the_embedding_of_random_scores_is_the_scores(graph: PooledGraph) -> None:
-    rows = np.array([5, 1])
-    np.testing.assert_array_equal(random_ranker(0).embed(graph, rows), random_ranker(0).score(graph, rows)[:, None])
+def test_scores_are_the_sums_over_all_trees_of_pooled_features(graph: PooledGraph) -> None:
+    rows = np.array([3, 0, 7])
+    trees = make_trees(changed_column(SIZES))
+    trees.check(pooled_columns(SIZES))
+    x = graph.rows(rows)
+    np.testing.assert_array_equal(trees.score(graph, rows), trees.staged(x)[:, -1])
+    np.testing.assert_array_equal(trees.embed(graph, rows), x.astype(np.float64), strict=True)
+    assert trees.row_bytes > Trees.none().row_bytes == 0
 
 
-@pytest.mark.parametrize(
-    ("seed", "message"),
-    [
-        (np.array([-1]), "seed: .* first at 0"),
-        (np.array([1, 2]), r"seed: .*int64 of shape \(2,\)"),
-        (np.array([1.0]), "seed: .*float64"),
-    ],
-)
-def test_wrong_seeds_are_errors(seed: NDArray[np.int64], message: str) -> None:
-    random_ranker(2**40).check(columns=7)
-    with pytest.raises(DataError, match=message):
-        RandomRanker(seed).check(columns=7)
+WRONG: list[tuple[Predictor, str, Callable[[Any], Any]]] = [
+    (LINEAR, "weight", lambda a: a[:-1]),
+    (LINEAR, "scale", lambda a: a.astype(np.float32)),
+    (LINEAR, "weight", lambda a: np.where(a == a[3], np.nan, a)),
+    (LINEAR, "scale", lambda a: np.where(a == a[5], 0, a)),
+    (LINEAR, "scale", lambda a: a + np.inf),
+    (Analytical.none(), "weight", lambda a: a[:3]),
+    (Analytical.none(), "weight", lambda a: a + np.nan),
+    (Analytical.none(), "weight", lambda a: a - 1),
+    (random_ranker(3), "seed", lambda a: a - 4),
+    (random_ranker(3), "seed", lambda a: np.repeat(a, 2)),
+    (random_ranker(3), "seed", lambda a: a.astype(np.float64)),
+    (make_trees(), "root", lambda a: a + 5),
+    (make_trees(), "root", lambda a: a - 1),
+    (make_trees(), "feature", lambda a: a + COLUMNS),
+    (make_trees(), "feature", lambda a: a - 1),
+    (make_trees(), "left", lambda a: a * 0),  # a cycle
+    (make_trees(), "right", lambda a: a + 1),
+    (make_trees(), "value", lambda a: a + np.inf),
+    (make_trees(), "threshold", lambda a: a * np.nan),
+    (make_trees(), "threshold", lambda a: a[:-1]),
+    (make_trees(), "left", lambda a: a.astype(np.int64)),
+    (make_trees(), "base", lambda a: a[0]),
+    (make_trees(), "base", lambda a: a + np.inf),
+]
+
+
+@pytest.mark.parametrize(("predictor", "name", "change"), WRONG)
+def test_wrong_arrays_are_errors(predictor: Predictor, name: str, change: Callable[[Any], Any]) -> None:
+    predictor.check(COLUMNS)
+    arrays = vars(predictor)
+    with pytest.raises(DataError, match=name):
+        type(predictor).from_arrays({**arrays, name: change(arrays[name])}, COLUMNS)

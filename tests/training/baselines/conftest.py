@@ -15,14 +15,14 @@ from hlorank.featurize.feature_store import FeatureStore
 
 Settings = Callable[..., Config]
 
-RIVALS = ("lightgbm", "xgboost")
+RIVALS = ("xgboost",)
 """Baselines of the extra `rivals`, by the names of their libraries."""
+needs_xgboost = pytest.mark.skipif(find_spec("xgboost") is None, reason="xgboost needs the extra rivals")
 
 
 def with_library(method: str, *others: Any) -> Any:
     """Return the parameters of a test of a baseline, skipped where the library of the baseline is not installed."""
-    absent = method in RIVALS and find_spec(method) is None
-    return pytest.param(method, *others, marks=pytest.mark.skipif(absent, reason=f"{method} needs the extra rivals"))
+    return pytest.param(method, *others, marks=needs_xgboost if method in RIVALS else ())
 
 
 @pytest.fixture

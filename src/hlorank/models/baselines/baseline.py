@@ -14,19 +14,19 @@ from hlorank.config import BaselineConfig
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import SPEC, WEIGHTS, DataError
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
-from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker
-from hlorank.models.baselines.trees import Trees
+from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker, Trees
 from hlorank.models.graph_inputs import InputSizes
 from hlorank.models.serialization import ModelSpec, Spec, input_sizes, read_folder, save_folder
 
-GRADIENT_BOOSTING, LIGHTGBM, XGBOOST = "gradient_boosting", "lightgbm", "xgboost"
+GRADIENT_BOOSTING, XGBOOST = "gradient_boosting", "xgboost"
 LINEAR_RANKING, RANDOM, DEFAULT_CONFIGURATION = "linear_ranking", "random", "default_configuration"
 ANALYTICAL = "analytical"
 LAYOUT_BASELINES = frozenset({ANALYTICAL, DEFAULT_CONFIGURATION})
 """Those that read what only layout configurations have."""
 BASELINES: Mapping[str, type[Predictor]] = MappingProxyType(
     {
-        **dict.fromkeys((GRADIENT_BOOSTING, LIGHTGBM, XGBOOST), Trees),
+        GRADIENT_BOOSTING: Trees,
+        XGBOOST: Trees,
         LINEAR_RANKING: Linear,
         ANALYTICAL: Analytical,
         RANDOM: RandomRanker,
@@ -34,6 +34,7 @@ BASELINES: Mapping[str, type[Predictor]] = MappingProxyType(
     }
 )
 """Predictors of the baselines by name; a baseline is chosen by `method` like a training method."""
+_READ: Mapping[str, type[Predictor]] = {**BASELINES, "lightgbm": Trees}  # until version 0.2.0 a baseline
 
 _COLUMN_BYTES = 16  # memory of a configuration while it is scored, for each column
 
@@ -46,28 +47,13 @@ class BaselineSpec(Spec):
 
 
 class Baseline:
-    """A predictor on the graphs of one collection.
-
-    Args:
-        predictor: the predictor of scores.
-        sizes: the sizes of the collection's inputs.
-    """
+    """A predictor on the graphs of a collection, whose inputs have these sizes."""
 
     def __init__(self, predictor: Predictor, sizes: InputSizes) -> None:
-        self.predictor = predictor
-        self.sizes = sizes
+        self.predictor, self.sizes = predictor, sizes
 
     def score(self, graph: GraphFeatures, memory_bytes: int) -> NDArray[np.float64]:
-        """Score all distinct configurations of a graph.
-
-        Args:
-            graph: the graph.
-            memory_bytes: bound of the pooled features and temporary arrays in memory at once; at least one
-                configuration is scored at once.
-
-        Returns:
-            (distinct,) float64, larger = slower.
-        """
+        """Score all distinct configurations of a graph, as many at once as memory holds: (distinct,) float64."""
         pooled = PooledGraph(graph, self.sizes)
         row_bytes = _COLUMN_BYTES * pooled_columns(self.sizes) + self.predictor.row_bytes
         step = max(1, memory_bytes // row_bytes)
@@ -88,13 +74,9 @@ def save_baseline(folder: Path, predictor: Predictor, spec: BaselineSpec) -> Non
 def load_joined(folder: Path, spec: ModelSpec) -> list[Baseline]:
     """Read the baselines that join the cost models of a folder, whose digest has been checked.
 
-    Returns:
-        The baselines in their order; those of equal arrays are one object.
-
-    Raises:
-        DataError: a baseline has no such name, or its arrays or the weights do not fit the specification.
+    Baselines of equal arrays are one object. A DataError names arrays or weights that do not fit the specification.
     """
-    if unknown := [name for name in spec.baselines if name not in BASELINES]:
+    if unknown := [name for name in spec.baselines if name not in _READ]:
         raise DataError("baselines", f"some of {', '.join(BASELINES)}", ", ".join(unknown), file=folder / SPEC)
     if len(spec.weights) not in (0, expected := 1 + len(spec.baselines)):
         raise DataError("weights", f"{expected} numbers", len(spec.weights), file=folder / SPEC)
@@ -105,7 +87,7 @@ def load_joined(folder: Path, spec: ModelSpec) -> list[Baseline]:
         prefix = f"{name}.{number}."
         own = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
         try:
-            predictor = BASELINES[name].from_arrays(own, pooled_columns(sizes))
+            predictor = _READ[name].from_arrays(own, pooled_columns(sizes))
         except DataError as error:
             raise error.in_file(folder / WEIGHTS) from None
         joined.append(known.setdefault(name.encode() + save(own), Baseline(predictor, sizes)))
@@ -113,17 +95,13 @@ def load_joined(folder: Path, spec: ModelSpec) -> list[Baseline]:
 
 
 def load_baseline(folder: Path) -> tuple[Baseline, BaselineSpec]:
-    """Read a baseline from a model folder.
-
-    Raises:
-        DataError: a file is missing or damaged, or the arrays do not fit the specification.
-    """
+    """Read a baseline from a model folder; a DataError names what is damaged."""
     spec, path = read_folder(folder, BaselineSpec)
-    if spec.method not in BASELINES:
+    if spec.method not in _READ:
         raise DataError("method", f"one of {', '.join(BASELINES)}", spec.method, file=folder / SPEC)
     sizes = input_sizes(spec.features)
     try:
-        predictor = BASELINES[spec.method].from_arrays(load_file(path), pooled_columns(sizes))
+        predictor = _READ[spec.method].from_arrays(load_file(path), pooled_columns(sizes))
     except DataError as error:
         raise error.in_file(path) from None
     return Baseline(predictor, sizes), spec

@@ -1,4 +1,4 @@
-"""The interface of baselines: arrays, saved as they are, that score configurations; and the two simplest ones."""
+"""Predictors of the baselines: arrays, saved as they are, that score configurations."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ from hlorank.files import DataError
 from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
 from hlorank.models.baselines.pooled_features import PooledGraph
 
+_TREE_DTYPES: dict[str, Any] = {
+    **dict.fromkeys(("root", "feature", "left", "right"), np.int32),
+    **dict.fromkeys(("threshold", "value", "base"), np.float64),
+}
+_TREE_BYTES = 64  # memory of a configuration while it is scored, for each tree
+
 
 @dataclass(frozen=True, eq=False)
 class Predictor(ABC):
@@ -22,15 +28,7 @@ class Predictor(ABC):
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], columns: int) -> Self:
-        """Make a predictor from its arrays, as `vars` returns them.
-
-        Args:
-            arrays: the fields by name.
-            columns: number of pooled features.
-
-        Raises:
-            DataError: `arrays` are not the fields, or `check` fails.
-        """
+        """Make a predictor for so many pooled columns from its fields by name; DataError if they are others."""
         names = {field.name for field in fields(cls)}
         if arrays.keys() != names:
             raise DataError("weights", f"the arrays {sorted(names)}", sorted(arrays))
@@ -40,11 +38,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def check(self, columns: int) -> None:
-        """Check that every graph of this many pooled columns can be scored.
-
-        Raises:
-            DataError: an array has a wrong dtype or shape, or a value out of range.
-        """
+        """Check that every graph of this many pooled columns can be scored; a DataError names the wrong array."""
 
     @property
     def row_bytes(self) -> int:
@@ -53,15 +47,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def score(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Score some distinct configurations.
-
-        Args:
-            graph: the graph.
-            rows: (configurations,) int64, indices of distinct configurations.
-
-        Returns:
-            (configurations,) float64, larger = slower.
-        """
+        """Score distinct configurations by their numbers: (configurations,) float64, larger = slower."""
 
     @abstractmethod
     def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -69,27 +55,14 @@ class Predictor(ABC):
 
 
 def check_array(name: str, array: NDArray[Any], dtype: DTypeLike, shape: tuple[int, ...]) -> None:
-    """Check the dtype and shape of an array.
-
-    Raises:
-        DataError: `array` has another dtype or shape.
-    """
+    """Check the dtype and shape of an array."""
     if array.dtype != dtype or array.shape != shape:
         expected = f"{np.dtype(dtype)} of shape {shape}"
         raise DataError(name, expected, f"{array.dtype} of shape {array.shape}")
 
 
 def check_values(name: str, valid: NDArray[np.bool_], expected: str) -> None:
-    """Check the values of an array.
-
-    Args:
-        name: the name of the array.
-        valid: mask of the values that are allowed.
-        expected: the allowed values, in words.
-
-    Raises:
-        DataError: a value is not allowed.
-    """
+    """Check the values of an array, of which `valid` is the mask of those that are allowed."""
     if not valid.all():
         raise DataError(name, expected, f"others, first at {np.argmin(valid)}")
 
@@ -157,11 +130,7 @@ class Linear(Predictor):
         return graph.rows(rows) * (self.weight / self.scale)
 
     def check(self, columns: int) -> None:
-        """Check that every column has a weight and a scale.
-
-        Raises:
-            DataError: an array has a wrong length, a value is not finite, or a scale is not above 0.
-        """
+        """Check that every column has a weight and a scale."""
         for name, array in vars(self).items():
             check_array(name, array, np.float64, (columns,))
         check_values("weight", np.isfinite(self.weight), "finite numbers")
@@ -193,10 +162,81 @@ class Analytical(Predictor):
         return graph.copied(rows) * self.weight
 
     def check(self, columns: int) -> None:  # noqa: ARG002 - it reads no pooled features
-        """Check the weights.
-
-        Raises:
-            DataError: the array has a wrong length, or a value is not finite or below 0.
-        """
+        """Check the weights."""
         check_array("weight", self.weight, np.float64, (COPY_COLUMNS,))
         check_values("weight", np.isfinite(self.weight) & (self.weight >= 0), "finite numbers of at least 0")
+
+
+@dataclass(frozen=True, eq=False)
+class Trees(Predictor):
+    """Sum of regression trees. The nodes of all trees are in one array; children come after their parent.
+
+    Attributes:
+        root: (trees,) int32, the first node of each tree.
+        feature: (nodes,) int32, the column that a node compares; 0 for a leaf.
+        threshold: (nodes,) float64; the next node of a row is `left` if its value is at most this, else `right`.
+        left: (nodes,) int32; for a leaf its own number.
+        right: (nodes,) int32; for a leaf its own number.
+        value: (nodes,) float64, the summand of a leaf; 0 for other nodes.
+        base: (1,) float64, a constant summand.
+    """
+
+    root: NDArray[np.int32]
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float64]
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    value: NDArray[np.float64]
+    base: NDArray[np.float64]
+
+    @classmethod
+    def none(cls) -> Trees:
+        """Return no trees, with which every score is 0."""
+        return cls(**{name: np.zeros(int(name == "base"), dtype) for name, dtype in _TREE_DTYPES.items()})
+
+    def first(self, count: int) -> Trees:
+        """Return the first `count` trees."""
+        nodes = self.root[count] if count < len(self.root) else len(self.value)
+        cut = {name: array[: count if name == "root" else nodes] for name, array in vars(self).items()}
+        return Trees(**cut | {"base": self.base})
+
+    def staged(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Compute (rows, trees + 1), the sums over the first 0, 1, 2, ... trees for (rows, columns), in their order."""
+        count, trees = len(x), len(self.root)
+        values, first = x.ravel(), np.repeat(np.arange(count) * x.shape[1], trees)
+        node = np.tile(self.root, count)
+        inner = np.flatnonzero(self.left[node] != node)  # pairs of a row and a tree that have not reached a leaf
+        while len(inner):
+            at = node[inner]
+            below = values[first[inner] + self.feature[at]] <= self.threshold[at]
+            node[inner] = at = np.where(below, self.left[at], self.right[at])
+            inner = inner[self.left[at] != at]
+        start = np.broadcast_to(self.base, (count, 1))
+        return np.cumsum(np.hstack([start, self.value[node].reshape(count, trees)]), axis=1)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a configuration while it is scored."""
+        return _TREE_BYTES * len(self.root)
+
+    def score(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Compute the sums over all trees: (configurations,) float64."""
+        return self.staged(graph.rows(rows))[:, -1]
+
+    def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the pooled features: (configurations, columns) float64."""
+        return graph.rows(rows).astype(np.float64)
+
+    def check(self, columns: int) -> None:
+        """Check that every row of this many columns reaches a leaf of each tree."""
+        nodes = len(self.value)
+        for name, array in vars(self).items():
+            check_array(name, array, _TREE_DTYPES[name], {"root": (len(self.root),), "base": (1,)}.get(name, (nodes,)))
+        own = np.arange(nodes)
+        leaf = (self.left == own) & (self.right == own)
+        inner = (np.minimum(self.left, self.right) > own) & (np.maximum(self.left, self.right) < nodes)
+        check_values("root", (self.root >= 0) & (self.root < nodes), f"nodes in 0..{nodes - 1}")
+        check_values("feature", (self.feature >= 0) & (self.feature < columns), f"columns in 0..{columns - 1}")
+        check_values("left, right", leaf | inner, "later nodes, or twice the node itself")
+        check_values("threshold, value", np.isfinite(self.threshold) & np.isfinite(self.value), "finite numbers")
+        check_values("base", np.isfinite(self.base), "finite numbers")

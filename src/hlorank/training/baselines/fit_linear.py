@@ -1,8 +1,4 @@
-"""Pairwise linear ranking: logistic regression on the differences between the features of two configurations.
-
-Herbrich, Graepel and Obermayer, "Large Margin Rank Boundaries for Ordinal Regression" (2000), with the logistic loss
-instead of the hinge.
-"""
+"""Fits of weights: pairwise linear ranking of pooled features, and the time of copies."""
 
 from __future__ import annotations
 
@@ -12,12 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 from sklearn.linear_model import LogisticRegression
 
 from hlorank.config import BaselineConfig
 from hlorank.featurize.feature_store import FeatureStore
+from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
-from hlorank.models.baselines.predictors import Linear
+from hlorank.models.baselines.predictors import Analytical, Linear
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.candidates import Candidate, Fit, one_by_one, rows_of_each
 from hlorank.training.sampling import Stream, generator
@@ -28,15 +26,11 @@ log = logging.getLogger(__name__)
 def fit_linear(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:
     """Fit weights to pairs of configurations of training graphs, with a candidate for each of `baseline.strengths`.
 
-    A candidate minimizes mean(log(1 + exp(-w . (slower - faster) / scale))) + strength / 2 |w|^2. The scale of a column
-    is the root mean square of its differences, so that a column which never differs within a graph has no weight. Steps
-    are iterations of the solver, an epoch is the number of a strength, and the loss is the mean above.
-
-    Args:
-        store: the features of the collection.
-        names: graphs of train.
-        settings: the settings of the baseline.
-        seed: the seed of the pairs.
+    Herbrich, Graepel and Obermayer, "Large Margin Rank Boundaries for Ordinal Regression" (2000), with the logistic
+    loss instead of the hinge. A candidate minimizes mean(log(1 + exp(-w . (slower - faster) / scale))) + strength / 2
+    |w|^2. The scale of a column is the root mean square of its differences, so that a column which never differs within
+    a graph has no weight. Steps are iterations of the solver, an epoch is the number of a strength, and the loss is the
+    mean above.
     """
     signed = draw_differences(store, names, settings.pairs_per_graph, seed)
     scale = np.sqrt(np.einsum("pc,pc->c", signed, signed) / len(signed))
@@ -59,18 +53,9 @@ def fit_linear(store: FeatureStore, names: Sequence[str], settings: BaselineConf
 
 
 def draw_differences(store: FeatureStore, names: Sequence[str], pairs: int, seed: int) -> NDArray[np.float64]:
-    """Draw pairs of configurations, and subtract the pooled features of the faster one from those of the slower one.
+    """Draw as many pairs of each graph: (pairs, columns), the pooled features of the slower one less the faster one's.
 
     The first configuration of a pair is drawn uniformly, the second uniformly from those with another runtime.
-
-    Args:
-        store: the features of the collection.
-        names: graphs of train.
-        pairs: number of pairs of each graph, so that all graphs have the same weight; fewer of each of many graphs.
-        seed: the seed of the pairs.
-
-    Returns:
-        (pairs, columns) float64.
     """
     sizes = input_sizes(store.spec)
     pairs = rows_of_each(pairs, len(names))
@@ -88,16 +73,7 @@ def draw_differences(store: FeatureStore, names: Sequence[str], pairs: int, seed
 def draw_pairs(
     rng: np.random.Generator, labels: NDArray[np.float64], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw pairs of different labels with replacement.
-
-    Args:
-        rng: the random generator.
-        labels: (configurations,), at least two different ones.
-        count: number of pairs.
-
-    Returns:
-        (count,) indices of the lower labels, and (count,) of the higher ones.
-    """
+    """Draw pairs of different labels with replacement: (count,) indices of the lower ones, and of the higher ones."""
     order = np.argsort(labels, kind="stable")
     ordered = labels[order]
     first = rng.integers(len(labels), size=count)
@@ -106,3 +82,42 @@ def draw_pairs(
     second = order[np.where(other < low, other, other + high - low)]
     lower = labels[first] < labels[second]
     return np.where(lower, first, second), np.where(lower, second, first)
+
+
+def fit_analytical(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:  # noqa: ARG001 - nothing is drawn
+    """Fit ns for a byte to training graphs, with a candidate for each of `baseline.strengths`.
+
+    Runtimes are sums of the times of copies and of what no layout changes. With x the bytes and t the runtime of a
+    configuration, less their means over the graph, and s the standard deviation of t there, a candidate minimizes
+    mean(((t - w . x) / s)^2) + strength |w scale|^2 for w >= 0 (Lawson and Hanson, "Solving Least Squares Problems",
+    1974); the scale of a column is the root mean square of x / s. An epoch is the number of a strength, the loss is the
+    mean above, and a step one solution. Of a graph with too many configurations evenly spaced ones are read.
+    """
+    most = rows_of_each(settings.rows_per_graph, len(names))
+    system = np.concatenate([_equations(store, name, most) for name in names])
+    scale = np.sqrt(np.mean(system**2, axis=0))
+    scale[scale == 0] = 1
+    scale[-1] = 1
+    log.info("fitting weights of %d strengths to %d rows", len(settings.strengths), len(system))
+    candidates = list[Candidate]()
+    start = time.perf_counter()
+    # The triangle of a QR decomposition has the same sums of squares.
+    triangle = np.asarray(np.linalg.qr(system / scale, mode="r"))
+    for number, strength in enumerate(settings.strengths, 1):
+        penalty = np.sqrt(strength * len(system)) * np.eye(COPY_COLUMNS)
+        left = np.concatenate([triangle[:, :-1], penalty])
+        weight, _ = nnls(left, np.append(triangle[:, -1], np.zeros(COPY_COLUMNS)))
+        loss = float(np.mean((system[:, -1] - (system[:, :-1] / scale[:-1]) @ weight) ** 2))
+        candidates.append(Candidate(Analytical(weight / scale[:-1]), number, 1, loss))
+    seconds = (time.perf_counter() - start) / len(candidates)
+    return one_by_one(candidates, seconds)
+
+
+def _equations(store: FeatureStore, name: str, most: int) -> NDArray[np.float64]:
+    """Return x / s and t / s of at most so many configurations of a graph: (rows, `COPY_COLUMNS` + 1) float64."""
+    graph = store.open("train", name)
+    rows, labels = graph.targets()
+    read = np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(np.int64)
+    copied = PooledGraph(graph, input_sizes(store.spec)).copied(rows[read])
+    system = np.column_stack([copied, labels[read]])
+    return np.asarray((system - system.mean(axis=0)) / labels.std())

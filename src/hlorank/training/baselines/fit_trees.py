@@ -1,21 +1,24 @@
-"""Gradient boosting: regression trees fitted to log runtimes, by scikit-learn; the sample of all boosted trees."""
+"""Boosted trees: fitted to log runtimes by scikit-learn, or to the order of pairs by XGBoost, and kept as arrays."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import numpy as np
-import sklearn
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from hlorank.config import BaselineConfig
+from hlorank.config import BaselineConfig, ConfigError
 from hlorank.featurize.feature_store import FeatureStore
+from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.pooled_features import PooledGraph
-from hlorank.models.baselines.trees import Trees
+from hlorank.models.baselines.predictors import Trees
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.candidates import Candidate, Fit, rows_of_each
 from hlorank.training.sampling import Stream, generator
@@ -24,7 +27,6 @@ log = logging.getLogger(__name__)
 
 _MAX_CANDIDATES = 50
 _ROWS_AT_ONCE = 1024
-
 
 Loss = Callable[[NDArray[np.float64], NDArray[np.float64]], Sequence[float] | NDArray[np.float64]]
 """Function of (rows, candidates) scores and the (rows,) targets `Sample.y` of one graph to the candidates' losses."""
@@ -57,18 +59,11 @@ class Sample(NamedTuple):
 
 
 def fit_trees(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:
-    """Fit trees to training graphs, with the first 1, 2, ... trees as candidates, at most 50 of them.
+    """Fit trees with scikit-learn, with the first 1, 2, ... trees as candidates, at most 50 of them.
 
     Steps and epochs are trees; the loss is the mean squared error of log runtimes standardized within each graph.
-
-    Args:
-        store: the features of the collection.
-        names: graphs of train.
-        settings: the settings of the baseline.
-        seed: the seed of the sample and of scikit-learn.
     """
     sample = draw_sample(store, names, settings.rows_per_graph, seed)
-    log.info("fitting %d trees to %d rows of %d columns", settings.iterations, *sample.x.shape)
     regressor = HistGradientBoostingRegressor(
         learning_rate=settings.learning_rate,
         max_iter=settings.iterations,
@@ -81,19 +76,70 @@ def fit_trees(store: FeatureStore, names: Sequence[str], settings: BaselineConfi
     start = time.perf_counter()
     trees = trees_of(regressor.fit(sample.x, sample.y, sample.weight))
     seconds = (time.perf_counter() - start) / settings.iterations
-    check_trees(trees, regressor, sample.x[:_ROWS_AT_ONCE])
+    check_trees(trees, sample.x[:_ROWS_AT_ONCE], regressor.predict(sample.x[:_ROWS_AT_ONCE]), 0.0)
     return fit_of(trees, sample, _squared_error, seconds)
 
 
-def fit_of(trees: Trees, sample: Sample, loss: Loss, step_seconds: float) -> Fit:
-    """Return the first 1, 2, ... of fitted trees as candidates, at most 50 of them.
+def check_xgboost() -> None:
+    """Check that XGBoost is installed."""
+    if find_spec("xgboost") is None:
+        raise ConfigError(
+            "method=xgboost: the library is not installed; pip install 'hlorank[rivals]', or set method to "
+            "gradient_boosting, which needs no extra"
+        )
 
-    Args:
-        trees: all trees, at least one.
-        sample: the rows that they were fitted to.
-        loss: the loss on one graph; that of a candidate is its mean over the graphs.
-        step_seconds: time of one tree.
+
+def fit_xgboost(store: FeatureStore, names: Sequence[str], settings: BaselineConfig, seed: int) -> Fit:
+    """Fit trees with XGBoost's rank:pairwise, with the first 1, 2, ... trees as candidates, at most 50 of them.
+
+    Burges, "From RankNet to LambdaRank to LambdaMART: An Overview" (Microsoft Research, 2010): trees are fitted to the
+    gradients of a loss on all pairs of configurations of one graph, so that only their order counts. The gradients of
+    a graph are divided by the sum over its pairs, s, and multiplied by log2(1 + s): graphs have nearly equal weights.
+    Steps and epochs are trees; the loss is 1 - Kendall tau.
     """
+    import xgboost
+
+    parameters = {
+        "objective": "rank:pairwise",
+        "lambdarank_pair_method": "topk",
+        "lambdarank_num_pair_per_sample": settings.rows_per_graph,
+        "lambdarank_normalization": True,
+        "tree_method": "hist",
+        "grow_policy": "lossguide",
+        "max_depth": 0,
+        "max_leaves": settings.leaves,
+        "learning_rate": settings.learning_rate,
+        "min_child_weight": settings.min_hessian,
+        "reg_lambda": settings.l2,
+        "colsample_bytree": settings.columns,
+        "base_score": 0.0,
+        "seed": seed,
+    }
+    sample = draw_sample(store, names, settings.rows_per_graph, seed)
+    grade = np.concatenate([grades(sample.y[rows], settings.grades) for rows in sample.graphs])
+    start = time.perf_counter()
+    data = xgboost.QuantileDMatrix(sample.x, grade, group=sample.counts)
+    booster = xgboost.train(parameters, data, settings.iterations)
+    model = json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]["model"]
+    trees = trees_of_xgboost(model["trees"])
+    seconds = (time.perf_counter() - start) / settings.iterations
+    x = sample.x[:_ROWS_AT_ONCE]
+    check_trees(trees, x, -booster.inplace_predict(x), 1e-4)  # sums of float32 in XGBoost
+    return fit_of(trees, sample, _tau_loss, seconds)
+
+
+def grades(y: NDArray[np.float64], levels: int) -> NDArray[np.int64]:
+    """Return the relevance of the runtimes of a graph, (configurations,): 0 for the slowest, `levels` - 1 the fastest.
+
+    Grades are quantiles, as Kendall tau counts pairs by their order alone, and as the noise of runtimes, the other
+    natural width, is not known for every collection. Pairs within a grade are not trained on.
+    """
+    slower = (len(y) - rankdata(y) + 0.5) / len(y)  # share of the configurations, in (0, 1)
+    return (levels * slower).astype(np.int64)
+
+
+def fit_of(trees: Trees, sample: Sample, loss: Loss, step_seconds: float) -> Fit:
+    """Return the first 1, 2, ... trees as candidates; the loss of a candidate is its mean over the graphs."""
     fitted = len(trees.root)
     counts = np.unique(np.linspace(1, fitted, min(fitted, _MAX_CANDIDATES)).round().astype(np.int64))
 
@@ -126,7 +172,9 @@ def draw_sample(store: FeatureStore, names: Sequence[str], max_rows: int, seed: 
         drawn = np.sort(rng.choice(len(rows), size=min(most, len(rows)), replace=False))
         xs.append(PooledGraph(graph, sizes).rows(rows[drawn]))
         ys.append((logs[drawn] - logs.mean()) / logs.std())
-    return Sample(np.concatenate(xs), np.concatenate(ys), np.array([len(y) for y in ys], dtype=np.int64))
+    sample = Sample(np.concatenate(xs), np.concatenate(ys), np.array([len(y) for y in ys], dtype=np.int64))
+    log.info("fitting trees to %d rows of %d columns", *sample.x.shape)
+    return sample
 
 
 def trees_of(regressor: HistGradientBoostingRegressor) -> Trees:
@@ -136,34 +184,59 @@ def trees_of(regressor: HistGradientBoostingRegressor) -> Trees:
     reads two private attributes; hence the upper bound of its version in pyproject.toml. `check_trees` compares the
     result with the public `predict`, so that a change of these attributes cannot give wrong scores.
     """
-    trees = [predictor.nodes for (predictor,) in regressor._predictors]
-    counts = np.array([len(nodes) for nodes in trees])
-    first, nodes = np.cumsum(counts) - counts, np.concatenate(trees)
-    own, offset, leaf = np.arange(len(nodes)), np.repeat(first, counts), nodes["is_leaf"].astype(bool)
+    each = [predictor.nodes for (predictor,) in regressor._predictors]
+    nodes = np.concatenate(each)
+    leaf, base = nodes["is_leaf"].astype(bool), regressor._baseline_prediction.ravel()
+    names = ("feature_idx", "num_threshold", "left", "right", "value")
+    return _trees([*map(len, each)], leaf, *(nodes[name] for name in names), base)
+
+
+def trees_of_xgboost(trees: Sequence[dict[str, Any]]) -> Trees:
+    """Return trees as XGBoost saves them: arrays, with float32 `x < threshold` on the left, and larger = faster."""
+
+    def joined(name: str, dtype: type = np.int64) -> NDArray[Any]:
+        return np.concatenate([np.array(tree[name], dtype=dtype) for tree in trees])
+
+    left, condition = joined("left_children"), joined("split_conditions", np.float32)  # of a leaf its value
+    below = np.nextafter(condition, np.float32(-np.inf))  # x < t is x <= the number before t
+    fields = joined("split_indices"), below, left, joined("right_children"), -condition, np.zeros(1)
+    return _trees([len(tree["left_children"]) for tree in trees], left < 0, *fields)
+
+
+def _trees(
+    counts: Sequence[int],
+    leaf: NDArray[np.bool_],
+    feature: NDArray[Any],
+    threshold: NDArray[Any],
+    left: NDArray[Any],
+    right: NDArray[Any],
+    value: NDArray[Any],
+    base: NDArray[np.float64],
+) -> Trees:
+    """Join trees of so many nodes, which are numbered from 0 in each."""
+    first, own = np.cumsum(counts) - counts, np.arange(len(leaf))
+    offset = np.repeat(first, counts)
     return Trees(
         root=first.astype(np.int32),
-        feature=np.where(leaf, 0, nodes["feature_idx"]).astype(np.int32),
-        threshold=np.where(leaf, 0.0, nodes["num_threshold"]),
-        left=np.where(leaf, own, offset + nodes["left"]).astype(np.int32),
-        right=np.where(leaf, own, offset + nodes["right"]).astype(np.int32),
-        value=np.where(leaf, nodes["value"], 0.0),
-        base=regressor._baseline_prediction.ravel(),
+        feature=np.where(leaf, 0, feature).astype(np.int32),
+        threshold=np.where(leaf, 0.0, threshold).astype(np.float64),
+        left=np.where(leaf, own, offset + left).astype(np.int32),
+        right=np.where(leaf, own, offset + right).astype(np.int32),
+        value=np.where(leaf, value, 0.0).astype(np.float64),
+        base=base,
     )
 
 
-def check_trees(trees: Trees, regressor: HistGradientBoostingRegressor, x: NDArray[np.float32]) -> None:
-    """Check the result of `trees_of`.
-
-    Raises:
-        RuntimeError: the scores of some rows `x` are not those of scikit-learn.
-    """
-    if not np.array_equal(trees.staged(x)[:, -1], regressor.predict(x)):
-        raise RuntimeError(
-            f"trees_of does not fit scikit-learn {sklearn.__version__}: install the version of constraints.txt"
-        )
+def check_trees(trees: Trees, x: NDArray[np.float32], scores: ArrayLike, tolerance: float) -> None:
+    """Check that trees score rows as their library does."""
+    if not np.allclose(trees.staged(x)[:, -1], scores, rtol=tolerance, atol=tolerance):
+        raise RuntimeError("trees do not score as their library does: install the version of constraints.txt")
 
 
 def _squared_error(scores: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the mean squared error of the scores (rows, candidates) for the targets (rows,): (candidates,)."""
     errors: NDArray[np.float64] = np.mean((scores - y[:, None]) ** 2, axis=0)
     return errors
+
+
+def _tau_loss(scores: NDArray[np.float64], y: NDArray[np.float64]) -> list[float]:
+    return [1 - kendall_tau(score, y) for score in scores.T]

@@ -22,7 +22,6 @@ from hlorank.models.baselines.baseline import (
     DEFAULT_CONFIGURATION,
     GRADIENT_BOOSTING,
     LAYOUT_BASELINES,
-    LIGHTGBM,
     LINEAR_RANKING,
     RANDOM,
     XGBOOST,
@@ -30,15 +29,12 @@ from hlorank.models.baselines.baseline import (
     save_baseline,
 )
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
-from hlorank.models.baselines.predictors import Analytical, Linear, Predictor
-from hlorank.models.baselines.trees import Trees
+from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, Trees
 from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.serialization import input_sizes
 from hlorank.training.baselines.candidates import Fit, changed_share, random_scores
-from hlorank.training.baselines.fit_analytical import fit_analytical
-from hlorank.training.baselines.fit_linear import fit_linear
-from hlorank.training.baselines.fit_rankers import check_library, fit_lightgbm, fit_xgboost
-from hlorank.training.baselines.fit_trees import fit_trees
+from hlorank.training.baselines.fit_linear import fit_analytical, fit_linear
+from hlorank.training.baselines.fit_trees import check_xgboost, fit_trees, fit_xgboost
 from hlorank.training.mlflow_run import keep_record, peak_memory_bytes, take_finished, training_run
 from hlorank.training.run_description import data_settings
 from hlorank.training.sampling import usable_graphs, validation_targets
@@ -67,7 +63,6 @@ _TREES = ("iterations", "learning_rate", "leaves", "l2", "rows_per_graph")
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         GRADIENT_BOOSTING: Recipe(fit_trees, lambda _: Trees.none(), (*_TREES, "min_leaf")),
-        LIGHTGBM: Recipe(fit_lightgbm, lambda _: Trees.none(), (*_TREES, "min_leaf", "columns", "grades")),
         XGBOOST: Recipe(fit_xgboost, lambda _: Trees.none(), (*_TREES, "min_hessian", "columns", "grades")),
         LINEAR_RANKING: Recipe(fit_linear, Linear.none, ("pairs_per_graph", "strengths")),
         ANALYTICAL: Recipe(fit_analytical, lambda _: Analytical.none(), ("rows_per_graph", "strengths")),
@@ -190,8 +185,8 @@ def check_baseline(method: str, collection: str) -> None:
     Raises:
         ConfigError: its library is not installed, or it is not one for the kind of the collection.
     """
-    if method in (LIGHTGBM, XGBOOST):
-        check_library(method)
+    if method == XGBOOST:
+        check_xgboost()
     if method in LAYOUT_BASELINES and Collection.parse(collection).kind == "tile":
         others = ", ".join(name for name in BASELINES if name not in LAYOUT_BASELINES)
         raise ConfigError(
