@@ -187,8 +187,8 @@ def trees_of(regressor: HistGradientBoostingRegressor) -> Trees:
     each = [predictor.nodes for (predictor,) in regressor._predictors]
     nodes = np.concatenate(each)
     leaf, base = nodes["is_leaf"].astype(bool), regressor._baseline_prediction.ravel()
-    names = ("feature_idx", "num_threshold", "left", "right", "value")
-    return _trees([*map(len, each)], leaf, *(nodes[name] for name in names), base)
+    compared = nodes["feature_idx"], nodes["num_threshold"]
+    return _trees([*map(len, each)], leaf, *compared, nodes["left"], nodes["right"], nodes["value"], base)
 
 
 def trees_of_xgboost(trees: Sequence[dict[str, Any]]) -> Trees:
