@@ -23,6 +23,7 @@ from hlorank.files import (
     code_digest,
     counted,
     fingerprint,
+    flatten,
     map_array,
     one_line,
     open_file,
@@ -345,3 +346,8 @@ def test_the_digest_of_code_changes_with_any_module_of_a_package(
     (package / "inner" / "deep.py").rename(package / "deep.py")
     assert digest("some_package", "some_module") not in (before, changed)
     assert digest("some_module") == alone
+
+
+def test_flatten() -> None:
+    nested = {"a": 1, "b": {"c": [1, 2], "d": {"e": None}}, "f": {}}
+    assert flatten(nested) == {"a": 1, "b.c": [1, 2], "b.d.e": None}

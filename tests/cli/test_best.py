@@ -17,6 +17,7 @@ from hlorank.metrics import BEST_TAU, EXPERIMENT
 from hlorank.runs.store import NAME, PARENT_VARIABLE, open_run
 from hlorank.runs.sweeps import claim, job_tags
 
+Capture = pytest.CaptureFixture[str]
 Log = Callable[..., str]
 
 
@@ -50,23 +51,25 @@ def log(tracking: TrackingConfig) -> Log:
     return logged
 
 
-def best(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+def best(capsys: Capture, *arguments: str) -> list[dict[str, Any]]:
     assert main(["best", "--json", *arguments]) == 0
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
     return found
 
 
-def test_the_best_of_each_collection(log: Log, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_best_of_each_collection(
+    log: Log, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log("tile:cpu", 0.5)
     log("layout:cpu:random", 0.25, "full")
-    first = log("layout:cpu:random", 0.75, "gst_e", 3)
+    first = log("layout:cpu:random", 0.75, "gst_e", 3, of="kaggle_6")
     log("layout:cpu:random", None)
     tile = log("tile:cpu", 0.625, experiment="other")
     layout, other = best(capsys)
     assert layout == {
         "collection": "layout:cpu:random",
         "method": "gst_e",
-        "experiment": None,
+        "experiment": "kaggle_6",
         "seed": 3,
         "name": "gst_e learning_rate=0.01",
         "valid_kendall_tau": 0.75,
@@ -74,48 +77,74 @@ def test_the_best_of_each_collection(log: Log, capsys: pytest.CaptureFixture[str
         "run_id": first,
         "model": str(tmp_path / "artifacts" / first / "artifacts" / "model"),
     }
-    assert (other["collection"], other["run_id"]) == ("tile:cpu", tile)
+    assert (other["collection"], other["run_id"], other["experiment"]) == ("tile:cpu", tile, None)
     assert [training["run_id"] for training in best(capsys, "--collection", "layout/cpu/random")] == [first]
+    monkeypatch.setenv("COLUMNS", "80")  # which has no room for the last columns, but run ids are never broken
     assert main(["best"]) == 0
     shown = capsys.readouterr().out
     assert first in shown
     assert "0.7500" in shown
+    assert layout["model"] not in shown
+    assert main(["best", "--wide"]) == 0
+    assert layout["model"] in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "artifacts" / first)  # as with the database of another machine, or a moved project
+    assert best(capsys)[0]["model"] == f"runs:/{first}/model"
 
 
-def test_trainings_on_other_data_are_not_compared(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_trainings_on_the_same_features_are_compared(log: Log, capsys: Capture) -> None:
     for data, tau in (("old", 0.75), ("new", 0.25), ("new", 0.5), ("old", 0.25)):
         log("tile:cpu", tau, data=data)
-    log("layout:cpu:random", 0.125)
-    assert [
-        (training["collection"], training["features"], training["valid_kendall_tau"]) for training in best(capsys)
-    ] == [
-        ("layout:cpu:random", "data of layout:cpu:random", 0.125),
+    for data, tau in (("whole graphs", 0.25), ("segments", 0.125)):
+        log("layout:cpu:random", tau, data=data, features="the same")
+    assert [(found["collection"], found["features"], found["valid_kendall_tau"]) for found in best(capsys)] == [
+        ("layout:cpu:random", "the same", 0.25),
         ("tile:cpu", "old", 0.75),
         ("tile:cpu", "new", 0.5),
     ]
 
 
-def test_other_segments_of_the_same_features_are_compared(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
-    for data, tau in (("whole graphs", 0.25), ("segments", 0.5)):
-        log("layout:cpu:random", tau, data=data, features="the same")
-    assert [(training["features"], training["valid_kendall_tau"]) for training in best(capsys)] == [("the same", 0.5)]
+def test_trainings_that_did_not_finish_do_not_count(log: Log, tracking: TrackingConfig, capsys: Capture) -> None:
+    run = log("tile:cpu", 0.5)
+    client = mlflow.MlflowClient(tracking.uri)
+    for status in ("FAILED", "KILLED", "RUNNING"):
+        client.update_run(log("tile:cpu", None), status=status)
+    assert [training["run_id"] for training in best(capsys)] == [run]
+    client.update_run(log("tile:cpu", 0.75), status="RUNNING")  # its evaluation was killed: the training is complete
+    assert best(capsys)[0]["valid_kendall_tau"] == 0.75
 
 
-def test_run_ids_are_never_broken(
-    log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_best_of_a_sweep(
+    log: Log, tracking: TrackingConfig, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = log("layout:cpu:random", 0.5, of="kaggle_6")
-    model = f"{tmp_path}/artifacts/{run}/artifacts/model"
-    monkeypatch.delenv("COLUMNS", raising=False)
-    assert main(["best"]) == 0
-    assert f"{run}  data of layout:cpu:random  {model}" in capsys.readouterr().out
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["best"]) == 0
-    head, _, row, *_ = capsys.readouterr().out.splitlines()[1:]
-    assert head.split() == ["collection", "method", "experiment", "tau", "run_id"]
-    assert row.split() == ["layout:cpu:random", "gst", "kaggle_6", "0.5000", run]
-    assert main(["best", "--wide"]) == 0
-    assert f"{run}  data of layout:cpu:random  {model}" in capsys.readouterr().out
+    with open_run(tracking, "sweep", {NAME: "one"}) as (parent, _):
+        pass
+    monkeypatch.setenv(PARENT_VARIABLE, parent)
+    child = log("tile:cpu", 0.5)
+    monkeypatch.delenv(PARENT_VARIABLE)
+    log("tile:cpu", 0.9)
+    before = log("tile:cpu", 0.75)
+    assert [training["run_id"] for training in best(capsys, "--sweep", "one")] == [child]
+    monkeypatch.setenv(PARENT_VARIABLE, parent)
+    claim(tracking, before)
+    assert [training["run_id"] for training in best(capsys, "--sweep", "one")] == [before]
+    assert main(["best", "--sweep", "one", "--collection", "tile:gpu"]) == 2
+    assert "a finished training of tile:gpu in the sweep 'one', validated, found none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected a finished training, validated, found none"),
+        (["--sweep", "none"], "expected a sweep named 'none', found none"),
+        (["--sweep", "it's"], "it's"),
+        (["--collection", "layout:xla"], "collection 'layout:xla': expected"),
+    ],
+)
+def test_errors(arguments: list[str], message: str, tracking: TrackingConfig, capsys: Capture) -> None:
+    assert main(["best", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
 
 
 @pytest.mark.parametrize(
@@ -124,6 +153,7 @@ def test_run_ids_are_never_broken(
         ("http://me:secret@127.0.0.1:9", "http://***@127.0.0.1:9", "Connection refused"),
         ("nowhere://x", "nowhere://x", "got unsupported URI"),
         ("sqlite:///garbage.db", "sqlite:///garbage.db", "file is not a database"),
+        ("sqlite:///none.db", "none.db", "tracking store"),
     ],
 )
 @pytest.mark.parametrize("command", [["best"], ["register", "f" * 32]], ids=lambda command: command[0])
@@ -134,7 +164,7 @@ def test_a_store_that_can_not_be_used(
     message: str,
     tracking_environment: None,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -147,73 +177,4 @@ def test_a_store_that_can_not_be_used(
     assert shown in line
     assert message in line
     assert "secret" not in line
-
-
-def test_failed_and_running_trainings_do_not_count(
-    log: Log, tracking: TrackingConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = log("tile:cpu", 0.5)
-    client = mlflow.MlflowClient(tracking.uri)
-    for status in ("FAILED", "KILLED", "RUNNING"):
-        client.update_run(log("tile:cpu", None), status=status)
-    assert [training["run_id"] for training in best(capsys)] == [run]
-    client.update_run(log("tile:cpu", 0.75), status="RUNNING")  # its evaluation was killed: the training is complete
-    assert best(capsys)[0]["valid_kendall_tau"] == 0.75
-
-
-def test_a_model_that_is_not_on_this_machine_has_an_address(
-    log: Log, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    run = log("tile:cpu", 0.5)
-    shutil.rmtree(tmp_path / "artifacts" / run)  # as with the database of another machine, or a moved project
-    assert best(capsys)[0]["model"] == f"runs:/{run}/model"
-
-
-def test_the_best_of_a_sweep(
-    log: Log, tracking: TrackingConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with open_run(tracking, "sweep", {NAME: "one"}) as (parent, _):
-        pass
-    monkeypatch.setenv(PARENT_VARIABLE, parent)
-    child = log("tile:cpu", 0.5)
-    monkeypatch.delenv(PARENT_VARIABLE)
-    log("tile:cpu", 0.9)
-    assert [training["run_id"] for training in best(capsys, "--sweep", "one")] == [child]
-    before = log("tile:cpu", 0.75)
-    monkeypatch.setenv(PARENT_VARIABLE, parent)
-    claim(tracking, before)
-    assert [training["run_id"] for training in best(capsys, "--sweep", "one")] == [before]
-    assert main(["best", "--sweep", "one", "--collection", "tile:gpu"]) == 2
-    assert "a finished training of tile:gpu in the sweep 'one', validated, found none" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        ([], 2, "expected a finished training, validated, found none"),
-        (["--sweep", "none"], 2, "expected a sweep named 'none', found none"),
-        (["--sweep", "it's"], 2, "it's"),
-        (["--collection", "layout:xla"], 2, "collection 'layout:xla': expected"),
-    ],
-)
-def test_errors(
-    arguments: list[str], status: int, message: str, tracking: TrackingConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["best", *arguments]) == status
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("error: ")
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
-
-
-def test_a_missing_store_is_not_made(
-    tracking_environment: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/none.db")
-    assert main(["best"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {tmp_path}/none.db: tracking store: ")
-    assert error.count("\n") == 1
-    assert not (tmp_path / "none.db").exists()
+    assert not Path("none.db").exists()

@@ -48,7 +48,7 @@ PARSED = {
     "docs/how-to/dvc-remote.md": "a remote",
     "docs/how-to/measure-your-own-programs.md": "a quiet machine, hours, and a GPU",
     "docs/how-to/real-tpu-sample.md": "data that only TpuGraphs has",
-    "docs/how-to/tracking-server.md": "a server in /srv; tests/sweeps/test_postgresql.py runs the part on PostgreSQL",
+    "docs/how-to/tracking-server.md": "a server in /srv; tests/runs/test_postgresql.py runs the part on PostgreSQL",
     "docs/how-to/use-tpugraphs.md": "a network",
     "docs/how-to/use-your-own-npz.md": "data in /data",
     "docs/reference/metrics.md": "rankings of all collections",

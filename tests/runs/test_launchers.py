@@ -1,4 +1,4 @@
-"""Sweeps of real trainings by each launcher; killed ones; and a search that prunes."""
+"""Sweeps of real trainings: by each launcher that starts processes, and killed ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mlflow.tracking import MlflowClient
 import hlorank
 from hlorank.config import Config
 from hlorank.files import flatten
-from hlorank.runs.search import open_study
+from hlorank.metrics import TRAIN_LOSS
 from tests.warm import warm_programs
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,6 @@ COLD = Path(sys.executable)
 Start = Callable[..., subprocess.Popen[str]]
 
 LAUNCHERS = {
-    "basic": ("hydra", []),
     "joblib": ("joblib", ["hydra.launcher.n_jobs=2"]),
     "submitit_local": ("submitit", []),
     "ray": ("ray", ["+hydra.launcher.ray.init.num_cpus=2", "+hydra.launcher.ray.init.include_dashboard=false"]),
@@ -105,64 +104,9 @@ def test_every_launcher(name: str, start: Start, client: MlflowClient) -> None:
     assert line.split(": ")[1:3] == ["method=unknown", "ConfigError"]
     (parent,) = parents(client)
     assert parent.info.status == "FAILED"
-    (finished,) = children(client, parent)
-    rows = {row["method"]: (row["state"], row["run_id"]) for row in table(client, parent)}
-    assert rows == {"gst": ("finished", finished.info.run_id), "unknown": ("failed", "")}
-
-
-def test_a_sweep_continues_under_its_name(start: Start, client: MlflowClient) -> None:
-    """Finished jobs are not repeated, and others are added."""
-    seen = list[set[str]]()
-    for methods, jobs in (("method=gst", 2), ("method=gst,random", 4)):
-        output, errors = (process := start(methods, "seed=0,1", "sweep.name=one")).communicate()
-        assert process.returncode == 0, errors
-        assert "over seeds" in output
-        (parent,) = parents(client)
-        assert parent.info.status == "FINISHED"
-        assert [row["state"] for row in table(client, parent)] == ["finished"] * jobs
-        seen.append({run.info.run_id for run in children(client, parent)})
-        assert len(seen[-1]) == jobs
-    assert seen[0] < seen[1]
-
-
-def test_a_job_trains_on_several_devices(start: Start, client: MlflowClient) -> None:
-    process = start("method=gst", "trainer.graphs_per_step=2", "trainer.devices=2", "sweep.name=one")
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors
-    (parent,) = parents(client)
-    (job,) = children(client, parent)
-    assert [run.info.status for run in (parent, job)] == ["FINISHED", "FINISHED"]
-    assert job.data.params["trainer.devices"] == "2"
-    assert [row["state"] for row in table(client, parent)] == ["finished"]
-
-
-def test_a_search_prunes_and_is_resumed(start: Start, client: MlflowClient, config: Config) -> None:
-    arguments = [*launcher("joblib"), "hparams_search=optuna", "sweep.name=s", "sweep.prune_after_trials=2"]
-    arguments += ["sweep.prune_after_epochs=1", "hydra.sweeper.n_jobs=2", "loss=hinge", "model.blocks=1"]
-    # Trainings with the smaller learning rate are pruned.
-    arguments += ["model.width=8", "trainer.weight_decay=0", "trainer.learning_rate=choice(1e-2, 1e-9)"]
-    arguments += ["seed=range(0,50)", "trainer.max_epochs=4"]
-    process = start(*arguments, "hydra.sweeper.n_trials=9")
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors
-    (parent,) = parents(client)
-    states = {run.info.run_id: run.info.status for run in children(client, parent)}
-    study = open_study(config.sweep, parent.info.run_id, create=True)  # of another name: opens the store
-    import optuna
-
-    study = optuna.load_study(study_name="s", storage=config.sweep.storage)
-    trials = [trial.state.name for trial in study.trials]
-    assert trials.count("PRUNED") == list(states.values()).count("KILLED") >= 1
-    assert trials.count("COMPLETE") == list(states.values()).count("FINISHED") >= 2
-    assert not [path for path in (Path(config.paths.state) / "training").iterdir() if path.is_dir()]
-    before = [trial.params for trial in study.trials]
-
-    process = start(*arguments, "hydra.sweeper.n_trials=10")
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert len(parents(client)) == 1
-    assert [trial.params for trial in study.trials[:9]] == before
-    assert len(study.trials) == 10
+    statuses = {run.info.run_id: run.info.status for run in children(client, parent)}
+    rows = {row["method"]: (row["state"], statuses[row["run_id"]]) for row in table(client, parent)}
+    assert rows == {"gst": ("finished", "FINISHED"), "unknown": ("failed", "FAILED")}
 
 
 @pytest.mark.parametrize("search", [False, True])
@@ -183,15 +127,17 @@ def test_a_killed_sweep_is_resumed(search: bool, start: Start, client: MlflowCli
         time.sleep(0.05)
         found = parents(client) if (state.exists() and any(state.glob("*/0/last.ckpt"))) else []
         runs = children(client, found[0]) if found else []
-        if len(runs) == 2 and {run.info.status for run in runs} == {"FINISHED", "RUNNING"}:
-            (running,) = [run for run in runs if run.info.status == "RUNNING"]
-            if len(client.get_metric_history(running.info.run_id, "curves/train_loss")) >= 3:
+        running = next((run for run in runs if run.info.status == "RUNNING"), None)
+        if len(runs) == 2 and running is not None:
+            steps = len(client.get_metric_history(running.info.run_id, TRAIN_LOSS))
+            if steps >= 3:
                 break
     process.send_signal(signal.SIGKILL)
     process.communicate()
     (killed,) = parents(client)
-    steps = len(client.get_metric_history(running.info.run_id, "curves/train_loss"))
+    steps = len(client.get_metric_history(running.info.run_id, TRAIN_LOSS))
     assert steps < 25
+    assert {run.info.status for run in runs} == {"FINISHED", "RUNNING"}
 
     process = start(*arguments)
     output, errors = process.communicate()
@@ -208,20 +154,23 @@ def test_a_killed_sweep_is_resumed(search: bool, start: Start, client: MlflowCli
         assert output.count("has finished this training") == 1
 
 
-@pytest.mark.parametrize("name", ["joblib", "submitit_local"])
-def test_a_killed_process_takes_no_other_job_with_it(name: str, start: Start, client: MlflowClient) -> None:
-    """The training is launched again, and resumes from its checkpoint."""
-    process = start("seed=0,1", *launcher(name), "trainer.max_epochs=20", "trainer.steps_per_epoch=8", python=COLD)
+def test_the_same_command_continues_a_sweep_whose_worker_died(start: Start, client: MlflowClient) -> None:
+    """The training of the worker that died resumes from its checkpoint, with its run."""
+    arguments = ["seed=0,1", *launcher("joblib"), "trainer.max_epochs=20", "trainer.steps_per_epoch=8"]
+    process = start(*arguments, python=COLD)
     deadline = time.monotonic() + 300
-    while not (running := [run for run in begun(client) if "curves/train_loss" in run.data.metrics]):
+    while not (running := [run for run in begun(client) if TRAIN_LOSS in run.data.metrics]):
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    jobs = psutil.Process(process.pid).children(recursive=True)
-    max(jobs, key=lambda job: job.cpu_times().user).kill()
+    workers = psutil.Process(process.pid).children(recursive=True)
+    max(workers, key=lambda worker: worker.cpu_times().user).kill()
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "the same command continues with the remaining jobs" in errors
+    process = start(*arguments)
     output, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "the process of a job died" in output
+    assert process.returncode == 0, output + errors
     (parent,) = parents(client)
     assert [row["state"] for row in table(client, parent)] == ["finished"] * 2
     runs = children(client, parent)

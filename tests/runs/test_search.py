@@ -1,4 +1,4 @@
-"""Searches: trials that are tried, resumed and refused; and trials in the process of their training."""
+"""Searches: their spaces, trials that are tried, resumed and refused, and trials in the process of their training."""
 
 from __future__ import annotations
 
@@ -9,15 +9,75 @@ from typing import Any
 
 import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
 from hlorank.config import Config, ConfigError, SweepConfig
 from hlorank.config.section import parse
-from hlorank.runs.search import Search, SearchSettings, SearchTrial, Space, current_trial, open_study
+from hlorank.runs.search import (
+    Search,
+    SearchSettings,
+    SearchTrial,
+    Space,
+    as_overrides,
+    current_trial,
+    open_study,
+    split,
+)
 from hlorank.runs.store import PARENT_VARIABLE, Pruned
 
 SPACE: Space = {"x": FloatDistribution(-2, 2), "kind": CategoricalDistribution(["a", "b"])}
+
+
+def parsed(*overrides: str) -> tuple[list[str], dict[str, object]]:
+    fixed, space = split(OverridesParser.create().parse_overrides(list(overrides)))
+    return fixed, dict(space)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("interval(0.1, 0.5)", FloatDistribution(0.1, 0.5)),
+        ("interval(1, 8)", FloatDistribution(1, 8)),
+        ("int(interval(1, 8))", IntDistribution(1, 8)),
+        ("tag(log, interval(1e-4, 1e-2))", FloatDistribution(1e-4, 1e-2, log=True)),
+        ("tag(log, int(interval(1, 64)))", IntDistribution(1, 64, log=True)),
+        ("range(1, 5)", IntDistribution(1, 4)),
+        ("range(1, 6, 2)", IntDistribution(1, 5, step=2)),
+        ("range(8, 0, -2)", IntDistribution(2, 8, step=2)),
+        ("range(0.0, 1.0, 0.25)", FloatDistribution(0.0, 0.75, step=0.25)),
+        ("a,b", CategoricalDistribution(["a", "b"])),
+        ("choice([a, b], [c])", CategoricalDistribution(["[a,b]", "[c]"])),
+        ("'x,y',z", CategoricalDistribution(["'x,y'", "z"])),
+    ],
+)
+def test_each_form_of_a_space(written: str, expected: object) -> None:
+    assert parsed(f"key={written}") == ([], {"key": expected})
+
+
+def test_fixed_values_and_the_last_of_a_key() -> None:
+    fixed, space = parsed("a=range(1,4)", "b=1,2", "b=7", "c=x", "c='p q'", "d=[1,2]", "+e=1")
+    assert fixed == ["b=7", "c='p q'", "d=[1,2]", "+e=1"]
+    assert list(space) == ["a"]
+    parameters = {"a": 3, "b": 1.5e-07, "c": "[x,y]", "d": "'p q'"}
+    overrides = OverridesParser.create().parse_overrides(as_overrides(parameters))
+    assert [override.value() for override in overrides] == [3, 1.5e-07, ["x", "y"], "p q"]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "k=range(4, 1)",
+        "k=tag(log, range(0.5, 2.0, 0.5))",
+        "k=tag(log, interval(0, 1))",
+        "k=interval(2, 1)",
+        "k=tag(lin, interval(0, 1))",
+    ],
+)
+def test_wrong_spaces_are_refused(override: str) -> None:
+    with pytest.raises(ConfigError, match=r"^k[=:]"):
+        parsed(override)
 
 
 @pytest.fixture
@@ -54,19 +114,22 @@ class Launcher:
         return [job for batch in self.batches for job in batch]
 
 
+def states(study: optuna.Study) -> list[str]:
+    return [trial.state.name for trial in study.trials]
+
+
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_equal_seeds_try_equal_values(sampler: str, config: SweepConfig) -> None:
     tried = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        launcher = Launcher()
-        search(open_study(config.model_copy(update={"name": name}), "p", create=True), sampler=sampler, seed=seed).run(
-            launcher
-        )
+        study, launcher = open_study(config.model_copy(update={"name": name}), "p", create=True), Launcher()
+        search(study, sampler=sampler, seed=seed, n_trials=5, n_jobs=2).run(launcher)
+        assert [len(batch) for batch in launcher.batches] == [2, 2, 1]
         tried.append(launcher.jobs)
     assert tried[0] == tried[1] != tried[2]
-    assert [job[0] for job in tried[0]] == ["y=1"] * 6
-    assert [job[-1] for job in tried[0]] == [f"sweep.trial={number}" for number in range(6)]
-    assert len({job[1] for job in tried[0]}) == 6
+    assert [job[0] for job in tried[0]] == ["y=1"] * 5
+    assert [job[-1] for job in tried[0]] == [f"sweep.trial={number}" for number in range(5)]
+    assert len({job[1] for job in tried[0]}) == 5
 
 
 @pytest.mark.parametrize("dies", [1, 3])
@@ -78,7 +141,7 @@ def test_an_interrupted_search_tries_the_same_values(dies: int, config: SweepCon
     search(open_study(config, "p", create=True), n_trials=6, n_jobs=2).run(second)
     assert first.batches[:-1] + second.batches == whole.batches
     study = open_study(config, "p", create=False)
-    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 6
+    assert states(study) == ["COMPLETE"] * 6
     assert study.best_value == max(map(value, whole.jobs))
     launcher = Launcher()
     search(study, n_trials=6).run(launcher)
@@ -92,16 +155,11 @@ def test_tpe_prefers_large_values(config: SweepConfig) -> None:
     assert sum(late) / 10 > sum(map(value, launcher.jobs[:10])) / 10 + 0.5
 
 
-def test_batches(config: SweepConfig) -> None:
-    launcher = Launcher()
-    search(open_study(config, "p", create=True), n_trials=5, n_jobs=2).run(launcher)
-    assert [len(batch) for batch in launcher.batches] == [2, 2, 1]
-
-
-def test_failed_trials_are_replaced(config: SweepConfig) -> None:
+@pytest.mark.parametrize("wrong", [None, math.nan])
+def test_failed_trials_are_replaced(wrong: float | None, config: SweepConfig) -> None:
     study = open_study(config, "p", create=True)
-    search(study, n_trials=3).run(lambda jobs: [None if jobs[0][-1].endswith("=1") else 0.5])
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
+    search(study, n_trials=3).run(lambda jobs: [wrong if jobs[0][-1].endswith("=1") else 0.5])
+    assert states(study) == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
     launcher = Launcher()
     search(open_study(config, "p", create=True), n_trials=3).run(launcher)
     assert launcher.jobs == []
@@ -110,57 +168,35 @@ def test_failed_trials_are_replaced(config: SweepConfig) -> None:
 def test_a_search_ends_when_all_trials_fail_and_tries_again_when_resumed(config: SweepConfig) -> None:
     study = open_study(config, "p", create=True)
     search(study, n_trials=3, n_jobs=2).run(lambda jobs: [None] * len(jobs))
-    assert [trial.state.name for trial in study.trials] == ["FAIL"] * 4  # in whole batches
+    assert states(study) == ["FAIL"] * 4  # in whole batches
     search(open_study(config, "p", create=True), n_trials=3).run(Launcher())
-    assert [trial.state.name for trial in study.trials] == ["FAIL"] * 4 + ["COMPLETE"] * 3
-
-
-def test_a_value_that_is_no_number_is_a_failure(config: SweepConfig) -> None:
-    study = open_study(config, "p", create=True)
-    search(study, n_trials=2).run(lambda jobs: [math.nan if jobs[0][-1].endswith("=0") else 0.5])
-    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert states(study) == ["FAIL"] * 4 + ["COMPLETE"] * 3
 
 
 def test_no_trial_stays_unfinished(config: SweepConfig) -> None:
-    """A resumed search with a smaller n_trials runs only so many of the interrupted trials."""
-    study = open_study(config, "p", create=True)
-    with pytest.raises(KeyboardInterrupt):
-        search(study, n_trials=3, n_jobs=3).run(Launcher(1))
-    assert [trial.state.name for trial in study.trials] == ["RUNNING"] * 3
-    search(open_study(config, "p", create=True), n_trials=1).run(Launcher())
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "FAIL"]
-
-
-def test_a_trial_without_all_of_its_values_fails(config: SweepConfig) -> None:
+    """Not after n_trials was reduced, and not without all of its values."""
     study = open_study(config, "p", create=True)
     study.ask().suggest_float("x", -2, 2)
-    launcher = Launcher()
-    search(study, n_trials=1).run(launcher)
-    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE"]
+    with pytest.raises(KeyboardInterrupt):
+        search(study, n_trials=3, n_jobs=3).run(Launcher(1))
+    assert states(study) == ["FAIL"] + ["RUNNING"] * 3
+    search(open_study(config, "p", create=True), n_trials=1).run(Launcher())
+    assert states(study) == ["FAIL", "COMPLETE", "FAIL", "FAIL"]
 
 
-def test_another_space_needs_another_name(config: SweepConfig) -> None:
+def test_mistakes_are_refused(config: SweepConfig) -> None:
     search(open_study(config, "p", create=True))
     search(open_study(config, "p", create=True), space=dict(SPACE))
     with pytest.raises(ConfigError, match=r"^sweep\.name=s: .*\bx, z\b"):
         search(open_study(config, "p", create=True), space=SPACE | {"x": FloatDistribution(0, 1), "z": SPACE["x"]})
-
-
-@pytest.mark.parametrize(("key", "wrong"), [("sampler", "grid"), ("n_trials", 0), ("n_jobs", 0), ("seed", -1)])
-def test_wrong_settings_are_named(key: str, wrong: Any) -> None:
-    values = {"sampler": "tpe", "seed": 0, "n_trials": 6, "n_jobs": 1, key: wrong}
-    with pytest.raises(ConfigError, match=rf"^hydra\.sweeper\.{key}={wrong}: "):
-        parse(SearchSettings, values, prefix="hydra.sweeper")
-
-
-def test_an_empty_space_is_refused(config: SweepConfig) -> None:
-    with pytest.raises(ConfigError, match="nothing to search"):
+    with pytest.raises(ConfigError):
         search(open_study(config, "p", create=True), space={})
-
-
-def test_a_store_that_can_not_be_opened(config: SweepConfig) -> None:
     with pytest.raises(ConfigError, match=r"^sweep\.storage=nonsense: "):
         open_study(config.model_copy(update={"storage": "nonsense"}), "p", create=True)
+    settings = {"sampler": "tpe", "seed": 0, "n_trials": 6, "n_jobs": 1}
+    for key, wrong in (("sampler", "grid"), ("n_trials", 0), ("n_jobs", 0), ("seed", -1)):
+        with pytest.raises(ConfigError, match=rf"^hydra\.sweeper\.{key}={wrong}: "):
+            parse(SearchSettings, {**settings, key: wrong}, prefix="hydra.sweeper")
 
 
 def test_a_study_without_a_name_is_named_after_its_run(config: SweepConfig) -> None:
@@ -195,23 +231,16 @@ def test_poor_trials_are_pruned(config: SweepConfig) -> None:
     assert run_trial(config.model_copy(update={"prune_after_trials": 9}), [0.1, 0.1]) is TrialState.COMPLETE
 
 
-def test_a_resumed_training_may_report_an_epoch_again(config: SweepConfig) -> None:
-    study = open_study(config, "p", create=True)
-    number = study.ask(SPACE).number
-    SearchTrial(study, number).report(0.25, 1)
-    again = SearchTrial(study, number)
-    again.report(0.5, 1)  # Optuna warns of it, and warnings are errors here
-    again.report(math.pi, 2)
-    assert study.trials[number].intermediate_values == {1: 0.25, 2: math.pi}
-
-
 def test_the_trial_of_a_process(settings: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that is resumed may report an epoch again, of which Optuna warns."""
     config = settings(sweep__trial=0, sweep__name="s")
     assert current_trial(config.sweep) is None
     monkeypatch.setenv(PARENT_VARIABLE, "p")
     assert current_trial(settings().sweep) is None
     open_study(config.sweep, "p", create=True).ask(SPACE)
-    trial = current_trial(config.sweep)
-    assert trial is not None
-    trial.report(0.5, 1)
-    assert open_study(config.sweep, "p", create=False).trials[0].intermediate_values == {1: 0.5}
+    for taus in ((0.25,), (0.5, 0.75)):
+        trial = current_trial(config.sweep)
+        assert trial is not None
+        for step, tau in enumerate(taus, start=1):
+            trial.report(tau, step)
+    assert open_study(config.sweep, "p", create=False).trials[0].intermediate_values == {1: 0.25, 2: 0.75}

@@ -50,9 +50,6 @@ def model_folder(reference: str | Path) -> Path:
     Args:
         reference: a path, which may begin with `~` or `$HLORANK_SHARED`; a run id; `runs:/<run id>/<artifact>`; or
             `models:/<name>@<alias>` and `models:/<name>/<version>`.
-
-    Raises:
-        DataError: `reference` is not the address of a model; the message has the kind of what was found.
     """
     text = str(reference)
     folder = resolve_path(text)
@@ -72,11 +69,7 @@ def model_folder(reference: str | Path) -> Path:
 
 
 def resolve_alias(reference: str) -> str:
-    """Return `models:/<name>/<version>` for `models:/<name>@<alias>`; other references, also wrong ones, unchanged.
-
-    Raises:
-        DataError: the MLflow store does not exist.
-    """
+    """Return `models:/<name>/<version>` for `models:/<name>@<alias>`; other references, also wrong ones, unchanged."""
     name, _, alias = reference.removeprefix("models:/").partition("@")
     if not reference.startswith("models:/") or not alias:
         return reference
@@ -114,13 +107,7 @@ def _download(uri: str, reference: str) -> Path:
 
 
 def run_of_model(client: Any, run_id: str | None, digest: str) -> str | None:
-    """Return the run that trained a model, or else the last one that evaluated it; None if the store has neither.
-
-    Args:
-        client: client of the store.
-        run_id: the run that trained the model, None if it is not known.
-        digest: digest of the model's specification.
-    """
+    """Return the run that trained a model, if known, or else the last run that evaluated the model with this digest."""
     if run_id is not None and stored_run(client, run_id) is not None:
         return run_id
     found = client.search_runs(_experiments(client), f"tags.{MODEL} = '{digest}'", max_results=1)
@@ -134,18 +121,8 @@ def _experiments(client: Any) -> list[str]:
 def best_runs(collection: str | None = None, sweep: str | None = None) -> list[dict[str, Any]]:
     """Return the finished training with the best validation Kendall tau of each collection and features.
 
-    Args:
-        collection: only this collection.
-        sweep: only trainings in the table of the sweep with this name.
-
-    Returns:
-        Objects in the order of the collections' names, the best first, with collection, method, experiment (None
-        without one), seed, name (that of the run, with the settings that were changed), valid_kendall_tau, features
-        (their fingerprint), run_id, and model (its folder, if it is on this machine, or else its address).
-
-    Raises:
-        DataError: the store, the sweep or a finished training does not exist.
-        ConfigError: `collection` is not an address.
+    The objects are in the order of the collections' names, the best first. Only trainings of a collection, or in the
+    table of the sweep with a name, are returned where these are given.
     """
     import mlflow
 
@@ -254,11 +231,7 @@ class Training(NamedTuple):
 
 
 def trainings_of(run_id: str) -> tuple[str, list[Training]]:
-    """Return the store, and the run of an id or, for the id of a sweep, the runs in its table.
-
-    Raises:
-        ConfigError: the store has no such run, or does not exist.
-    """
+    """Return the store, and the run of an id or, for the id of a sweep, the runs in its table."""
     from hlorank.runs.sweeps import job_names, job_table
 
     uri = os.environ.get(URI_VARIABLE) or _LOCAL_STORE

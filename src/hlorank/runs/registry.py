@@ -33,19 +33,10 @@ class _Valid(NamedTuple):
 
 @dataclass(frozen=True)
 class Registration:
-    """Result of the registration of one model.
+    """Result of the registration of one model: `reason` says why it is the champion now, or is not.
 
-    Attributes:
-        model: name of the registered model, such as layout.cpu.random.
-        version: number of the version.
-        new: the version was made now; otherwise it had been registered before.
-        run_id: the run that trained the model, or one that evaluated it if the store has no other.
-        method: the training method.
-        seed: the parameter `seed` of the run, empty if there is none.
-        data: fingerprint of the data that the model was trained on.
-        valid_tau: Kendall tau on valid by each of `MEASURES` that the run has.
-        champion: the alias `champion` points to this version now.
-        reason: reason why it does or does not.
+    `new` is False for a version that had been registered before, `run_id` a run that evaluated the model if the store
+    lacks the run that trained it, and `valid_tau` has the Kendall tau by each of `MEASURES` that the run has.
     """
 
     model: str
@@ -64,16 +55,7 @@ def register(reference: str | Path, move: bool = False) -> Registration:
     """Register a trained model as a version of its collection's model, unless it is one, and choose the champion.
 
     The alias `champion` moves to the version if there is no champion yet, or if the version is better than the champion
-    on the same valid data. The store is that of `hlorank.runs.find.model_folder`. One process of a machine registers in
-    it at a time.
-
-    Args:
-        reference: a reference of `model_folder`, which may be a registered version.
-        move: move the alias to the version in any case.
-
-    Raises:
-        DataError: the store or the model does not exist, the model is damaged or was never trained, or its run is not
-            in the store.
+    on the same valid data; with `move` in any case. One process of a machine registers in a store at a time.
     """
     from mlflow import MlflowClient
 

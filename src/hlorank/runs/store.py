@@ -81,19 +81,14 @@ def database_file(uri: str) -> Path | None:
 
 
 def existing_store() -> str:
-    """Return the store that MLflow is set up for: MLFLOW_TRACKING_URI, else mlflow.db in the current folder.
-
-    Raises:
-        DataError: the store is a database file that does not exist; MLflow would create an empty one.
-        ConnectionError: the store is on a server that cannot be used.
-    """
+    """Return the store that MLflow is set up for, MLFLOW_TRACKING_URI or mlflow.db here; it must exist."""
     import mlflow
 
     uri: str = mlflow.get_tracking_uri()
     path = database_file(uri)
     if path is not None and not path.is_file():
         remedy = "no such file; run in the project's folder after make repro, or set MLFLOW_TRACKING_URI"
-        raise DataError("tracking store", "an MLflow database", remedy, file=path)
+        raise DataError("tracking store", "an MLflow database", remedy, file=path)  # MLflow would create an empty one
     check_server(uri)
     check_server(mlflow.get_registry_uri())
     return uri

@@ -135,13 +135,9 @@ def _state(run: Any) -> str:
 
 
 def job_table(client: Any, parent: str) -> pd.DataFrame:
-    """Return a row for each job of a sweep, the best first and those without a result last.
+    """Return a row for each job of a sweep, the best first, with the keys whose values differ and the result.
 
     Of several runs of a job, the latest in the most advanced state counts.
-
-    Returns:
-        The keys other than the seed whose values differ, as text; then seed, valid_kendall_tau, train_seconds, state,
-        run_id, reason (of a failure).
     """
     import pandas as pd
 
@@ -173,11 +169,7 @@ def job_names(table: pd.DataFrame) -> list[str]:
 
 
 def seed_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Return mean and sample standard deviation of the Kendall tau over seeds, the best combination of keys first.
-
-    Returns:
-        The varied keys, then seeds (their number), mean, standard_deviation (missing for one seed).
-    """
+    """Return number of seeds, mean and sample standard deviation of the Kendall tau, the best combination first."""
     keys = [*table.columns[: list(table.columns).index(_SEED)]]
     groups = table[table[TAU].notna()].assign(all="").groupby(keys or ["all"], sort=False)[TAU]
     means = groups.agg(seeds="count", mean="mean", standard_deviation="std").reset_index()
