@@ -190,7 +190,7 @@ def featurize(config: Config) -> str:
     """Featurize and partition the fetched graphs, unless up to date; return the fingerprint of the features."""
     from hlorank.featurize.feature_store import FeatureStore
     from hlorank.featurize.featurize_collection import featurize_collection
-    from hlorank.partition.partition_collection import partition_collection
+    from hlorank.partition.segment_store import partition_collection
 
     collection, paths = Collection.parse(config.collection), config.paths
     features = Path(paths.features) / collection.path

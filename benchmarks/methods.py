@@ -55,7 +55,7 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import input_sizes
-from hlorank.partition.partition_collection import partition_collection
+from hlorank.partition.segment_store import partition_collection
 from hlorank.stages.command import load_composed
 from hlorank.training.gst.aggregator import make_aggregator
 from hlorank.training.gst.head_finetuning import HeadData, HeadModule

@@ -99,7 +99,7 @@ def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders raw, features and segments of layout:synthetic:random and of tile:synthetic, of 3 + 2 + 1 graphs each."""
     from hlorank.featurize.featurize_collection import featurize_collection
     from hlorank.fetch.origins import fetch
-    from hlorank.partition.partition_collection import partition_collection
+    from hlorank.partition.segment_store import partition_collection
 
     root = tmp_path_factory.mktemp("collections")
     for address in ("layout:synthetic:random", "tile:synthetic"):

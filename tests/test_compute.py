@@ -23,7 +23,7 @@ from hlorank.config import ComputeConfig, ConfigError, import_plugin
 from hlorank.data.collection import Collection
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.files import DataError, sha256_file
-from hlorank.partition.partition_collection import partition_collection
+from hlorank.partition.segment_store import partition_collection
 from tests.conftest import Settings
 from tests.sections import compute_config
 from tests.worker_functions import (

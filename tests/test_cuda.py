@@ -23,7 +23,7 @@ from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.layers.registry import LAYERS
 from hlorank.models.plan_tensors import tensors
 from hlorank.models.trained_model import load_trained
-from hlorank.partition.partition_collection import partition_collection
+from hlorank.partition.segment_store import partition_collection
 from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.methods import METHODS
 from hlorank.training.trainer import train

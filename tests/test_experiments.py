@@ -20,8 +20,7 @@ from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.files import fingerprint, read_json
 from hlorank.models.trained_model import load_trained
-from hlorank.partition.partition_collection import partition_collection
-from hlorank.partition.partition_store import PartitionStore
+from hlorank.partition.segment_store import PartitionStore, partition_collection
 from hlorank.stages.command import load_composed, registries
 from hlorank.training.trainer import train
 

@@ -30,7 +30,7 @@ from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate import evaluate
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.fetch.local import LocalConfig, fetch
-from hlorank.partition.partition_collection import partition_collection
+from hlorank.partition.segment_store import partition_collection
 from hlorank.training.trainer import train
 
 config, store, output = load(OmegaConf.create(json.loads(sys.argv[1]))), Path(sys.argv[2]), Path(sys.argv[3])

@@ -1,4 +1,4 @@
-"""Partition of one graph by every partitioner, and statistics of it, on random and real graphs."""
+"""Partition of one graph by every partitioner, on random and real graphs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from hlorank.config import ConfigError, PartitionConfig
 from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures, distinct_rows
-from hlorank.files import DataError
 from hlorank.partition.partitioners import PARTITIONERS, partition_graph
+from hlorank.partition.segment_store import segment_rows
 from hlorank.partition.segments import Partition, whole_graph
-from hlorank.partition.statistics import segment_rows, summary, to_csv
 from tests.layouts import layout_features
 
 algorithms = st.sampled_from(sorted(PARTITIONERS))
@@ -114,23 +113,6 @@ def test_the_halo_has_the_nodes_within_its_hops(
         assert partition.halo_of(j).tolist() == sorted(near - own)
 
 
-@pytest.mark.parametrize(
-    ("halo", "message"),
-    [
-        ([[0, 1]], "halo: "),
-        ([[2, 0]], r"halo: .*\[2, 0\]"),
-        ([[0, 4]], "halo: "),
-        ([[0, -1]], "halo: "),
-        ([[1, 0], [0, 3]], "halo: .*increasing order"),
-        ([[0, 3], [0, 3]], "halo: .*increasing order"),
-        ([[0, 3, 0]], "halo: "),
-    ],
-)
-def test_an_impossible_halo_is_refused(halo: list[list[int]], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        Partition(np.array([0, 0, 1, 1], np.int32), np.zeros((1, 2), np.uint8), np.array(halo, np.int32))
-
-
 @given(graphs(), st.integers(1, 50))
 @settings(deadline=None)
 def test_topological_segments_are_few_contiguous_and_balanced(features: GraphFeatures, max_nodes: int) -> None:
@@ -223,54 +205,22 @@ def test_labels_of_a_partitioner_may_skip_numbers_and_exceed_max_nodes(monkeypat
     assert partition.segment_of.tolist() == [0, 0, 1, 1, 2, 2, 2, 3, 3, 4]
 
 
-def test_statistics_of_a_known_graph() -> None:
-    codes = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.uint8)
-    layouts = layouts_of(np.array([0, 2]), codes)
-    features = features_of(5, [(1, 0), (2, 1), (3, 1), (4, 3), (4, 2)], [0, 5], layouts)
-    rows = segment_rows("valid", features, partition_graph(features, config("topological", 2)))
-    assert to_csv(rows).splitlines() == [
-        "split,graph,segment,nodes,halo,inner_edges,cut_edges,configurable_nodes,local_configurations,configurations",
-        "valid,graph,0,2,0,1,2,1,2,3",
-        "valid,graph,1,2,0,0,4,1,2,3",
-        "valid,graph,2,1,0,0,2,0,1,3",
-    ]
-    assert summary(rows) == {
-        "graphs": 1,
-        "segments_per_graph": 3,
-        "largest_segment": 2,
-        "mean_segment": 5 / 3,
-        "largest_halo": 0,
-        "mean_halo": 0,
-        "cut_edges": 4 / 5,
-        "configurable_nodes_per_segment": 2 / 3,
-        "local_configurations": pytest.approx(5 / 9),
-    }
-
-
-def test_statistics_count_the_halo_apart_from_the_segment() -> None:
+def test_halo_and_local_codes_of_a_known_graph() -> None:
     codes = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.uint8)
     layouts = layouts_of(np.array([0, 2]), codes)
     features = features_of(5, [(1, 0), (2, 1), (3, 1), (4, 3), (4, 2)], [0, 5], layouts)
     partition = partition_graph(features, config("topological", 2, halo=1))
     assert partition.segment_of.tolist() == [0, 0, 1, 1, 2]
     assert partition.halo.tolist() == [[0, 2], [0, 3], [1, 1], [1, 4], [2, 2], [2, 3]]
-    assert [partition.own(j).tolist() for j in range(3)] == [[0, 1], [2, 3], [4]]
-    assert [partition.halo_of(j).tolist() for j in range(3)] == [[2, 3], [1, 4], [2, 3]]
     # The first segment and its halo have both configurable nodes, the others only the second one.
     assert partition.local_codes.tolist() == [[0, 0, 0], [1, 1, 1], [2, 0, 0]]
     rows = segment_rows("valid", features, partition)
-    assert to_csv(rows).splitlines()[1:] == [
+    assert rows.to_csv(index=False).splitlines() == [
+        "split,graph,segment,nodes,halo,inner_edges,cut_edges,configurable_nodes,local_configurations,configurations",
         "valid,graph,0,2,2,1,2,1,3,3",
         "valid,graph,1,2,2,0,4,1,2,3",
         "valid,graph,2,1,2,0,2,0,2,3",
     ]
-    figures = summary(rows)
-    assert (figures["largest_segment"], figures["largest_halo"], figures["mean_halo"]) == (2, 2, 2)
-
-
-def test_statistics_of_a_graph_without_edges() -> None:
-    features = features_of(1, [], [0, 1])
-    assert summary(segment_rows("train", features, whole_graph(features)))["cut_edges"] == 0
 
 
 @pytest.fixture(scope="module")
@@ -297,24 +247,8 @@ def test_unet_3d(unet_3d: GraphFeatures, algorithm: str, sizes: list[int], cut: 
     partition = partition_graph(unet_3d, config(algorithm, 500))
     assert_valid(unet_3d, partition, 500)
     rows = segment_rows("valid", unet_3d, partition)
-    assert [row.nodes for row in rows] == sizes
-    assert sum(row.cut_edges for row in rows) == 2 * cut
-    assert sum(row.inner_edges for row in rows) == 5112 - cut
-    assert sum(row.configurable_nodes for row in rows) == 62
-    assert [row.local_configurations for row in rows] == local
-    assert {row.configurations for row in rows} == {1469}
-
-
-@pytest.mark.parametrize(
-    ("max_nodes", "hops", "halos"),
-    [
-        (500, 1, [162, 625, 318, 331, 219, 157, 309]),
-        (500, 2, [544, 1621, 1335, 1393, 1167, 1097, 1292]),
-        (1000, 1, [612, 343, 342, 350]),
-        (1000, 3, [2190, 1976, 1747, 1758]),
-    ],
-)
-def test_halos_of_unet_3d(unet_3d: GraphFeatures, max_nodes: int, hops: int, halos: list[int]) -> None:
-    partition = partition_graph(unet_3d, config("topological", max_nodes, hops))
-    assert_valid(unet_3d, partition, max_nodes)
-    assert [row.halo for row in segment_rows("valid", unet_3d, partition)] == halos
+    assert rows["nodes"].tolist() == sizes
+    totals = rows[["cut_edges", "inner_edges", "configurable_nodes"]].sum().tolist()
+    assert totals == [2 * cut, 5112 - cut, 62]
+    assert rows["local_configurations"].tolist() == local
+    assert {*rows["configurations"]} == {1469}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hlorank.config import Config, ConfigError
-from hlorank.partition.partition_collection import partition_collection
+from hlorank.partition.segment_store import partition_collection
 from hlorank.training.auto_method import choose_method
 from hlorank.training.trainer import train
 

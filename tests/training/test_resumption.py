@@ -24,7 +24,7 @@ import hlorank
 from hlorank.config import Config
 from hlorank.files import DataError, read_json
 from hlorank.models.graph_inputs import GraphLoader
-from hlorank.partition.partition_collection import partition_collection
+from hlorank.partition.segment_store import partition_collection
 from hlorank.training.callbacks import EpochHistory
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.trainer import train

@@ -20,7 +20,7 @@ from hlorank.models.compression.build_plan import build_plan
 from hlorank.models.compression.declarations import Recipe
 from hlorank.models.compression.plan import Array, Plan
 from hlorank.models.compression.segment import ConfigurationBatch, Edges, LayoutBatch, Segment, TileBatch, stack
-from hlorank.partition.partition_store import PartitionStore
+from hlorank.partition.segment_store import PartitionStore
 from hlorank.partition.segments import Partition, whole_graph
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hlorank.config import ConfigError, PartitionConfig
@@ -27,11 +28,9 @@ from hlorank.data.graph import Graph
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.files import DataError
-from hlorank.partition.partition_collection import partition_collection
-from hlorank.partition.partition_store import PartitionStore
 from hlorank.partition.partitioners import partition_graph
+from hlorank.partition.segment_store import PartitionStore, partition_collection, segment_rows
 from hlorank.partition.segments import whole_graph
-from hlorank.partition.statistics import segment_rows
 from tests.sections import featurize_config
 
 LAYOUT = Collection.parse("layout:synthetic:random")
@@ -44,7 +43,7 @@ import os, signal, sys
 from pathlib import Path
 from hlorank import files
 from hlorank.config import PartitionConfig
-from hlorank.partition.partition_collection import partition_collection
+from hlorank.partition.segment_store import partition_collection
 
 write, writes = files.write_array, 0
 
@@ -91,7 +90,7 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return featurized(tmp_path_factory.mktemp("layout"))
 
 
-def content(root: Path) -> dict[str, bytes]:
+def digests(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
@@ -129,7 +128,7 @@ def test_another_halo_is_another_partition(features: Path, tmp_path: Path, caplo
     partition_collection(features, PARTITION, tmp_path)
     without = PartitionStore(tmp_path).spec.fingerprint
     mark(tmp_path)
-    with caplog.at_level("INFO", "hlorank.partition.partition_collection"):
+    with caplog.at_level("INFO", "hlorank.partition.segment_store"):
         partition_collection(features, PARTITION.model_copy(update={"halo": 1}), tmp_path)
     assert marked(tmp_path) == set()
     assert PartitionStore(tmp_path).spec.fingerprint != without
@@ -140,21 +139,27 @@ def test_another_halo_is_another_partition(features: Path, tmp_path: Path, caplo
     assert f"{metrics['mean_halo']:.0f} nodes on average, at most {max(halos)}" in caplog.text
 
 
-def test_metrics_and_table_agree(features: Path, tmp_path: Path) -> None:
+def test_metrics_summarize_the_table(features: Path, tmp_path: Path) -> None:
     partition_collection(features, PARTITION, tmp_path)
-    metrics = json.loads((tmp_path / "metrics.json").read_text())
-    with (tmp_path / "segments.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert metrics["graphs"] == 4
-    assert metrics["segments_per_graph"] == len(rows) / 4
-    assert metrics["largest_segment"] == max(int(row["nodes"]) for row in rows) <= 10
-    assert {(row["split"], row["graph"]) for row in rows} == {
-        ("train", "graph_0.bf16"),
-        ("train", "graph_3.bf16"),
+    metrics, table = json.loads((tmp_path / "metrics.json").read_text()), pd.read_csv(tmp_path / "segments.csv")
+    assert {*zip(table["split"], table["graph"], strict=True)} == {
+        *(("train", f"graph_{number}.bf16") for number in (0, 3)),
         ("valid", "graph_1.bf16"),
         ("test", "graph_2.bf16"),
     }
-    assert sum(int(row["configurable_nodes"]) for row in rows) == 4 * 3
+    cut = table["cut_edges"].sum() / 2
+    assert metrics == {
+        "graphs": 4,
+        "segments_per_graph": len(table) / 4,
+        "largest_segment": table["nodes"].max(),
+        "mean_segment": pytest.approx(table["nodes"].mean()),
+        "largest_halo": 0,
+        "mean_halo": 0,
+        "cut_edges": pytest.approx(cut / (cut + table["inner_edges"].sum())),
+        "configurable_nodes_per_segment": 4 * 3 / len(table),
+        "local_configurations": pytest.approx((table["local_configurations"] / table["configurations"]).mean()),
+    }
+    assert metrics["largest_segment"] <= 10
 
 
 @pytest.mark.parametrize("write", [1, 2, 3, 8])
@@ -165,7 +170,7 @@ def test_a_kill_does_not_change_a_byte(features: Path, tmp_path: Path, write: in
     with pytest.raises(DataError, match="stage partition"):
         PartitionStore(tmp_path / "killed")
     partition_collection(features, PARTITION, tmp_path / "killed")
-    assert content(tmp_path / "whole") == content(tmp_path / "killed")
+    assert digests(tmp_path / "whole") == digests(tmp_path / "killed")
 
 
 def test_partitions_of_unchanged_graphs_are_kept_and_others_removed(tmp_path: Path) -> None:
@@ -226,20 +231,30 @@ def test_the_partition_of_tile_kernels_is_recorded_without_arrays(tmp_path: Path
         rows = list(csv.DictReader(file))
     for row, name in zip(rows, ["kernel_0", "kernel_3"], strict=False):
         opened = feature_store.open("train", name)
-        expected = segment_rows("train", opened, whole_graph(opened))[0]
-        assert row == {key: str(value) for key, value in vars(expected).items()}
+        expected = segment_rows("train", opened, whole_graph(opened)).iloc[0]
+        assert row == {key: str(value) for key, value in expected.items()}
     partition_collection(features, PARTITION.model_copy(update={"max_nodes": 7, "halo": 1}), output)
     assert PartitionStore(output).spec == store.spec, "no option matters"
 
 
 def test_bad_options_leave_everything_as_it_was(features: Path, tmp_path: Path) -> None:
     partition_collection(features, PARTITION, tmp_path)
-    before = content(tmp_path)
+    before = digests(tmp_path)
     with pytest.raises(ConfigError, match=r"partition\.algorithm=louvain"):
         partition_collection(features, PARTITION.model_copy(update={"algorithm": "louvain"}), tmp_path)
     with pytest.raises(DataError, match="stage featurize"):
         partition_collection(tmp_path / "nothing", PARTITION, tmp_path)
-    assert content(tmp_path) == before
+    assert digests(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["made_from.json", "segment_of.npy", "local_codes.npy", "halo.npy"])
+@pytest.mark.parametrize("content", [b"", b"{", b"\x00\xff"])
+def test_a_damaged_partition_is_made_again(features: Path, tmp_path: Path, name: str, content: bytes) -> None:
+    partition_collection(features, PARTITION, tmp_path)
+    before = digests(tmp_path)
+    (tmp_path / "graphs/train/graph_0.bf16" / name).write_bytes(content)
+    partition_collection(features, PARTITION, tmp_path)
+    assert digests(tmp_path) == before
 
 
 def test_missing_and_damaged_files_are_named(features: Path, tmp_path: Path) -> None:

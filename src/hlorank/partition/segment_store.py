@@ -1,0 +1,259 @@
+"""Segments of a collection on disk: the work of the stage partition, and the reader of its result."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hlorank import files
+from hlorank.compute import SERIAL, map_graphs
+from hlorank.config import ComputeConfig, PartitionConfig, Section, find, read_section
+from hlorank.data.collection import SPLITS, Split
+from hlorank.featurize.feature_store import FeatureStore, graph_folder, remove_other_graphs
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures
+from hlorank.files import METRICS, SPEC, DataError
+from hlorank.partition.partitioners import PARTITIONERS, partition_graph
+from hlorank.partition.segments import Partition
+
+SEGMENTS = "segments.csv"
+CODE = ("hlorank.partition", "hlorank.featurize")
+"""Packages that turn the arrays of a graph into its partition: a change of their code partitions graphs again."""
+
+_SEGMENT_OF, _LOCAL_CODES, _HALO, _MADE_FROM = "segment_of.npy", "local_codes.npy", "halo.npy", "made_from.json"
+_WHOLE = "whole"
+
+_log = logging.getLogger(__name__)
+
+
+class PartitionSpec(Section):
+    """Specification of the partition of a collection: the content of spec.json."""
+
+    features: str
+    """Fingerprint of the feature store that was partitioned."""
+    algorithm: str
+    """Name in PARTITIONERS; whole, if each graph is one segment, of which nothing is stored."""
+    max_nodes: int = Field(ge=1)
+    """Bound of a segment's nodes, its halo not counted."""
+    halo: int = Field(ge=0)
+    """Hops of the halos."""
+
+    @property
+    def whole(self) -> bool:
+        """True if each graph is one segment."""
+        return self.algorithm == _WHOLE
+
+    @property
+    def options(self) -> PartitionConfig:
+        """Options that the collection was partitioned with."""
+        return PartitionConfig(algorithm=self.algorithm, max_nodes=self.max_nodes, halo=self.halo)
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifier of features and options together."""
+        return files.fingerprint(self.model_dump(mode="json"))
+
+
+class PartitionStore:
+    """Reader of the partitions of a collection: a folder for each graph under train/, valid/ and test/, and spec.json.
+
+    Raises:
+        DataError: `root`, the collection's folder under data/segments, has no complete partition.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._path = root / SPEC
+        if not self._path.is_file():
+            raise DataError("segments", "a complete partition", "none; run the stage partition", file=root)
+        self.spec = read_section(PartitionSpec, self._path, "run the stage partition again")
+
+    def check(self, features: FeatureStore) -> None:
+        """Check that the partitions were computed from these features.
+
+        Raises:
+            DataError: the features have another fingerprint than those that were partitioned.
+        """
+        if self.spec.features != features.fingerprint:
+            expected = f"the fingerprint {features.fingerprint} of {features.root}"
+            raise DataError("features", expected, f"{self.spec.features}; re-run the stage partition", file=self._path)
+
+    def open(self, split: Split, name: str) -> Partition | None:
+        """Open the partition of one graph, None if the graphs are whole; local codes are memory-mapped.
+
+        Raises:
+            DataError: `split` has no graph `name`, or a file of it is damaged.
+        """
+        return None if self.spec.whole else _open_partition(graph_folder(self.root, split, name))
+
+
+def partition_collection(
+    features: Path, config: PartitionConfig, output: Path, compute: ComputeConfig = SERIAL
+) -> None:
+    """Partition every graph of a featurized collection.
+
+    Writes the store that `PartitionStore` reads, with metrics.json (see `_summary`) and segments.csv. A graph's
+    partition is reused if its structure, its codes, the options and the code in `CODE` are unchanged; partitions of
+    other graphs are removed. After a kill, the same call completes the work with the same result.
+
+    Tile kernels are one segment each: their partition is only recorded, and none of the options matters.
+
+    Args:
+        features: the collection's folder under data/features.
+        config: options.
+        output: the collection's folder under data/segments.
+        compute: place where the graphs are partitioned; it does not change the result.
+
+    Raises:
+        ConfigError: PARTITIONERS has no `config.algorithm`.
+        DataError: the features are missing or damaged.
+    """
+    partitioner = find(PARTITIONERS, "partition.algorithm", config.algorithm)
+    store = FeatureStore(features)
+    (output / SPEC).unlink(missing_ok=True)  # written last: an incomplete store cannot be opened
+    (output / "graphs").mkdir(parents=True, exist_ok=True)
+    whole = store.spec.kind == "tile"
+    remove_other_graphs(output, {split: () if whole else store.graphs(split) for split in SPLITS})
+    if whole:
+        table = _whole_graphs(store)
+        largest = int(table["nodes"].max())
+        spec = PartitionSpec(features=store.fingerprint, algorithm=_WHOLE, max_nodes=largest, halo=0)
+    else:
+        tasks = [(split, name) for split in SPLITS for name in store.graphs(split)]
+        code = files.code_digest(*CODE, partitioner.__module__)
+        work = partial(_partition, features=features, config=config, code=code, output=output)
+        table = pd.concat(map_graphs(work, tasks, compute, "partition", outputs=[output]))
+        spec = PartitionSpec(features=store.fingerprint, **config.model_dump())
+    metrics = _summary(table)
+    files.write_text(output / SEGMENTS, table.to_csv(index=False, lineterminator="\n"))
+    files.write_json(output / METRICS, metrics)
+    files.write_json(output / SPEC, spec.model_dump(mode="json"))
+    counts = {"graph": metrics["graphs"], "segment": len(table), "node": metrics["largest_segment"]}
+    _log.info("%s: %s, %s of at most %s", output, *(files.counted(int(count), noun) for noun, count in counts.items()))
+    if spec.halo:
+        sizes = metrics["mean_halo"], metrics["largest_halo"]
+        _log.info("%s: halos of %d hops have %.0f nodes on average, at most %d", output, spec.halo, *sizes)
+
+
+def _partition(
+    graph: tuple[Split, str], features: Path, config: PartitionConfig, code: str, output: Path
+) -> pd.DataFrame:
+    """Partition one graph if its stored partition is out of date or damaged, and return the rows of its segments."""
+    split, name = graph
+    opened = FeatureStore(features).open(split, name)
+    folder = graph_folder(output, split, name)
+    made_from = _made_from(opened, config, code)
+    partition = _stored_partition(folder, opened, made_from)
+    if partition is None:
+        partition = partition_graph(opened, config)
+        with files.atomic_folder(folder) as temporary:
+            files.write_array(temporary / _SEGMENT_OF, partition.segment_of)
+            files.write_array(temporary / _LOCAL_CODES, partition.local_codes)
+            files.write_array(temporary / _HALO, partition.halo)
+            files.write_json(temporary / _MADE_FROM, {"fingerprint": made_from})
+    return segment_rows(split, opened, partition)
+
+
+def _made_from(features: GraphFeatures, config: PartitionConfig, code: str) -> str:
+    """Return the fingerprint of all that a graph's partition depends on, which excludes scaled node features."""
+    arrays: list[NDArray[Any]] = [features.edge_index, features.node_splits]
+    if isinstance(features.configurations, LayoutFeatures):
+        arrays += [features.configurations.node_ids, features.configurations.codes]
+    hashes = [[a.dtype.str, a.shape, hashlib.sha256(np.ascontiguousarray(a).data).hexdigest()] for a in arrays]
+    options = [config.algorithm, config.max_nodes, config.halo]
+    return files.fingerprint([code, options, features.nodes, features.distinct, hashes])
+
+
+def _stored_partition(folder: Path, features: GraphFeatures, made_from: str) -> Partition | None:
+    """Return the stored partition of a graph, None if it was made from something else or a file is damaged."""
+    with suppress(DataError):
+        if files.read_json(folder / _MADE_FROM) == {"fingerprint": made_from}:
+            partition = _open_partition(folder)
+            sizes = len(partition.segment_of), len(partition.local_codes)
+            return partition if sizes == (features.nodes, features.distinct) else None
+    return None
+
+
+def _open_partition(folder: Path) -> Partition:
+    """Open the partition of one graph, whose arrays are memory-mapped."""
+    try:
+        return Partition(*(files.map_array(folder / name) for name in (_SEGMENT_OF, _LOCAL_CODES, _HALO)))
+    except DataError as error:
+        raise error.in_file(error.file or folder) from None
+
+
+def segment_rows(split: str, features: GraphFeatures, partition: Partition) -> pd.DataFrame:
+    """Return the rows of segments.csv of one graph.
+
+    The halo are nodes of other segments that are computed with a segment. A cut edge has one end inside, so it counts
+    in two segments. Local configurations are distinct at the configurable nodes inside and in the halo.
+    """
+    count = partition.segments
+    ends = partition.segment_of[features.edge_index]
+    cut = ends[:, 0] != ends[:, 1]
+    configurations = features.configurations
+    configurable = configurations.node_ids if isinstance(configurations, LayoutFeatures) else np.zeros(0, np.int64)
+    columns = {
+        "split": split,
+        "graph": features.name,
+        "segment": np.arange(count),
+        "nodes": np.bincount(partition.segment_of, minlength=count),
+        "halo": np.bincount(partition.halo[:, 0], minlength=count),
+        "inner_edges": np.bincount(ends[~cut, 0], minlength=count),
+        "cut_edges": np.bincount(ends[cut].reshape(-1), minlength=count),
+        "configurable_nodes": np.bincount(partition.segment_of[configurable], minlength=count),
+        "local_configurations": partition.local_counts,
+        "configurations": features.distinct,
+    }
+    return pd.DataFrame(columns)
+
+
+def _whole_graphs(store: FeatureStore) -> pd.DataFrame:
+    """Return the rows of graphs that are one segment each, without reading the graphs."""
+    zeros = dict.fromkeys(("segment", "halo", "cut_edges"), 0)
+    rows = [
+        {
+            "split": split,
+            "graph": name,
+            "nodes": entry.nodes,
+            "inner_edges": entry.edges,
+            **zeros,
+            "configurable_nodes": entry.configurable_nodes,
+            **dict.fromkeys(("local_configurations", "configurations"), entry.distinct),
+        }
+        for split in SPLITS
+        for name, entry in store.entries(split).items()
+    ]
+    order = ["split", "graph", "segment", "nodes", "halo", "inner_edges", "cut_edges", "configurable_nodes"]
+    return pd.DataFrame(rows, columns=[*order, "local_configurations", "configurations"])
+
+
+def _summary(table: pd.DataFrame) -> dict[str, float]:
+    """Summarize the segments of a collection for metrics.json.
+
+    cut_edges is the share of all edges; local_configurations the share of the graph's distinct configurations that are
+    distinct inside the segment and its halo, as the mean over segments: the share of the work that remains.
+    """
+    segments, graphs = len(table), table.groupby(["split", "graph"]).ngroups
+    cut = table["cut_edges"].sum() / 2
+    total = table[["nodes", "halo", "configurable_nodes"]].sum().tolist()
+    shares = (table["local_configurations"] / table["configurations"]).tolist()
+    return {
+        "graphs": graphs,
+        "segments_per_graph": segments / graphs,
+        "largest_segment": int(table["nodes"].max()),
+        "mean_segment": total[0] / segments,
+        "largest_halo": int(table["halo"].max()),
+        "mean_halo": total[1] / segments,
+        "cut_edges": float(cut / max(cut + table["inner_edges"].sum(), 1)),
+        "configurable_nodes_per_segment": total[2] / segments,
+        "local_configurations": sum(shares) / segments,
+    }
