@@ -20,7 +20,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from hlorank.config.data_sections import Training
-from hlorank.datasets.processed import PROCESSED
+from hlorank.datasets import PROCESSED
 from hlorank.stages.command import load_composed
 from scripts.params import write_params
 from tests.warm import warm_programs

@@ -14,7 +14,7 @@ import pytest
 
 from hlorank import datasets
 from hlorank.config import Config
-from hlorank.datasets.processed import Columns
+from hlorank.datasets import Columns
 from hlorank.training.trainer import train
 
 _COLLECTION = "layout/synthetic/random"

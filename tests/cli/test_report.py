@@ -37,7 +37,7 @@ def test_models_without_an_evaluation_are_named(models: Path, caplog: pytest.Log
     assert "spec.json" in warning, "the reason"
 
 
-@pytest.mark.parametrize("arguments", [["nowhere"], ["f" * 32], ["models", "--graph", "none"], ["models", "-o", "."]])
+@pytest.mark.parametrize("arguments", [["nowhere"], ["f" * 32], ["models", "-o", "."]])
 def test_inputs_that_do_not_exist(arguments: list[str], models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", *arguments]) == 2
     shown = capsys.readouterr().err

@@ -16,7 +16,7 @@ from torch_geometric.transforms import ToUndirected
 
 import hlorank.datasets
 from hlorank.data.collection import SPLITS, Collection
-from hlorank.datasets.processed import FEATURIZE
+from hlorank.datasets import default_features
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import LayoutFeatures
 from hlorank.featurize.featurize_collection import featurize_collection
@@ -127,7 +127,7 @@ def test_transforms_see_each_graph(layout_tree: Path) -> None:
 @pytest.mark.parametrize("address", ["layout:synthetic:random", "tile:synthetic"])
 def test_hlorank_s_columns_are_those_of_the_stage(address: str, tiny_collections: Path, tmp_path: Path) -> None:
     dataset = hlorank.datasets.load(address, tiny_collections / "raw", columns="hlorank", cache=tmp_path)
-    featurize_collection(tiny_collections / "raw", Collection.parse(address), FEATURIZE, tmp_path / "stage")
+    featurize_collection(tiny_collections / "raw", Collection.parse(address), default_features(), tmp_path / "stage")
     stage = FeatureStore(tmp_path / "stage")
     assert dataset.num_opcodes == len(stage.spec.opcodes) + 1
     assert dataset.graphs == [(split, name) for split in SPLITS for name in stage.graphs(split)]

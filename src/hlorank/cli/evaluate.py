@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hlorank.data.collection import SPLITS
-from hlorank.datasets import RAW
+from hlorank.data.collection import RAW, SPLITS
 from hlorank.files import counted
 from hlorank.terminal import Column, print_table
 

@@ -33,6 +33,8 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 TPU_SOURCES = ("xla", "nlp")
 """The sources of TpuGraphs."""
 MAX_UNPACKED_BYTES = 2**28
+RAW = "data/raw"
+"""Folder in which the stage fetch writes collections, as in conf/config.yaml."""
 EXTRA_SUFFIX = ".extra.npz"
 """Suffix of files next to the graphs with features beyond the 140 (hlorank.hlo.extra)."""
 

@@ -1,19 +1,31 @@
-"""Collections as datasets of PyTorch Geometric: `hlorank.datasets.load`."""
+"""Collections as datasets of PyTorch Geometric: `hlorank.datasets.load`, over stores that are made where missing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from hlorank.data.collection import Collection
+from hlorank.config import ConfigError, FeaturizeConfig, Split, parse, read_section
+from hlorank.data.collection import RAW, SPLITS, Collection, sidecar_path
+from hlorank.data.npz import NpzFile
+from hlorank.data.splits import SplitFile
+from hlorank.featurize.feature_store import INDEX_FILE, FeatureStore, GraphStore
+from hlorank.featurize.featurize_collection import CODE, featurize_files, store_official
+from hlorank.fetch.local import find_files, new_splits
+from hlorank.files import DataError, code_digest, fingerprint, one_process, read_json, resolve_path, write_json
 
 if TYPE_CHECKING:
     from hlorank.datasets.graph_dataset import GraphDataset
-    from hlorank.datasets.processed import Columns
 
-RAW = "data/raw"
-"""Default root: the folder in which the stage fetch writes collections, as in conf/config.yaml."""
+Columns = Literal["official", "hlorank"]
+
+PROCESSED = "processed"  # default folder of the cache, in the root of the npz tree
+_SPLIT_FILE = "split.json"  # next to npz files without splits; fold 0 is valid, 1 is test
+_STAMP, _LOCK = "stamp.json", "lock"
 
 
 def load(
@@ -47,7 +59,89 @@ def load(
         OSError: the cache cannot be written.
     """
     from hlorank.datasets.graph_dataset import GraphDataset
-    from hlorank.datasets.processed import processed_store
 
     address = Collection.parse(collection)
     return GraphDataset(processed_store(address, root, columns, cache), address, columns, transform)
+
+
+def default_features() -> FeaturizeConfig:
+    """Return the values of conf/featurize/default.yaml, a file of this package whose lines are a key and JSON."""
+    text = resources.files("hlorank.featurize").joinpath("default.yaml").read_text(encoding="utf-8")
+    pairs = (line.split(": ", 1) for line in text.splitlines())
+    return parse(FeaturizeConfig, {key: json.loads(value) for key, value in pairs})
+
+
+def processed_store(
+    collection: Collection, root: str | Path, columns: Columns = "official", cache: str | Path | None = None
+) -> GraphStore:
+    """Open the processed store of a collection, which is brought up to date first; arguments and errors as of `load`.
+
+    Graphs are written one by one, each in one step, so that a call after a kill continues where the other one stopped.
+    One process writes; others wait for it. While sizes and times of all files are as they were, nothing is read again,
+    written or locked: the store may then be on a read-only file system, and in use by many processes.
+    """
+    if columns not in get_args(Columns):
+        raise ConfigError(f"columns={columns!r}: expected one of {', '.join(get_args(Columns))}")
+    tree = resolve_path(root)
+    folder, sources = _find_files(tree, collection)
+    place = resolve_path(tree / PROCESSED if cache is None else cache) / collection.path / columns
+    stamp = _stamp(sources, tree, columns)
+    if not _is_stamped(place, stamp):
+        with one_process(place / _LOCK, f"the processing of {folder}"):
+            if not _is_stamped(place, stamp):  # by the process that this one waited for
+                files = _by_split(sources, folder, collection, tree / _SPLIT_FILE)
+                if columns == "official":
+                    store_official(files, collection.kind, place)
+                else:
+                    featurize_files(files, collection, default_features(), place)
+                write_json(place / _STAMP, stamp)
+    return GraphStore(place) if columns == "official" else FeatureStore(place)
+
+
+def _find_files(tree: Path, collection: Collection) -> tuple[Path, dict[Path, Split]]:
+    try:
+        return find_files(tree, collection, flat=True)
+    except DataError as error:
+        if tree != Path(RAW):
+            raise
+        fetch = f"`python -m hlorank.stages.fetch collection={collection.path.as_posix()}` or `make repro` writes them"
+        expected = f"{error.expected}; {fetch}, and root= or --root takes another folder"
+        raise DataError(error.key, expected, error.found, file=tree) from None
+
+
+def _stamp(sources: Iterable[Path], tree: Path, columns: Columns) -> dict[str, str]:
+    """Return what a store is made from, without reading a file of the tree: names, sizes and times, and the code.
+
+    Names are relative to the tree, which may have another path on another machine.
+    """
+    named = (file for path in sources for file in (path, sidecar_path(path)))
+    files = [path for path in (*named, tree / _SPLIT_FILE) if path.is_file()]
+    states = [[path.relative_to(tree).as_posix(), (state := path.stat()).st_size, state.st_mtime_ns] for path in files]
+    options: dict[str, Any] = {} if columns == "official" else default_features().model_dump(mode="json")
+    return {"files": fingerprint(states), "options": fingerprint(options), "code": code_digest(*CODE)}
+
+
+def _is_stamped(place: Path, stamp: dict[str, str]) -> bool:
+    with suppress(DataError):
+        return read_json(place / _STAMP) == stamp and (place / INDEX_FILE).is_file()
+    return False
+
+
+def _by_split(
+    sources: dict[Path, Split], folder: Path, collection: Collection, split_file: Path
+) -> dict[Split, list[Path]]:
+    """Return the files of each split: that of the tree, or, for files directly in the folder, of the split file."""
+    if any(path.parent == folder for path in sources):
+        if not split_file.is_file():
+            expected = f"the folders {', '.join(SPLITS)}, or folds in {split_file}; `data=local data.local.split_file="
+            raise DataError("splits", f"{expected}{split_file}` of the stage fetch writes them", "none", file=folder)
+        folds = read_section(SplitFile, split_file, "edit the file").folds
+        withheld = {path for path in sources if _is_withheld(path)}
+        names = {path: path.stem for path in sources}
+        sources = new_splits(names, withheld, collection, split_file, folds, fold=0)
+    return {split: sorted(path for path, found in sources.items() if found == split) for split in SPLITS}
+
+
+def _is_withheld(path: Path) -> bool:
+    with NpzFile(path) as file:
+        return not file.read("config_runtime").any()

@@ -15,7 +15,7 @@ from torch_geometric.data import Data, Dataset
 
 from hlorank.data.collection import SPLITS, Collection, Kind, Split
 from hlorank.data.graph import MAX_OPCODE
-from hlorank.datasets.processed import Columns
+from hlorank.datasets import Columns
 from hlorank.featurize.feature_store import FeatureStore, GraphStore, graph_folder
 from hlorank.files import map_array
 
@@ -35,11 +35,7 @@ class MappedConfigurations:
     kind: Kind
 
     def array(self, name: str) -> NDArray[Any]:
-        """Map an array of the store into memory, read-only.
-
-        Raises:
-            DataError: there is no such array, as of codes for tiles, or its file is damaged.
-        """
+        """Map an array of the store into memory, read-only; DataError if there is none, as of codes for tiles."""
         return map_array(self.folder / f"{name}.npy")
 
     def dense(self, rows: Rows) -> Tensor:

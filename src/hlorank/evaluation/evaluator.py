@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hlorank.config import ConfigError
-from hlorank.data.collection import SPLITS, Collection, Split
-from hlorank.datasets import RAW
-from hlorank.datasets.processed import processed_store
+from hlorank.data.collection import RAW, SPLITS, Collection, Split
+from hlorank.datasets import processed_store
 from hlorank.evaluation.graph_report import check_scores, mean_metrics, per_graph_columns, report_graph
 from hlorank.files import DataError
 

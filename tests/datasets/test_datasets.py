@@ -10,10 +10,10 @@ import pytest
 from omegaconf import OmegaConf
 
 import hlorank.datasets
+from hlorank import datasets
 from hlorank.config import ConfigError
-from hlorank.data.collection import Collection
-from hlorank.datasets import RAW, processed
-from hlorank.datasets.processed import FEATURIZE, processed_store
+from hlorank.data.collection import RAW, Collection
+from hlorank.datasets import default_features, processed_store
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.files import DataError
 from tests.data.npz_files import layout_arrays, save
@@ -26,9 +26,10 @@ def times(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*.npy")}
 
 
-def test_the_options_of_hlorank_s_columns_are_those_of_conf() -> None:
-    conf = OmegaConf.to_container(OmegaConf.load(ROOT / "conf/featurize/default.yaml"))
-    assert FEATURIZE.model_dump() == conf
+def test_the_options_of_hlorank_s_columns_are_the_file_of_conf() -> None:
+    path = ROOT / "conf/featurize/default.yaml"
+    assert path.resolve() == ROOT / "src/hlorank/featurize/default.yaml", "a link to the file of the package"
+    assert default_features().model_dump() == OmegaConf.to_container(OmegaConf.load(path))
 
 
 def test_an_unchanged_tree_is_read_once(layout_tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +41,7 @@ def test_an_unchanged_tree_is_read_once(layout_tree: Path, monkeypatch: pytest.M
         raise AssertionError("processed again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(processed, "store_official", never)
+        patch.setattr(datasets, "store_official", never)
         assert processed_store(LAYOUT, layout_tree).fingerprint == store.fingerprint
     assert times(store.root) == before
 
@@ -97,7 +98,7 @@ def test_a_change_of_the_code_processes_again(layout_tree: Path, monkeypatch: py
     (store.root / "graphs.json").write_text("{}")
     with pytest.raises(DataError, match="official"):
         processed_store(LAYOUT, layout_tree)
-    monkeypatch.setattr(processed, "code_digest", lambda *_: "other")
+    monkeypatch.setattr(datasets, "code_digest", lambda *_: "other")
     assert processed_store(LAYOUT, layout_tree).fingerprint == store.fingerprint
 
 
@@ -123,12 +124,9 @@ def test_withheld_graphs_without_splits_are_test(tile_tree: Path) -> None:
     assert processed_store(TILE, tile_tree).graphs("test") == ["k2", "k3"]
 
 
-def test_files_without_splits_need_a_split_file(tile_tree: Path) -> None:
+def test_wrong_names_and_missing_splits_are_refused(layout_tree: Path, tile_tree: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"split\.json"):
         processed_store(TILE, tile_tree)
-
-
-def test_wrong_names_are_refused(layout_tree: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="columns='raw'"):
         hlorank.datasets.load("layout/own/random", layout_tree, "raw")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="layout/own"):
