@@ -53,14 +53,6 @@ def test_the_list_of_commands_and_the_version(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == f"hlorank {__version__}\n"
 
 
-def test_broken_data_is_one_line_and_status_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", str(tmp_path / "none.npz")]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith(f"error: {tmp_path}/none.npz: program: expected")
-    assert captured.err.count("\n") == 1
-
-
 def test_a_file_that_can_not_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "spec.json").write_text('{"collection": "tile:cpu", "method": "gst"}')

@@ -160,31 +160,20 @@ ENTRY e {
 """
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "place"),
-    [
-        (" dot(", " ragged-dotty(", "line 6, column 27 (y): "),
-        ("f32[8,4]{1,0} par", "f32[?,4]{1,0} par", "computations[0].instructions[0] (x): "),
-    ],
-)
-def test_a_wrong_text_is_named_with_its_instruction(
-    old: str, new: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_dimension_without_a_bound_is_named_with_its_instruction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("jaxlib", reason="needs jaxlib (extra collect)")
-    assert old in MODULE
-    path = tmp_path / "bad.txt"
-    path.write_text(MODULE.replace(old, new))
-    assert main(["inspect", str(path)]) == 2
+    (tmp_path / "bad.txt").write_text(MODULE.replace("f32[8,4]{1,0} par", "f32[?,4]{1,0} par"))
+    assert main(["inspect", str(tmp_path / "bad.txt")]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {path}: {place}")
-    assert error.count("\n") == 1
+    assert error.startswith(f"error: {tmp_path / 'bad.txt'}: computations[0].instructions[0] (x): ")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "warnings"),
     [
         ("f32[8,4]{1,0} par", "f32[<=8,4]{1,0} par", ["dynamic"]),
-        ("f32[4,16]{1,0} par", "f8e5m2[4,16]{1,0} par", ["'f8e5m2' (1)"]),
         ("f32[4,16]{1,0} par", "s4[4,16]{1,0} par", ["'s4' (1)"]),
         ("ENTRY e {\n", "ENTRY e {\n  t = token[] parameter(2)\n", []),
         (

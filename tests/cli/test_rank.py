@@ -24,7 +24,7 @@ from hlorank.compute import map_graphs
 from hlorank.data.collection import read_graph, write_graph
 from hlorank.data.configurations import LayoutConfigurations, Measurements
 from hlorank.evaluation.submission import check_submission
-from hlorank.files import WEIGHTS, DataError, write_json
+from hlorank.files import DataError, write_json
 from hlorank.hlo.hlo_pb2 import ModuleTuningData, TuningData
 from hlorank.metrics import noise_ceiling
 from hlorank.ranking.ranker import Ranker
@@ -231,19 +231,9 @@ def test_what_does_not_exist_is_refused_before_pytorch_is_imported(
     assert done.stdout.split() == ["2", "False"]
 
 
-def test_models_that_are_changed_or_untrained(
-    model: Path,
-    linear_model: Callable[..., Path],
-    graphs: list[Path],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    capsys: Capture,
+def test_an_untrained_model_is_warned_of(
+    linear_model: Callable[..., Path], graphs: list[Path], caplog: pytest.LogCaptureFixture, capsys: Capture
 ) -> None:
-    folder = Path(shutil.copytree(model, tmp_path / "changed"))
-    content = bytearray((folder / WEIGHTS).read_bytes())
-    content[-3] ^= 1
-    (folder / WEIGHTS).write_bytes(content)
-    assert f"{folder / WEIGHTS}: sha256: expected" in refused(["--model", folder, graphs[0], "--json"], capsys)
     with caplog.at_level(logging.WARNING):
         ranked(["--model", linear_model(steps=0), graphs[0]], capsys)
     assert "never trained" in caplog.text
@@ -264,13 +254,6 @@ def test_models_that_are_changed_or_untrained(
 )
 def test_options_that_contradict(arguments: list[str], dump: Path, capsys: Capture) -> None:
     assert arguments[0] in refused(["--model", "m", dump, *arguments], capsys)
-
-
-@pytest.mark.parametrize("value", ["-1", "many"])
-def test_numbers_out_of_range(value: str, capsys: Capture) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["rank", "--model", "m", "x.npz", "--top", value])
-    assert re.search(rf"--top: .*{value}", capsys.readouterr().err)
 
 
 def test_dumps_of_the_same_name_are_not_saved_to_one_file(
@@ -300,10 +283,8 @@ def test_errors_are_one_line_in_a_narrow_terminal(
 
 
 @pytest.mark.parametrize("error", [DataError("ID", "2 rows", "1"), OSError(errno.ENOSPC, "No space left on device")])
-@pytest.mark.parametrize("form", ["--json", "--compare"])
 def test_rankings_are_printed_if_the_submission_fails_at_its_end(
     error: Exception,
-    form: str,
     model: Path,
     graphs: list[Path],
     tmp_path: Path,
@@ -314,12 +295,10 @@ def test_rankings_are_printed_if_the_submission_fails_at_its_end(
         raise error
 
     monkeypatch.setattr("hlorank.evaluation.submission.check_submission", check)
-    status = main(["rank", "--model", str(model), *map(str, graphs), "--csv", str(tmp_path / "out.csv"), form])
+    status = main(["rank", "--model", str(model), *map(str, graphs), "--csv", str(tmp_path / "out.csv")])
     assert status == (2 if isinstance(error, DataError) else 1)
     captured = capsys.readouterr()
-    assert all(
-        f'"graph": "{path.stem}"' in captured.out or f"{path.stem}: the first" in captured.out for path in graphs
-    )
+    assert all(f"{path.stem}: the first" in captured.out for path in graphs)
     message = f"{tmp_path / 'out.csv'}: No space left on device" if isinstance(error, OSError) else str(error)
     assert captured.err == f"error: {message}\n"
     assert not list(tmp_path.iterdir())

@@ -122,21 +122,25 @@ def test_rank_register_and_serve_on_a_tracking_server(
 
 
 @pytest.mark.slow
-def test_a_signal_ends_the_server_after_its_last_response(model: Path, tiny_collections: Path, tmp_path: Path) -> None:
-    graph = graph_files(tiny_collections / "raw", Collection.parse("layout:synthetic:random"), "valid")[0]
-    body = json.dumps(make_request([graph] * 500, 1)).encode()
+def test_a_signal_ends_the_server_after_its_last_response(model: Path, graphs: list[Path]) -> None:
+    body = json.dumps(make_request(graphs * 20, 1)).encode()
     started = command("hlorank", "serve", "--model", model, "--port", 0)
-    with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().rpartition("http://")[2].strip()
-        with socket.create_connection((address.partition(":")[0], int(address.rpartition(":")[2])), 60) as client:
-            headers = "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}", "Connection: close"
-            client.sendall("\r\n".join(["POST /invocations HTTP/1.1", *headers, "", ""]).encode() + body)
-            time.sleep(2)  # the request is read, and perhaps ranked
-            process.send_signal(signal.SIGTERM)
-            received = b"".join(iter(lambda: client.recv(2**16), b""))
-        assert received.startswith(b"HTTP/1.1 200")
-        assert len(json.loads(received.partition(b"\r\n\r\n")[2])["predictions"]) == 500
-        process.wait(60)
-        assert process.stderr is not None
-        assert "Traceback" not in process.stderr.read()
+    environment = {**os.environ, "MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT": "600"}
+    with subprocess.Popen(
+        started, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            host, _, port = process.stdout.readline().rpartition("http://")[2].strip().partition(":")
+            with socket.create_connection((host, int(port)), 300) as client:
+                headers = "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"
+                client.sendall("\r\n".join(["POST /invocations HTTP/1.1", *headers, "", ""]).encode() + body)
+                time.sleep(1)  # the request is read, and perhaps ranked
+                process.send_signal(signal.SIGTERM)
+                received = b"".join(iter(lambda: client.recv(2**16), b""))
+            assert received.startswith(b"HTTP/1.1 200")
+            assert received.count(b'"configurations"') == 40
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()

@@ -72,17 +72,7 @@ def is_function(program: str) -> bool:
 def find_programs(
     inputs: Sequence[str], dump: str | None, arguments: str | None
 ) -> tuple[list[Program], list[DataError]]:
-    """Return the programs, and the errors of the inputs that name none.
-
-    Args:
-        inputs: paths, globs, JAX functions, or `-`.
-        dump: as for `program_files`.
-        arguments: example arguments of the JAX functions.
-
-    Raises:
-        ConfigError: a JAX function has no arguments, or arguments have no function; the function does not trace or
-            compile, or its module has no stage `dump`.
-    """
+    """Return the programs of paths, globs, JAX functions and `-`, and the errors of those that name none."""
     if arguments is not None and not any(map(is_function, inputs)):
         raise ConfigError("--arguments: only for module:function, such as mymod:step")
     programs: list[Program] = []

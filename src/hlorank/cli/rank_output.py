@@ -61,12 +61,7 @@ _log = logging.getLogger(__name__)
 
 
 def print_rankings(graphs: Sequence[dict[str, Any]], arguments: argparse.Namespace) -> None:
-    """Print rankings in the form that the arguments ask for.
-
-    Args:
-        graphs: values of `hlorank.ranking.result.ranked_graph`.
-        arguments: arguments of the command.
-    """
+    """Print values of `hlorank.ranking.result.ranked_graph` in the form that the arguments ask for."""
     if arguments.json:
         sys.stdout.write(json.dumps(graphs, indent=2, allow_nan=False) + "\n")
     elif "-" not in (arguments.csv, arguments.changes):
@@ -176,18 +171,7 @@ def submission(target: str | None, collection: Collection) -> Iterator[Callable[
 
 
 def export(folder: Path, given: InputGraph, row: dict[str, Any], model: str, collection: str) -> list[Path]:
-    """Write a configuration of a graph to `<folder>/<graph>.json`, `.hlo.pb` and, with jaxlib, `.hlo.txt`.
-
-    Args:
-        folder: folder of the files; created if it is missing.
-        given: the graph, with its module.
-        row: the configuration, an entry of `top` in a ranking.
-        model: the model, as the user named it.
-        collection: address of the collection that it was trained on.
-
-    Raises:
-        DataError: candidates were not drawn for the graph, as its file holds configurations.
-    """
+    """Write an entry of `top` to `<folder>/<graph>.json`, `.hlo.pb` and, with jaxlib, `.hlo.txt`; return the files."""
     configurations = given.measured.configurations
     if given.module is None or not given.drawn or not isinstance(configurations, LayoutConfigurations):
         expected = "a program, for which candidates are drawn"

@@ -25,13 +25,7 @@ from hlorank.ranking.ranker import Ranker
 
 @dataclass(frozen=True, eq=False)
 class RankedGraph:
-    """Graph of a file with its ranking.
-
-    Attributes:
-        given: the graph.
-        order: (configurations,) int64, indices of the configurations from fastest to slowest.
-        shown: the ranking as `ranked_graph` returns it.
-    """
+    """Graph of a file, the indices of its configurations from fastest to slowest, and the `ranked_graph`."""
 
     given: InputGraph
     order: NDArray[np.int64]
@@ -41,15 +35,7 @@ class RankedGraph:
 def rank_file(
     path: Path, ranker: Ranker, reader: GraphReader, count: int, *, compare: bool = False
 ) -> Iterator[RankedGraph | DataError]:
-    """Rank the graphs of a file; the error of a graph takes the place of its ranking.
-
-    Args:
-        path: the file.
-        ranker: the model.
-        reader: reader of graphs with the features of the model.
-        count: configurations in `top`, at most.
-        compare: add the runtimes in the file.
-    """
+    """Rank the graphs of a file, see `ranked_graph`; the error of a graph takes the place of its ranking."""
     graphs = reader.read(path)
     while True:
         try:
@@ -69,13 +55,7 @@ def rank_file(
 def top_configurations(
     scores: NDArray[np.float64], count: int, order: NDArray[np.int64] | None = None
 ) -> list[dict[str, Any]]:
-    """Return `rank` (from 1), `configuration` (its index) and `score` of the first `count` configurations.
-
-    Args:
-        scores: (configurations,) larger = slower.
-        count: configurations to return, at most.
-        order: (configurations,) indices of the configurations from fastest to slowest; None = by `scores`.
-    """
+    """Return `rank` (from 1), `configuration` (its index) and `score` of the first configurations of an order."""
     indices = (ranking(scores) if order is None else order)[:count].tolist()
     return [
         {"rank": rank, "configuration": index, "score": float(scores[index])}

@@ -67,15 +67,7 @@ def make_request(graphs: Sequence[Path], top: int = TOP) -> dict[str, Any]:
 
 
 def rank_records(ranker: Ranker, records: Sequence[Mapping[Any, object]], top: int = TOP) -> list[dict[str, Any]]:
-    """Rank the graphs of a request, within the limits above.
-
-    Returns:
-        For each record `graph` (its name), `configurations` (their number) and `top`, as in `hlorank rank --json`.
-
-    Raises:
-        DataError: there are too many graphs or configurations to return, or a graph exceeds a limit, or cannot be read
-            or ranked; the message has the name of the graph.
-    """
+    """Return `graph`, `configurations` and `top` of each graph as in `hlorank rank --json`, within the limits above."""
     for key, found, limit, unit, part in (
         ("graphs", len(records), MAX_GRAPHS, "graphs", "request"),
         ("top", len(records) * top, MAX_TOP, "configurations of all graphs", "params"),
@@ -189,7 +181,7 @@ def _code_of(plugins: Iterable[str]) -> list[str]:
 
 
 def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any:
-    """Log a package of a model folder as a model of a run, without changing the state or end of the run.
+    """Log a package of a model folder as a model of a run, without changing the run's state or end.
 
     The package contains the weights and specification as its artifact `model`, the package hlorank, the source code of
     the plugins of the model, a signature and the pinned requirements of hlorank; nothing in it is pickled.
@@ -199,9 +191,6 @@ def log_package(folder: Path, spec: Spec, run_id: str, **registered: Any) -> Any
         spec: the specification of the model.
         run_id: the run that trained it.
         registered: registered_model_name and tags of the version that is registered.
-
-    Returns:
-        MLflow's ModelInfo.
     """
     # Without it, MLflow would put the package into its default experiment.
     mlflow.set_experiment(experiment_id=mlflow.get_run(run_id).info.experiment_id)
