@@ -57,7 +57,7 @@ class ComputeError(RuntimeError):
 
 
 class _WorkerDiedError(Exception):
-    """The end of a worker before its call returned; the message gives the reason."""
+    """The reason why a worker ended before its call returned."""
 
 
 class _Workers(NamedTuple):
@@ -157,18 +157,17 @@ def _name(item: object) -> str:
 def _open_workers(
     settings: ComputeConfig, outputs: Iterable[Path], resources: Mapping[str, float]
 ) -> Iterator[_Workers]:
-    match settings.form:
-        case "serial":
-            yield _Workers(_call_here, lambda: 1)
-        case "processes":
-            try:
-                yield _processes(settings)
-            except BaseException:
-                get_reusable_executor(reuse=True).shutdown(kill_workers=True)
-                raise
-        case "ray":
-            with _connected(str(settings.address)) as ray, ExitStack() as marks:
-                yield _cluster(ray, settings, [marks.enter_context(_marked(folder)) for folder in outputs], resources)
+    if settings.form == "serial":
+        yield _Workers(_call_here, lambda: 1)
+    elif settings.form == "processes":
+        try:
+            yield _processes(settings)
+        except BaseException:
+            get_reusable_executor(reuse=True).shutdown(kill_workers=True)
+            raise
+    else:
+        with _connected(str(settings.address)) as ray, ExitStack() as marks:
+            yield _cluster(ray, settings, [marks.enter_context(_marked(folder)) for folder in outputs], resources)
 
 
 def _call_here(function: Callable[[Item], Result], item: Item) -> Future[Result]:
@@ -188,21 +187,20 @@ def _failed(error: Exception) -> Future[Any]:
 
 def _processes(settings: ComputeConfig) -> _Workers:
     """Return processes of this machine, which wait some seconds for other work."""
-    environment, count = _environment(), settings.process_count
-    begin = os.getpid(), tuple(sys.path), environment  # loky starts other processes if any of these is another
-
-    def pool() -> Any:
-        return get_reusable_executor(count, timeout=30, initializer=_begin_process, initargs=begin, env=_ONE_THREAD)
+    environment, count = _Environment.here(), settings.process_count
+    # loky starts other processes if any of these is another.
+    begin = {"initializer": _begin_process, "initargs": (os.getpid(), tuple(sys.path), environment)}
+    # A process that has grown is replaced, and loky warns if the next call is already on its way.
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor")
 
     def start(function: Callable[[Any], Any], item: object) -> Future[Any]:
+        pool = get_reusable_executor(count, timeout=30, env=_ONE_THREAD, **begin)
         try:
-            call: Future[Any] = pool().submit(_call, environment, function, item)
+            call: Future[Any] = pool.submit(_call, environment, function, item)
             return call
         except BrokenProcessPool as error:  # just now
             return _failed(error)
 
-    # A process that has grown is replaced, and loky warns if the next call is already on its way.
-    warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor")
     remedy = "if memory ran out (SIGKILL), set compute.workers lower"
     return _Workers(start, lambda: 2 * count + _CALLS_AHEAD, max(1, settings.retries), remedy)
 
@@ -231,7 +229,7 @@ def _cluster(
     needs = {name: amount for name, amount in needs.items() if amount}
     options = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "memory": settings.memory_bytes, "max_retries": 0}
     task = ray.remote(_call).options(**options, resources=dict(resources))
-    environment = _environment(marks)
+    environment = _Environment.here(marks)
 
     def room() -> int:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -305,19 +303,16 @@ class _Environment(NamedTuple):
     code: str
     marks: tuple[Path, ...]
 
-
-def _environment(marks: Iterable[Path] = ()) -> _Environment:
-    plugins, shared = imported_plugins(), os.environ.get(SHARED_VARIABLE)
-    return _Environment(Path.cwd(), plugins, shared, code_digest("hlorank", *plugins), tuple(marks))
+    @classmethod
+    def here(cls, marks: Iterable[Path] = ()) -> _Environment:
+        """Return the environment of this process."""
+        plugins, shared = imported_plugins(), os.environ.get(SHARED_VARIABLE)
+        return cls(Path.cwd(), plugins, shared, code_digest("hlorank", *plugins), tuple(marks))
 
 
 @cache  # once in each worker
 def _enter(environment: _Environment) -> None:
-    """Make this worker like the process that has the work.
-
-    Raises:
-        ConfigError: it has other code, or does not see a folder.
-    """
+    """Make this worker like the process that has the work; ConfigError if its code differs or a folder is missing."""
     for name in environment.plugins:
         import_plugin(name)
     node, deadline = f"node {platform.node()}", time.monotonic() + _VISIBLE_SECONDS

@@ -57,9 +57,6 @@ class ProcessGroup:
 
     Attributes:
         number: number of this rank, from 0.
-        count: number of ranks.
-        per_machine: number of ranks on each machine.
-        device: the device of this rank.
         control: gloo group for values other than gradients; None if this process trains alone.
         patient: gloo group of `wait`; None if this process trains alone.
     """
@@ -107,12 +104,7 @@ class ProcessGroup:
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
-        """Raise a mistake that the block raises on any rank on all of them, so that it is reported once.
-
-        Raises:
-            ConfigError, DataError, OSError: on rank 0, the mistake of the first rank that made one.
-            RankLostError: on the other ranks.
-        """
+        """Raise a mistake of the block on any rank on all of them: on rank 0 itself, RankLostError on the others."""
         mistake: Exception | None = None
         try:
             yield
