@@ -46,7 +46,6 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Results are taken in order, so while one item takes long, the other workers do these. A sample of a graph, of which
 # featurize makes statistics, has up to 24 MB.
 _CALLS_AHEAD = 32
-_VISIBLE_SECONDS = 10.0  # within which a network file system shows a new file
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 _log = logging.getLogger(__name__)
@@ -315,7 +314,7 @@ def _enter(environment: _Environment) -> None:
     """Make this worker like the process that has the work; ConfigError if its code differs or a folder is missing."""
     for name in environment.plugins:
         import_plugin(name)
-    node, deadline = f"node {platform.node()}", time.monotonic() + _VISIBLE_SECONDS
+    node, deadline = f"node {platform.node()}", time.monotonic() + 10  # a network file system shows new files late
     if code_digest("hlorank", *environment.plugins) != environment.code:
         raise ConfigError(f"{node} has other code of hlorank than this process; install the same on every node")
     for path in (environment.folder, *environment.marks):
@@ -345,7 +344,6 @@ def find_device(accelerator: str) -> torch.device:
     """Return the device of an accelerator: auto is CUDA where PyTorch finds it, otherwise the CPU."""
     import torch
 
-    available = torch.cuda.is_available()
-    if accelerator == "cuda" and not available:
+    if accelerator == "cuda" and not torch.cuda.is_available():
         raise ConfigError("trainer.accelerator=cuda: PyTorch finds no CUDA device; set it to auto or cpu")
-    return torch.device("cuda" if accelerator != "cpu" and available else "cpu")
+    return torch.device("cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu")

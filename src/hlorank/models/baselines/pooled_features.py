@@ -48,15 +48,10 @@ class PooledGraph:
       rank among the graph's configurations, in [0, 1]: the share of those that have less, and half of those that have
       as much, of all configurations or of 1,000 of them.
     - Of a tile configuration: its features.
-
-    Args:
-        graph: the graph.
-        sizes: the sizes of its collection's inputs.
     """
 
     def __init__(self, graph: GraphFeatures, sizes: InputSizes) -> None:
-        self._graph = graph
-        self._sizes = sizes
+        self._graph, self._sizes = graph, sizes
 
     @property
     def name(self) -> str:
@@ -64,14 +59,7 @@ class PooledGraph:
         return self._graph.name
 
     def rows(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Compute the features of some distinct configurations, each independently of the others.
-
-        Args:
-            rows: (configurations,) int64, indices of distinct configurations.
-
-        Returns:
-            (configurations, `pooled_columns`) float32.
-        """
+        """Compute (configurations, `pooled_columns`) float32 of distinct configurations, each independently."""
         configurations, first = self._graph.configurations, _of_nodes(self._sizes)
         result = np.empty((len(rows), pooled_columns(self._sizes)), dtype=np.float32)
         result[:, :first] = self._of_graph

@@ -25,10 +25,9 @@ def rows_of_each(wanted: int, graphs: int) -> int:
 
 
 class Candidate(NamedTuple):
-    """One of several predictors, of which the best on the validation graphs is kept.
+    """A predictor among those of which the best on the validation graphs is kept.
 
     Attributes:
-        predictor: the predictor of scores.
         epoch: its number in the history, increasing.
         steps: trees, or iterations of a solver; 1 for a rule.
         train_loss: None for a rule.
@@ -45,7 +44,6 @@ class Fit:
     """Candidates, and the cost of fitting them.
 
     Attributes:
-        candidates: at least one.
         scores: function of a graph and distinct configurations to (configurations, candidates) float64, larger =
             slower.
         step_seconds: time of one step; None for a rule, which takes none.
