@@ -52,17 +52,13 @@ _SECRET = re.compile(
 
 
 def redact_credentials(text: str) -> str:
-    """Return a text in which `***` replaces the secrets of all addresses: user and password, tokens, signatures.
-
-    Args:
-        text: an address of any scheme, such as `mysql+pymysql://user:password@host/name`, or a text with addresses.
-    """
+    """Return a text in which `***` replaces the secrets of all addresses: user and password, tokens, signatures."""
     return _SECRET.sub(r"\1***", _USER.sub("***@", text))
 
 
 def escape(text: str) -> str:
     r"""Return text with escapes for the characters that cannot be printed, such as `\n`, `\x1b`, `\udcff`."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def counted(number: int, noun: str) -> str:
@@ -182,12 +178,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 def one_process(lock: Path, work: str) -> Iterator[bool]:
     """Wait while another process holds a lock, and keep others waiting meanwhile; a kill releases the lock.
 
-    Args:
-        lock: file of the lock; it remains.
-        work: what is done under the lock, for the message of a process that waits.
-
-    Yields:
-        True if another process held the lock.
+    Yields True if another process held the lock. `work` names what is done, for the message of a process that waits.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     file, waited = FileLock(lock), False
@@ -220,11 +211,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        DataError: the file is missing, is not JSON, or holds something other than an object.
-    """
+    """Read a JSON object; a missing file, or other content, is a DataError."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -242,12 +229,6 @@ def recorded_run(model: Path) -> dict[str, Any]:
     """Return the content of run.json in a model folder: the MLflow run, and the experiment.
 
     It is empty where DVC has brought another model or only the model, as run.json is not an output that DVC keeps.
-
-    Args:
-        model: the model folder.
-
-    Raises:
-        DataError: a file is damaged.
     """
     if not (model / RUN).is_file():
         return {}
@@ -261,11 +242,7 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
 
 
 def map_array(path: Path) -> NDArray[Any]:
-    """Map one .npy file into memory, read-only; object arrays are refused.
-
-    Raises:
-        DataError: the file is missing, truncated, or not a .npy file.
-    """
+    """Map one .npy file into memory, read-only; object arrays and other files are refused with DataError."""
     try:
         return npy.open_memmap(path, mode="r")
     except FileNotFoundError:
@@ -275,14 +252,9 @@ def map_array(path: Path) -> NDArray[Any]:
 
 
 def open_file(path: Path, expected: str) -> BinaryIO:
-    """Open a regular file for reading; a pipe is refused, as opening it would wait for a writer.
+    """Open a regular file for reading; another path is a DataError that names what is `expected`.
 
-    Args:
-        path: the file.
-        expected: what the file is expected to be, for errors.
-
-    Raises:
-        DataError: `path` does not exist, is a folder, a pipe or a device, or cannot be opened.
+    A pipe is refused, too, as opening it would wait for a writer.
     """
     try:
         mode = path.stat().st_mode
@@ -310,12 +282,9 @@ def fingerprint(value: object) -> str:
 
 @cache
 def code_digest(*names: str) -> str:
-    """Return a digest of the source code of modules and packages, with all modules in them.
+    """Return a digest of the source code of modules and packages of these dotted names, with all modules in them.
 
     A result that is kept between runs has it in its key, so that a change of the code computes the result again.
-
-    Args:
-        names: dotted names.
     """
     digest = hashlib.sha256()
     for name in names:

@@ -62,11 +62,7 @@ class Collection:
 
     @classmethod
     def parse(cls, address: str) -> Collection:
-        """Parse an address written with `:`, with `/` as in paths, or with `.` as in model names.
-
-        Raises:
-            ConfigError: `address` is not `layout:<source>:<search>` or `tile:<source>`, or a name has other characters.
-        """
+        """Parse an address written with `:`, with `/` as in paths, or with `.` as in model names; else ConfigError."""
         if (match := ADDRESS.fullmatch(address)) is None:
             expected = "layout:<source>:<default|random|models> or tile:<source>"
             raise ConfigError(f"collection {address!r}: expected {expected}")
@@ -129,11 +125,7 @@ def measured_family(graph: Path) -> str | None:
 def split_half_tau(graph: Path) -> float | None:
     """Return the Kendall tau between two independent halves of a graph's measurements, from its sidecar.
 
-    Returns:
-        None if the graph has no sidecar, or if the sidecar has null because the graph had nothing to rank.
-
-    Raises:
-        DataError: the sidecar is not JSON, or has no tau in -1..1.
+    None means that the graph has no sidecar, or had nothing to rank; another value than -1..1 is a DataError.
     """
     path = sidecar_path(graph)
     tau = read_json(path).get("split_half_tau", math.nan) if path.is_file() else None
@@ -173,20 +165,9 @@ def check_sizes(
     configurations: int = MAX_CONFIGURATIONS,
     unpacked_bytes: int = MAX_UNPACKED_BYTES,
 ) -> int:
-    """Refuse a graph by the headers of its arrays, before any array is read.
+    """Refuse a graph by the headers of its arrays, before any array is read; return the bytes of all arrays.
 
-    Args:
-        file: an npz file of the official tree.
-        nodes: limit of the rows of arrays of nodes.
-        edges: limit of the rows of `edge_index`.
-        configurations: limit of the rows of arrays of configurations.
-        unpacked_bytes: limit of all arrays together without the layouts, which are read in chunks.
-
-    Returns:
-        The bytes of all arrays, with the layouts.
-
-    Raises:
-        DataError: an array has too many rows, the arrays together are too large, or the file is damaged.
+    The limits are numbers of rows; `unpacked_bytes` is without the layouts, which are read in chunks.
     """
     unpacked = layouts = 0
     for key in sorted(file.keys):

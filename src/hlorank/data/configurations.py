@@ -1,6 +1,6 @@
 """Layout and tile configurations of a graph, their measured runtimes, and the content of one npz file.
 
-Every object is validated on construction, so every existing object is valid.
+Objects are validated on construction: an array of another dtype, shape or range than documented is a DataError.
 """
 
 from __future__ import annotations
@@ -32,17 +32,9 @@ _TENSOR_POWERS = np.kron(np.eye(len(LAYOUT_TENSORS)), _POWERS[-LAYOUT_DIMS:, Non
 
 
 def pack_layouts(values: NDArray[Any], first: int = 0) -> Int64:
-    """Pack rows of 18 layout values into one integer each, in lexicographic order.
+    """Pack rows (..., 18) of layout values of any real dtype into one int64 each, in lexicographic order.
 
-    Args:
-        values: (..., 18) of any real dtype, each -1..5.
-        first: number of the first row, for the message of an error.
-
-    Returns:
-        (...,) int64 keys; they are equal where the rows are equal.
-
-    Raises:
-        DataError: a value is not a whole number in -1..5.
+    Other values than whole numbers in -1..5 are refused with DataError, which counts rows from `first`.
     """
     integers = np.issubdtype(values.dtype, np.integer)
     if values.size and not (values.min() >= LAYOUT_MIN and values.max() <= LAYOUT_MAX and (integers or _whole(values))):
@@ -79,11 +71,8 @@ def _smallest_unsigned(count: int) -> np.dtype[Any]:
 class _NumberedKeys:
     """Distinct keys, numbered in the order in which they were added.
 
-    The keys are in sorted runs, each more than twice as long as the next one. A new run is merged with the runs that
+    The keys are in sorted runs, each more than twice as long as the next run. A new run is merged with the runs that
     are too short, so that each key is merged a logarithmic number of times.
-
-    Attributes:
-        count: number of the keys.
     """
 
     def __init__(self) -> None:
@@ -91,12 +80,12 @@ class _NumberedKeys:
         self._runs: list[tuple[Int64, Int64]] = []  # keys and their numbers
 
     def number(self, keys: Int64) -> Int64:
-        """Return the numbers of keys, which are distinct and sorted; those that are new are added."""
+        """Return the numbers of keys, which are distinct and sorted; new keys are added."""
         numbers = np.full(len(keys), -1, dtype=np.int64)
         for known, known_numbers in self._runs:
             places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-            found = known[places] == keys
-            numbers[found] = known_numbers[places[found]]
+            same = known[places] == keys
+            numbers[same] = known_numbers[places[same]]
         new = numbers < 0
         if added := int(np.count_nonzero(new)):
             numbers[new] = np.arange(self.count, self.count + added)
@@ -127,9 +116,6 @@ class LayoutConfigurations:
         codebook: (U, 18) int8, the distinct rows in lexicographic order: output, input and kernel layout, six
             minor-to-major dimensions each, padded with -1.
         codes: (configurations, configurable nodes), unsigned; `codebook[codes]` are the raw values.
-
-    Raises:
-        DataError: an array has another dtype, shape or range than above.
     """
 
     node_ids: Int64
@@ -168,15 +154,9 @@ class LayoutConfigurations:
     def from_chunks(
         cls, node_ids: Int64, chunks: Iterable[NDArray[Any]], max_distinct: int | None = None
     ) -> LayoutConfigurations:
-        """Encode raw values chunk by chunk, so that the whole is never in memory.
+        """Encode raw values (some configurations, configurable nodes, 18) chunk by chunk.
 
-        Args:
-            node_ids: (configurable nodes,) int64.
-            chunks: arrays (some configurations, configurable nodes, 18) of any real dtype.
-            max_distinct: limit of the distinct rows, above which no further chunk is read.
-
-        Raises:
-            DataError: a chunk has another shape or other values than above, or there are too many distinct rows.
+        The whole is never in memory, and no chunk is read after `max_distinct` rows are exceeded.
         """
         from pandas import factorize  # a heavy import
 
@@ -220,9 +200,6 @@ class TileConfigurations:
 
     Attributes:
         feat: (configurations, 24) float32: kernel, output and input bounds, six values, sum and product each.
-
-    Raises:
-        DataError: an array has another dtype, shape or range than above.
     """
 
     feat: Float32
@@ -244,9 +221,6 @@ class Measurements:
     Attributes:
         runtime: (configurations,) int64, nanoseconds, all positive, or all 0 where labels are withheld.
         normalizer: (configurations,) int64, nanoseconds of the default tile on the same machine; None for layouts.
-
-    Raises:
-        DataError: an array has another dtype, shape or range than above.
     """
 
     runtime: Int64
@@ -281,12 +255,7 @@ class Measurements:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredGraph:
-    """A graph with its configurations and their runtimes, the content of one npz file.
-
-    Raises:
-        DataError: the name is refused by `check_name`, the numbers of configurations and runtimes differ, a
-            configurable node is not in the graph, or the normalizer does not fit the kind of configurations.
-    """
+    """A graph with its configurations and their runtimes, the content of one npz file; the parts must fit."""
 
     name: str
     graph: Graph

@@ -60,9 +60,6 @@ class Graph:
         node_opcode: (nodes,) uint8, 0 unknown, 1..120.
         edge_index: (edges, 2) int64; in row [u, v], u consumes the output of v, so u > v.
         node_splits: (computations + 1,) int64, boundaries of blocks of nodes, first 0, last `nodes`.
-
-    Raises:
-        DataError: an array has another dtype, shape or range than above.
     """
 
     node_feat: Float32

@@ -51,14 +51,13 @@ def _expecting(key: str, expected: str, found: str, path: Path) -> Iterator[None
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return the shape of a .npy file, True where it is in column order, and its dtype.
 
-    Raises:
-        ValueError: the header is damaged or too long; numpy would read up to 4 GiB before it checks the length.
+    A header that is too long is a ValueError: numpy would read up to 4 GiB before it checks the length.
     """
     width, read = _HEADERS[npy.read_magic(stream)]
     length = stream.read(width)
-    if (found := int.from_bytes(length, "little")) > _MAX_HEADER_BYTES:
-        raise ValueError(f"a header of {found:,} bytes, above {_MAX_HEADER_BYTES:,}")
-    return read(io.BytesIO(length + stream.read(found)))
+    if (size := int.from_bytes(length, "little")) > _MAX_HEADER_BYTES:
+        raise ValueError(f"a header of {size:,} bytes, above {_MAX_HEADER_BYTES:,}")
+    return read(io.BytesIO(length + stream.read(size)))
 
 
 class NpzFile:

@@ -69,12 +69,7 @@ def family(name: str) -> str:
 def make_folds(families: Mapping[str, str], folds: int) -> dict[str, int]:
     """Deal graphs into folds, families together, with about as many graphs in each; the same on every call.
 
-    Args:
-        families: the family of each graph.
-        folds: number of folds.
-
-    Raises:
-        ConfigError: there are fewer families than folds.
+    Fewer families than folds are refused with ConfigError.
     """
     from sklearn.model_selection import GroupKFold
 
@@ -115,7 +110,7 @@ def split_graphs(
     address = str(collection)
     if address not in content.collections and content.families:
         fold_of = {name: content.families.get(family) for name, family in families.items()}
-        if missing := sorted({families[name] for name, found in fold_of.items() if found is None}):
+        if missing := sorted({families[name] for name, known in fold_of.items() if known is None}):
             expected = f"a fold for each model family of {address}; add it to the file"
             raise DataError("families", expected, f"none for {', '.join(missing)}", file=split_file)
     elif address not in content.collections:
@@ -126,7 +121,7 @@ def split_graphs(
     else:
         fold_of = {**content.collections[address]}
         _check_graphs(fold_of.keys(), families.keys(), address, split_file)
-    if wrong := [name for name, found in fold_of.items() if found not in range(folds)]:
+    if wrong := [name for name, known in fold_of.items() if known not in range(folds)]:
         raise DataError(address, f"folds in 0..{folds - 1}", f"{fold_of[wrong[0]]} for {wrong[0]}", file=split_file)
     splits: dict[int | None, Split] = {fold: "valid", (fold + 1) % folds: "test"}
     return {name: splits.get(fold_of[name], "train") for name in families}

@@ -72,13 +72,13 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
     root, target, flat = resolve_path(config.root), output.resolve(), config.split_file is not None
     sources, names = dict[Path, Split](), dict[Path, str]()
     for part, prefix in _parts(collection, config.collections).items():
-        folder, found = find_files(root, part, flat=flat)
+        folder, files = find_files(root, part, flat=flat)
         if target.is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(target):
             raise ConfigError(
                 f"data.local.root={config.root}: expected a folder other than {output}, which fetch writes"
             )
-        sources |= found
-        names |= {path: prefix + path.stem for path in found}
+        sources |= files
+        names |= {path: prefix + path.stem for path in files}
     withheld = _validate(sources, collection, root)
     if config.split_file is not None:
         split_file = resolve_path(config.split_file)
@@ -97,11 +97,7 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
 
 
 def _parts(collection: Collection, joined: Sequence[str]) -> dict[Collection, str]:
-    """Return the collections to read, each with the prefix of its graphs' names.
-
-    Raises:
-        ConfigError: one of them is of another kind than the collection.
-    """
+    """Return the collections to read, each with the prefix of its graphs' names; another kind is a ConfigError."""
     parts = [Collection.parse(address) for address in joined]
     if others := [str(part) for part in parts if part.kind != collection.kind]:
         raise ConfigError(
@@ -117,13 +113,8 @@ def _progress(paths: Iterable[Path], description: str) -> Iterable[Path]:
 def find_files(root: Path, collection: Collection, *, flat: bool) -> tuple[Path, dict[Path, Split]]:
     """Return the collection's folder, in `root` or `root`/npz, and its files with their splits in the tree.
 
-    Args:
-        root: the folder that holds layout/ or tile/, there or in npz/.
-        collection: the collection.
-        flat: accept files that are in no split, directly in the collection's folder; they count as test.
-
-    Raises:
-        DataError: there are no files.
+    `flat` accepts files that are in no split, directly in the collection's folder; they count as test. No files are a
+    DataError.
     """
     for tree in (root, root / "npz"):
         files = {path: split for split in SPLITS for path in graph_files(tree, collection, split)}
@@ -141,12 +132,7 @@ def find_files(root: Path, collection: Collection, *, flat: bool) -> tuple[Path,
 
 
 def _validate(files: Iterable[Path], collection: Collection, root: Path) -> set[Path]:
-    """Read every file and return those with withheld labels.
-
-    Raises:
-        DataError: one file is invalid.
-        ExceptionGroup: several files are invalid; it has a DataError for each.
-    """
+    """Read every file and return the files with withheld labels; several invalid files are an ExceptionGroup."""
     withheld, errors = set(), []
     for path in _progress(files, "Validating"):
         try:
@@ -168,19 +154,9 @@ def _validate(files: Iterable[Path], collection: Collection, root: Path) -> set[
 def new_splits(
     names: Mapping[Path, str], withheld: Set[Path], collection: Collection, split_file: Path, folds: int, fold: int
 ) -> dict[Path, Split]:
-    """Return the new split of each file by the folds of a split file; files with withheld labels are all in test.
+    """Return the new split of each file by `split_graphs`; files with withheld labels are all in test.
 
-    Args:
-        names: the names of the graphs of npz files.
-        withheld: those of the files whose labels are withheld.
-        collection: their collection.
-        split_file: arguments of `split_graphs`, as are the next two.
-        folds: number of folds.
-        fold: the fold used as valid.
-
-    Raises:
-        ConfigError: there are fewer families than folds.
-        DataError: two files have the same name, or the split file does not fit them.
+    `names` has the graph of each file. Two files of the same name are refused with DataError.
     """
     repeated = [name for name, count in Counter(names.values()).items() if count > 1]
     if repeated:

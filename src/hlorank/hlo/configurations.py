@@ -38,9 +38,6 @@ def _good_runs(tuning: ModuleTuningData) -> tuple[list[tuple[int, ConfigProfile]
 
     Runs with an error, without a profile or with a time of 1 ns or less are dropped. In a record where no run has a
     time, labels are withheld: all runs without an error are kept, with runtime 0.
-
-    Raises:
-        DataError: every run has an error.
     """
     runs = [(index, run) for index, run in enumerate(tuning.runs) if not run.error]
     timed = [(index, run) for index, run in runs if run.profile.compute_time_ns > 1]
@@ -88,23 +85,19 @@ def is_configurable(instruction: HloInstructionProto) -> bool:
 
 
 def default_layout(program: Program) -> tuple[LayoutConfigurations, Measurements]:
-    """Return the compiler's own layouts of a program without runs.
+    """Return the compiler's own layouts of a program without runs: one configuration, all -1, its runtime withheld (0).
 
-    Returns:
-        One configuration, all -1, of the nodes that are a convolution, dot or reshape with at most six dimensions; its
-        runtime is withheld (0).
-
-    Raises:
-        NothingToConfigureError: `program` has no such node.
+    A program without a convolution, dot or reshape of at most six dimensions is refused with NothingToConfigureError.
     """
-    found = [node for node, instruction in enumerate(program.instructions) if is_configurable(instruction)]
-    if not found:
+    nodes = [node for node, instruction in enumerate(program.instructions) if is_configurable(instruction)]
+    if not nodes:
         *others, last = CONFIGURABLE
         expected = f"{', '.join(others)} or {last} of at most {LAYOUT_DIMS} dimensions"
         raise NothingToConfigureError("instructions", expected, "none")
-    node_ids = np.array(found, dtype=np.int64)
-    default = np.full((1, len(found), LAYOUT_VALUES), -1)
-    return LayoutConfigurations.from_chunks(node_ids, [default]), Measurements(np.zeros(1, dtype=np.int64))
+    default = np.full((1, len(nodes), LAYOUT_VALUES), -1)
+    return LayoutConfigurations.from_chunks(np.array(nodes, dtype=np.int64), [default]), Measurements(
+        np.zeros(1, dtype=np.int64)
+    )
 
 
 def layouts(tuning: ModuleTuningData, program: Program) -> tuple[LayoutConfigurations, Measurements]:
@@ -149,8 +142,7 @@ def default_tile() -> tuple[TileConfigurations, Measurements]:
 def tiles(tuning: ModuleTuningData) -> tuple[TileConfigurations, Measurements]:
     """Return the tile configurations of a record, their runtimes, and the runtime of its default run.
 
-    Raises:
-        DataError: the record has no valid run, or runtimes without a default run.
+    A record without a valid run, or with runtimes but without a default run is refused with DataError.
     """
     runs, runtime = _good_runs(tuning)
     normalizer = 1

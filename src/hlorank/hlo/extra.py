@@ -14,21 +14,41 @@ from hlorank.files import DataError, write_atomic
 from hlorank.hlo.node_features import Columns, put_lists, with_field
 from hlorank.hlo.program import Program
 
-OPERANDS = 3
-"""Number of operands whose shapes are kept."""
 _WIDTH = 6
+_OPERANDS = 3
 
 Extra = Mapping[str, Int64]
 """Extra features of a graph by key, as `extra_features` returns them."""
+
+# By key: the field of the instructions that have these features, and the lists of integers in it.
+_LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "dot_dimensions": (
+        "dot_dimension_numbers",
+        (
+            "lhs_contracting_dimensions",
+            "rhs_contracting_dimensions",
+            "lhs_batch_dimensions",
+            "rhs_batch_dimensions",
+        ),
+    ),
+    "gather_dimensions": (
+        "gather_dimension_numbers",
+        ("offset_dims", "collapsed_slice_dims", "start_index_map"),
+    ),
+    "scatter_dimensions": (
+        "scatter_dimension_numbers",
+        ("update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims"),
+    ),
+}
 EXTRA_SHAPES: dict[str, tuple[int, ...]] = {
     "dot_dimensions": (4, _WIDTH),
     "gather_dimensions": (3, _WIDTH),
     "gather_slice_sizes": (1, _WIDTH),
     "scatter_dimensions": (3, _WIDTH),
     "index_vector_dim": (),
-    "operand_shapes": (OPERANDS, _WIDTH),
+    "operand_shapes": (_OPERANDS, _WIDTH),
 }
-"""Shape of one node's features, by key."""
+"""Shape of one node's features, by key, in the order of the columns of features."""
 
 
 def extra_path(graph: Path) -> Path:
@@ -36,7 +56,7 @@ def extra_path(graph: Path) -> Path:
     return graph.with_name(graph.name.removesuffix(".npz") + EXTRA_SUFFIX)
 
 
-def _padded(nodes: int, rows: Int64, *groups: Sequence[Collection[int]]) -> Int64:
+def _padded(nodes: int, rows: Int64, groups: Sequence[Sequence[Collection[int]]]) -> Int64:
     """Return the first six values of a list per group for each of `rows`: (nodes, groups, 6), padded with -1."""
     array = np.full((nodes, len(groups) * _WIDTH), -1, dtype=np.int64)
     for number, lists in enumerate(groups):
@@ -44,66 +64,37 @@ def _padded(nodes: int, rows: Int64, *groups: Sequence[Collection[int]]) -> Int6
     return array.reshape(nodes, len(groups), _WIDTH)
 
 
-def _operand_shapes(program: Program) -> list[list[Collection[int]]]:
-    """Return the dimensions of the first, second and third operand of each node, empty for a missing operand."""
-    dimensions = [instruction.shape.dimensions for instruction in program.instructions]
-    return [
-        [dimensions[operands[number]] if number < len(operands) else () for operands in program.operands]
-        for number in range(OPERANDS)
-    ]
-
-
 def extra_features(program: Program) -> dict[str, Int64]:
     """Compute the extra features of a program's nodes.
 
     Returns:
-        int64 arrays, padded with -1, which is neither an axis nor a size:
-        `dot_dimensions` (nodes, 4, 6), contracting axes of the left and right operand, batch axes of both;
-        `gather_dimensions` (nodes, 3, 6), offset_dims, collapsed_slice_dims, start_index_map;
-        `gather_slice_sizes` (nodes, 1, 6);
-        `scatter_dimensions` (nodes, 3, 6), update_window_dims, inserted_window_dims, scatter_dims_to_operand_dims;
-        `index_vector_dim` (nodes,), of gathers and scatters;
-        `operand_shapes` (nodes, 3, 6), the dimensions of the first three operands, in their order.
+        int64 arrays (nodes, *EXTRA_SHAPES), padded with -1, which is neither an axis nor a size: `dot_dimensions`,
+        contracting axes of the left and right operand, batch axes of both; `gather_dimensions`; `scatter_dimensions`;
+        `gather_slice_sizes`; `index_vector_dim` of gathers and scatters; and `operand_shapes`, the dimensions of the
+        first three operands.
     """
     instructions = program.instructions
     count = len(instructions)
-    dot_rows, gather_rows, scatter_rows = (
-        with_field(instructions, f"{name}_dimension_numbers") for name in ("dot", "gather", "scatter")
-    )
-    dots = [instructions[row].dot_dimension_numbers for row in dot_rows]
-    gathers = [instructions[row].gather_dimension_numbers for row in gather_rows]
-    scatters = [instructions[row].scatter_dimension_numbers for row in scatter_rows]
-    slice_sizes = [instructions[row].gather_slice_sizes for row in gather_rows]
+    features: dict[str, Int64] = {}
     index_vector_dim = np.full(count, -1, dtype=np.int64)
-    index_vector_dim[gather_rows] = [one.index_vector_dim for one in gathers]
-    index_vector_dim[scatter_rows] = [one.index_vector_dim for one in scatters]
-    return {
-        "dot_dimensions": _padded(
-            count,
-            dot_rows,
-            [one.lhs_contracting_dimensions for one in dots],
-            [one.rhs_contracting_dimensions for one in dots],
-            [one.lhs_batch_dimensions for one in dots],
-            [one.rhs_batch_dimensions for one in dots],
-        ),
-        "gather_dimensions": _padded(
-            count,
-            gather_rows,
-            [one.offset_dims for one in gathers],
-            [one.collapsed_slice_dims for one in gathers],
-            [one.start_index_map for one in gathers],
-        ),
-        "gather_slice_sizes": _padded(count, gather_rows, slice_sizes),
-        "scatter_dimensions": _padded(
-            count,
-            scatter_rows,
-            [one.update_window_dims for one in scatters],
-            [one.inserted_window_dims for one in scatters],
-            [one.scatter_dims_to_operand_dims for one in scatters],
-        ),
+    for key, (field, lists) in _LISTS.items():
+        rows = with_field(instructions, field)
+        numbers = [getattr(instructions[row], field) for row in rows]
+        features[key] = _padded(count, rows, [[getattr(number, name) for number in numbers] for name in lists])
+        if key != "dot_dimensions":
+            index_vector_dim[rows] = [number.index_vector_dim for number in numbers]
+    gathers = with_field(instructions, "gather_dimension_numbers")
+    dimensions = [instruction.shape.dimensions for instruction in instructions]
+    operands: list[list[Collection[int]]] = [
+        [dimensions[nodes[number]] if number < len(nodes) else () for nodes in program.operands]
+        for number in range(_OPERANDS)
+    ]
+    features |= {
+        "gather_slice_sizes": _padded(count, gathers, [[instructions[row].gather_slice_sizes for row in gathers]]),
         "index_vector_dim": index_vector_dim,
-        "operand_shapes": _padded(count, np.arange(count), *_operand_shapes(program)),
+        "operand_shapes": _padded(count, np.arange(count), operands),
     }
+    return {key: features[key] for key in EXTRA_SHAPES}
 
 
 def write_extra(graph: Path, program: Program) -> Path:
@@ -115,11 +106,7 @@ def write_extra(graph: Path, program: Program) -> Path:
 
 
 def existing_extra(graph: Path) -> Path:
-    """Return the extra file of a graph's npz file.
-
-    Raises:
-        DataError: the file does not exist.
-    """
+    """Return the extra file of a graph's npz file; a missing file is refused with DataError."""
     path = extra_path(graph)
     if not path.is_file():
         expected = (
@@ -131,11 +118,7 @@ def existing_extra(graph: Path) -> Path:
 
 
 def read_extra(graph: Path, nodes: int) -> Extra:
-    """Read the extra features next to a graph's npz file.
-
-    Args:
-        graph: the graph's npz file.
-        nodes: number of nodes of the graph.
+    """Read the extra features next to the npz file of a graph of so many nodes.
 
     Raises:
         DataError: the extra file does not exist, is damaged, or has another number of nodes.

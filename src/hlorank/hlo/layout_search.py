@@ -80,7 +80,7 @@ def models(space: LayoutSpace, count: int, rng: np.random.Generator, quick: Quic
 
     The number of nodes that a child changes is log-uniform: of a thousand nodes, few would change no runtime visibly.
     """
-    known = {one.tobytes(): one for one in random(space, max(count // 2, 1), rng, quick)}
+    known = {drawn.tobytes(): drawn for drawn in random(space, max(count // 2, 1), rng, quick)}
     return _evolve(space, known, count, rng, quick, lambda: int(space.nodes ** rng.random()))
 
 

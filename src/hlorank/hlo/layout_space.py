@@ -58,11 +58,7 @@ class LayoutSpace:
             yield node, tensor, int(self.ranks[node, tensor])
 
     def check(self, configuration: Layouts) -> None:
-        """Check a configuration.
-
-        Raises:
-            DataError: a layout is neither a permutation of its tensor's dimensions nor all -1.
-        """
+        """Raise DataError if a layout is neither a permutation of its tensor's dimensions nor all -1."""
         if configuration.shape != (self.nodes, LAYOUT_VALUES):
             expected = f"shape ({self.nodes}, {LAYOUT_VALUES})"
             raise DataError("node_config_feat", expected, configuration.shape)
@@ -78,9 +74,8 @@ class LayoutSpace:
 def layout_space(module: HloModuleProto) -> LayoutSpace:
     """Return the configurable layouts of a module.
 
-    Raises:
-        hlorank.hlo.configurations.NothingToConfigureError: the module has no convolution, dot or reshape.
-        DataError: the module is broken.
+    A module without a convolution, dot or reshape is refused with NothingToConfigureError, a broken module with
+    DataError.
     """
     program = flatten(module)
     node_ids = default_layout(program)[0].node_ids
@@ -98,41 +93,35 @@ def configuration_name(configuration: Layouts) -> str:
 
 
 def constrained(module: HloModuleProto, space: LayoutSpace, configuration: Layouts) -> HloModuleProto:
-    """Return a copy of a module in which LayoutConstraint calls demand the layouts of a configuration.
+    """Return a copy of a captured module in which LayoutConstraint calls demand the layouts of a configuration.
 
-    Args:
-        module: the captured module; it is not changed.
-        space: its configurable layouts.
-        configuration: (configurable nodes, 18) int8; -1 leaves a layout to the compiler, and adds no call.
-
-    Raises:
-        DataError: the configuration does not fit the module.
+    A layout of -1 is left to the compiler, and adds no call. A configuration that does not fit is a DataError.
     """
     space.check(configuration)
     result = HloModuleProto()
     result.CopyFrom(module)
     position_of = np.argsort(flatten(module).node_of)  # node -> position in the file
-    layouts = {int(position_of[node]): one for node, one in zip(space.node_ids, configuration, strict=True)}
+    layouts = {int(position_of[node]): row for node, row in zip(space.node_ids, configuration, strict=True)}
     start = 0
     for computation in result.computations:
         size = len(computation.instructions)
         own = {place - start: layouts[place] for place in range(start, start + size) if place in layouts}
-        if any((one != -1).any() for one in own.values()):
+        if any((row != -1).any() for row in own.values()):
             _constrain_computation(computation, own)
         start += size
     return result
 
 
 def is_constrained(module: HloModuleProto) -> bool:
-    """Return True if a module has constraints that `constrained` added; those of the program itself do not count."""
-    every = (one for computation in module.computations for one in computation.instructions)
-    return any(one.custom_call_target == _TARGET and one.name.startswith(_CALL_NAME) for one in every)
+    """Return True if a module has constraints that `constrained` added; the program's own constraints do not count."""
+    calls = (call for computation in module.computations for call in computation.instructions)
+    return any(call.custom_call_target == _TARGET and call.name.startswith(_CALL_NAME) for call in calls)
 
 
 def _constrain_computation(computation: HloComputationProto, layouts: dict[int, Layouts]) -> None:
-    """Add the calls; `layouts` holds those of the configurable instructions, by position in the computation."""
+    """Add the calls; `layouts` has the rows of the configurable instructions, by position in the computation."""
     instructions = list(computation.instructions)
-    shapes = {one.id: one.shape for one in instructions}
+    shapes = {instruction.id: instruction.shape for instruction in instructions}
     next_id = max(shapes) + 1
     result: list[HloInstructionProto] = []
     replaced: dict[int, int] = {}  # constrained output -> call that its users read instead

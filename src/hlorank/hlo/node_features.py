@@ -138,46 +138,44 @@ def opcode_ids(instructions: Sequence[HloInstructionProto]) -> NDArray[np.uint8]
 
 def with_field(instructions: Sequence[HloInstructionProto], field: str) -> Int64:
     """Return the positions of the instructions that have a message field: (instructions with it,) int64."""
-    return np.array([row for row, one in enumerate(instructions) if one.HasField(field)], dtype=np.int64)
+    return np.array([row for row, node in enumerate(instructions) if node.HasField(field)], dtype=np.int64)
 
 
 def _put_windows(features: Float32, instructions: Sequence[HloInstructionProto]) -> None:
     rows = with_field(instructions, "window")
     windows = [instructions[row].window.dimensions for row in rows]
-    put_lists(features, WINDOW[0], rows, [[one.size for one in window] for window in windows])
-    put_lists(features, WINDOW[1], rows, [[one.stride for one in window] for window in windows])
-    put_lists(features, WINDOW[2], rows, [[one.padding_low for one in window] for window in windows])
-    put_lists(features, WINDOW[3], rows, [[one.padding_high for one in window] for window in windows])
-    put_lists(features, WINDOW[4], rows, [[one.window_dilation for one in window] for window in windows])
-    put_lists(features, WINDOW[5], rows, [[one.base_dilation for one in window] for window in windows])
-    reversals = [[one.window_reversal for one in window] for window in windows]
+    fields = ("size", "stride", "padding_low", "padding_high", "window_dilation", "base_dilation")
+    for columns, field in zip(WINDOW, fields, strict=True):
+        put_lists(features, columns, rows, [[getattr(dimension, field) for dimension in window] for window in windows])
+    reversals = [[dimension.window_reversal for dimension in window] for window in windows]
     put_lists(features, WINDOW_REVERSAL, rows, reversals)
     put_lists(features, WINDOW_REVERSAL_COUNTS, rows, [[sum(flags), len(flags) - sum(flags)] for flags in reversals])
 
 
 def _put_convolutions(features: Float32, instructions: Sequence[HloInstructionProto]) -> None:
     rows = with_field(instructions, "convolution_dimension_numbers")
-    numbers = [instructions[row].convolution_dimension_numbers for row in rows]
-    inputs = [[one.input_batch_dimension, one.input_feature_dimension] for one in numbers]
-    kernels = [[one.kernel_input_feature_dimension, one.kernel_output_feature_dimension] for one in numbers]
-    outputs = [[one.output_batch_dimension, one.output_feature_dimension] for one in numbers]
-    put_lists(features, CONVOLUTION_INPUT, rows, inputs)
-    put_lists(features, CONVOLUTION_INPUT_SPATIAL, rows, [one.input_spatial_dimensions for one in numbers])
-    put_lists(features, CONVOLUTION_KERNEL, rows, kernels)
-    put_lists(features, CONVOLUTION_KERNEL_SPATIAL, rows, [one.kernel_spatial_dimensions for one in numbers])
-    put_lists(features, CONVOLUTION_OUTPUT, rows, outputs)
+    for row in rows:
+        numbers = instructions[row].convolution_dimension_numbers
+        for columns, values in {
+            CONVOLUTION_INPUT: [numbers.input_batch_dimension, numbers.input_feature_dimension],
+            CONVOLUTION_INPUT_SPATIAL: numbers.input_spatial_dimensions,
+            CONVOLUTION_KERNEL: [numbers.kernel_input_feature_dimension, numbers.kernel_output_feature_dimension],
+            CONVOLUTION_KERNEL_SPATIAL: numbers.kernel_spatial_dimensions,
+            CONVOLUTION_OUTPUT: [numbers.output_batch_dimension, numbers.output_feature_dimension],
+        }.items():
+            kept = np.array(values[: columns.width], dtype=np.int64)
+            features[row, columns.start : columns.start + len(kept)] = kept
 
 
 def _put_slices(features: Float32, instructions: Sequence[HloInstructionProto]) -> None:
-    rows = np.array([row for row, one in enumerate(instructions) if one.slice_dimensions], dtype=np.int64)
+    rows = np.array([row for row, node in enumerate(instructions) if node.slice_dimensions], dtype=np.int64)
     slices = [instructions[row].slice_dimensions for row in rows]
-    put_lists(features, SLICE[0], rows, [[one.start for one in dimensions] for dimensions in slices])
-    put_lists(features, SLICE[1], rows, [[one.stride for one in dimensions] for dimensions in slices])
-    put_lists(features, SLICE[2], rows, [[one.limit for one in dimensions] for dimensions in slices])
+    for columns, field in zip(SLICE, ("start", "stride", "limit"), strict=True):
+        put_lists(features, columns, rows, [[getattr(dimension, field) for dimension in axes] for axes in slices])
     rows = with_field(instructions, "padding_config")
     paddings = [instructions[row].padding_config.dimensions for row in rows]
-    put_lists(features, PADDING[0], rows, [[one.edge_padding_low for one in padding] for padding in paddings])
-    put_lists(features, PADDING[1], rows, [[one.edge_padding_high for one in padding] for padding in paddings])
+    for columns, field in zip(PADDING, ("edge_padding_low", "edge_padding_high"), strict=True):
+        put_lists(features, columns, rows, [[getattr(dimension, field) for dimension in axes] for axes in paddings])
 
 
 def node_features(instructions: Sequence[HloInstructionProto], is_root: NDArray[np.bool_]) -> Float32:
@@ -202,13 +200,13 @@ def node_features(instructions: Sequence[HloInstructionProto], is_root: NDArray[
     rows = np.arange(count)
     put_lists(features, SHAPE, rows, [shape.dimensions for shape in shapes])
     put_lists(features, MINOR_TO_MAJOR, rows, [shape.layout.minor_to_major for shape in shapes])
-    put_lists(features, DIMENSIONS, rows, [one.dimensions for one in instructions])
-    put_lists(features, DYNAMIC_SLICE_SIZES, rows, [one.dynamic_slice_sizes for one in instructions])
+    put_lists(features, DIMENSIONS, rows, [node.dimensions for node in instructions])
+    put_lists(features, DYNAMIC_SLICE_SIZES, rows, [node.dynamic_slice_sizes for node in instructions])
     features[:, TUPLE_SIZE.start] = [len(shape.tuple_shapes) for shape in shapes]
-    features[:, PARAMETER_NUMBER.start] = [one.parameter_number for one in instructions]
-    features[:, FEATURE_GROUPS.start] = [one.feature_group_count for one in instructions]
-    features[:, BATCH_GROUPS.start] = [one.batch_group_count for one in instructions]
-    features[:, IS_STABLE.start] = [one.is_stable for one in instructions]
+    features[:, PARAMETER_NUMBER.start] = [node.parameter_number for node in instructions]
+    features[:, FEATURE_GROUPS.start] = [node.feature_group_count for node in instructions]
+    features[:, BATCH_GROUPS.start] = [node.batch_group_count for node in instructions]
+    features[:, IS_STABLE.start] = [node.is_stable for node in instructions]
     _put_windows(features, instructions)
     _put_convolutions(features, instructions)
     _put_slices(features, instructions)

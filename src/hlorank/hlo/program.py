@@ -50,14 +50,14 @@ def _check_size(computations: Sequence[HloComputationProto]) -> None:
     nodes = edges = 0
     for c, computation in enumerate(computations):
         nodes += len(computation.instructions)
-        for i, one in enumerate(computation.instructions):
-            edges += len(one.operand_ids) + len(one.called_computation_ids)
-            lists = one.shape.dimensions, one.window.dimensions, one.slice_dimensions, one.padding_config.dimensions
+        for i, node in enumerate(computation.instructions):
+            edges += len(node.operand_ids) + len(node.called_computation_ids)
+            lists = node.shape.dimensions, node.window.dimensions, node.slice_dimensions, node.padding_config.dimensions
             if (longest := max(map(len, lists))) > MAX_DIMENSIONS:
                 raise DataError(_place(c, i), f"at most {MAX_DIMENSIONS} dimensions", longest)
-            if min(one.shape.dimensions, default=0) < 0:
-                place, expected = f"{_place(c, i)} ({one.name})", "a shape of known or bounded dimensions"
-                raise DataError(place, expected, f"{one.opcode} with an unbounded one")
+            if min(node.shape.dimensions, default=0) < 0:
+                place, expected = f"{_place(c, i)} ({node.name})", "a shape of known or bounded dimensions"
+                raise DataError(place, expected, f"{node.opcode} with an unbounded dimension")
     for key, found, limit in (("instructions", nodes, MAX_NODES), ("operand_ids", edges, MAX_EDGES)):
         if found > limit:
             raise DataError(key, f"at most {limit:,} in a module", f"{found:,}")
@@ -114,17 +114,16 @@ def _calls(computations: Sequence[HloComputationProto], roots: dict[int, int]) -
 def _edges(operands: list[list[int]], calls: list[list[int]]) -> Int64:
     """Return the distinct rows [user, used], sorted: (edges, 2) int64."""
     count = len(operands)
-    used = [one + other for one, other in zip(operands, calls, strict=True)]
-    users = np.repeat(np.arange(count), [len(one) for one in used])
+    used = [nodes + roots for nodes, roots in zip(operands, calls, strict=True)]
+    users = np.repeat(np.arange(count), [len(nodes) for nodes in used])
     keys = np.unique(users * count + np.fromiter(chain.from_iterable(used), np.int64, len(users)))
     return np.stack([keys // count, keys % count], axis=1)
 
 
 def _used_first(count: int, edges: Int64, name: Callable[[int], str]) -> Int64:
-    """Sort ids 0..count-1 such that each follows those that it uses; among ids that are ready, the smallest is first.
+    """Sort ids 0..count-1 such that each follows the ids that it uses; among ids that are ready, the smallest is first.
 
-    Raises:
-        DataError: ids use each other in a cycle.
+    Ids that use each other in a cycle are refused with DataError, which `name` names.
     """
     waiting = np.bincount(edges[:, 0], minlength=count)
     by_used = edges[np.argsort(edges[:, 1], kind="stable")]
@@ -139,13 +138,13 @@ def _used_first(count: int, edges: Int64, name: Callable[[int], str]) -> Int64:
                 heapq.heappush(ready, user)
     if len(order) < count:
         # Each unsorted id uses another unsorted id, so following the uses leads into a cycle.
-        next_one = {user: used for user, used in edges.tolist() if waiting[user] and waiting[used]}
+        following = {user: used for user, used in edges.tolist() if waiting[user] and waiting[used]}
         seen: set[int] = set()
-        one = next(iter(next_one))
-        while one not in seen:
-            seen.add(one)
-            one = next_one[one]
-        raise DataError(name(one), "no cycles of operands and calls", "a cycle through it")
+        user = next(iter(following))
+        while user not in seen:
+            seen.add(user)
+            user = following[user]
+        raise DataError(name(user), "no cycles of operands and calls", "a cycle through it")
     return np.array(order, dtype=np.int64)
 
 
