@@ -116,7 +116,8 @@ def run_search(search: Search) -> float:
 
     from hlorank.runs.search import Search as OptunaSearch
     from hlorank.runs.search import SearchSettings, split
-    from hlorank.training.baselines.train_baseline import RECIPES, train_baseline
+    from hlorank.stages.train import train
+    from hlorank.training.baselines.fit_baseline import RECIPES
 
     logging.disable(logging.WARNING)  # the cells repeat what is to be known about the graphs
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -127,7 +128,7 @@ def run_search(search: Search) -> float:
     fixed, space = split(OverridesParser.create().parse_overrides([f"method={search.wanted.experiment}", *texts]))
 
     def launch(jobs: list[list[str]]) -> list[float | None]:
-        return [train_baseline(*_of_trial(search, job)) for job in jobs]
+        return [train(*_of_trial(search, job)) for job in jobs]
 
     study = optuna.create_study(direction="maximize")
     OptunaSearch(study, SearchSettings(**settings), fixed, space).run(launch)
@@ -152,7 +153,7 @@ def cell_of(wanted: Wanted, search: Search | None, work: Path) -> Cell:
     overrides = (*(settings or wanted.overrides), f"evaluate.splits=[{wanted.split}]")
     place, data = prepared(fold, overrides, work)
     config = experiments.composed(fold.collection, overrides, wanted.seed, place, fold.data(work))
-    key = experiments.training_key(config, data, ignored=("data", "compute"))
+    key = experiments.training_key(config, data, overrides, ignored=("data", "compute"))
     training = experiments.Training(
         fold.collection, wanted.experiment, overrides, wanted.seed, place, key, fold.data(work)
     )

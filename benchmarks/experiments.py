@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from command_line import expect, positive  # type: ignore[import-not-found] # same folder
+from cpu_budget import budget_of, seconds_of, train, without_budget  # type: ignore[import-not-found] # as above
 from hydra import compose, initialize_config_dir
 from rows import read_rows  # type: ignore[import-not-found] # same folder
 
@@ -160,12 +161,7 @@ def composed(
     fixed = [*(f"{key}={value}" for key, value in values.items()), *origin, *SIZES.get(source, ())]
     import_plugin("reproductions")
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return load_composed(compose("config", overrides=[*fixed, *overrides]))
-
-
-def budget_of(cpu_seconds: float) -> tuple[str, ...]:
-    """Return the overrides with which only its CPU time ends a training."""
-    return f"trainer.cpu_seconds={cpu_seconds}", "trainer.max_epochs=40", "trainer.patience=40"
+        return load_composed(compose("config", overrides=[*fixed, *without_budget(overrides)]))
 
 
 def overrides_of(name: str, cpu_seconds: float) -> tuple[str, ...]:
@@ -211,22 +207,19 @@ def data_key(config: Config) -> str:
     )[:12]
 
 
-def training_key(config: Config, data: str, ignored: Sequence[str] = ()) -> str:
-    """Return the key of a training: its data, by fingerprint, and its configuration but for the sections `ignored`."""
+def training_key(config: Config, data: str, overrides: Sequence[str], ignored: Sequence[str] = ()) -> str:
+    """Return the key of a training: its data, its configuration but for the sections `ignored`, and its CPU time."""
     settings = config.model_dump(mode="json")
-    return fingerprint([data, {part: settings[part] for part in settings if part not in (*_IGNORED, *ignored)}])
+    read = {part: settings[part] for part in settings if part not in (*_IGNORED, *ignored)}
+    return fingerprint([data, read, seconds_of(overrides)])
 
 
-def train_model(config: Config, folder: Path) -> Trained:
+def train_model(config: Config, folder: Path, cpu_seconds: float | None) -> Trained:
     """Train what the configuration names."""
     from safetensors.numpy import load_file
 
-    from hlorank.models.baselines.baseline import BASELINES
-    from hlorank.training.baselines.train_baseline import train_baseline
-    from hlorank.training.trainer import train
-
     start = time.process_time()
-    tau = (train_baseline if config.method in BASELINES else train)(config, folder)
+    tau = train(config, folder, cpu_seconds)
     seconds = time.process_time() - start
     return Trained(sum(array.size for array in load_file(folder / "weights.safetensors").values()), seconds, tau)
 
@@ -242,7 +235,7 @@ def run(training: Training) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     logging.disable(logging.INFO)
     config = composed(training.collection, training.overrides, training.seed, training.place, training.data)
     model, report = (training.place / name / training.key for name in ("models", "reports"))
-    trained = train_model(config, model)
+    trained = train_model(config, model, seconds_of(training.overrides))
     found = evaluate(config, model, report)
     name = {
         "collection": training.collection,

@@ -26,7 +26,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -38,6 +38,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import lightning
 import torch
 from command_line import Parser, run  # type: ignore[import-not-found] # same folder
+from cpu_budget import CpuBudget  # type: ignore[import-not-found] # same folder
 from curves import LABELS, Record, draw, table  # type: ignore[import-not-found] # same folder
 from hydra import compose, initialize_config_dir
 from lightning.pytorch.callbacks import Callback
@@ -49,22 +50,20 @@ from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.fetch.origins import fetch
-from hlorank.files import fingerprint, read_json, shared_dir, write_json
+from hlorank.files import fingerprint, shared_dir
 from hlorank.metrics import VALID_TAU, kendall_tau
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.scoring import score_configurations
-from hlorank.models.serialization import input_sizes
 from hlorank.partition.segment_store import partition_collection
 from hlorank.stages.command import load_composed
-from hlorank.training.gst.aggregator import make_aggregator
+from hlorank.training import prepare as preparation
+from hlorank.training.fit import build
+from hlorank.training.gst.aggregator import Aggregator
 from hlorank.training.gst.head_finetuning import HeadData, HeadModule
-from hlorank.training.losses import make_loss
 from hlorank.training.methods import METHODS
+from hlorank.training.process_group import ALONE
 from hlorank.training.ranking_module import RankingModule
-from hlorank.training.step_data import Ranking, StepData
-from hlorank.training.step_memory import bytes_per_row
-from hlorank.training.step_plans import StepPlanner
+from hlorank.training.step_data import Ranking
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "methods"
@@ -85,7 +84,8 @@ SHARED = {
     "segments.redraw_epochs": 10**6,
     "segments.finetune_epochs": 4,
 }
-QUICK = {"model.width": 16, "segments.finetune_epochs": 1, "trainer.cpu_seconds": 3, "trainer.steps_per_epoch": 30}
+QUICK = {"model.width": 16, "segments.finetune_epochs": 1, "trainer.steps_per_epoch": 30}
+QUICK_SECONDS = 3.0
 
 
 HALF, REWEIGHT, LONG = "half sampled", "reweight", "long"
@@ -185,9 +185,7 @@ WORKLOADS = {
 }
 
 
-def settings(
-    workload: Workload, work: Path, row: Row, seed: int, rate: float, seconds: float, *, quick: bool
-) -> Config:
+def settings(workload: Workload, work: Path, row: Row, seed: int, rate: float, *, quick: bool) -> Config:
     """Compose the configuration of a training."""
     values = {"collection": workload.collection, "method": row.method, "seed": seed, **SHARED, **workload.overrides}
     values |= {f"paths.{name}": work / name for name in ("raw", "features", "segments")}
@@ -197,8 +195,7 @@ def settings(
     if row.variant == HALF:
         values["segments.sampled"] //= 2
     epoch = SHORT_EPOCH if row.method in ("full", "gst") else EPOCH
-    length = (STEPS // epoch, "null") if row.variant == LONG else (10**6, seconds)
-    values |= dict(zip(("trainer.max_epochs", "trainer.cpu_seconds"), length, strict=True))
+    values["trainer.max_epochs"] = STEPS // epoch if row.variant == LONG else 10**6
     values["trainer.steps_per_epoch"] = epoch
     if workload.graphs:
         values["data.local.root"] = work / "tree"
@@ -235,10 +232,11 @@ class Clock(Callback):
     """
 
     progress: Progress
+    budget: CpuBudget | None = None
     seconds: float = 0.0
     curve: list[list[float]] = field(default_factory=list)
     best: dict[str, torch.Tensor] = field(default_factory=dict)
-    peak_rows: int = 0
+    peak_states: int = 0
     hits: list[float] = field(default_factory=list)
     staleness: list[float] = field(default_factory=list)
     _start: float = 0.0
@@ -247,8 +245,8 @@ class Clock(Callback):
     def on_train_epoch_start(self, _: Any, pl_module: lightning.LightningModule) -> None:
         """Start the epoch's clock; what validation took is no part of the training's seconds."""
         self._start = time.process_time()
-        if isinstance(pl_module, RankingModule) and self._end:
-            pl_module.budget.add(self._end - self._start)
+        if isinstance(pl_module, RankingModule) and self._end and self.budget is not None:
+            self.budget.add(self._end - self._start)
 
     def on_train_batch_end(self, *_: Any) -> None:
         """Read the clock: validation comes after the last step."""
@@ -267,7 +265,7 @@ class Clock(Callback):
         loss = float(trainer.callback_metrics[pl_module.loss_metric])
         self.curve.append([trainer.global_step, round(self.seconds, 1), round(tau, 4), round(loss, 4)])
         cost = pl_module.aggregator.cost  # of this epoch: the module replaces it after this hook
-        self.peak_rows = max(self.peak_rows, cost.peak_rows)
+        self.peak_states = max(self.peak_states, cost.peak_states)
         if cost.looked_up:
             self.hits.append(cost.found / cost.looked_up)
             self.staleness.append(cost.staleness / max(1, cost.used))
@@ -287,7 +285,7 @@ def fit(module: RankingModule | HeadModule, data: lightning.LightningDataModule,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[clock, *([module.budget] if isinstance(module, RankingModule) else [])],
+        callbacks=[clock, *([clock.budget] if clock.budget is not None and isinstance(module, RankingModule) else [])],
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's, on workers and loggers
@@ -302,21 +300,8 @@ def mean_tau(model: CostModel, rankings: Iterable[Ranking], memory_bytes: int) -
     return round(mean(taus), 4) if taus else None
 
 
-Make = Callable[[Config, GraphLoader, CostModel], tuple[StepData, RankingModule]]
-"""Makes the data and the module of a training."""
-
-
-def make(config: Config, graphs: GraphLoader, model: CostModel) -> tuple[StepData, RankingModule]:
-    """Make a training of the product."""
-    method, memory = METHODS[config.method], config.evaluate.memory_bytes
-    data = StepData(graphs, StepPlanner.of(model, method), config.trainer, config.segments, config.seed)
-    aggregator = make_aggregator(model, method, config.segments, data.missing_plans)
-    per_row = bytes_per_row(model, data.planned_step((0, 0)))
-    return data, RankingModule(aggregator, make_loss(config.loss), config.trainer, config.seed, memory, per_row)
-
-
 def train(
-    config: Config, finetuned: str | None, progress: Progress, *, tested: bool = True, make: Make = make
+    config: Config, finetuned: str | None, progress: Progress, seconds: float | None, *, tested: bool = True
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the figures of a training, and then those of the method whose head is finetuned where it ends.
 
@@ -324,25 +309,24 @@ def train(
         config: the whole configuration.
         finetuned: that method, if there is one.
         progress: shows its seconds.
+        seconds: bound of its CPU time; None for none.
         tested: rank the test graphs, and those of training; finetune.
-        make: makes the training.
     """
-    collection, memory = Collection.parse(config.collection), config.evaluate.memory_bytes
-    segments = None if METHODS[config.method].whole_graph else Path(config.paths.segments) / collection.path
-    graphs = GraphLoader(Path(config.paths.features) / collection.path, segments)
-    torch.manual_seed(config.seed)
-    model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
-    model.encoder.start_opcodes(graphs.store.spec.opcode_embedding)
-    data, module = make(config, graphs, model)
+    setup, memory = preparation.prepare(config, ALONE), config.evaluate.memory_bytes
+    graphs = setup.graphs
+    model, data = build(setup, setup.members[0], ALONE)
+    assert setup.memory is not None
+    module = RankingModule(setup, data, Aggregator(model, METHODS[config.method], config.segments))
+    bytes_per_state = setup.memory.bytes_per_state
     trained = [data.train_graph(number) for number in range(len(data.train))]  # they stay open
-    clock = Clock(progress)
+    clock = Clock(progress, None if seconds is None else CpuBudget(seconds))
 
     def figures(valid_tau: float | None) -> dict[str, Any]:
         found = {
             "cpu_seconds": round(clock.seconds, 1),
             "steps": clock.curve[-1][0],
             "valid_tau": valid_tau,
-            "step_memory_bytes": round(clock.peak_rows * module.bytes_per_row),
+            "step_memory_bytes": round(clock.peak_states * bytes_per_state),
             "segments": round(mean(len(graph.segments) for graph in trained), 1),
             "hit_rate": round(mean(clock.hits), 3) if clock.hits else None,
             "staleness_steps": round(mean(clock.staleness)) if clock.staleness else None,
@@ -364,17 +348,17 @@ def train(
         unvalidated.valid = []  # so that only what is trained on is recomputed
         head = HeadData(model, unvalidated, memory)
         clock.seconds += time.process_time() - start
-        fit(HeadModule(model, module.loss, config.trainer, config.segments.finetune_epochs), head, clock)
+        fit(HeadModule(setup, model), head, clock)
         yield finetuned, figures(mean_tau(model, map(data.ranking, range(len(data.valid))), memory))
 
 
 def measure(name: str, work: Path, record: Record, *, quick: bool) -> None:
     """Add what is not yet measured of a workload: learning rates first, then seed after seed."""
     workload = WORKLOADS[name]
-    data = prepare(workload, settings(workload, work, ROWS[0], 0, RATES[0], 0.1, quick=quick))
+    data = prepare(workload, settings(workload, work, ROWS[0], 0, RATES[0], quick=quick))
 
     def measured(row: Row, seed: int, rate: float, seconds: float, *, tested: bool) -> None:
-        config = settings(workload, work, row, seed, rate, seconds, quick=quick)
+        config = settings(workload, work, row, seed, rate, quick=quick)
         plain = config.model_dump(mode="json")
         identity = fingerprint([data, *(plain[part] for part in ("partition", "model", "segments", "loss", "trainer"))])
         key = {"variant": row.variant, "seed": seed, "learning_rate": rate, "settings": identity}
@@ -383,7 +367,8 @@ def measure(name: str, work: Path, record: Record, *, quick: bool) -> None:
             return
         with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
             progress.add_task(f"{name}, seed {seed}, {row.method}", total=None if row.variant == LONG else seconds)
-            for method, figures in train(config, row.finetuned, progress, tested=tested):
+            bound = None if row.variant == LONG else QUICK_SECONDS if quick else seconds
+            for method, figures in train(config, row.finetuned, progress, bound, tested=tested):
                 record.add({"method": method, **key}, figures)
                 title = ", ".join(filter(None, (name, method, row.variant, f"seed {seed}, learning rate {rate}")))
                 tau, used = figures["valid_tau"], figures["cpu_seconds"]
@@ -400,43 +385,6 @@ def measure(name: str, work: Path, record: Record, *, quick: bool) -> None:
         for row in rows:
             if seed < row.seeds and (row.variant == LONG) == long:
                 measured(row, seed, record.best_rate(row.method, RATES[0]), workload.seconds, tested=True)
-
-
-def measure_variants(
-    name: str, title: str, makes: Mapping[str, Make], seeds: int, file: Path | None, *, quick: bool
-) -> list[dict[str, Any]]:
-    """Train gst_e on a workload with changes, for half its seconds, and return the figures of all trainings.
-
-    The learning rate is the one that was chosen for gst_e.
-
-    Args:
-        name: that of the workload.
-        title: key of the name of a change in the file.
-        makes: by that name, what makes the training.
-        seeds: of each.
-        file: results, written after each training; what it holds is not repeated. None keeps none.
-        quick: one seed of the short form.
-    """
-    for logger in ("hlorank", "lightning.pytorch"):
-        logging.getLogger(logger).setLevel(logging.ERROR)
-    torch.set_num_threads(1)
-    workload = WORKLOADS[name]
-    work = ROOT / ".hlorank" / "benchmarks" / ("methods_quick" if quick else "methods") / name
-    runs: list[dict[str, Any]] = read_json(file)["runs"] if file is not None and file.exists() else []
-    rate = Record(RESULTS / f"{name}.json", TUNING_SEED).best_rate("gst_e", RATES[0])
-    for seed, (change, made) in product(range(1 if quick else seeds), makes.items()):
-        if any((one[title], one["seed"]) == (change, seed) for one in runs):
-            continue
-        config = settings(workload, work, ROWS[0], seed, rate, workload.seconds / 2, quick=quick)
-        prepare(workload, config)
-        with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
-            progress.add_task(f"{change}, seed {seed}", total=workload.seconds / 2)
-            ((_, figures),) = train(config, None, progress, make=made)
-        runs.append({title: change, "seed": seed, "learning_rate": rate, **figures})
-        if file is not None:
-            write_json(file, {"runs": runs})
-        print(f"{change}, seed {seed}: validation tau {figures['valid_tau']:.3f}", flush=True)
-    return runs
 
 
 def main() -> None:

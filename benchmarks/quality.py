@@ -50,6 +50,7 @@ import numpy as np
 from cells import CELL, FIGURES, TREES, Computation, Row, Wanted, graphs_file  # type: ignore[import-not-found] # as above
 from command_line import Parser, expect, output_file, positive  # type: ignore[import-not-found] # as above
 from command_line import run as run_command
+from cpu_budget import budget_of  # type: ignore[import-not-found] # as above
 from folds import JOINED, KERNELS, PARTS, Fold, folds_of  # type: ignore[import-not-found] # as above
 from rows import read_rows  # type: ignore[import-not-found] # as above
 
@@ -82,7 +83,7 @@ def chosen(arguments: argparse.Namespace, collection: str) -> dict[str, tuple[st
     if arguments.experiment:
         names = [name for name in arguments.experiment if name in names]
     seconds = arguments.cpu_seconds or COLLECTIONS[collection]
-    budget = experiments.budget_of(seconds)
+    budget = budget_of(seconds)
     if arguments.tried and names:
         tries = ([], *arguments.tried)
         return {" ".join([names[0], *tried]): (f"experiment={names[0]}", *budget, *tried) for tried in tries}

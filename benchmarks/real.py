@@ -109,7 +109,7 @@ def waiting(arguments: argparse.Namespace, work: Path) -> Iterator[Ranking]:
                 paths = configs[0].paths.model_copy(update=folders)
                 data = experiments.featurize(configs[0].model_copy(update={"paths": paths}))
                 for seed, config in enumerate(configs):
-                    key = experiments.training_key(config, data)
+                    key = experiments.training_key(config, data, overrides)
                     yield Ranking(fold.ranked.stem, experiments.Training(address, name, overrides, seed, place, key))
 
 

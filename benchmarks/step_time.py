@@ -24,7 +24,7 @@ import torch
 from command_line import Parser, run  # type: ignore[import-not-found] # same folder
 from omegaconf import OmegaConf
 
-from hlorank.config import FeaturizeConfig, ModelConfig, PartitionConfig
+from hlorank.config import FeaturizeConfig, ModelConfig, PartitionConfig, SegmentsConfig
 from hlorank.data.collection import Collection
 from hlorank.data.configurations import MeasuredGraph
 from hlorank.featurize.featurize_graph import featurize_graph
@@ -36,14 +36,23 @@ from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import whole_graph
-from hlorank.training.gst.aggregator import SegmentAggregator, StepCost
-from hlorank.training.gst.embedding_table import EmbeddingTable
+from hlorank.training.gst.aggregator import Aggregator, StepCost
 from hlorank.training.losses import pairwise_hinge
 from hlorank.training.methods import METHODS
-from hlorank.training.step_memory import bytes_per_row
-from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
+from hlorank.training.step_plans import PlannedStep, Step, StepPlanner, bytes_per_state
 
-MAX_NODES, MARGIN, KEEP_PROBABILITY, TABLE_BYTES = 1000, 0.1, 0.5, 2**30
+MAX_NODES, MARGIN = 1000, 0.1
+SEGMENTS = SegmentsConfig(
+    sampled=1,
+    aggregation="mean",
+    missing="reweight",
+    keep_probability=0.5,
+    table_bytes=2**30,
+    table_dtype="float32",
+    configs_per_graph=None,
+    redraw_epochs=1,
+    finetune_epochs=1,
+)
 MODEL = Path(__file__).resolve().parents[1] / "conf/model/sage.yaml"
 FORMS = {"dense form": False, "compressed": True}
 
@@ -109,20 +118,17 @@ class Training:
     def __init__(self, workload: Workload, method: str, configurations: int, memory_bytes: int | None = None) -> None:
         specification, self.model = METHODS[method], workload.model
         self.graph = workload.whole if specification.whole_graph else workload.graph
-        self.table: EmbeddingTable | None = None
-        if specification.others == "table":
-            self.table = EmbeddingTable(self.model.embedding_width, TABLE_BYTES, "float32")
-        self.combine = SegmentAggregator(self.model, specification, KEEP_PROBABILITY, self.table)
+        self.combine = Aggregator(self.model, specification, SEGMENTS)
         self._parameters = [*self.model.parameters()]  # as an optimizer has them
         self._planner = StepPlanner.of(self.model, specification)
         rows, labels = self.graph.targets
         self.rows, self.labels = rows[:configurations], labels[:configurations]
         if memory_bytes is not None:
-            per_row = bytes_per_row(self.model, self.plan(0))
-            self._planner = replace(self._planner, max_rows=int(memory_bytes / per_row))
-        if self.table is not None:
+            per_state = bytes_per_state(self.model, self.plan(0))
+            self._planner = replace(self._planner, max_states=int(memory_bytes / per_state))
+        if self.combine.table is not None:
             with torch.no_grad():
-                self.combine(self.plan(*range(len(self.graph.segments))), 0)
+                self._aggregate(self.plan(*range(len(self.graph.segments))), 0)
             self.combine.cost = StepCost()
 
     def plan(self, *with_gradient: int) -> PlannedStep:
@@ -132,6 +138,9 @@ class Training:
         step = Step(self.graph, 0, self.rows, self.labels, np.array(with_gradient), draws)
         return self._planner(step, rng).to(self.model.device)
 
+    def _aggregate(self, step: PlannedStep, now: int) -> torch.Tensor:
+        return self.combine(self.combine.complete(step, lambda *_: []), now)  # the table lacks nothing
+
     def clear_gradients(self) -> None:
         """Free the gradients."""
         for parameter in self._parameters:
@@ -140,7 +149,7 @@ class Training:
     def run(self, step: PlannedStep) -> None:
         """Forward and backward."""
         self.clear_gradients()
-        scores = self.model.score(self.combine(step, 1), len(self.graph.segments))
+        scores = self.model.score(self._aggregate(step, 1), len(self.graph.segments))
         torch.autograd.backward(pairwise_hinge(scores, step.labels, MARGIN))
 
     def __call__(self, segment: int) -> None:

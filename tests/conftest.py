@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gc
 import importlib
 import logging
@@ -29,6 +30,8 @@ from tests.layouts import layout_features
 from tests.tile_kernels import write_tile_kernels
 
 if TYPE_CHECKING:
+    from mlflow.entities import Run
+
     from hlorank.models.cost_model import CostModel
 
 ROOT = Path(__file__).parents[1]
@@ -331,6 +334,30 @@ def linear_model(tiny_collections: Path, tmp_path_factory: pytest.TempPathFactor
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def history() -> Callable[[Path], list[dict[str, str]]]:
+    """Read history.csv of a model folder."""
+
+    def read(folder: Path) -> list[dict[str, str]]:
+        with (folder / "history.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def runs() -> Callable[[Config], list[Run]]:
+    """Find the MLflow runs of a configuration's experiment."""
+    from mlflow.tracking import MlflowClient
+
+    def find(config: Config) -> list[Run]:
+        client = MlflowClient(config.tracking.uri)
+        experiment = client.get_experiment_by_name(config.tracking.experiment)
+        return [] if experiment is None else list(client.search_runs([experiment.experiment_id]))
+
+    return find
 
 
 @pytest.fixture

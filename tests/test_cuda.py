@@ -24,9 +24,9 @@ from hlorank.models.layers.registry import LAYERS
 from hlorank.models.plan_tensors import tensors
 from hlorank.models.trained_model import load_trained
 from hlorank.partition.segment_store import partition_collection
+from hlorank.stages.train import train
 from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.methods import METHODS
-from hlorank.training.trainer import train
 from tests.training.ranks_helpers import STAGE, start
 from tests.training.training_helpers import DROPOUT, WEIGHTS
 

@@ -22,7 +22,7 @@ from hlorank.files import fingerprint, read_json
 from hlorank.models.trained_model import load_trained
 from hlorank.partition.segment_store import PartitionStore, partition_collection
 from hlorank.stages.command import load_composed, registries
-from hlorank.training.trainer import train
+from hlorank.stages.train import train
 
 ROOT = Path(__file__).parents[1]
 # These choose data, not a model.

@@ -28,12 +28,12 @@ BARS = """[...document.querySelectorAll('.js-plotly-plot')].flatMap((chart) =>
 @pytest.fixture
 def runs(settings: Settings, tmp_path: Path) -> dict[str, Any]:
     """Return the runs of three trained and evaluated methods by name."""
+    from hlorank.training.baselines.train_baseline import train_baseline
+    from hlorank.training.trainer import train
     from mlflow.tracking import MlflowClient
 
     from hlorank.evaluation.evaluate import evaluate
     from hlorank.runs.evaluation import EvaluationRun
-    from hlorank.training.baselines.train_baseline import train_baseline
-    from hlorank.training.trainer import train
 
     for method in METHODS:
         config = settings(method=method)

@@ -15,7 +15,7 @@ import pytest
 from hlorank import datasets
 from hlorank.config import Config
 from hlorank.datasets import Columns
-from hlorank.training.trainer import train
+from hlorank.stages.train import train
 
 _COLLECTION = "layout/synthetic/random"
 _STORE = r"""
@@ -31,7 +31,7 @@ from hlorank.evaluation.evaluate import evaluate
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.fetch.local import LocalConfig, fetch
 from hlorank.partition.segment_store import partition_collection
-from hlorank.training.trainer import train
+from hlorank.stages.train import train
 
 config, store, output = load(OmegaConf.create(json.loads(sys.argv[1]))), Path(sys.argv[2]), Path(sys.argv[3])
 collection = Collection.parse(config.collection)

@@ -24,7 +24,7 @@ from typing import Any
 IMPORTED = (
     "hlorank.evaluation.evaluate",
     "hlorank.runs.search",
-    "hlorank.training.trainer",
+    "hlorank.training.fit",
     "hydra.main",
     "mlflow.store.tracking.sqlalchemy_store",
 )

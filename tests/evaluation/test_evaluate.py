@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hlorank.training.baselines.train_baseline import train_baseline
+from hlorank.training.trainer import train
 from numpy.typing import NDArray
 
 from hlorank.compute import SERIAL
@@ -32,8 +34,6 @@ from hlorank.files import METRICS, RUN, DataError, read_json, write_json
 from hlorank.metrics import group_medians, noise_ceiling
 from hlorank.models.baselines.baseline import BASELINES
 from hlorank.models.serialization import sealed
-from hlorank.training.baselines.train_baseline import train_baseline
-from hlorank.training.trainer import train
 from tests.layouts import layout_features
 from tests.sections import compute_config
 from tests.training.baselines.conftest import with_library

@@ -19,11 +19,9 @@ from hlorank.data.collection import Collection, Split
 from hlorank.evaluation.evaluate import GraphFolders, score_model
 from hlorank.files import METRICS, DataError, read_json
 from hlorank.metrics import kendall_tau, noise_ceiling, ordered_pair_accuracy, top_k_slowdown
-from hlorank.models.baselines.baseline import BASELINES
 from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.trained_model import load_trained
-from hlorank.training.baselines.train_baseline import train_baseline
-from hlorank.training.trainer import train
+from hlorank.stages.train import train
 from tests.data.npz_files import layout_arrays, save, tile_arrays
 
 Settings = Callable[..., Config]
@@ -50,7 +48,7 @@ def test_metrics_are_those_of_the_stage_to_the_last_digit(
     collection: str, method: str, split: Split, settings: Settings, tiny_collections: Path, tmp_path: Path
 ) -> None:
     config, address = settings(collection=collection, method=method), Collection.parse(collection)
-    (train_baseline if method in BASELINES else train)(config, tmp_path / "model")
+    train(config, tmp_path / "model")
     features, segments = Path(config.paths.features), Path(config.paths.segments)
     stage = tmp_path / "report"
     score_model(tmp_path / "model", address, GraphFolders(features, segments), config.evaluate, stage)

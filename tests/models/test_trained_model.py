@@ -20,7 +20,7 @@ from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.scoring import embed_configurations, score_configurations
 from hlorank.models.serialization import load_model
 from hlorank.models.trained_model import load_trained
-from hlorank.training.trainer import train
+from hlorank.stages.train import train
 
 Settings = Callable[..., Config]
 CPU, MEMORY = torch.device("cpu"), 2**30

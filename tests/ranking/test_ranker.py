@@ -25,15 +25,14 @@ from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import BASELINES
 from hlorank.models.serialization import load_model
 from hlorank.ranking.ranker import Ranker
-from hlorank.training.baselines.train_baseline import train_baseline
-from hlorank.training.trainer import train
+from hlorank.stages.train import train
 from tests.training.baselines.conftest import with_library
 
 Settings = Callable[..., Config]
 
 
 def trained(config: Config, folder: Path) -> Ranker:
-    (train_baseline if config.method in BASELINES else train)(config, folder)
+    train(config, folder)
     return Ranker(folder)
 
 

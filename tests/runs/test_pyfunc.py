@@ -31,7 +31,7 @@ from hlorank.files import SPEC, WEIGHTS, DataError, read_json, sha256_file
 from hlorank.ranking.ranker import Ranker
 from hlorank.runs import pyfunc
 from hlorank.runs.pyfunc import REQUIRED, log_package, make_request, rank_records, requirements, scoring_server
-from hlorank.training.trainer import train
+from hlorank.stages.train import train
 
 ROOT = Path(hlorank.__file__).parents[2]
 LAYOUT, TILE = "layout:synthetic:random", "tile:synthetic"

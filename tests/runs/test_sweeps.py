@@ -97,7 +97,7 @@ def call(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
     def run(*arguments: str, task: Callable[[Config], Any] = train) -> int:
         monkeypatch.setattr(sys, "argv", ["train", "-m", *fixed, *arguments])
         try:
-            stage(reads=Config.model_fields)(lambda config: task(config))()
+            stage(reads=Config.model_fields, writes="models")(lambda config, _: task(config))()
         except SystemExit as ended:
             return int(str(ended.code))
         return 0

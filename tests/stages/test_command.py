@@ -9,21 +9,20 @@ import runpy
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
 import hlorank
 from hlorank.config import Config, ConfigError
-from hlorank.files import DataError, write_array, write_text
+from hlorank.files import LOCKS, DataError, fingerprint, write_array, write_text
 from hlorank.stages import train
-from hlorank.stages.command import EXTENSION_POINTS, collection_folder, output_folder, own_output, stage
+from hlorank.stages.command import EXTENSION_POINTS, collection_folder, stage
 
 Call = Callable[..., list[Config]]
 CallStage = Callable[..., list[str]]
@@ -31,7 +30,13 @@ SOURCE = Path(hlorank.__file__).parents[1]
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+def written() -> list[Path]:
+    """The output folders of the stages that `call` has run."""
+    return []
+
+
+@pytest.fixture
+def call(written: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
     """Return a function that runs a stage in this process on a copy of conf/ and returns its configurations."""
     shutil.copytree(SOURCE.parent / "conf", tmp_path / "conf")
     monkeypatch.chdir(tmp_path)
@@ -40,12 +45,13 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
     def run(task: Callable[[Config], Any], *arguments: str) -> list[Config]:
         seen: list[Config] = []
 
-        def recording(config: Config) -> Any:
+        def recording(config: Config, output: Path) -> Any:
             seen.append(config)
+            written.append(output)
             return task(config)
 
         monkeypatch.setattr(sys, "argv", ["stage", *arguments, *quiet])
-        stage(reads=Config.model_fields)(recording)()
+        stage(reads=Config.model_fields, writes="models")(recording)()
         return seen
 
     return run
@@ -110,7 +116,7 @@ def test_bad_settings_are_named(
 ) -> None:
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     with pytest.raises(SystemExit) as exited:
-        call(lambda config: collection_folder(config, "data"), *arguments)
+        call(lambda config: collection_folder(config, "raw"), *arguments)
     assert exited.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
@@ -178,50 +184,32 @@ def test_defects_keep_their_traceback(call: Call, monkeypatch: pytest.MonkeyPatc
         call(fail(DataError("key", "1", 2)))
 
 
-def test_output_folders(call: Call) -> None:
-    def folder(config: Config) -> None:
-        folders.append(output_folder(config, config.paths.models, config.method))
-
-    folders: list[Path] = []
-    call(folder, "collection=tile:xla", "method=full", "paths.models=m")
-    call(folder, "output=there")
-    assert folders == [Path("m/tile/xla/full"), Path("there")]
+def test_output_folders(call: Call, written: list[Path]) -> None:
+    call(lambda config: None, "collection=tile:xla", "method=full", "paths.models=m")
+    call(lambda config: None, "output=there")
+    assert written == [Path("m/tile/xla/full"), Path("there")]
 
 
-def test_a_second_process_waits_for_the_first_one_that_writes_its_folder(
-    call: Call, caplog: pytest.LogCaptureFixture
-) -> None:
-    ended: list[str] = []
+def test_no_other_process_writes_the_folder_of_a_stage_meanwhile(call: Call, written: list[Path]) -> None:
+    def locked(config: Config) -> bool:
+        try:
+            with FileLock(Path(config.paths.state) / LOCKS / fingerprint(str(written[-1].resolve()))).acquire(
+                timeout=0
+            ):
+                return False
+        except Timeout:
+            return True
 
-    def task(config: Config) -> None:
-        def second() -> None:
-            with own_output(config, "out"):
-                ended.append("second")
-
-        waiting = Thread(target=second)
-        with caplog.at_level(logging.INFO), own_output(config, "out") as output:
-            waiting.start()
-            while f"writes {output}: waiting" not in caplog.text:
-                assert waiting.is_alive()
-                time.sleep(0.01)
-            with own_output(config, "other"):  # each folder has a lock of its own
-                ended.append("first")
-        waiting.join()
-
-    call(task)
-    assert ended == ["first", "second"]
+    held: list[bool] = []
+    (config,) = call(lambda config: held.append(locked(config)))
+    assert (held, locked(config)) == ([True], False)
 
 
-def test_jobs_of_a_sweep_write_into_their_own_folders(call: Call) -> None:
-    folders: list[Path] = []
-
-    def task(config: Config) -> None:
-        folders.append(output_folder(config, config.paths.models, config.method))
-
-    configs = call(task, "-m", "method=full,gst")
+def test_jobs_of_a_sweep_write_into_their_own_folders(call: Call, written: list[Path]) -> None:
+    configs = call(lambda config: None, "-m", "method=full,gst")
     assert [config.method for config in configs] == ["full", "gst"]
-    assert [folder.name for folder in folders] == ["0", "1"]
-    assert len({folder.parent for folder in folders}) == 1
+    assert [folder.name for folder in written] == ["0", "1"]
+    assert len({folder.parent for folder in written}) == 1
 
 
 def test_a_failed_job_of_a_sweep_does_not_stop_the_others(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,6 +289,7 @@ def test_all_wrong_keys_are_reported_before_anything_is_written(
         ("hlorank.stages.fetch, hlorank.fetch.origins", "torch"),
         # Where stages look for names: one that checks them and doesn't train has no use for Lightning.
         (", ".join(name.partition(":")[0] for names in EXTENSION_POINTS.values() for name in names), "lightning"),
+        ("hlorank.stages.train, hlorank.training.prepare, hlorank.training.fit, hlorank.runs.training", "lightning"),
     ],
 )
 def test_what_takes_seconds_is_not_imported(imported: str, absent: str) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +12,6 @@ from hlorank.config import Config
 from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.models.graph_inputs import GraphLoader
-
-if TYPE_CHECKING:
-    from mlflow.entities import Run
 
 
 @pytest.fixture
@@ -42,7 +38,7 @@ def trained(
     settings_in: Callable[[Path], Callable[..., Config]], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
     """Train settings once for all tests of a module, to compare other trainings with, and return the model's folder."""
-    from hlorank.training.trainer import train
+    from hlorank.stages.train import train
 
     root, made = tmp_path_factory.mktemp("trained"), dict[str, Path]()
     settings = settings_in(root)
@@ -55,27 +51,3 @@ def trained(
         return made[key]
 
     return make
-
-
-@pytest.fixture(scope="session")
-def history() -> Callable[[Path], list[dict[str, str]]]:
-    """Read history.csv of a model folder."""
-
-    def read(folder: Path) -> list[dict[str, str]]:
-        with (folder / "history.csv").open(newline="") as file:
-            return list(csv.DictReader(file))
-
-    return read
-
-
-@pytest.fixture(scope="session")
-def runs() -> Callable[[Config], list[Run]]:
-    """Find the MLflow runs of a configuration's experiment."""
-    from mlflow.tracking import MlflowClient
-
-    def find(config: Config) -> list[Run]:
-        client = MlflowClient(config.tracking.uri)
-        experiment = client.get_experiment_by_name(config.tracking.experiment)
-        return [] if experiment is None else list(client.search_runs([experiment.experiment_id]))
-
-    return find

@@ -5,14 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import traceback
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +17,8 @@ from omegaconf import OmegaConf
 
 import hlorank
 from hlorank.config import Config
-from hlorank.training import process_group as group_module
+from hlorank.stages.train import train
 from hlorank.training.process_group import ProcessGroup, process_group
-from hlorank.training.ranking_module import RankingModule
-from hlorank.training.trainer import train
 
 STAGE = ("-m", "hlorank.stages.train", "--config-dir", ".", "--config-name", "params")
 
@@ -48,8 +43,14 @@ def free_port() -> int:
         return port
 
 
-def run_ranks(config: Config, count: int, task: Callable[[ProcessGroup], Any], results: int | None = None) -> list[Any]:
-    """Run a task on several ranks; return the result of each, or its error; `results` counts ranks that have any."""
+def fork_ranks(count: int, task: Callable[[], Any], results: int | None = None) -> list[Any]:
+    """Run a task, which joins the group, on several ranks; return the result of each, or its error.
+
+    Args:
+        count: number of ranks.
+        task: what each does.
+        results: the ranks that have a result, all by default; the others are killed then.
+    """
     fork = multiprocessing.get_context("fork")
     queue: Any = fork.Queue()
     variables = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
@@ -58,8 +59,7 @@ def run_ranks(config: Config, count: int, task: Callable[[ProcessGroup], Any], r
         for name, value in {**variables, "RANK": number, "LOCAL_RANK": number}.items():
             os.environ[name] = str(value)
         try:
-            with process_group(config.trainer) as ranks:
-                result = task(ranks)
+            result = task()
         except Exception as error:
             traceback.print_exc()  # pytest shows it if the test fails
             result = error
@@ -69,31 +69,23 @@ def run_ranks(config: Config, count: int, task: Callable[[ProcessGroup], Any], r
     for process in processes:
         process.start()
     found = dict(queue.get(timeout=300) for _ in range(results or count))
-    for process in processes:
+    for number, process in enumerate(processes):
+        if number not in found:
+            process.kill()
         process.join()
     return [found.get(number) for number in range(count)]
 
 
+def run_ranks(config: Config, count: int, task: Callable[[ProcessGroup], Any], results: int | None = None) -> list[Any]:
+    """Run a task on several ranks that have joined a group; see `fork_ranks`."""
+
+    def joined() -> Any:
+        with process_group(config.trainer) as ranks:
+            return task(ranks)
+
+    return fork_ranks(count, joined, results)
+
+
 def train_with(count: int, config: Config, output: Path) -> list[Any]:
     """Train with several ranks."""
-    return run_ranks(config, count, lambda ranks: train(config, output, ranks))
-
-
-def train_beside_a_silent_rank(config: Config) -> float | None:
-    """Train as one of several ranks, of which rank 1 stops at the end of its second epoch; the limit is 30 seconds."""
-    group_module._LIMIT = timedelta(seconds=30)  # busy machines too need less
-    with process_group(config.trainer) as ranks:
-        if ranks.first:
-            bound = threading.Timer(500, os._exit, [3])  # without a limit
-            bound.daemon = True
-            bound.start()
-        else:
-            plain = RankingModule.on_train_epoch_end
-
-            def stop(self: RankingModule) -> None:
-                if self.current_epoch == 1:
-                    os.kill(os.getpid(), signal.SIGSTOP)
-                plain(self)
-
-            RankingModule.on_train_epoch_end = stop  # type: ignore[method-assign]
-        return train(config, Path(str(config.output)), ranks)
+    return fork_ranks(count, lambda: train(config, output))

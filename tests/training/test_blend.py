@@ -19,8 +19,8 @@ from hlorank.models.baselines.baseline import load_joined
 from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.serialization import load_model, sealed
 from hlorank.models.trained_model import load_trained
+from hlorank.stages.train import train
 from hlorank.training.sampling import validation_targets
-from hlorank.training.trainer import train
 from tests.training.training_helpers import WEIGHTS
 
 Settings = Callable[..., Config]
@@ -56,7 +56,7 @@ def test_models_and_baselines_are_saved_and_scored_together(
         every = [model.score(features, cut), *baselines]
         expected = np.average([standardized(one) for one in every], axis=0, weights=spec.weights)
         np.testing.assert_allclose(scorer.score(features, cut), expected, atol=1e-6)
-        rows, labels = validation_targets(features, config.trainer.validation_configs, config.seed)
+        rows, labels = validation_targets(features, config.trainer.validation_configs)
         joined = np.average([standardized(one[rows]) for one in every], axis=0, weights=spec.weights)
         taus.append(kendall_tau(joined, labels))
         parts.append([kendall_tau(one[rows], labels) for one in every])

@@ -15,11 +15,12 @@ from safetensors.torch import load_file
 
 from hlorank.config import Config
 from hlorank.models.serialization import load_model
-from hlorank.training.ensemble import make_members
+from hlorank.stages.train import train
+from hlorank.training.prepare import prepare
+from hlorank.training.process_group import ALONE
 from hlorank.training.ranking_module import RankingModule
 from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import Step
-from hlorank.training.trainer import train
 from tests.training.training_helpers import WEIGHTS, Interrupted
 
 Settings = Callable[..., Config]
@@ -45,7 +46,7 @@ def test_members_are_the_trainings_of_their_seeds(method: str, settings: Setting
     assert (len(members), spec.members, spec.steps) == (2, 2, 24)
     rows = pd.read_csv(tmp_path / "both/history.csv")
     taus = []
-    for number, member in enumerate(make_members(config.ensemble, config.seed, [], tmp_path)):
+    for number, member in enumerate(prepare(config, ALONE).members):
         taus.append(train(settings(method=method, seed=member.seed), tmp_path / str(number)))
         assert same(weights_of(tmp_path / "both", number), weights_of(tmp_path / str(number), 0))
         alone = pd.read_csv(tmp_path / str(number) / "history.csv").drop(columns="member")

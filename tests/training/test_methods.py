@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from hlorank.config import Config
-from hlorank.models.graph_inputs import GraphLoader
-from hlorank.training.methods import sample_segments, segment_weights
+from hlorank.training.methods import METHODS, sample_segments, segment_weights
 from tests.training.training_helpers import open_data
 
 Settings = Callable[..., Config]
-OpenGraphs = Callable[..., GraphLoader]
 
 
 def sampled(count: int, *chosen: int) -> np.ndarray:
@@ -69,10 +67,10 @@ def test_the_expected_weight_of_every_segment_is_one(keep: float, count: int) ->
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_the_draws_of_training_are_unbiased(count: int, settings: Settings, open_graphs: OpenGraphs) -> None:
+def test_the_draws_of_training_are_unbiased(count: int, settings: Settings) -> None:
     """A Monte Carlo over what training draws, sampling and dropping together, within five standard errors."""
     config = settings(segments__sampled=count, trainer__steps_per_epoch=3000)
-    data = open_data(open_graphs(config), config)
+    data = open_data(config)
     of_graph: dict[int, list[np.ndarray]] = {}
     for step in (data.step(0, index) for index in range(3000)):
         segments = len(step.draws)
@@ -87,3 +85,10 @@ def test_the_draws_of_training_are_unbiased(count: int, settings: Settings, open
         assert (np.abs(drawn.mean(axis=0) - 1) <= 5 * error + 1e-12).all()
         assert (error[2] > 0).all()  # dropping
         assert error.max() < 0.1
+
+
+def test_a_method_reads_its_own_settings_of_segments() -> None:
+    read = {name: method.segment_settings(method.whole_graph) for name, method in METHODS.items()}
+    assert read["full"] < read["gst"] < read["gst_e"] < read["gst_ed"] < read["gst_efd"]
+    assert read["gst_efd"] - read["gst_ed"] == {"finetune_epochs"}
+    assert METHODS["gst_efd"].segment_settings(whole_graph=True) == read["full"]

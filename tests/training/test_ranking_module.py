@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,15 @@ from hlorank.metrics import TRAIN_LOSS, VALID_TAU
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs, InputSizes
 from hlorank.models.scoring import embed_rows, score_configurations
-from hlorank.training.gst.aggregator import StepCost, make_aggregator
+from hlorank.training.fit import build
+from hlorank.training.gst.aggregator import Aggregator, StepCost
 from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD
-from hlorank.training.losses import make_loss
 from hlorank.training.methods import METHODS
+from hlorank.training.process_group import ALONE
 from hlorank.training.ranking_module import RankingModule
+from hlorank.training.setup import Member, open_networks
 from hlorank.training.step_data import Ranking
-from hlorank.training.step_plans import PlannedPart, PlannedStep, Step
+from hlorank.training.step_plans import PlannedStep, Step, StepMemory
 from tests.training.training_helpers import planned
 
 Settings = Callable[..., Config]
@@ -37,17 +39,12 @@ def make_module(config: Config) -> tuple[RankingModule, dict[str, float]]:
     torch.manual_seed(0)
     sizes = InputSizes("layout", node_columns=4, opcodes=6, tile_columns=0)
     model = CostModel(config.model, sizes, config.segments.aggregation).double()
-    aggregator = make_aggregator(model, METHODS[config.method], config.segments, no_plans)
-    module = RankingModule(
-        aggregator, make_loss(config.loss), config.trainer, config.seed, config.evaluate.memory_bytes, 8.0
-    )
+    setup = replace(open_networks(config), memory=StepMemory(bytes_per_state=8.0, max_states=10**6))
+    _, data = build(setup, Member(config.seed), ALONE)
+    module = RankingModule(setup, data, Aggregator(model, METHODS[config.method], config.segments))
     logged: dict[str, float] = {}
     module.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign] # there is no trainer
     return module, logged
-
-
-def no_plans(*_: object) -> list[PlannedPart]:
-    raise AssertionError
 
 
 def make_step(module: RankingModule, graph: GraphInputs, sampled: Sequence[int]) -> PlannedStep:
@@ -112,7 +109,9 @@ def test_an_epoch_logs_the_cost_of_its_steps(settings: Settings) -> None:
     assert module.aggregator.table is not None
     width = module.model.embedding_width
     module.aggregator.table.write([1, 2, 3], torch.zeros(3, width), step=0)
-    module.aggregator.cost = StepCost(rows=30, dense_rows=120, peak_rows=5, looked_up=8, found=6, used=4, staleness=10)
+    module.aggregator.cost = StepCost(
+        states=30, dense_states=120, peak_states=5, looked_up=8, found=6, used=4, staleness=10
+    )
     module.on_train_epoch_end()
     assert logged == {
         "train/rows": 30,
@@ -134,26 +133,6 @@ def test_a_restored_table_is_on_the_device_of_the_model(settings: Settings, monk
     monkeypatch.setattr(RankingModule, "device", torch.device("meta"))
     module.on_train_start()
     assert module.aggregator.table.read([1])[0].device.type == "meta"
-
-
-def test_the_learning_rate_follows_the_cpu_time_where_that_is_ahead(settings: Settings) -> None:
-    module, _ = make_module(settings(trainer__max_epochs=5, trainer__steps_per_epoch=4, trainer__warmup=0.2))
-    configured: Any = module.configure_optimizers()
-    schedule = configured["lr_scheduler"]["scheduler"]
-    schedule.optimizer.step()
-
-    def rate(share: float) -> float:
-        module.budget = SimpleNamespace(share=share)  # type: ignore[assignment] # no more of it is read
-        schedule.step()
-        return float(schedule.get_last_lr()[0]) / 0.01
-
-    # 4 of 20 steps warm up. The second step would have half of the rate, and has that of 0.1 * 20 + 1 steps.
-    assert rate(0.1) == pytest.approx(0.75)
-    assert rate(0.6) == pytest.approx(0.5)  # of what is left after the warm-up, half
-    assert rate(0.0) == pytest.approx(1.0)  # as after three steps
-    assert rate(1.0) == pytest.approx(0, abs=1e-12)
-    assert rate(1.3) == pytest.approx(0, abs=1e-12)
-    assert module.progress() == 1.3
 
 
 def test_a_step_has_its_own_dropout_masks(

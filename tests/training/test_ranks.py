@@ -19,22 +19,22 @@ from mlflow.entities import Run
 from safetensors.torch import load_file
 
 from hlorank.config import Config, ConfigError
-from hlorank.data.collection import Collection
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_inputs import GraphLoader
+from hlorank.runs import training as training_module
+from hlorank.stages.train import train
+from hlorank.training import fit
+from hlorank.training import prepare as prepare_module
 from hlorank.training import process_group as ranks_module
-from hlorank.training import trainer
-from hlorank.training.callbacks import CpuBudget
-from hlorank.training.launch import start_ranks
-from hlorank.training.mlflow_run import take_finished
+from hlorank.training.fit import build
+from hlorank.training.prepare import prepare
 from hlorank.training.process_group import ProcessGroup, RankLostError, deal, process_group
 from hlorank.training.ranking_module import RankingModule
-from hlorank.training.step_data import Idle, StepData
-from hlorank.training.trainer import train
-from tests.training.ranks_helpers import STAGE, run_ranks, start, train_beside_a_silent_rank, train_with
+from hlorank.training.setup import Member, open_networks
+from hlorank.training.step_data import Idle
+from tests.training.ranks_helpers import STAGE, fork_ranks, run_ranks, start, train_with
 from tests.training.training_helpers import DROPOUT, WEIGHTS, Interrupted, interrupt, open_data
 
 Settings = Callable[..., Config]
@@ -63,7 +63,7 @@ def double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(features, node_feat=features.node_feat.astype(np.float64))
 
     monkeypatch.setattr(FeatureStore, "open", opened)
-    monkeypatch.setattr(trainer, "CostModel", lambda *values: CostModel(*values).double())
+    monkeypatch.setattr(fit, "CostModel", lambda *values: CostModel(*values).double())
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
 
 
@@ -74,7 +74,7 @@ def test_two_ranks_take_the_steps_of_one(
     """Each computes some of the graphs of a step; one of them writes the files and the run."""
     config = settings(**TWENTY_STEPS, **DROPOUT, method=method, trainer__patience=9)
     best = train(config, tmp_path / "one")
-    assert train_with(2, config, tmp_path / "two") == [pytest.approx(best, rel=1e-6), None]
+    assert train_with(2, config, tmp_path / "two") == [pytest.approx(best, rel=1e-6)] * 2
     assert difference(tmp_path / "one", tmp_path / "two") < 1e-9
     for one, two in zip(history(tmp_path / "one"), history(tmp_path / "two"), strict=True):
         for key in ("train_loss", "valid_kendall_tau"):
@@ -103,17 +103,6 @@ def test_an_interrupted_training_continues_with_any_number_of_ranks(
     assert sorted(run.info.status for run in runs(config)) == ["FINISHED", "FINISHED"]
 
 
-def test_members_of_an_ensemble_are_dealt_out(settings: Settings, tmp_path: Path, history: History, runs: Runs) -> None:
-    config = settings(ensemble__seeds=3, trainer__max_epochs=2)
-    train(config, tmp_path / "one")
-    train_with(2, config, tmp_path / "two")
-    assert (tmp_path / "two" / WEIGHTS).read_bytes() == (tmp_path / "one" / WEIGHTS).read_bytes()
-    assert history(tmp_path / "two") == history(tmp_path / "one")
-    first, second = (run.data.metrics for run in runs(config))
-    curve = "member_1/curves/train_loss"
-    assert second[curve] == first[curve]
-
-
 def test_work_is_dealt_evenly() -> None:
     assert deal(np.array([5.0, 1, 1, 3]), 2).tolist() == [0, 1, 1, 1]
     assert deal(np.zeros(4), 2).tolist() == [0, 1, 0, 1]  # as many to each
@@ -128,21 +117,17 @@ def test_each_graph_of_a_step_is_computed_by_one_rank(
     method: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = settings(method=method, trainer__graphs_per_step=4, trainer__steps_per_epoch=6)
-    path = Collection.parse(config.collection).path
-    graphs = GraphLoader(Path(config.paths.features) / path, Path(config.paths.segments) / path)
-    planner, keys = open_data(graphs, config).planner, [(epoch, index) for epoch in (0, 1) for index in range(24)]
-    of_rank = [
-        StepData(graphs, planner, config.trainer, config.segments, config.seed, (), ProcessGroup(number, 2))
-        for number in range(2)
-    ]
+    keys = [(epoch, index) for epoch in (0, 1) for index in range(24)]
+    setup = open_networks(config)
+    of_rank = [build(setup, Member(config.seed), ProcessGroup(number, 2))[1] for number in range(2)]
     steps = [[data._loaded_step(key) for key in keys] for data in of_rank]
-    whole = [open_data(graphs, config).planned_step(key) for key in keys]
+    whole = [open_data(config).planned_step(key) for key in keys]
     graphs_of: list[set[int]] = [set(), set()]
     for place, expected in enumerate(whole):
         (rank,) = [number for number in range(2) if not isinstance(steps[number][place], Idle)]
         found = steps[rank][place]
         assert not isinstance(found, Idle | Exception)
-        assert (found.number, found.rows.tolist()) == (expected.number, expected.rows.tolist())
+        assert (found.number, found.configurations.tolist()) == (expected.number, expected.configurations.tolist())
         graphs_of[rank].add(found.number)
     assert set.union(*graphs_of) == {0, 1, 2}
     assert bool(set.intersection(*graphs_of)) == (method == "gst")  # a graph of a table belongs to one rank
@@ -153,10 +138,10 @@ def test_each_graph_of_a_step_is_computed_by_one_rank(
 @pytest.mark.parametrize(
     ("per_step", "count", "named"), [(8, 4, "3 training graphs"), (1, 2, "trainer.graphs_per_step=1")]
 )
-def test_more_ranks_than_graphs(per_step: int, count: int, named: str, settings: Settings, tmp_path: Path) -> None:
+def test_more_ranks_than_graphs(per_step: int, count: int, named: str, settings: Settings) -> None:
     config = settings(trainer__graphs_per_step=per_step)
     with pytest.raises(ConfigError, match=named):
-        train(config, tmp_path / "model", ProcessGroup(0, count))
+        prepare(config, ProcessGroup(0, count))
 
 
 def test_mistakes_are_reported_once_and_leave_nothing(settings: Settings, tmp_path: Path, runs: Runs) -> None:
@@ -164,8 +149,8 @@ def test_mistakes_are_reported_once_and_leave_nothing(settings: Settings, tmp_pa
 
     def differs(ranks: ProcessGroup) -> None:
         if ranks.number == 1:
-            vars(trainer)["__version__"] = "0.0.1"
-        train(config, tmp_path / "model", ranks)
+            vars(prepare_module)["__version__"] = "0.0.1"
+        prepare(config, ranks)
 
     def lacks_data(ranks: ProcessGroup) -> None:
         with ranks.agreed():
@@ -185,11 +170,10 @@ def test_ranks_need_a_folder_of_checkpoints_that_they_share(settings: Settings, 
     config = settings(trainer__graphs_per_step=2)
     paths = config.paths.model_copy(update={"state": str(tmp_path / "own")})
 
-    def apart(ranks: ProcessGroup) -> None:
-        own = config if ranks.first else config.model_copy(update={"paths": paths})
-        train(own, tmp_path / "model", ranks)
+    def apart() -> None:
+        train(config if os.environ["RANK"] == "0" else config.model_copy(update={"paths": paths}), tmp_path / "model")
 
-    first, second = run_ranks(config, 2, apart)
+    first, second = fork_ranks(2, apart)
     assert (type(first), type(second)) == (ConfigError, RankLostError)
     assert "rank 1 on " in str(first)
     assert str(tmp_path / "own") in str(first)
@@ -229,81 +213,55 @@ def test_a_lost_rank_is_recognised_by_its_connection_and_not_by_words(settings: 
         assert type(run_ranks(config, 2, task, results=1)[0]) is RankLostError
 
 
-def test_ranks_share_a_budget_of_cpu_time() -> None:
-    class Both(ProcessGroup):
-        def gather(self, value: Any) -> list[Any]:
-            return [value, 30.0]
-
-    budget = CpuBudget(100.0, Both(0, 2))
-    budget.load_state_dict({"spent": 80.0})
-    stopped: Any = type("Trainer", (), {"should_stop": False, "global_step": 3})()
-    budget.on_train_start(stopped)
-    assert budget.share == pytest.approx(0.7, abs=0.01)  # half of what both had spent, and what the other one has
-    assert not stopped.should_stop
-    budget.add(40.0)
-    budget.on_train_epoch_end(stopped)
-    assert (stopped.should_stop, budget.ended) == (True, True)
-
-
-LAUNCHERS = {
-    "trainer.devices": [*STAGE, "trainer.devices=2"],
-    "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node", "2", *STAGE],
-}
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", *STAGE]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_killed_rank_ends_all_and_the_training_continues(
-    launcher: str, settings: Settings, tmp_path: Path, runs: Runs, history: History
+    settings: Settings, tmp_path: Path, runs: Runs, history: History
 ) -> None:
     """Kill -9 of rank 1; then the same training, to the weights of one without."""
     changes = {"trainer__graphs_per_step": 2, "trainer__max_epochs": 12, "trainer__patience": 99, "method": "gst_ed"}
     config = settings(**DROPOUT, **changes, output=tmp_path / "resumed")
     train_with(2, config, tmp_path / "whole")
 
-    started = start(tmp_path, config, *LAUNCHERS[launcher])
+    started = start(tmp_path, config, *TORCHRUN)
     end = time.monotonic() + 240
     while not list((tmp_path / "state").rglob("last.ckpt")):
         assert started.poll() is None
         assert time.monotonic() < end
         time.sleep(0.02)
-    children = psutil.Process(started.pid).children(recursive=True)
-    ranks = [one for one in children if any(name in " ".join(one.cmdline()) for name in ("spawn_main", STAGE[1]))]
+    ranks = [child for child in psutil.Process(started.pid).children(recursive=True) if STAGE[1] in child.cmdline()]
     ranks.sort(key=psutil.Process.create_time)
     ranks[1].send_signal(signal.SIGKILL)
     _, errors = started.communicate(timeout=240)
     assert started.returncode == 1
-    lost = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert "SIGKILL" in errors
-    if launcher == "torchrun":  # it reports the loss itself, and ends rank 0, which may have had no time to
-        assert len(lost) <= 1
-    else:
-        assert errors.splitlines() == lost
-        assert len(lost) == 1
+    assert len([line for line in errors.splitlines() if line.startswith("error: ")]) <= 1
     assert not psutil.wait_procs(ranks, timeout=10)[1]
     assert not (tmp_path / "resumed").exists()
 
-    if launcher == "torchrun":  # what continues a training is the same for both, and forks start at once
-        train_with(2, config, tmp_path / "resumed")
-    else:
-        again = start(tmp_path, config, *LAUNCHERS[launcher])
-        _, errors = again.communicate()
-        assert again.returncode == 0, errors
+    train_with(2, config, tmp_path / "resumed")
     assert (tmp_path / "resumed" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
     assert history(tmp_path / "resumed") == history(tmp_path / "whole")
     assert [run.info.status for run in runs(config)] == ["FINISHED", "FINISHED"]
 
 
 @pytest.mark.slow
-def test_a_silent_rank_ends_all(settings: Settings, tmp_path: Path) -> None:
-    """SIGSTOP of rank 1 while rank 0 waits for its costs: the limit ends rank 0, and the launcher the stopped rank."""
-    config = settings(trainer__graphs_per_step=2, trainer__devices=2, output=tmp_path / "model")
-    before = psutil.Process().children()
-    with pytest.raises(RankLostError):
-        start_ranks(train_beside_a_silent_rank, config)
-    assert [
-        one for one in psutil.Process().children() if one not in before and "spawn_main" in str(one.cmdline())
-    ] == []
+def test_a_silent_rank_ends_all(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP of rank 1 while rank 0 waits for its costs: the limit ends rank 0."""
+    plain = RankingModule.on_train_epoch_end
+
+    def stop(self: RankingModule) -> None:
+        if self.current_epoch == 1 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        plain(self)
+
+    monkeypatch.setattr(ranks_module, "_LIMIT", timedelta(seconds=30))  # busy machines too need less
+    monkeypatch.setattr(RankingModule, "on_train_epoch_end", stop)
+    config = settings(trainer__graphs_per_step=2)
+    first, _ = fork_ranks(2, lambda: train(config, tmp_path / "model"), results=1)
+    assert isinstance(first, RankLostError)
     assert list((tmp_path / "state").rglob("last.ckpt"))
     assert not (tmp_path / "model").exists()
 
@@ -314,11 +272,13 @@ def test_ranks_wait_for_what_rank_0_does_alone(
 ) -> None:
     """Rank 0 waits longer than the limit for another process with the same training."""
 
+    finished = training_module._finished
+
     def late(*values: Any, **keywords: Any) -> float | None:
         time.sleep(15)
-        return take_finished(*values, **keywords)
+        return finished(*values, **keywords)
 
     monkeypatch.setattr(ranks_module, "_LIMIT", timedelta(seconds=10))
-    monkeypatch.setattr(trainer, "take_finished", late)
+    monkeypatch.setattr(training_module, "_finished", late)
     tau, _ = train_with(2, settings(trainer__graphs_per_step=2), tmp_path / "model")
     assert isinstance(tau, float)

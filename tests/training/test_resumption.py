@@ -25,9 +25,9 @@ from hlorank.config import Config
 from hlorank.files import DataError, read_json
 from hlorank.models.graph_inputs import GraphLoader
 from hlorank.partition.segment_store import partition_collection
+from hlorank.stages.train import train
 from hlorank.training.callbacks import EpochHistory
 from hlorank.training.ranking_module import RankingModule
-from hlorank.training.trainer import train
 from tests.training.training_helpers import DROPOUT, WEIGHTS, Interrupted, interrupt, validate_with
 
 Settings = Callable[..., Config]
@@ -162,7 +162,7 @@ def test_interrupted_after_the_last_epoch(
         raise Interrupted
 
     with monkeypatch.context() as patched:
-        patched.setattr("hlorank.training.trainer.save_model", raising)
+        patched.setattr("hlorank.training.setup.save_model", raising)
         with pytest.raises(Interrupted):
             train(config, tmp_path / "resumed")
     interrupt(monkeypatch, RankingModule, "training_step", lambda _: True)  # fails at a further step

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,91 +18,86 @@ from hlorank.config import Config
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures
 from hlorank.files import DataError
-from hlorank.models.graph_inputs import GraphLoader
+from hlorank.stages.train import train
+from hlorank.training.setup import open_networks
 from hlorank.training.step_data import Ranking, StepData
 from hlorank.training.step_plans import Step
-from hlorank.training.trainer import train
 from tests.training.training_helpers import open_data
 
 Settings = Callable[..., Config]
-OpenGraphs = Callable[..., GraphLoader]
 
 
-def steps(graphs: GraphLoader, config: Config, epoch: int = 0) -> list[Step]:
-    data = open_data(graphs, config)
+def steps(config: Config, epoch: int = 0) -> list[Step]:
+    data = open_data(config)
     return [data.step(epoch, index) for index in range(data.graphs_per_epoch)]
 
 
 def plain(step: Step) -> tuple[str, list[int], list[float], list[int]]:
-    return step.graph.features.name, step.rows.tolist(), step.labels.tolist(), step.with_gradient.tolist()
+    return step.graph.features.name, step.configurations.tolist(), step.labels.tolist(), step.with_gradient.tolist()
 
 
-def test_steps_depend_on_seed_epoch_and_index_only(settings: Settings, open_graphs: OpenGraphs) -> None:
+def test_steps_depend_on_seed_epoch_and_index_only(settings: Settings) -> None:
     config = settings()
-    graphs = open_graphs(config)
-    first = [plain(step) for step in steps(graphs, config, epoch=5)]
+    first = [plain(step) for step in steps(config, epoch=5)]
     np.random.default_rng().random(3)
-    assert [plain(step) for step in steps(graphs, config, epoch=5)] == first
-    data = open_data(graphs, config)
+    assert [plain(step) for step in steps(config, epoch=5)] == first
+    data = open_data(config)
     assert [plain(data.step(5, i)) for i in (3, 1)] == [first[3], first[1]]  # whatever was drawn before
-    assert [plain(step) for step in steps(graphs, config, epoch=6)] != first
+    assert [plain(step) for step in steps(config, epoch=6)] != first
     other = config.model_copy(update={"seed": 1})
-    assert [plain(step) for step in steps(graphs, other, epoch=5)] != first
+    assert [plain(step) for step in steps(other, epoch=5)] != first
 
 
-def test_held_out_graphs_are_ranked_and_not_trained_on(settings: Settings, open_graphs: OpenGraphs) -> None:
+def test_held_out_graphs_are_ranked_and_not_trained_on(settings: Settings) -> None:
     config = settings()
-    graphs = open_graphs(config)
-    names = graphs.store.trainable("train")
-    data = open_data(graphs, config, names[1:2])
+    names = open_networks(config).train
+    data = open_data(config, names[1:2])
     assert data.valid == names[1:2]
     assert data.train == [names[0], *names[2:]]
     drawn = [data.step(0, index) for index in range(data.graphs_per_epoch)]
     trained = {step.graph.features.name: step.number for step in drawn}
     assert trained == {name: number for number, name in enumerate(data.train)}
     (ranking,) = data.val_dataloader()
-    assert ranking.graph.features.name == data.valid_graph(0).features.name == names[1]
+    assert ranking.graph.features.name == names[1]
     assert data.train_graph(1).features.name == names[2]
-    assert len(ranking.rows) == len(ranking.labels) > 1
+    assert len(ranking.configurations) == len(ranking.labels) > 1
 
 
-def test_a_step_has_distinct_configurations_and_sampled_segments(settings: Settings, open_graphs: OpenGraphs) -> None:
+def test_a_step_has_distinct_configurations_and_sampled_segments(settings: Settings) -> None:
     config = settings(segments__sampled=2, trainer__steps_per_epoch=9)
     seen: set[tuple[int, ...]] = set()
-    for step in steps(open_graphs(config), config):
-        assert len(step.rows) == len(set(step.rows.tolist())) == 8
+    for step in steps(config):
+        assert len(step.configurations) == len(set(step.configurations.tolist())) == 8
         rows, labels = step.graph.features.targets()
         expected = dict(zip(rows.tolist(), labels.tolist(), strict=True))
-        assert step.labels.tolist() == [expected[row] for row in step.rows.tolist()]
+        assert step.labels.tolist() == [expected[row] for row in step.configurations.tolist()]
         assert len(step.with_gradient) == 2
         assert 0 <= step.with_gradient[0] < step.with_gradient[1] < len(step.graph.segments)
         seen.add(tuple(step.with_gradient.tolist()))
     assert len(seen) > 1
 
 
-def test_a_step_has_no_more_than_its_graph(settings: Settings, open_graphs: OpenGraphs) -> None:
+def test_a_step_has_no_more_than_its_graph(settings: Settings) -> None:
     config = settings(segments__sampled=99, trainer__configs_per_step=999)
-    for step in steps(open_graphs(config), config):
+    for step in steps(config):
         assert step.with_gradient.tolist() == list(range(len(step.graph.segments)))
-        assert sorted(step.rows.tolist()) == list(range(step.graph.features.distinct))
+        assert sorted(step.configurations.tolist()) == list(range(step.graph.features.distinct))
 
 
 @pytest.mark.parametrize(("steps_per_epoch", "graphs_per_step"), [(3, 1), (4, 1), (2, 3)])
-def test_every_graph_once_a_round(
-    steps_per_epoch: int, graphs_per_step: int, settings: Settings, open_graphs: OpenGraphs
-) -> None:
+def test_every_graph_once_a_round(steps_per_epoch: int, graphs_per_step: int, settings: Settings) -> None:
     config = settings(trainer__steps_per_epoch=steps_per_epoch, trainer__graphs_per_step=graphs_per_step)
-    graphs = open_graphs(config)
-    names = [step.graph.features.name for epoch in range(6) for step in steps(graphs, config, epoch)]
+    graphs = open_networks(config).graphs
+    names = [step.graph.features.name for epoch in range(6) for step in steps(config, epoch)]
     assert len(names) == 6 * steps_per_epoch * graphs_per_step
     rounds = [tuple(names[i : i + 3]) for i in range(0, len(names), 3)]
     assert {frozenset(names) for names in rounds} == {frozenset(graphs.store.graphs("train"))}
     assert len(set(rounds)) > 1  # each in an order of its own
 
 
-def test_opened_graphs_are_kept(settings: Settings, open_graphs: OpenGraphs) -> None:
+def test_opened_graphs_are_kept(settings: Settings) -> None:
     config = settings(trainer__steps_per_epoch=6)
-    drawn = steps(open_graphs(config), config)
+    drawn = steps(config)
     assert len({id(step.graph) for step in drawn}) == 3
 
 
@@ -112,13 +106,13 @@ def test_opened_graphs_are_kept(settings: Settings, open_graphs: OpenGraphs) -> 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on machines of one core
 @pytest.mark.parametrize("changes", [{}, {"method": "gst", "model__drop_edge": 0.5}])
 def test_any_number_of_workers_plans_the_same_steps(
-    changes: dict[str, Any], settings: Settings, open_graphs: OpenGraphs, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "jax", raising=False)
     planned = []
     for workers in (0, 1, 2):
         config = settings(trainer__workers=workers, **changes)
-        data: Any = open_data(open_graphs(config), config)
+        data: Any = open_data(config)
         epochs = []
         for epoch in (0, 1):
             data.trainer = SimpleNamespace(current_epoch=epoch)
@@ -133,7 +127,6 @@ def test_any_number_of_workers_plans_the_same_steps(
                 torch.testing.assert_close(*plans, rtol=0, atol=0)
             np.testing.assert_array_equal(one.local, other.local)
             assert torch.equal(one.labels, other.labels)
-            assert one.seconds == 0 < other.seconds
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")
@@ -149,33 +142,31 @@ def test_an_error_of_a_worker_is_that_of_the_training(
         train(settings(trainer__workers=1), tmp_path / "model")
 
 
-def test_validation_ranks_the_same_configurations_each_epoch(settings: Settings, open_graphs: OpenGraphs) -> None:
+def test_validation_ranks_the_same_configurations_each_epoch(settings: Settings) -> None:
     config = settings(trainer__validation_configs=10)
-    data = open_data(open_graphs(config), config)
+    data = open_data(config)
     assert data.valid == ["synthetic_valid_000", "synthetic_valid_001"]
     first, second = (list(data.val_dataloader()) for _ in range(2))
     for one, other in zip(first, second, strict=True):
         assert isinstance(one, Ranking)
-        assert one.rows.tolist() == other.rows.tolist() == sorted(set(one.rows.tolist()))
-        assert len(one.rows) == 10
+        assert one.configurations.tolist() == other.configurations.tolist() == sorted(set(one.configurations.tolist()))
+        assert len(one.configurations) == 10
         rows, labels = one.graph.features.targets()
-        np.testing.assert_array_equal(one.labels, labels[np.searchsorted(rows, one.rows)])
-    (everything, _) = open_data(open_graphs(config), settings(trainer__validation_configs=10**6)).val_dataloader()
-    assert everything.rows.tolist() == list(range(everything.graph.features.distinct))
+        np.testing.assert_array_equal(one.labels, labels[np.searchsorted(rows, one.configurations)])
+    (everything, _) = open_data(settings(trainer__validation_configs=10**6)).val_dataloader()
+    assert everything.configurations.tolist() == list(range(everything.graph.features.distinct))
 
 
-def test_tiles_train_on_every_row(settings: Settings, open_graphs: OpenGraphs) -> None:
+def test_tiles_train_on_every_row(settings: Settings) -> None:
     config = settings(collection="tile:synthetic", method="full", trainer__configs_per_step=999)
-    for step in steps(open_graphs(config, whole=True), config):
+    for step in steps(config):
         features = step.graph.features
-        assert len(step.rows) == len(features.row_of)
+        assert len(step.configurations) == len(features.row_of)
         assert sorted(step.labels.tolist()) == sorted((features.runtime / vars(features)["normalizer"]).tolist())
         assert step.with_gradient.tolist() == [0]
 
 
-def test_graphs_without_two_runtimes_are_not_validated(
-    settings: Settings, open_graphs: OpenGraphs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphs_without_two_runtimes_are_not_validated(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their Kendall tau is NaN, which would end the training."""
     plain_open = FeatureStore.open
 
@@ -185,48 +176,15 @@ def test_graphs_without_two_runtimes_are_not_validated(
 
     monkeypatch.setattr(FeatureStore, "open", constant)
     config = settings()
-    data = open_data(open_graphs(config), config)
+    data = open_data(config)
     assert data.valid == ["synthetic_valid_001"]
     assert len(list(data.val_dataloader())) == 1
 
 
-def test_skipped_graphs_are_logged(
-    settings: Settings, open_graphs: OpenGraphs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(FeatureStore, "skipped", lambda self, split: {"twin": f"all identical in {split}"})
-    config = settings()
-    with caplog.at_level(logging.WARNING):
-        open_data(open_graphs(config), config)
-    assert "training skips the graph twin: all identical in train" in caplog.text
-
-
-def test_graphs_of_few_segments_are_logged_once(
-    settings: Settings, open_graphs: OpenGraphs, caplog: pytest.LogCaptureFixture
-) -> None:
-    graphs = open_graphs(settings())
-    names = graphs.store.graphs("train")
-    counts = [len(graphs.open("train", name).segments) for name in names]
-    smallest, largest = min(counts), max(counts)
-    for sampled, fewer in ((smallest, 0), (smallest + 1, counts.count(smallest)), (largest + 1, 3)):
-        caplog.clear()
-        with caplog.at_level(logging.WARNING):
-            config = settings(segments__sampled=sampled, trainer__steps_per_epoch=6)
-            assert len(steps(graphs, config)) == 6
-        expected = f"segments.sampled={sampled}: {fewer} of 3 training graphs have fewer segments"
-        assert [record.getMessage().startswith(expected) for record in caplog.records] == [True] * (fewer > 0)
-    caplog.clear()
-    config = settings(method="full", segments__sampled=99)
-    steps(open_graphs(config, whole=True), config)
-    assert not caplog.records  # whole graphs sample nothing
-
-
 @pytest.mark.parametrize("bound", [2, 20, 10**6, None])
-def test_a_working_set_fills_at_most_its_table_entries(
-    bound: int | None, settings: Settings, open_graphs: OpenGraphs
-) -> None:
+def test_a_working_set_fills_at_most_its_table_entries(bound: int | None, settings: Settings) -> None:
     config = settings(segments__configs_per_graph="null" if bound is None else bound)
-    graphs = open_graphs(config)
-    data = open_data(graphs, config)
+    data = open_data(config)
     entries = data.table_entries()
     assert list(entries) == data.train
     for number, name in enumerate(data.train):
@@ -239,20 +197,17 @@ def test_a_working_set_fills_at_most_its_table_entries(
         assert max(found) <= entries[name] <= local.shape[1] * (bound or graph.features.distinct)
         if bound in (10**6, None):
             assert set(found) == {entries[name]}
-    assert open_data(open_graphs(config, whole=True), config).table_entries() == {}
+    assert open_data(settings(method="full")).table_entries() == {}
 
 
-def test_the_files_of_few_graphs_are_open_at_once(
-    settings: Settings, open_graphs: OpenGraphs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_files_of_few_graphs_are_open_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hlorank.training.step_data._OPEN_GRAPHS", 1)
     config = settings(trainer__workers=0)
-    graphs = open_graphs(config)
-    data: Any = open_data(graphs, config)
+    data: Any = open_data(config)
     data.trainer = SimpleNamespace(current_epoch=0)
 
     def files() -> int:
-        root = str(graphs.store.root)
+        root = str(data._graphs.store.root)
         links = (Path("/proc/self/fd") / link.name for link in Path("/proc/self/fd").iterdir())
         return sum(str(link.readlink()).startswith(root) for link in links if link.is_symlink())
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from hlorank.config import Config
+from hlorank.config import Config, SegmentsConfig
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_inputs import GraphLoader
-from hlorank.models.serialization import input_sizes
+from hlorank.training.fit import build
 from hlorank.training.methods import METHODS
+from hlorank.training.process_group import ALONE
 from hlorank.training.ranking_module import RankingModule
+from hlorank.training.setup import Member, open_networks
 from hlorank.training.step_data import StepData
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 
@@ -39,16 +39,21 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: Call
     monkeypatch.setattr(owner, name, raising)
 
 
-def open_data(graphs: GraphLoader, config: Config, held_out: Collection[str] = ()) -> StepData:
+def open_data(config: Config, held_out: Collection[str] = ()) -> StepData:
     """Return the steps and rankings that a training of the configuration has."""
-    model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
-    planner = StepPlanner.of(model, METHODS[config.method])
-    return StepData(graphs, planner, config.trainer, config.segments, config.seed, held_out)
+    return build(open_networks(config), Member(config.seed, tuple(held_out)), ALONE)[1]
 
 
-def planned(model: CostModel, method: str, step: Step) -> PlannedStep:
+def planned(model: CostModel, method: str, step: Step, max_states: int | None = None) -> PlannedStep:
     """Return the step with the plans of a training of the method."""
-    return StepPlanner.of(model, METHODS[method])(step, np.random.default_rng(0))
+    return StepPlanner.of(model, METHODS[method], max_states)(step)
+
+
+def segments_config(**changes: Any) -> SegmentsConfig:
+    """Return settings of methods; the table has room for all, and what it lacks is left out."""
+    values = {"sampled": 1, "aggregation": "mean", "missing": "reweight", "keep_probability": 1.0}
+    table = {"table_bytes": 10**6, "table_dtype": "float32", "configs_per_graph": None, "redraw_epochs": 1}
+    return SegmentsConfig.model_validate({**values, **table, "finetune_epochs": 1, **changes})
 
 
 def validate_with(monkeypatch: pytest.MonkeyPatch, taus: list[float]) -> dict[int, dict[str, torch.Tensor]]:

@@ -201,9 +201,6 @@ class TrainerConfig(Section):
     second half."""
     averaging_decay: float = Field(gt=0, lt=1)
     """Decay of the exponential moving average, which spans about 1 / (1 - decay) steps."""
-    cpu_seconds: float | None = Field(gt=0)
-    """Bound of the CPU time of all processors that the steps and validations of a training take, shared equally by the
-    members of an ensemble; null sets none. Results under this bound depend on the speed of the machine."""
 
     @property
     def worker_count(self) -> int:

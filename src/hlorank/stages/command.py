@@ -7,8 +7,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import reduce, wraps
 from operator import or_
 from pathlib import Path
@@ -18,19 +18,19 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import configure_log
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hlorank.config import Config, ConfigError, Registries, import_plugin, load
+from hlorank.config import Config, ConfigError, Registries, load
 from hlorank.config.section import fields_at
 from hlorank.data.collection import Collection
 from hlorank.files import LOCKS, DataError, fingerprint, one_line, one_process
 from hlorank.runs.store import error_lines
 from hlorank.runs.sweeps import sweep_report
 
-Task = Callable[[Config], Any]
+Task = Callable[[Config, Path], Any]
+"""Function of the validated configuration and the folder that the stage writes."""
 
 EXTENSION_POINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -73,8 +73,10 @@ def load_composed(composed: DictConfig, registries: Registries | None = None) ->
     return load(values, registries)
 
 
-def stage(*extension_points: str, reads: Iterable[str]) -> Callable[[Task], Callable[[], None]]:
-    """Return a decorator that makes a command of a function of the validated configuration.
+def stage(
+    *extension_points: str, reads: Iterable[str], writes: str, lock: bool = True
+) -> Callable[[Task], Callable[[], None]]:
+    """Return a decorator that makes a command of a function of the validated configuration and the output folder.
 
     The configuration is composed from conf/ in the current folder, or read from params.yaml with
     `--config-dir . --config-name params`. Bad data or a bad configuration ends the command with one line for each
@@ -84,6 +86,9 @@ def stage(*extension_points: str, reads: Iterable[str]) -> Callable[[Task], Call
     Args:
         extension_points: the ones whose names the stage uses; wrong names are reported with all other mistakes.
         reads: sections and keys that the stage reads, besides `ALWAYS_READ`.
+        writes: key of `paths` for the folder that the stage writes.
+        lock: no other process writes the folder meanwhile: a second one waits, and then finds the files of the first,
+            most of which stages reuse. The stage train takes the lock itself, on the first of its ranks.
     """
 
     def decorate(task: Task) -> Callable[[], None]:
@@ -97,7 +102,10 @@ def stage(*extension_points: str, reads: Iterable[str]) -> Callable[[Task], Call
                 problems += str(error).splitlines()
             if problems:
                 raise ConfigError("\n".join(problems))
-            return task(config)
+            output = output_folder(config, writes)
+            folder_lock = Path(config.paths.state) / LOCKS / fingerprint(str(output.resolve()))
+            with one_process(folder_lock, f"a stage that writes {output}") if lock else nullcontext():
+                return task(config, output)
 
         @wraps(task)  # Hydra names the job after the module of the function below this
         def run(composed: DictConfig) -> Any:
@@ -180,55 +188,17 @@ def _reported_by_another_rank(error: Exception) -> bool:
     return local != "0" and isinstance(error, ConfigError | ConnectionError)
 
 
-class TaskOfJob:
-    """The task of a stage, as other processes of the same job of Hydra run it, with its log and its overrides.
-
-    Args:
-        task: the task.
-    """
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._job: Any = HydraConfig.instance().cfg
-
-    def __call__(self, config: Config) -> Any:
-        """Run the task on the configuration that the job has composed and validated."""
-        HydraConfig.instance().cfg = self._job
-        configure_log(self._job.hydra.job_logging, self._job.hydra.verbose)
-        _quieten()
-        for name in config.plugins:
-            import_plugin(name)
-        return self._task(config)
+def collection_folder(config: Config, name: str) -> Path:
+    """Return the collection's folder below a folder of `paths`, that of the method among models and reports."""
+    collection = Path(getattr(config.paths, name)) / Collection.parse(config.collection).path
+    return collection / config.method if name in {"models", "reports"} else collection
 
 
-def collection_folder(config: Config, parent: str) -> Path:
-    """Return the collection's folder below a folder of `paths`."""
-    return Path(parent) / Collection.parse(config.collection).path
-
-
-@contextmanager
-def own_output(config: Config, parent: str, *parts: str) -> Iterator[Path]:
-    """Yield the folder that a stage writes, which no other process writes meanwhile; arguments as of `output_folder`.
-
-    A second process waits. It then finds the files of the first, most of which stages reuse.
-    """
-    output = output_folder(config, parent, *parts)
-    lock = Path(config.paths.state) / LOCKS / fingerprint(str(output.resolve()))
-    with one_process(lock, f"a stage that writes {output}"):
-        yield output
-
-
-def output_folder(config: Config, parent: str, *parts: str) -> Path:
-    """Return the folder that a stage writes: `output`, in a multirun the job's own folder, else the collection's.
-
-    Args:
-        config: the whole configuration.
-        parent: the stage's folder under `paths`.
-        parts: folders below the collection's, such as the method.
-    """
+def output_folder(config: Config, writes: str) -> Path:
+    """Return the folder that a stage writes: `output`, in a multirun the job's own folder, else the collection's."""
     if config.output is not None:
         return Path(config.output)
     hydra_config = HydraConfig.get()
     if hydra_config.mode is RunMode.MULTIRUN:
         return Path(hydra_config.runtime.output_dir)
-    return collection_folder(config, parent).joinpath(*parts)
+    return collection_folder(config, writes)

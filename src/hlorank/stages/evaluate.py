@@ -1,23 +1,28 @@
 """Stage evaluate: from a model folder to metrics, tables, plots, a submission and a report."""
 
+from pathlib import Path
+
 from hlorank.config import Config
-from hlorank.stages.command import collection_folder, own_output, stage
+from hlorank.stages.command import collection_folder, stage
 
 
-@stage("methods", reads=["method", "evaluate", "compute", "trainer.threads", "trainer.accelerator", "tracking"])
-def main(config: Config) -> None:
+@stage(
+    "methods",
+    reads=["method", "evaluate", "compute", "trainer.threads", "trainer.accelerator", "tracking"],
+    writes="reports",
+)
+def main(config: Config, output: Path) -> None:
     """Score every configuration of `collection` with the model of `method`, and write a report."""
     from hlorank.evaluation.evaluate import evaluate
     from hlorank.evaluation.report.trainings import read_run
     from hlorank.evaluation.report.write_report import REPORT, write_report
     from hlorank.runs.evaluation import EvaluationRun
 
-    model = collection_folder(config, config.paths.models) / config.method
-    with own_output(config, config.paths.reports, config.method) as output:
-        run = EvaluationRun(config, model)
-        metrics = evaluate(config, model, output)
-        write_report([read_run(model, output, run.tracked)], output / REPORT)
-        run.log(metrics, output)
+    model = collection_folder(config, "models")
+    run = EvaluationRun(config, model)
+    metrics = evaluate(config, model, output)
+    write_report([read_run(model, output, run.tracked)], output / REPORT)
+    run.log(metrics, output)
 
 
 if __name__ == "__main__":

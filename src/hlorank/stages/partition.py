@@ -1,17 +1,17 @@
 """Stage partition: from data/features to data/segments."""
 
+from pathlib import Path
+
 from hlorank.config import Config
-from hlorank.stages.command import collection_folder, own_output, stage
+from hlorank.stages.command import collection_folder, stage
 
 
-@stage("partitioners", reads=["partition", "compute"])
-def main(config: Config) -> None:
+@stage("partitioners", reads=["partition", "compute"], writes="segments")
+def main(config: Config, output: Path) -> None:
     """Cut the graphs of `collection` into segments."""
     from hlorank.partition.segment_store import partition_collection
 
-    features = collection_folder(config, config.paths.features)
-    with own_output(config, config.paths.segments) as output:
-        partition_collection(features, config.partition, output, config.compute)
+    partition_collection(collection_folder(config, "features"), config.partition, output, config.compute)
 
 
 if __name__ == "__main__":

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hlorank.config import Config, ConfigError
-from hlorank.data.collection import Collection
 from hlorank.models.compression.declarations import Mixing
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_inputs import GraphLoader
-from hlorank.models.serialization import input_sizes
 from hlorank.training.gst.embedding_table import EmbeddingTable
-from hlorank.training.methods import METHODS
-from hlorank.training.step_plans import PlannedStep, StepPlanner
+from hlorank.training.process_group import ALONE
+from hlorank.training.setup import Setup
+from hlorank.training.step_plans import PlannedStep, measure_step
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +22,11 @@ log = logging.getLogger(__name__)
 _WITH_GRADIENT, _IN_PARTS = 3, 4
 # Whole graphs rather than fresh embeddings, and those rather than stale ones, as long as a step takes no more than this
 # many times as long as the shortest: docs/explanation/gst-measured.md.
-_WORTH = 2.0
+_MAX_SLOWDOWN = 2.0
 _STEPS = 8  # that are planned, each of another graph
 
 
-def choose_method(config: Config) -> str:
+def choose_method(full: Setup, gst: Setup) -> str:
     """Choose between full, gst and gst_e for a collection, and log the choice and its reason.
 
     In this order, the first is chosen that fits into `trainer.memory_bytes` and whose step computes at most twice the
@@ -38,70 +34,68 @@ def choose_method(config: Config) -> str:
     gst_e computes the share of the other segments that its table is expected to lack.
 
     Args:
-        config: the whole configuration.
+        full: the collection with whole graphs.
+        gst: the collection with graphs cut into segments.
 
     Raises:
-        DataError: features or segments are missing.
         ConfigError: no method fits.
     """
-    from hlorank.training.step_data import StepData  # imports Lightning, which takes seconds
-    from hlorank.training.step_memory import bound_memory
-
-    collection, memory_bytes = Collection.parse(config.collection), config.trainer.memory_bytes
-    if collection.kind == "tile":
+    if gst.graphs.options is None:
         log.info("method auto: full, as each tile kernel is one segment")
         return "full"
-    features, segments = (Path(root) / collection.path for root in (config.paths.features, config.paths.segments))
-    cut, whole = GraphLoader(features, segments), GraphLoader(features, None)
-    entries = cut.store.entries("train")
-    counts = [_local_counts(cut, name) for name in cut.store.trainable("train")]
+    cuts = [gst.graphs.open_partition("train", name) for name in gst.train]
+    counts = [np.ones(1, dtype=np.int64) if cut is None else cut.local_counts for cut in cuts]
     if max(map(len, counts), default=1) == 1:
         log.info("method auto: full, as no graph has several segments to train")
         return "full"
+    costs, reasons, model = _costs(full, gst)
+    if Mixing.CONFIGURATIONS in model.recipe.mixing:
+        reasons.append("no table, as an embedding depends on the other configurations of its step")
+        del costs["gst_e"]
+    else:
+        missing = _missing(gst.config, counts, model.embedding_width)
+        sampled, others = costs["gst_e"]
+        costs["gst_e"] = sampled, missing * others
+        reasons.append(f"the table is expected to lack {missing:.0%}")
+    sums = {name: sum(cost) for name, cost in costs.items()}
+    chosen = next(name for name, cost in sums.items() if cost <= _MAX_SLOWDOWN * min(sums.values()))
+    steps = ", ".join(f"{name} {cost:,.0f}" for name, cost in sums.items())
+    log.info("method auto: %s; states of a step, by passes: %s; %s", chosen, steps, "; ".join(reasons))
+    return chosen
 
-    # Plan some steps under either form of the graphs.
-    with torch.random.fork_rng(devices=[]):  # the global generator is left as it was
-        model = CostModel(config.model, input_sizes(cut.store.spec), config.segments.aggregation)
-    full, gst = (
-        StepData(graphs, StepPlanner.of(model, METHODS[name]), config.trainer, config.segments, config.seed)
-        for name, graphs in (("full", whole), ("gst", cut))
-    )
-    keys = [(0, index) for index in range(min(_STEPS, len(counts)))]
-    kept = {"full": _rows(map(full.planned_step, keys))[0]}
-    kept["gst"], others = _rows(map(gst.planned_step, keys))
 
-    # Count the passes of each method.
-    costs, reasons, largest = dict[str, float](), list[str](), max(full.train, key=lambda name: entries[name].nodes)
-    for name, data in (("full", full), ("gst", gst)):
+def _costs(full: Setup, gst: Setup) -> tuple[dict[str, tuple[float, float]], list[str], CostModel]:
+    """Plan steps with whole graphs and with segments, and count the passes of the states of a step.
+
+    Returns:
+        Of each method that fits into memory, the passes of the segments with gradient and of the others; the reasons
+        why a method does not; and a model.
+    """
+    from hlorank.training.fit import build  # imports Lightning, which takes seconds
+
+    costs, reasons = dict[str, tuple[float, float]](), list[str]()
+    entries, memory_bytes = gst.graphs.store.entries("train"), gst.config.trainer.memory_bytes
+    largest = max(gst.train, key=lambda name: entries[name].nodes)
+    keys = [(0, index) for index in range(min(_STEPS, len(gst.train)))]
+    for name, setup in (("full", full), ("gst", gst)):
+        model, data = build(setup, setup.members[0], ALONE)
+        sampled, others = _states(map(data.planned_step, keys))
+        graph = data.train_graph(data.train.index(largest))
         try:
-            most_rows = memory_bytes / bound_memory(model, data, largest, memory_bytes)
+            memory = measure_step(model, data.planner, graph, data.settings.configs_per_step, memory_bytes)
         except ConfigError as error:
             if name == "gst":
                 raise
             reasons.append(str(error))
             continue
-        costs[name] = kept[name] * (_WITH_GRADIENT if kept[name] <= most_rows else _IN_PARTS)
-    sampled, costs["gst"] = costs["gst"], costs["gst"] + others
-    if Mixing.CONFIGURATIONS in model.recipe.mixing:
-        reasons.append("no table, as an embedding depends on the other configurations of its step")
-    else:
-        missing = _missing(config, counts, model.embedding_width)
-        costs["gst_e"] = sampled + missing * others
-        reasons.append(f"the table is expected to lack {missing:.0%}")
-    chosen = next(name for name, cost in costs.items() if cost <= _WORTH * min(costs.values()))
-    steps = ", ".join(f"{name} {cost:,.0f}" for name, cost in costs.items())
-    log.info("method auto: %s; states of a step, by passes: %s; %s", chosen, steps, "; ".join(reasons))
-    return chosen
+        passes = _WITH_GRADIENT if sampled <= memory_bytes / memory.bytes_per_state else _IN_PARTS
+        costs[name] = sampled * passes, others
+    costs["gst_e"] = costs["gst"]
+    return costs, reasons, model
 
 
-def _local_counts(graphs: GraphLoader, name: str) -> NDArray[np.int64]:
-    """Return the number of local configurations of each segment of a training graph."""
-    cut = graphs.open_partition("train", name)
-    return np.ones(1, dtype=np.int64) if cut is None else cut.local_counts
-
-
-def _rows(steps: Iterable[PlannedStep]) -> tuple[float, float]:
-    """Return the node states of a step, the mean over some: of the segments with gradient, and of the others."""
+def _states(steps: Iterable[PlannedStep]) -> tuple[float, float]:
+    """Return the mean number of node states of a step: of the segments with gradient, and of the others."""
     counts = [[sum(part.plan.rows for part in parts) for parts in (step.sampled, step.others)] for step in steps]
     sampled, others = np.mean(counts, axis=0)
     return float(sampled), float(others)
@@ -122,7 +116,7 @@ def _missing(config: Config, counts: Sequence[NDArray[np.int64]], width: int) ->
     table = EmbeddingTable(width, settings.table_bytes, settings.table_dtype)
     bound = settings.configs_per_graph or np.inf
     local = np.concatenate(counts).clip(max=bound)
-    if max(float(one.clip(max=bound).sum()) for one in counts) > table.capacity:
+    if max(float(own.clip(max=bound).sum()) for own in counts) > table.capacity:
         return 1.0
     epochs = min(settings.redraw_epochs, trainer.max_epochs)
     visits = max(1.0, epochs * trainer.steps_per_epoch * trainer.graphs_per_step / len(counts))

@@ -1,52 +1,32 @@
-"""Lightning callbacks and logger of a training: history, early ends, averaged weights, checks of checkpoints."""
+"""Lightning callbacks of a training: history, early ends, averaged weights, checkpoints and their identity."""
 
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, RichProgressBar, WeightAveraging
-from lightning.pytorch.loggers import MLFlowLogger
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, RichProgressBar, WeightAveraging
 from lightning.pytorch.plugins import TorchCheckpointIO
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
-from hlorank.config import TrackingConfig
 from hlorank.files import DataError, write_atomic
 from hlorank.metrics import TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
-from hlorank.runs.search import SearchTrial
-from hlorank.runs.store import tracking_uri
-from hlorank.training.mlflow_run import peak_memory_bytes
-from hlorank.training.ranks import ALONE, Ranks
+from hlorank.training.setup import peak_memory_bytes
+
+if TYPE_CHECKING:
+    from hlorank.training.gst.head_finetuning import HeadModule
+    from hlorank.training.ranking_module import RankingModule
 
 log = logging.getLogger(__name__)
+logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # otherwise it logs hardware and advertisements
 
 SWA_START = 0.5  # share of a training
-
-
-class MemberLogger(MLFlowLogger):
-    """Logger into the run of a training; metrics of an ensemble's member are logged under its name.
-
-    Args:
-        config: the tracking store and its experiment.
-        run_id: the run.
-        member: the member's name; empty for a single model.
-    """
-
-    LOGGER_JOIN_CHAR = "/"
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log metrics without Lightning's `epoch`, which repeats the step."""
-        super().log_metrics({name: value for name, value in metrics.items() if name != "epoch"}, step)
-
-    def __init__(self, config: TrackingConfig, run_id: str, member: str) -> None:
-        super().__init__(config.experiment, tracking_uri=tracking_uri(config), run_id=run_id, prefix=member)
 
 
 class EpochHistory(Callback):
@@ -146,40 +126,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Writer of checkpoints that replaces earlier ones in one step, where Lightning copies them from /tmp."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:  # noqa: ARG002 - Lightning's signature
-        """Write a checkpoint.
-
-        Raises:
-            OSError: the file cannot be written; the earlier one remains.
-        """
+        """Write a checkpoint; if it cannot be written, the earlier one remains."""
         buffer = BytesIO()  # PyTorch turns errors of files into errors of its own
         torch.save(checkpoint, buffer)
         write_atomic(Path(path), lambda file: file.write(buffer.getbuffer()))
-
-
-class TrialReport(Callback):
-    """Report of each validation to the search that the training belongs to, which may prune it.
-
-    Args:
-        trial: the training's trial.
-        before: epochs of earlier members of an ensemble, which count before the first epoch of this one.
-    """
-
-    def __init__(self, trial: SearchTrial, before: int) -> None:
-        self._trial = trial
-        self._before = before
-
-    def on_train_epoch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
-        """Report the epoch; after the last one the training is not pruned any more.
-
-        Raises:
-            Pruned: the search prunes the training.
-        """
-        if (tau := trainer.callback_metrics.get(VALID_TAU)) is None:
-            return
-        epoch = trainer.current_epoch + 1
-        self._trial.report(float(tau), self._before + epoch)
-        if epoch != trainer.max_epochs:
-            self._trial.raise_if_pruned()
 
 
 class Patience(EarlyStopping):
@@ -188,80 +138,6 @@ class Patience(EarlyStopping):
     def on_train_start(self, trainer: lightning.Trainer, *_: Any) -> None:
         """Stop before the first step if the checkpoint is of a stopped training."""
         trainer.should_stop = trainer.should_stop or self.stopped_epoch > 0
-
-
-class CpuBudget(Callback):
-    """Bound of the CPU time of a training, which ends after the step or the validation that uses it up.
-
-    CPU time is that of all threads of this process from the first step on, what worker processes `add`, and the same of
-    all other ranks. Time that was spent before a checkpoint counts too, so that a resumed training does not get a new
-    budget.
-
-    Args:
-        seconds: the budget; None for no bound.
-        ranks: the ranks that train together.
-
-    Attributes:
-        ended: True if the budget has ended the training.
-    """
-
-    def __init__(self, seconds: float | None, ranks: Ranks = ALONE) -> None:
-        self.seconds = math.inf if seconds is None else seconds
-        self.ended = False
-        self._ranks = ranks
-        self._before = 0.0
-        self._start: float | None = None
-        self._agreed: float | None = None
-
-    @property
-    def share(self) -> float:
-        """Share of the budget that is spent, from 0 to about 1; 0 without a bound."""
-        return self._spent / self.seconds
-
-    @property
-    def _spent(self) -> float:
-        """Seconds spent; by several ranks, what they have last added up, so that all take the same steps."""
-        return self._own if self._agreed is None else self._agreed
-
-    @property
-    def _own(self) -> float:
-        return self._before if self._start is None else self._before + time.process_time() - self._start
-
-    def add(self, seconds: float) -> None:
-        """Add CPU time of another process."""
-        self._before += seconds
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the seconds spent."""
-        return {"spent": self._spent}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue with the time that a checkpoint's training had spent."""
-        self._before, self._start = state_dict["spent"], None
-
-    def on_train_start(self, trainer: lightning.Trainer, *_: Any) -> None:
-        """Start the clock; stop before the first step if the budget was used up before."""
-        self._before /= self._ranks.count
-        self._start = time.process_time()
-        self._stop_at_end(trainer)
-
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, _module: Any, _outputs: Any, _batch: Any, batch_idx: int
-    ) -> None:
-        """Stop between two steps of the optimizer, never between the graphs of one step; validation follows."""
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
-            self._stop_at_end(trainer)
-
-    def on_train_epoch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
-        """Stop if the validation used up the budget."""
-        self._stop_at_end(trainer)
-
-    def _stop_at_end(self, trainer: lightning.Trainer) -> None:
-        if self._ranks.count > 1 and self.seconds < math.inf:
-            self._agreed = self._ranks.broadcast(sum(self._ranks.gather(self._own)))
-        if self.share >= 1 and not self.ended:
-            self.ended = trainer.should_stop = True
-            log.info("trainer.cpu_seconds=%g: used up after %d steps", self.seconds, trainer.global_step)
 
 
 class StepAveraging(WeightAveraging):
@@ -295,3 +171,47 @@ class StepAveraging(WeightAveraging):
             assert self._average_model is not None
             self._average_model.n_averaged.zero_()  # the current weights replace the average
         return True
+
+
+def callbacks_of(
+    module: RankingModule | HeadModule,
+    folder: Path,
+    own: Sequence[Callback],
+    device: torch.device,
+    *,
+    validated: bool,
+    progress: bool,
+) -> tuple[ModelCheckpoint, list[Callback]]:
+    """Return the checkpoint of the best epoch, and all callbacks of a training in their order.
+
+    Args:
+        module: the training step; names the metrics, and has the settings.
+        folder: folder of the checkpoints.
+        own: callbacks of this training.
+        device: the device of the training.
+        validated: there are graphs to validate; otherwise the best epoch has the smallest training loss.
+        progress: show a progress bar.
+    """
+    settings, watched, mode = module.settings, module.tau_metric, "max"
+    if not validated:
+        watched, mode = module.loss_metric, "min"
+    best = ModelCheckpoint(folder, "best", monitor=watched, mode=mode, enable_version_counter=False)
+    # Not `save_last` of the other one, which saves only after epochs that are the best so far. It comes after all
+    # callbacks whose state it saves.
+    last = ModelCheckpoint(folder, "last", enable_version_counter=False)
+    callbacks = [*own, Patience(watched, patience=settings.patience, mode=mode), best, last]
+    if settings.averaging != "none":
+        callbacks.append(StepAveraging(settings.averaging, settings.averaging_decay, module.progress, device))
+    if progress:
+        callbacks.append(ProgressBar())
+    return best, callbacks
+
+
+def check_checkpoint(path: Path, callbacks: Sequence[Callback]) -> Path | None:
+    """Return the path of a checkpoint if there is one, after a check that it belongs to this training."""
+    if not path.exists():
+        return None
+    for callback in callbacks:
+        if isinstance(callback, CheckpointIdentity):
+            callback.check(path)
+    return path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum, unique
@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from hlorank.data.collection import Split
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures, TileFeatures
-
-log = logging.getLogger(__name__)
 
 Labels = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -41,7 +39,7 @@ class Stream(IntEnum):
     STEP = 1
     """Configurations and segments of a step; key: epoch, number of the step within it."""
     VALIDATION = 2
-    """Configurations that validation ranks; no key."""
+    """Configurations that validation ranks, whatever the seed; key: digest of the name of the graph."""
     DROPOUT = 3
     """Dropout masks of a step; key: epoch, number of the step within it."""
     WORKING_SET = 4
@@ -99,29 +97,19 @@ SAMPLERS: Mapping[str, Sampler] = MappingProxyType(
 """Samplers by the names of `trainer.sampling`."""
 
 
-def usable_graphs(store: FeatureStore, validation_configs: int, seed: int) -> tuple[list[str], list[str]]:
-    """Return the names of the graphs that are trained on and of those that validation ranks; log which are skipped.
-
-    Validation ranks a graph if its labels are known and at least two different ones are drawn.
-    """
-    for name, reason in store.skipped("train").items():
-        log.warning("%s: training skips the graph %s: %s", store.spec.collection, name, reason)
-    valid = rankable_graphs(store, "valid", store.trainable("valid"), validation_configs, seed)
-    return store.trainable("train"), valid
-
-
-def rankable_graphs(store: FeatureStore, split: Split, names: Iterable[str], count: int, seed: int) -> list[str]:
+def rankable_graphs(store: FeatureStore, split: Split, names: Iterable[str], count: int) -> list[str]:
     """Return the names of the graphs of which validation draws at least two different labels."""
-    drawn = {name: validation_targets(store.open(split, name), count, seed)[1] for name in names}
+    drawn = {name: validation_targets(store.open(split, name), count)[1] for name in names}
     return [name for name, labels in drawn.items() if labels.min() < labels.max()]
 
 
-def validation_targets(features: GraphFeatures, count: int, seed: int) -> Targets:
-    """Return at most `count` targets of a graph, the same in each validation."""
-    rows, labels = features.targets()
-    rng = generator(seed, Stream.VALIDATION)
-    drawn = np.sort(rng.choice(len(rows), size=min(count, len(rows)), replace=False))
-    return rows[drawn], labels[drawn]
+def validation_targets(features: GraphFeatures, count: int) -> Targets:
+    """Return at most `count` targets of a graph: the same ones for every seed, member and method of its collection."""
+    chosen, labels = features.targets()
+    name = int.from_bytes(hashlib.sha256(features.name.encode()).digest()[:8], "big")
+    rng = generator(0, Stream.VALIDATION, name)
+    drawn = np.sort(rng.choice(len(chosen), size=min(count, len(chosen)), replace=False))
+    return chosen[drawn], labels[drawn]
 
 
 def tile_sample(store: FeatureStore) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Training steps: their draws and their plans."""
+"""Training steps: their draws, their plans, and the memory that they take."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hlorank.config import ConfigError
+from hlorank.files import counted
 from hlorank.models.compression.build_plan import dense_rows
 from hlorank.models.compression.declarations import Mixing, Recipe
 from hlorank.models.cost_model import CostModel
@@ -23,7 +25,10 @@ from hlorank.training.methods import Method
 _MAX_SHARE = 0.95
 # Node states of segments without gradient that are computed at once. Even a small segment takes milliseconds, so small
 # ones are computed together; more than these take memory and save no more time.
-_ROWS_AT_ONCE = 2**14
+_STATES_AT_ONCE = 2**14
+# The backward pass needs gradients of some states besides what the forward pass keeps. The peak of both is 1.1 to 1.3
+# times what is kept for GraphSAGE, GCN, an MLP of edges and linear attention, and 1.6 times for GATv2.
+_BACKWARD = 1.6
 
 
 class Step(NamedTuple):
@@ -32,7 +37,7 @@ class Step(NamedTuple):
     Attributes:
         graph: the graph.
         number: the graph's number among those that are trained on, for the keys of the embedding table.
-        rows: (configurations,) int64, distinct configurations.
+        configurations: (configurations,) int64, distinct configurations.
         labels: (configurations,) float64, their runtimes.
         with_gradient: (S,) int64, the segments that are computed with gradient, increasing.
         draws: (J,) float64, uniform in [0, 1), which decide on stale-embedding dropout.
@@ -40,7 +45,7 @@ class Step(NamedTuple):
 
     graph: GraphInputs
     number: int
-    rows: NDArray[np.int64]
+    configurations: NDArray[np.int64]
     labels: NDArray[np.float64]
     with_gradient: NDArray[np.int64]
     draws: NDArray[np.float64]
@@ -52,20 +57,20 @@ class PlannedPart(NamedTuple):
     Attributes:
         plan: their plan; its embeddings are those of the first segment under each configuration, then of the next one.
         segments: the segments.
-        configurations: places of the configurations among those of the step.
+        places: places of the configurations among those of the step.
     """
 
     plan: PackedPlan
     segments: Sequence[int]
-    configurations: slice
+    places: slice
 
 
 class PlannedStep(NamedTuple):
-    """A training step with the plans of the segments that it computes.
+    """A training step with the plans of the segments that it computes; a worker process may have made it.
 
     Attributes:
         number: as in `Step`.
-        rows: as in `Step`.
+        configurations: as in `Step`.
         labels: (configurations,) float64 tensor, as in `Step`.
         with_gradient: as in `Step`.
         draws: as in `Step`.
@@ -74,12 +79,11 @@ class PlannedStep(NamedTuple):
             for the backward pass.
         sampled: the parts with gradient.
         recomputed: the parts with gradient do not fit into memory together, and are computed again for it, one by one.
-        dense_rows: the rows of the plans in the dense form.
-        seconds: CPU time that it took to draw and plan the step.
+        dense_states: the states of the plans in the dense form.
     """
 
     number: int
-    rows: NDArray[np.int64]
+    configurations: NDArray[np.int64]
     labels: Tensor
     with_gradient: NDArray[np.int64]
     draws: NDArray[np.float64]
@@ -87,14 +91,13 @@ class PlannedStep(NamedTuple):
     others: list[PlannedPart]
     sampled: list[PlannedPart]
     recomputed: bool
-    dense_rows: int
-    seconds: float = 0
+    dense_states: int
 
     @property
-    def rows_with_gradient(self) -> int:
-        """The most rows whose states are held at once for their gradients."""
-        rows = [part.plan.rows for part in self.sampled]
-        return max(rows) if self.recomputed else sum(rows)
+    def states_with_gradient(self) -> int:
+        """The most states that are held at once for their gradients."""
+        states = [part.plan.rows for part in self.sampled]
+        return max(states) if self.recomputed else sum(states)
 
     def to(self, device: torch.device) -> PlannedStep:
         """Return the step with its tensors on a device."""
@@ -112,73 +115,71 @@ class StepPlanner:
         recipe: the steps of the model in training.
         method: determines which segments are computed.
         drop_edge: share of the edges that a step leaves out.
-        max_rows: bound of the rows of a plan; segments with more are divided, a single one into parts of its
+        max_states: bound of the states of a plan; segments with more are divided, a single one into parts of its
             configurations as long as these have fewer, unless a layer mixes configurations. None for no bound.
     """
 
     recipe: Recipe
     method: Method
     drop_edge: float
-    max_rows: int | None = None
+    max_states: int | None = None
 
     @classmethod
-    def of(cls, model: CostModel, method: Method) -> StepPlanner:
-        """Return the planner for a model and a method, without a bound."""
-        return cls(replace(model.recipe, share=model.config.dropout == 0), method, model.config.drop_edge)
+    def of(cls, model: CostModel, method: Method, max_states: int | None = None) -> StepPlanner:
+        """Return the planner for a model and a method."""
+        return cls(replace(model.recipe, share=model.config.dropout == 0), method, model.config.drop_edge, max_states)
 
-    def __call__(self, step: Step, rng: np.random.Generator) -> PlannedStep:
-        """Make the plans of a step.
-
-        Args:
-            step: the step.
-            rng: draws the edges that are left out.
-        """
-        graph, count = step.graph, len(step.rows)
+    def __call__(self, step: Step, rng: np.random.Generator | None = None) -> PlannedStep:
+        """Make the plans of a step; the generator draws the edges that are left out, if any are."""
+        graph, count = step.graph, len(step.configurations)
         sampled = step.with_gradient.tolist()
         others = sorted(set(range(len(graph.segments))) - {*sampled}) if self.method.others == "fresh" else []
         kept = None
         if self.drop_edge > 0:
+            assert rng is not None
             kept = {j: rng.random(len(graph.segments[j].edges)) >= self.drop_edge for j in [*others, *sampled]}
 
         def make(recipe: Recipe, segments: Sequence[int], places: slice) -> PlannedPart:
-            rows, inverse = dict.fromkeys(segments, step.rows[places]), None
+            chosen, inverse = dict.fromkeys(segments, step.configurations[places]), None
             if recipe.deduplicates:
-                distinct = {j: graph.distinct(own, j) for j, own in rows.items()}
-                rows = {j: own for j, (own, _) in distinct.items()}
-                most = max(map(len, rows.values()))
+                distinct = {j: graph.distinct(own, j) for j, own in chosen.items()}
+                chosen = {j: own for j, (own, _) in distinct.items()}
+                most = max(map(len, chosen.values()))
                 inverse = np.concatenate([p * most + own for p, (_, own) in enumerate(distinct.values())])
             only = None if kept is None else np.concatenate([kept[j] for j in segments])
-            plan = graph.plan(rows, recipe, only)._replace(inverse=inverse)
+            plan = graph.plan(chosen, recipe, only)._replace(inverse=inverse)
             return PlannedPart(PackedPlan(plan), segments, places)
 
         without = partial(make, replace(self.recipe, gradients=False))
         groups = [sampled] if self.recipe.stacks_segments else [[j] for j in sampled]
-        plans = self._parts(partial(make, self.recipe), groups, count)
+        parts = self._parts(partial(make, self.recipe), groups, count)
+        bound = np.inf if self.max_states is None else self.max_states
         return PlannedStep(
             number=step.number,
-            rows=step.rows,
+            configurations=step.configurations,
             labels=torch.from_numpy(step.labels),
             with_gradient=step.with_gradient,
             draws=step.draws,
-            local=np.asarray(graph.partition.local_codes[step.rows]).T,
+            local=np.asarray(graph.partition.local_codes[step.configurations]).T,
             others=self._parts(without, self._groups(graph, others), count),
-            sampled=plans,
-            recomputed=self.max_rows is not None and len(plans) > 1 and sum(p.plan.rows for p in plans) > self.max_rows,
-            dense_rows=sum(dense_rows(self.recipe, graph.segments[j], count) for j in [*others, *sampled]),
+            sampled=parts,
+            recomputed=len(parts) > 1 and sum(part.plan.rows for part in parts) > bound,
+            dense_states=sum(dense_rows(self.recipe, graph.segments[j], count) for j in [*others, *sampled]),
         )
 
-    def without_gradient(self, graph: GraphInputs, rows: Mapping[int, NDArray[np.int64]]) -> list[PlannedPart]:
+    def without_gradient(self, graph: GraphInputs, chosen: Mapping[int, NDArray[np.int64]]) -> list[PlannedPart]:
         """Plan some segments, with all of their edges, each under distinct configurations of its own.
 
-        The `configurations` of a part are places among those of each of its segments, as far as it has them.
+        The `places` of a part are among the configurations of each of its segments, as far as it has them.
         """
         recipe = replace(self.recipe, gradients=False)
 
         def make(segments: Sequence[int], places: slice) -> PlannedPart:
-            places = slice(places.start, min(places.stop, max(len(rows[j]) for j in segments)))
-            return PlannedPart(PackedPlan(graph.plan({j: rows[j][places] for j in segments}, recipe)), segments, places)
+            places = slice(places.start, min(places.stop, max(len(chosen[j]) for j in segments)))
+            plan = graph.plan({j: chosen[j][places] for j in segments}, recipe)
+            return PlannedPart(PackedPlan(plan), segments, places)
 
-        return self._parts(make, self._groups(graph, list(rows)), max(map(len, rows.values()), default=0))
+        return self._parts(make, self._groups(graph, list(chosen)), max(map(len, chosen.values()), default=0))
 
     def _groups(self, graph: GraphInputs, segments: Sequence[int]) -> list[list[int]]:
         """Divide segments into groups that are computed at once."""
@@ -187,24 +188,24 @@ class StepPlanner:
         groups: list[list[int]] = []
         free = 0
         for j in segments:
-            rows = dense_rows(self.recipe, graph.segments[j], 1)
-            if not groups or rows > free:
+            states = dense_rows(self.recipe, graph.segments[j], 1)
+            if not groups or states > free:
                 groups.append([])
-                free = _ROWS_AT_ONCE
+                free = _STATES_AT_ONCE
             groups[-1].append(j)
-            free -= rows
+            free -= states
         return groups
 
     def _parts(
         self, make: Callable[[Sequence[int], slice], PlannedPart], groups: list[list[int]], configurations: int
     ) -> list[PlannedPart]:
-        """Plan groups of segments, under the first `configurations` of each, in parts within the bound of rows."""
+        """Plan groups of segments, under the first `configurations` of each, in parts within the bound of states."""
         return [part for group in groups for part in self._divided(make, make(group, slice(0, configurations)))]
 
     def _divided(self, make: Callable[[Sequence[int], slice], PlannedPart], part: PlannedPart) -> list[PlannedPart]:
-        if self.max_rows is None or part.plan.rows <= self.max_rows:
+        if self.max_states is None or part.plan.rows <= self.max_states:
             return [part]
-        count, places = len(part.segments), part.configurations
+        count, places = len(part.segments), part.places
         middle = (places.start + places.stop) // 2
         if count > 1:
             halves = [make(part.segments[: count // 2], places), make(part.segments[count // 2 :], places)]
@@ -215,3 +216,68 @@ class StepPlanner:
         else:
             return [part]
         return [piece for half in halves for piece in self._divided(make, half)]
+
+
+def bytes_per_state(model: CostModel, step: PlannedStep) -> float:
+    """Measure the memory of a step, in bytes for each state of its plans.
+
+    What autograd keeps of a forward pass is counted, whatever the layers are, except for the parameters. A model whose
+    layers mix no states has none: all counts as one.
+    """
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    plans = [part.plan for part in step.sampled]
+    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        _embeddings = [model(plan.unpack()) for plan in plans]  # they hold what is kept
+    return _BACKWARD * sum(kept.values()) / max(1, sum(plan.rows for plan in plans))
+
+
+class StepMemory(NamedTuple):
+    """Memory of the steps of a training.
+
+    Attributes:
+        bytes_per_state: measured on the CPU.
+        max_states: the states that fit into `trainer.memory_bytes`.
+    """
+
+    bytes_per_state: float
+    max_states: int
+
+
+def measure_step(
+    model: CostModel, planner: StepPlanner, graph: GraphInputs, configurations: int, memory_bytes: int
+) -> StepMemory:
+    """Measure the smallest step on a graph: the segment with the most nodes, under what cannot be divided.
+
+    Args:
+        model: the cost model, on the CPU.
+        planner: makes the plan.
+        graph: the training graph with the most nodes.
+        configurations: configurations of a step, which cannot be divided if a layer mixes them.
+        memory_bytes: the memory of a step.
+
+    Raises:
+        ConfigError: the step takes more memory.
+    """
+    j = int(np.argmax([segment.nodes for segment in graph.segments]))
+    count = configurations if Mixing.CONFIGURATIONS in model.recipe.mixing else 1
+    chosen, labels = graph.targets
+    step = Step(graph, 0, chosen[:count], labels[:count], np.array([j]), np.ones(len(graph.segments)))
+    planned = replace(planner, drop_edge=0.0)(step)
+    per_state = bytes_per_state(model, planned)
+    if (needed := int(per_state * planned.states_with_gradient)) > memory_bytes:
+        single = len(graph.segments) == 1
+        which = "" if single else f"a segment of {graph.segments[j].nodes} nodes of "
+        remedy = "set method to gst" if single else "lower partition.max_nodes"
+        raise ConfigError(
+            f"trainer.memory_bytes={memory_bytes}: {which}the graph {graph.features.name}, under "
+            f"{counted(count, 'configuration')}, needs about {needed}; {remedy}, or raise it"
+        )
+    return StepMemory(per_state, int(memory_bytes / per_state))

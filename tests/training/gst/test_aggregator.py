@@ -27,12 +27,12 @@ from hlorank.models.scoring import embed_rows
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition, whole_graph
-from hlorank.training.gst.aggregator import MissingPlans, SegmentAggregator, StepCost
+from hlorank.training.gst.aggregator import Aggregator, MissingPlans, StepCost
 from hlorank.training.gst.embedding_table import EmbeddingTable
-from hlorank.training.methods import METHODS
+from hlorank.training.methods import METHODS, Method
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 from tests.sections import featurize_config
-from tests.training.training_helpers import planned
+from tests.training.training_helpers import planned, segments_config
 
 MakeInputs = Callable[..., GraphInputs]
 MakeModel = Callable[..., CostModel]
@@ -47,8 +47,29 @@ def model(make_model: MakeModel) -> CostModel:
     return make_model()
 
 
+class Steps(Aggregator):
+    """An aggregator with a given table; what that lacks is planned by `plans`, or left out without it."""
+
+    def __init__(
+        self,
+        model: CostModel,
+        method: Method,
+        keep: float,
+        table: EmbeddingTable | None,
+        plans: MissingPlans | None = None,
+    ) -> None:
+        missing = "reweight" if plans is None else "compute"
+        super().__init__(model, method, segments_config(keep_probability=keep, missing=missing))
+        self.table, self._plans = table, plans
+
+    def run(self, step: PlannedStep, now: int) -> Tensor:
+        """Complete a step, and aggregate its segments."""
+        assert self._plans is not None or not self._computes_missing
+        return self(self.complete(step, self._plans or plans_of(self.model, None)), now)
+
+
 def step_on(
-    combine: SegmentAggregator,
+    combine: Steps,
     graph: GraphInputs,
     sampled: tuple[int, ...],
     draws: np.ndarray | None = None,
@@ -59,7 +80,7 @@ def step_on(
     return planned(combine.model, method, Step(graph, 0, rows, np.ones(len(rows)), np.array(sampled), draws))
 
 
-def plans_of(model: CostModel, graph: GraphInputs) -> MissingPlans:
+def plans_of(model: CostModel, graph: Any) -> MissingPlans:
     planner = StepPlanner.of(model, METHODS["gst_e"])
     return lambda _, rows: planner.without_gradient(graph, rows)
 
@@ -72,10 +93,10 @@ def fresh_total(model: CostModel, graph: GraphInputs) -> Tensor:
 def filled_table(model: CostModel, graph: GraphInputs, present: tuple[int, ...]) -> EmbeddingTable:
     """A table with the fresh embeddings of some segments, and of half of the configurations of one of them."""
     table = EmbeddingTable(model.embedding_width, 10**6, "float32")
-    warm = SegmentAggregator(model, METHODS["gst_e"], 1.0, table)
+    warm = Steps(model, METHODS["gst_e"], 1.0, table)
     for j in present:
         rows = ROWS[:2] if j == present[-1] else ROWS
-        warm(step_on(warm, graph, (j,), rows=rows), now=0)
+        warm.run(step_on(warm, graph, (j,), rows=rows), now=0)
     return table
 
 
@@ -91,8 +112,8 @@ def test_the_aggregate_is_unbiased(method: str, count: int, model: CostModel, ma
     for sampled in samples:
         for draw, probability in outcomes:
             table = filled_table(model, graph, (0, 2)) if specification.others == "table" else None
-            combine = SegmentAggregator(model, specification, keep, table)
-            total = combine(step_on(combine, graph, sampled, np.full(SEGMENTS, draw)), now=1)
+            combine = Steps(model, specification, keep, table)
+            total = combine.run(step_on(combine, graph, sampled, np.full(SEGMENTS, draw)), now=1)
             mean += probability * total.detach() / len(samples)
     torch.testing.assert_close(mean, fresh_total(model, graph), rtol=1e-5, atol=1e-6)
 
@@ -105,8 +126,8 @@ def test_computed_entries_leave_the_aggregate_unbiased(method: str, model: CostM
     for sampled in range(SEGMENTS):
         for draw, probability in ((0.0, keep), (0.9, 1 - keep)):
             table = filled_table(model, graph, (0, 2))
-            combine = SegmentAggregator(model, METHODS[method], keep, table, plans_of(model, graph))
-            total = combine(step_on(combine, graph, (sampled,), np.full(SEGMENTS, draw)), now=1).detach()
+            combine = Steps(model, METHODS[method], keep, table, plans_of(model, graph))
+            total = combine.run(step_on(combine, graph, (sampled,), np.full(SEGMENTS, draw)), now=1).detach()
             if method == "gst_e":
                 torch.testing.assert_close(total, fresh_total(model, graph))
             mean += probability * total / SEGMENTS
@@ -119,21 +140,21 @@ def test_missing_entries_are_computed_once_each_and_only_where_they_are_kept(
     graph = make_inputs(segments=SEGMENTS)
     distinct = [len(np.unique(graph.partition.local_codes[ROWS, j])) for j in range(SEGMENTS)]
     table = EmbeddingTable(model.embedding_width, 10**6, "float32")
-    combine = SegmentAggregator(model, METHODS["gst_ed"], 0.5, table, plans_of(model, graph))
+    combine = Steps(model, METHODS["gst_ed"], 0.5, table, plans_of(model, graph))
     draws = np.array([0.0, 0.0, 0.9, 0.0])  # the third is dropped
-    total = combine(step_on(combine, graph, (1,), draws), now=3)
+    total = combine.run(step_on(combine, graph, (1,), draws), now=3)
     assert total.requires_grad
     assert len(table) == sum(distinct) - distinct[2]
     assert combine.cost.found == 0
-    combine(step_on(combine, graph, (1,), draws), now=4)
+    combine.run(step_on(combine, graph, (1,), draws), now=4)
     assert combine.cost.found == 3 * len(ROWS)
     assert len(table) == sum(distinct) - distinct[2]
     alone = StepCost()
     combine.cost = alone
-    combine(step_on(combine, graph, (1,), draws), now=5)
-    one = SegmentAggregator(model, METHODS["gst_one"], 0.5, None)
-    one(step_on(one, graph, (1,)), now=5)
-    assert alone.rows == one.cost.rows  # nothing else is computed again
+    combine.run(step_on(combine, graph, (1,), draws), now=5)
+    one = Steps(model, METHODS["gst_one"], 0.5, None)
+    one.run(step_on(one, graph, (1,)), now=5)
+    assert alone.states == one.cost.states  # nothing else is computed again
 
 
 def test_entries_of_the_step_are_not_evicted_by_those_that_it_computes(
@@ -144,11 +165,11 @@ def test_entries_of_the_step_are_not_evicted_by_those_that_it_computes(
     distinct = sum(len(np.unique(graph.partition.local_codes[ROWS, j])) for j in range(SEGMENTS))
     entry = EmbeddingTable(model.embedding_width, 10**6, "float32").entry_bytes
     table = EmbeddingTable(model.embedding_width, distinct * entry, "float32")
-    combine = SegmentAggregator(model, METHODS["gst_e"], 1.0, table, plans_of(model, graph))
-    combine(step_on(combine, graph, (0,), rows=ROWS[:2]), now=0)
+    combine = Steps(model, METHODS["gst_e"], 1.0, table, plans_of(model, graph))
+    combine.run(step_on(combine, graph, (0,), rows=ROWS[:2]), now=0)
     others = distinct - len(table)
     table.write(list(range(-others, 0)), torch.zeros(others, model.embedding_width), step=1)  # of another graph
-    total = combine(step_on(combine, graph, (0,)), now=2)
+    total = combine.run(step_on(combine, graph, (0,)), now=2)
     torch.testing.assert_close(total.detach(), fresh_total(model, graph))
 
 
@@ -156,8 +177,8 @@ def test_entries_of_the_step_are_not_evicted_by_those_that_it_computes(
 def test_all_segments_sampled_is_the_fresh_sum(method: str, model: CostModel, make_inputs: MakeInputs) -> None:
     graph = make_inputs(segments=SEGMENTS)
     table = EmbeddingTable(model.embedding_width, 10**6, "float32") if METHODS[method].others == "table" else None
-    combine = SegmentAggregator(model, METHODS[method], 0.5, table)
-    total = combine(step_on(combine, graph, tuple(range(SEGMENTS))), now=0)
+    combine = Steps(model, METHODS[method], 0.5, table)
+    total = combine.run(step_on(combine, graph, tuple(range(SEGMENTS))), now=0)
     torch.testing.assert_close(total.detach(), fresh_total(model, graph))
     assert total.requires_grad
 
@@ -165,8 +186,8 @@ def test_all_segments_sampled_is_the_fresh_sum(method: str, model: CostModel, ma
 def test_only_sampled_segments_reach_the_gradient(model: CostModel, make_inputs: MakeInputs) -> None:
     graph = make_inputs(segments=SEGMENTS)
     table = filled_table(model, graph, (0, 1, 2, 3, 3))
-    combine = SegmentAggregator(model, METHODS["gst_e"], 1.0, table)
-    total = combine(step_on(combine, graph, (1,)), now=1)
+    combine = Steps(model, METHODS["gst_e"], 1.0, table)
+    total = combine.run(step_on(combine, graph, (1,)), now=1)
     ours = torch.autograd.grad(total.sum(), list(model.encoder.parameters()), allow_unused=True)
     # All of its entries are in the table, so its weight is 1.
     alone = torch.autograd.grad(
@@ -181,12 +202,12 @@ def test_only_sampled_segments_reach_the_gradient(model: CostModel, make_inputs:
 def test_fresh_embeddings_are_written_once_each(model: CostModel, make_inputs: MakeInputs) -> None:
     graph = make_inputs(segments=SEGMENTS)
     table = EmbeddingTable(model.embedding_width, 10**6, "float32")
-    combine = SegmentAggregator(model, METHODS["gst_ed"], 0.5, table)
-    combine(step_on(combine, graph, (2,)), now=3)
+    combine = Steps(model, METHODS["gst_ed"], 0.5, table)
+    combine.run(step_on(combine, graph, (2,)), now=3)
     distinct = len(np.unique(graph.partition.local_codes[ROWS, 2]))
     assert len(table) == distinct
     assert (combine.cost.looked_up, combine.cost.found) == (SEGMENTS * len(ROWS), 0)
-    combine(step_on(combine, graph, (1,)), now=8)
+    combine.run(step_on(combine, graph, (1,)), now=8)
     assert combine.cost.found == len(ROWS)
     assert combine.cost.used == distinct
     assert combine.cost.staleness == 5 * distinct
@@ -198,8 +219,8 @@ def test_layers_that_mix_further_compute_more_rows(
 ) -> None:
     model = make_model(block=[*BLOCK, *["instance_norm"] * instance_norm, *["configuration_attention"] * attention])
     graph = make_inputs(segments=SEGMENTS)
-    combine = SegmentAggregator(model, METHODS["gst_one"], 0.5, None)
-    combine(step_on(combine, graph, (2,)), now=0)
+    combine = Steps(model, METHODS["gst_one"], 0.5, None)
+    combine.run(step_on(combine, graph, (2,)), now=0)
     segment, layers = graph.segments[2], 2 * (1 + instance_norm + attention)
     # Attention over configurations computes each of them, squeeze-and-excitation each node from there on.
     configurations = len(ROWS) if attention else len(np.unique(graph.partition.local_codes[ROWS, 2]))
@@ -207,8 +228,8 @@ def test_layers_that_mix_further_compute_more_rows(
     varied = [segment.k_hop_prefix(1)] + [segment.nodes] * (layers - 1)
     if not instance_norm:
         varied = [segment.k_hop_prefix(1)] * 2 + [segment.k_hop_prefix(2)] * 2
-    assert combine.cost.rows == sum(v * configurations + segment.nodes - v for v in varied)
-    assert combine.cost.dense_rows == layers * segment.nodes * len(ROWS)
+    assert combine.cost.states == sum(v * configurations + segment.nodes - v for v in varied)
+    assert combine.cost.dense_states == layers * segment.nodes * len(ROWS)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -217,16 +238,16 @@ def test_a_table_keeps_nothing_that_depends_on_other_configurations(method: str,
     if METHODS[method].others == "table":
         table = EmbeddingTable(model.embedding_width, 10**6, "float32")
         with pytest.raises(ConfigError, match=r"model\.block: with configuration_attention"):
-            SegmentAggregator(model, METHODS[method], 0.5, table)
+            Steps(model, METHODS[method], 0.5, table)
     else:
-        SegmentAggregator(model, METHODS[method], 0.5, None)
+        Steps(model, METHODS[method], 0.5, None)
 
 
 def trained_on(model: CostModel, graph: GraphInputs, method: str) -> tuple[Tensor, list[Tensor]]:
     """Return scores and gradients of a step in which every segment has a gradient."""
     segments = len(graph.segments)
     step = planned(model, method, Step(graph, 0, ROWS, np.ones(len(ROWS)), np.arange(segments), np.zeros(segments)))
-    scores = model.score(SegmentAggregator(model, METHODS[method], 0.5, None)(step, now=0), segments)
+    scores = model.score(Steps(model, METHODS[method], 0.5, None).run(step, now=0), segments)
     return scores.detach(), list(torch.autograd.grad(scores.square().mean(), list(model.parameters())))
 
 
@@ -311,18 +332,18 @@ def test_a_halo_equals_training_on_the_whole_unet_3d(
 
 def test_missing_and_dropped_segments_cost_nothing(model: CostModel, make_inputs: MakeInputs) -> None:
     graph = make_inputs(segments=SEGMENTS)
-    combine = SegmentAggregator(model, METHODS["gst_one"], 0.5, None)
-    combine(step_on(combine, graph, (2,)), now=0)
+    combine = Steps(model, METHODS["gst_one"], 0.5, None)
+    combine.run(step_on(combine, graph, (2,)), now=0)
     segment = graph.segments[2]
-    assert combine.cost.dense_rows == 2 * segment.nodes * len(ROWS)
-    assert 0 < combine.cost.rows < combine.cost.dense_rows
+    assert combine.cost.dense_states == 2 * segment.nodes * len(ROWS)
+    assert 0 < combine.cost.states < combine.cost.dense_states
 
 
 def test_segments_with_gradient_are_planned_together_each_distinct_local_configuration_once(
     model: CostModel, make_inputs: MakeInputs
 ) -> None:
     graph = make_inputs(segments=SEGMENTS)
-    combine = SegmentAggregator(model, METHODS["gst_one"], 0.5, None)
+    combine = Steps(model, METHODS["gst_one"], 0.5, None)
     (part,) = step_on(combine, graph, (0, 2)).sampled
     local = [graph.partition.local_codes[ROWS, j] for j in (0, 2)]
     counts = [len(np.unique(codes)) for codes in local]
@@ -341,15 +362,13 @@ def test_parts_of_a_segment_have_the_same_gradients(
     model, graph, results = make_model(), make_inputs(segments=2), []
     model.recipe = replace(model.recipe, compress=False, deduplicate=False)
     step = Step(graph, 0, ROWS, np.ones(len(ROWS)), np.array([1]), np.zeros(2))
-    for max_rows, parts in ((None, 1), (1, len(ROWS))):
-        planned_step = replace(StepPlanner.of(model, METHODS[method]), max_rows=max_rows)(
-            step, np.random.default_rng(0)
-        )
+    for max_states, parts in ((None, 1), (1, len(ROWS))):
+        planned_step = replace(StepPlanner.of(model, METHODS[method]), max_states=max_states)(step)
         assert len(planned_step.sampled) == parts
         assert len(planned_step.others) == (parts if method == "gst" else 0)
         assert planned_step.recomputed == (parts > 1)
         table = EmbeddingTable(model.embedding_width, 10**6, "float32") if method == "gst_e" else None
-        total = SegmentAggregator(model, METHODS[method], 1.0, table)(planned_step, now=0)
+        total = Steps(model, METHODS[method], 1.0, table).run(planned_step, now=0)
         results.append((total, torch.autograd.grad(total.square().sum(), list(model.encoder.parameters()))))
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-12)
 
@@ -358,7 +377,7 @@ def test_parts_without_gradient_are_bounded(make_model: MakeModel, make_inputs: 
     model, graph = make_model(), make_inputs(segments=2)
     model.recipe = replace(model.recipe, compress=False, deduplicate=False)
     whole, divided = (
-        replace(StepPlanner.of(model, METHODS["gst_e"]), max_rows=rows).without_gradient(graph, {1: ROWS})
+        replace(StepPlanner.of(model, METHODS["gst_e"]), max_states=rows).without_gradient(graph, {1: ROWS})
         for rows in (None, 1)
     )
     assert (len(whole), len(divided)) == (1, len(ROWS))
@@ -369,7 +388,7 @@ def test_states_that_all_configurations_share_are_not_repeated_in_parts(
     make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
     step = Step(make_inputs(segments=1), 0, np.full(4, 3), np.ones(4), np.array([0]), np.zeros(1))
-    planned_step = replace(StepPlanner.of(make_model(), METHODS["full"]), max_rows=1)(step, np.random.default_rng(0))
+    planned_step = replace(StepPlanner.of(make_model(), METHODS["full"]), max_states=1)(step)
     assert len(planned_step.sampled) == 1
 
 
@@ -378,8 +397,8 @@ def test_a_step_runs_where_the_model_is(method: str, model: CostModel, make_inpu
     """On the device `meta`, which refuses tensors of another one."""
     graph, meta = make_inputs(segments=SEGMENTS), torch.device("meta")
     table = EmbeddingTable(model.embedding_width, 10**6, "float32") if METHODS[method].others == "table" else None
-    combine = SegmentAggregator(model.to(meta), METHODS[method], 1.0, table)
+    combine = Steps(model.to(meta), METHODS[method], 1.0, table)
     for now, sampled in enumerate([(0, 1, 2, 3), (2,)]):
-        total = combine(step_on(combine, graph, sampled).to(meta), now)
+        total = combine.run(step_on(combine, graph, sampled).to(meta), now)
         assert (total.shape, total.device.type) == ((len(ROWS), model.embedding_width), "meta")
         torch.autograd.backward(model.score(total, SEGMENTS).sum())

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from hlorank.config import Config
+from hlorank.stages.train import train
 from hlorank.training.gst.head_finetuning import HeadModule
 from hlorank.training.ranking_module import RankingModule
-from hlorank.training.trainer import train
 from tests.training.training_helpers import Interrupted
 
 Settings = Callable[..., Config]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,71 +31,72 @@ class StepCost:
     """Amount of computation of one or more training steps.
 
     Attributes:
-        rows: node states that the layers computed, each distinct one of a segment once.
-        dense_rows: the same in the dense form, every node under every configuration.
-        peak_rows: the most rows whose states were held at once for their gradients.
+        states: node states that the layers computed, each distinct one of a segment once.
+        dense_states: the same in the dense form, every node under every configuration.
+        peak_states: the most states that were held at once for their gradients.
         looked_up: embeddings of segments that were looked up in the table.
         found: embeddings among them that the table had.
         used: stale embeddings in the aggregates.
         staleness: sum of their ages, in steps since they were written.
     """
 
-    rows: int = 0
-    dense_rows: int = 0
-    peak_rows: int = 0
+    states: int = 0
+    dense_states: int = 0
+    peak_states: int = 0
     looked_up: int = 0
     found: int = 0
     used: int = 0
     staleness: int = 0
 
 
-def make_aggregator(
-    model: CostModel, method: Method, settings: SegmentsConfig, plans: MissingPlans
-) -> SegmentAggregator:
-    """Make an aggregator, with an empty embedding table if the method has one.
+class MissingPart(NamedTuple):
+    """Segments that the table lacks.
 
-    Args:
-        model: the cost model.
-        method: the method.
-        settings: the settings of the method.
-        plans: makes the plans of missing embeddings, if `settings` say that they are computed.
-
-    Raises:
-        ConfigError: the table's budget is smaller than one entry, or the model's embeddings cannot be kept.
+    Attributes:
+        part: their plan.
+        keys: of each of its segments, the keys of the table for its first embeddings; the others are of no use.
     """
-    table = None
-    if method.others == "table":
-        table = EmbeddingTable(model.embedding_width, settings.table_bytes, settings.table_dtype)
-    compute = plans if settings.missing == "compute" else None
-    return SegmentAggregator(model, method, settings.keep_probability, table, compute)
+
+    part: PlannedPart
+    keys: list[list[int]]
 
 
-class SegmentAggregator:
+class CompleteStep(NamedTuple):
+    """A step with all that its forward pass needs.
+
+    Attributes:
+        planned: the step as it was planned ahead.
+        weights: (J, configurations), the weight of each embedding in the sum over segments.
+        keys: the keys of the table for all embeddings of the step.
+        entry: (J, configurations), the index of each embedding's key.
+        missing: plans of stale embeddings with a weight that the table lacks.
+    """
+
+    planned: PlannedStep
+    weights: NDArray[np.float64]
+    keys: list[int]
+    entry: NDArray[np.int64]
+    missing: list[MissingPart]
+
+
+class Aggregator:
     """Aggregation of a graph's segments by a method: some with gradient, the others fresh, stale or left out.
 
     Args:
         model: the cost model.
-        method: the method.
-        keep_probability: p of stale-embedding dropout, for methods that have it.
-        table: the embedding table, for methods that have one.
-        missing: makes the plans of embeddings that the table lacks, which are then computed without gradient and
-            written; None leaves their segments out, and weighs the sampled ones more.
+        method: the method; the embedding table is empty if it has one.
+        settings: the settings of the method.
 
     Attributes:
+        table: the embedding table, None for methods without one.
         cost: the cost of all steps since the attribute was last replaced.
 
     Raises:
-        ConfigError: the method keeps embeddings for later steps, but they depend on the configurations of their step.
+        ConfigError: the table's budget is smaller than one entry, or embeddings depend on the configurations of their
+            step and cannot be kept for later steps.
     """
 
-    def __init__(
-        self,
-        model: CostModel,
-        method: Method,
-        keep_probability: float,
-        table: EmbeddingTable | None,
-        missing: MissingPlans | None = None,
-    ) -> None:
+    def __init__(self, model: CostModel, method: Method, settings: SegmentsConfig) -> None:
         if method.others == "table" and Mixing.CONFIGURATIONS in model.recipe.mixing:
             allowed = ", ".join(name for name, other in METHODS.items() if other.others != "table")
             raise ConfigError(
@@ -102,22 +104,18 @@ class SegmentAggregator:
                 "configurations of its step, and an embedding table would keep it for other steps; leave the layer "
                 f"out, or set method to one of {allowed}"
             )
-        self.model = model
-        self.method = method
-        self.keep_probability = keep_probability if method.drop_stale else 1.0
-        self.table = table
-        self.missing = missing
+        self.model, self.method = model, method
+        self.keep_probability = settings.keep_probability if method.drop_stale else 1.0
+        self.table: EmbeddingTable | None = None
+        if method.others == "table":
+            self.table = EmbeddingTable(model.embedding_width, settings.table_bytes, settings.table_dtype)
+        self._computes_missing = settings.missing == "compute"
         self.cost = StepCost()
 
-    def __call__(self, step: PlannedStep, now: int) -> Tensor:
-        """Compute the weighted sum over segments, and write the embeddings that were computed to the table.
+    def complete(self, step: PlannedStep, plans: MissingPlans) -> CompleteStep:
+        """Look up the embeddings of a step, weigh them, and plan those that the table lacks.
 
-        Args:
-            step: the plans of the segments that are computed.
-            now: number of the step, for the table.
-
-        Returns:
-            (configurations, width * poolings).
+        This is done just before the step, not ahead of it: only then the table is known.
         """
         count = len(step.local)
         sampled = np.zeros(count, dtype=np.bool_)
@@ -125,21 +123,38 @@ class SegmentAggregator:
         distinct, entry = np.unique(entry_keys(step.number, np.arange(count)[:, None], step.local), return_inverse=True)
         keys = distinct.tolist()
         if self.table is None:
-            available = np.full(entry.shape, self.method.others == "fresh")
+            present = available = np.full(entry.shape, self.method.others == "fresh")
         else:
             # Looked up for all segments before anything is written, so that it does not depend on the sample.
             present = self.table.look_up(keys)[entry]
             self.cost.looked_up += present.size
             self.cost.found += int(present.sum())
-            available = present if self.missing is None else np.ones_like(present)
+            available = np.ones_like(present) if self._computes_missing else present
         weights = segment_weights(sampled, available, self.keep_probability, step.draws)
+        missing = list[MissingPart]()
+        if self.table is not None and self._computes_missing:
+            lacking = (weights > 0) & ~sampled[:, None] & ~present
+            missing = _plan_missing(step, plans, keys, entry, lacking)
+        return CompleteStep(step, weights, keys, entry, missing)
 
+    def __call__(self, complete: CompleteStep, now: int) -> Tensor:
+        """Compute the weighted sum over segments, and write the embeddings that were computed to the table.
+
+        Args:
+            complete: the step, of `complete`; the table must not have changed since.
+            now: number of the step, for the table.
+
+        Returns:
+            (configurations, width * poolings).
+        """
+        step, weights, keys, entry, missing = complete
         total = torch.zeros((), device=step.labels.device)
-        stale = np.where(sampled[:, None], 0, weights)
-        if self.table is not None and stale.any():
-            if self.missing is not None:
-                self._compute_missing(self.table, self.missing, step, keys, entry, (stale > 0) & ~present, now)
-            total = self._stale(self.table, keys, entry, stale, now)
+        if self.table is not None:
+            self._compute_missing(self.table, missing, step, now)
+            stale = weights.copy()
+            stale[step.with_gradient] = 0
+            if stale.any():
+                total = self._stale(self.table, keys, entry, stale, now)
         with torch.no_grad():
             for part in step.others:
                 total = self._add(total, part, self._embed(part, step), weights)
@@ -147,38 +162,25 @@ class SegmentAggregator:
         for part in step.sampled:
             embedding = self._embed(part, step, recomputed=step.recomputed)
             total = self._add(total, part, embedding, weights)
-            written.append((entry[part.segments, part.configurations].ravel(), embedding.detach().flatten(0, 1)))
-        self.cost.dense_rows += step.dense_rows
-        self.cost.peak_rows = max(self.cost.peak_rows, step.rows_with_gradient)
+            written.append((entry[part.segments, part.places].ravel(), embedding.detach().flatten(0, 1)))
+        self.cost.dense_states += step.dense_states
+        self.cost.peak_states = max(self.cost.peak_states, step.states_with_gradient)
         if self.table is not None:
             for entries, embedding in written:
                 places, first = np.unique(entries, return_index=True)
                 self.table.write([keys[place] for place in places], embedding[torch.from_numpy(first)], now)
         return total
 
-    def _compute_missing(
-        self,
-        table: EmbeddingTable,
-        plans: MissingPlans,
-        step: PlannedStep,
-        keys: list[int],
-        entry: NDArray[np.int64],
-        missing: NDArray[np.bool_],
-        now: int,
-    ) -> None:
-        """Compute the entries of the mask `missing`, (J, configurations), without gradient, and write them."""
-        first = {}  # of the places of each entry of a segment
-        for j in np.flatnonzero(missing.any(axis=1)).tolist():
-            first[j] = np.flatnonzero(missing[j])[np.unique(entry[j, missing[j]], return_index=True)[1]]
+    def _compute_missing(self, table: EmbeddingTable, missing: list[MissingPart], step: PlannedStep, now: int) -> None:
+        """Compute embeddings that the table lacks, without gradient, and write them."""
         with torch.no_grad():
-            for part in plans(step.number, {j: step.rows[places] for j, places in first.items()}):
-                for j, embeddings in zip(part.segments, self._embed(part, step), strict=True):
-                    places = first[j][part.configurations]
-                    table.write([keys[place] for place in entry[j, places]], embeddings[: len(places)], now)
+            for part, keys in missing:
+                for own, embeddings in zip(keys, self._embed(part, step), strict=True):
+                    table.write(own, embeddings[: len(own)], now)
 
     def _embed(self, part: PlannedPart, step: PlannedStep, *, recomputed: bool = False) -> Tensor:
         """Compute the embeddings of a part, (segments, configurations, width); perhaps again for their gradients."""
-        self.cost.rows += part.plan.rows
+        self.cost.states += part.plan.rows
         plan = part.plan.to(step.labels.device).unpack()
         embedding: Tensor = checkpoint(self.model, plan, use_reentrant=False) if recomputed else self.model(plan)
         return embedding.view(len(part.segments), -1, embedding.shape[1])
@@ -186,23 +188,14 @@ class SegmentAggregator:
     @staticmethod
     def _add(total: Tensor, part: PlannedPart, embedding: Tensor, weights: NDArray[np.float64]) -> Tensor:
         """Add the weighted embeddings of a part to the sum over segments."""
-        own = torch.from_numpy(weights[part.segments, part.configurations]).to(embedding, non_blocking=True)
+        own = torch.from_numpy(weights[part.segments, part.places]).to(embedding, non_blocking=True)
         added = (own[:, :, None] * embedding).sum(dim=0)
-        start, stop = part.configurations.start, part.configurations.stop
-        return total + pad(added, (0, 0, start, weights.shape[1] - stop))
+        return total + pad(added, (0, 0, part.places.start, weights.shape[1] - part.places.stop))
 
     def _stale(
         self, table: EmbeddingTable, keys: list[int], entry: NDArray[np.int64], weights: NDArray[np.float64], now: int
     ) -> Tensor:
-        """Compute the weighted sum of stale embeddings, (configurations, width * poolings).
-
-        Args:
-            table: has every entry whose weight is not 0.
-            keys: the keys of the table's entries.
-            entry: (J, configurations), the index of each embedding's key.
-            weights: (J, configurations).
-            now: number of the step.
-        """
+        """Compute the weighted sum of stale embeddings: the table has every entry whose weight is not 0."""
         configuration, segment = np.nonzero(weights.T)
         places, index = np.unique(entry[segment, configuration], return_inverse=True)
         embeddings, written = table.read([keys[place] for place in places])
@@ -211,3 +204,19 @@ class SegmentAggregator:
         starts = np.searchsorted(configuration, np.arange(entry.shape[1] + 1))
         matrix = sparse(index, starts, len(places), weights[segment, configuration], gradients=False)
         return propagate(embeddings, tensors(matrix, embeddings.device))
+
+
+def _plan_missing(
+    step: PlannedStep, plans: MissingPlans, keys: list[int], entry: NDArray[np.int64], lacking: NDArray[np.bool_]
+) -> list[MissingPart]:
+    """Plan the embeddings of the mask `lacking`, (J, configurations), each entry of the table once."""
+    first = {}  # of the places of each entry of a segment
+    for j in np.flatnonzero(lacking.any(axis=1)).tolist():
+        first[j] = np.flatnonzero(lacking[j])[np.unique(entry[j, lacking[j]], return_index=True)[1]]
+    if not first:
+        return []
+    missing = []
+    for part in plans(step.number, {j: step.configurations[places] for j, places in first.items()}):
+        own = [entry[j, first[j][part.places]] for j in part.segments]
+        missing.append(MissingPart(part, [[keys[place] for place in places] for places in own]))
+    return missing

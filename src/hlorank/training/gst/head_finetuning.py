@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from hlorank.config import TrainerConfig
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.scoring import sum_segments
-from hlorank.training.losses import Loss
-from hlorank.training.sampling import Stream, Targets, generator
+from hlorank.training.losses import make_loss
+from hlorank.training.sampling import Stream, generator
+from hlorank.training.setup import Setup
 from hlorank.training.step_data import StepData, ordered
 
 HEAD_LOSS = "curves/finetune_loss"
@@ -26,7 +26,7 @@ HEAD_TAU = "curves/finetune_kendall_tau"
 
 
 class Aggregates(NamedTuple):
-    """Summed embeddings of some configurations of one graph.
+    """Summed embeddings of configurations of one graph, with their runtimes.
 
     Attributes:
         total: (configurations, width * poolings), the sum over up-to-date embeddings of all segments.
@@ -43,41 +43,29 @@ class HeadData(lightning.LightningDataModule):
     """Recomputed embeddings of the working sets and of what validation ranks, each computed once, by one of the ranks.
 
     Only rank 0 has them afterwards: it trains the head alone, as that takes seconds.
-
-    Args:
-        model: the cost model.
-        data: the data of the finished training.
-        memory_bytes: bound of the activations.
     """
 
     def __init__(self, model: CostModel, data: StepData, memory_bytes: int) -> None:
         super().__init__()
         self._data = data
 
-        def aggregates(graph: GraphInputs, targets: Targets) -> Aggregates:
-            rows, labels = targets
-            return Aggregates(sum_segments(model, graph, rows, memory_bytes), len(graph.segments), labels)
+        def aggregates(graph: GraphInputs, chosen: NDArray[np.int64], labels: NDArray[np.float64]) -> Aggregates:
+            return Aggregates(sum_segments(model, graph, chosen, memory_bytes), len(graph.segments), labels)
 
-        # The working sets that the next epoch would have had.
-        epoch = data.settings.max_epochs
+        epoch = data.settings.max_epochs  # the working sets that the next epoch would have had
         self.train = self._dealt(
-            len(data.train), lambda number: aggregates(data.train_graph(number), data.working_set(number, epoch))
+            len(data.train), lambda number: aggregates(data.train_graph(number), *data.working_set(number, epoch))
         )
-
-        def ranked(number: int) -> Aggregates:
-            graph, rows, labels = data.ranking(number)
-            return aggregates(graph, (rows, labels))
-
-        self.valid = self._dealt(len(data.valid), ranked)
+        self.valid = self._dealt(len(data.valid), lambda number: aggregates(*data.ranking(number)))
 
     def _dealt(self, count: int, compute: Callable[[int], Aggregates]) -> list[Aggregates]:
-        """Compute something of each graph, by number, in turn on the ranks."""
+        """Compute the embeddings of each graph, by number, in turn on the ranks."""
         ranks = self._data.ranks
         own = {number: compute(number) for number in range(ranks.number, count, ranks.count)}
         if ranks.count > 1:  # tensors on another rank's device cannot be read
-            own = {number: one._replace(total=one.total.cpu()) for number, one in own.items()}
+            own = {number: graph._replace(total=graph.total.cpu()) for number, graph in own.items()}
         ranks.wait()  # graphs are dealt by their number, not by the work for all their configurations
-        found = {number: one for part in ranks.gather(own) for number, one in part.items()}
+        found = {number: graph for part in ranks.gather(own) for number, graph in part.items()}
         return [found[number] for number in sorted(found)]
 
     def step(self, key: tuple[int, int]) -> Aggregates:
@@ -99,23 +87,15 @@ class HeadData(lightning.LightningDataModule):
 
 
 class HeadModule(lightning.LightningModule):
-    """Training of the head of a cost model; the encoder is not used, so it does not change.
-
-    Args:
-        model: the cost model.
-        loss: function of the scores and runtimes of one graph's configurations.
-        settings: the settings of the optimizer.
-        epochs: maximum number of epochs.
-    """
+    """Training of the head of a cost model; the encoder is not used, so it does not change."""
 
     loss_metric, tau_metric = HEAD_LOSS, HEAD_TAU
 
-    def __init__(self, model: CostModel, loss: Loss, settings: TrainerConfig, epochs: int) -> None:
+    def __init__(self, setup: Setup, model: CostModel) -> None:
         super().__init__()
         self.model = model
-        self.loss = loss
-        self.settings = settings
-        self.epochs = epochs
+        self.loss = make_loss(setup.config.loss)
+        self.settings, self.epochs = setup.config.trainer, setup.config.segments.finetune_epochs
 
     def training_step(self, step: Aggregates, _: int) -> Tensor:
         """Compute the loss of one graph."""

@@ -1,4 +1,4 @@
-"""The memory of a training step, and its bound."""
+"""Plans of training steps, the memory of a step, and its bound."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 
 from hlorank.config import Config, ConfigError
 from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_inputs import GraphInputs, GraphLoader
-from hlorank.models.serialization import input_sizes
+from hlorank.models.graph_inputs import GraphInputs
+from hlorank.training.fit import build
 from hlorank.training.methods import METHODS
-from hlorank.training.step_memory import bound_memory, bytes_per_row
-from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
-from tests.training.training_helpers import open_data, planned
+from hlorank.training.process_group import ALONE
+from hlorank.training.setup import open_networks
+from hlorank.training.step_plans import PlannedStep, Step, StepPlanner, bytes_per_state, measure_step
+from tests.training.training_helpers import planned
 
 MakeInputs = Callable[..., GraphInputs]
 MakeModel = Callable[..., CostModel]
@@ -34,7 +35,7 @@ def test_a_layer_adds_the_states_that_it_keeps(make_model: MakeModel, make_input
         model = make_model(blocks=1, block=block)
         model.recipe = replace(model.recipe, compress=False, deduplicate=False)
         step = whole(model, graph)
-        kept.append(bytes_per_row(model, step) * step.sampled[0].plan.rows)
+        kept.append(bytes_per_state(model, step) * step.sampled[0].plan.rows)
     state = graph.segments[0].nodes * len(ROWS) * model.config.width * model.dtype.itemsize
     assert 1 <= (kept[1] - kept[0]) / state <= 2  # the backward pass needs memory too
 
@@ -42,37 +43,38 @@ def test_a_layer_adds_the_states_that_it_keeps(make_model: MakeModel, make_input
 def test_measuring_changes_nothing(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model, graph = make_model(dropout=0.5, block=["sage", "gelu", "dropout"]), make_inputs(segments=1)
     step, state = whole(model, graph), torch.get_rng_state()
-    first = bytes_per_row(model, step)
+    first = bytes_per_state(model, step)
     assert torch.equal(torch.get_rng_state(), state)
-    assert bytes_per_row(model, step) == first
+    assert bytes_per_state(model, step) == first
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_a_bound_divides_segments_and_refuses_what_is_smaller_than_a_configuration(
-    settings: Callable[..., Config], open_graphs: Callable[..., GraphLoader]
+    settings: Callable[..., Config],
 ) -> None:
-    config = settings(method="full")
-    graphs = open_graphs(config)
-    model = CostModel(config.model, input_sizes(graphs.store.spec), config.segments.aggregation)
-    data = open_data(graphs, config)
-    entries = graphs.store.entries("train")
-    largest = max(data.train, key=lambda name: entries[name].nodes)
-    free = bound_memory(model, data, largest, 2**40)
+    setup = open_networks(settings(method="full"))
+    model, data = build(setup, setup.members[0], ALONE)
+    entries = setup.graphs.store.entries("train")
+    graph = data.train_graph(max(range(3), key=lambda number: entries[data.train[number]].nodes))
+    free = measure_step(model, data.planner, graph, 8, 2**40)
     step = data.planned_step((0, 0))
-    needed = free * step.rows_with_gradient
-    assert bound_memory(model, data, largest, int(0.9 * needed)) == free
-    assert data.planned_step((0, 0)).rows_with_gradient <= 0.9 * needed / free
+    memory = measure_step(model, data.planner, graph, 8, int(0.9 * free.bytes_per_state * step.states_with_gradient))
+    assert memory.bytes_per_state == free.bytes_per_state
+    assert memory.max_states == pytest.approx(0.9 * step.states_with_gradient, abs=1)
+    assert data.planner.max_states is None, "measuring changes no planner"
+    _, bounded = build(replace(setup, memory=memory), setup.members[0], ALONE)
+    assert bounded.planned_step((0, 0)).states_with_gradient <= memory.max_states
     with pytest.raises(ConfigError, match=r"trainer\.memory_bytes=100: "):
-        bound_memory(model, data, largest, 100)
+        measure_step(model, data.planner, graph, 8, 100)
 
 
 def test_segments_share_the_bound(make_model: MakeModel, make_inputs: MakeInputs) -> None:
     model, graph = make_model(), make_inputs(segments=3)
     model.recipe = replace(model.recipe, compress=False, deduplicate=False)
     step = Step(graph, 0, ROWS, np.ones(len(ROWS)), np.array([0, 2]), np.zeros(3))
-    free = StepPlanner.of(model, METHODS["gst"])(step, np.random.default_rng(0))
+    free = StepPlanner.of(model, METHODS["gst"])(step)
     assert [list(part.segments) for part in free.sampled] == [[0, 2]]
-    assert free.rows_with_gradient == free.sampled[0].plan.rows
-    divided = replace(StepPlanner.of(model, METHODS["gst"]), max_rows=1)(step, np.random.default_rng(0))
+    assert free.states_with_gradient == free.sampled[0].plan.rows
+    divided = replace(StepPlanner.of(model, METHODS["gst"]), max_states=1)(step)
     assert {j for part in divided.sampled for j in part.segments} == {0, 2}
-    assert divided.rows_with_gradient == max(part.plan.rows for part in divided.sampled)
+    assert divided.states_with_gradient == max(part.plan.rows for part in divided.sampled)

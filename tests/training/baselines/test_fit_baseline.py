@@ -23,7 +23,8 @@ from hlorank.metrics import TRAIN_LOSS, VALID_TAU, kendall_tau
 from hlorank.models.baselines.baseline import BASELINES, LAYOUT_BASELINES, load_baseline
 from hlorank.models.graph_inputs import GraphLoader
 from hlorank.runs.store import FINGERPRINT, PARENT_VARIABLE
-from hlorank.training.baselines.train_baseline import RECIPES, train_baseline
+from hlorank.stages.train import train
+from hlorank.training.baselines.fit_baseline import RECIPES
 from tests.training.baselines.conftest import RIVALS, with_library
 
 Settings = Callable[..., Config]
@@ -52,7 +53,7 @@ def test_outputs(
     method: str, collection: str, small: Settings, store_of: StoreOf, tmp_path: Path, history: History, runs: Runs
 ) -> None:
     config = small(method=method, collection=collection)
-    best = train_baseline(config, tmp_path / "model")
+    best = train(config, tmp_path / "model")
     assert best is not None
     baseline, spec = load_baseline(tmp_path / "model")
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == FILES
@@ -83,7 +84,7 @@ def test_losses(small: Settings, tmp_path: Path, history: History) -> None:
     """The loss falls with the number of trees and rises with the strength of regularization; rules have none."""
     losses = {}
     for method in BASELINES.keys() - RIVALS:
-        train_baseline(small(method=method), tmp_path / method)
+        train(small(method=method), tmp_path / method)
         losses[method] = [row["train_loss"] for row in history(tmp_path / method)]
     trees, weights = ([float(loss) for loss in losses[name]] for name in ("gradient_boosting", "linear_ranking"))
     assert 1 > trees[0] > trees[-1] > 0
@@ -96,7 +97,7 @@ def test_losses(small: Settings, tmp_path: Path, history: History) -> None:
 @every_baseline
 def test_the_mlflow_run(method: str, small: Settings, tmp_path: Path, history: History, runs: Runs) -> None:
     config = small(method=method)
-    train_baseline(config, tmp_path / "model")
+    train(config, tmp_path / "model")
     (run,) = runs(config)
     assert (run.info.status, run.info.run_name) == ("FINISHED", f"{method} layout:synthetic:random")
     told = {"collection": "layout:synthetic:random", "method": method, "trained": "True"}
@@ -123,12 +124,12 @@ def test_the_mlflow_run(method: str, small: Settings, tmp_path: Path, history: H
 @every_baseline
 def test_the_same_training_gives_the_same_bits(method: str, small: Settings, tmp_path: Path, history: History) -> None:
     few = {"method": method, "baseline__rows_per_graph": 30}
-    assert train_baseline(small(**few), tmp_path / "first") == train_baseline(small(**few), tmp_path / "second")
+    assert train(small(**few), tmp_path / "first") == train(small(**few), tmp_path / "second")
     first, second, other = (tmp_path / name for name in ("first", "second", "other"))
     for name in ("weights.safetensors", "spec.json"):
         assert (second / name).read_bytes() == (first / name).read_bytes()
     assert history(second) == history(first)
-    train_baseline(small(**few, seed=1), other)
+    train(small(**few, seed=1), other)
     same = (other / "weights.safetensors").read_bytes() == (first / "weights.safetensors").read_bytes()
     assert same == (method in LAYOUT_BASELINES)  # which draw nothing
 
@@ -141,7 +142,7 @@ def test_it_learns(
 ) -> None:
     """Training graphs are ranked far better than at random; without valid the smallest training loss is kept."""
     config = small(method=method, baseline__iterations=60)
-    assert train_baseline(config, tmp_path / "model") is None
+    assert train(config, tmp_path / "model") is None
     baseline, spec = load_baseline(tmp_path / "model")
     assert spec.steps == 60 or method in ("linear_ranking", *RIVALS)  # their loss need not fall with each tree
     store = store_of(config)
@@ -159,7 +160,7 @@ def test_nothing_to_validate_on(
     history: History,
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert train_baseline(small(method=method), tmp_path / "model") is None
+        assert train(small(method=method), tmp_path / "model") is None
     assert "no graph of valid can be ranked" in caplog.text
     assert {row["valid_kendall_tau"] for row in history(tmp_path / "model")} == {""}
 
@@ -179,7 +180,7 @@ def test_nothing_to_train_on(
     monkeypatch.setattr(FeatureStore, "trainable", lambda self, split: [])
     config, rule = small(method=method), method in RULES
     with caplog.at_level(logging.WARNING):
-        assert train_baseline(config, tmp_path / "model") is None
+        assert train(config, tmp_path / "model") is None
     assert ("no graph to train on" in caplog.text) == (not rule)
     baseline, spec = load_baseline(tmp_path / "model")
     assert spec.steps == int(rule)
@@ -193,7 +194,7 @@ def test_nothing_to_train_on(
 def test_tiles_have_no_default(small: Settings, tmp_path: Path, runs: Runs) -> None:
     config = small(method="default_configuration", collection="tile:synthetic")
     with pytest.raises(ConfigError, match=r"method=default_configuration: .*tile:synthetic"):
-        train_baseline(config, tmp_path / "model")
+        train(config, tmp_path / "model")
     assert not runs(config)
     assert not (tmp_path / "model").exists()
 
@@ -204,13 +205,13 @@ def test_a_library_that_is_not_installed(
     config = small(method="xgboost")
     monkeypatch.setattr("hlorank.training.baselines.fit_trees.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"method=xgboost: .*pip install 'hlorank\[rivals\]'"):
-        train_baseline(config, tmp_path / "model")
+        train(config, tmp_path / "model")
     assert not runs(config)
 
 
 def test_missing_features_are_an_error(small: Settings, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="stage featurize"):
-        train_baseline(small(paths__features=tmp_path / "none"), tmp_path / "model")
+        train(small(paths__features=tmp_path / "none"), tmp_path / "model")
 
 
 @pytest.mark.parametrize("method", ["linear_ranking", "random"])
@@ -218,15 +219,15 @@ def test_a_sweep_does_not_repeat_a_finished_training(
     method: str, small: Settings, tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small(method=method)
-    best = train_baseline(config, tmp_path / "first")
+    best = train(config, tmp_path / "first")
     (run,) = runs(config)
     assert run.data.metrics["valid/best_kendall_tau"] == best
     assert run.data.metrics["train/seconds"] > 0
     monkeypatch.setenv(PARENT_VARIABLE, run.info.run_id)
-    assert train_baseline(small(method=method, model__width=4), tmp_path / "again") == best  # not of `model`
+    assert train(small(method=method, model__width=4), tmp_path / "again") == best  # not of `model`
     assert not (tmp_path / "again").exists()
     assert len(runs(config)) == 1
-    train_baseline(small(method=method, seed=1), tmp_path / "other")
+    train(small(method=method, seed=1), tmp_path / "other")
     assert len(runs(config)) == 2
 
 
@@ -234,10 +235,10 @@ def test_a_baseline_is_fitted_by_one_process_at_a_time(
     small: Settings, tmp_path: Path, runs: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = small(method="random")
-    train_baseline(config, tmp_path / "first")
+    train(config, tmp_path / "first")
     (first,) = runs(config)
     lock = Path(config.paths.state) / "locks" / first.data.tags[FINGERPRINT]
-    thread = Thread(target=train_baseline, args=(config, tmp_path / "second"))
+    thread = Thread(target=train, args=(config, tmp_path / "second"))
     with caplog.at_level(logging.INFO), one_process(lock, "it"):
         thread.start()
         while "waiting for it" not in caplog.text:

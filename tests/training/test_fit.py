@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -17,14 +17,14 @@ import hlorank
 from hlorank.config import Config, ConfigError
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import TileFeatures
-from hlorank.files import SPEC, DataError, read_json
+from hlorank.files import SPEC, read_json
 from hlorank.metrics import kendall_tau
 from hlorank.models.cost_model import CostModel
 from hlorank.models.encoder import PiecewiseLinear
 from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.scoring import score_configurations
 from hlorank.models.serialization import load_model
-from hlorank.training.trainer import train
+from hlorank.stages.train import train
 from tests.training.training_helpers import DROPOUT, WEIGHTS, validate_with
 
 Settings = Callable[..., Config]
@@ -173,43 +173,7 @@ def test_a_training_learns(settings: Settings, tmp_path: Path, without_valid: No
     assert min(taus) > 0.4
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"method": "other"}, r"method=other: .*full, gst"),
-        ({"loss": "mse", "loss.mse": 0}, r"loss: "),
-        ({"+loss.other": 1}, r"loss=other: .*hinge"),
-        ({"+loss.hinge.margn": 1}, r"loss\.hinge\.margn: "),
-        ({"ensemble.folds": 4}, r"ensemble\.folds=4: "),
-        ({"method": "gst_e", "segments.table_bytes": 200}, r"segments\.table_bytes=200: one entry takes 264 bytes"),
-        ({"method": "gst_e", "segments.table_bytes": 10**4}, r"segments\.table_bytes=10000: the working set of"),
-        ({"model.opcode_width": 5}, r"model\.opcode_width"),
-    ],
-)
-def test_mistakes_are_reported_before_anything_is_written(
-    values: dict[str, Any], message: str, settings: Settings, tmp_path: Path, runs: Runs
-) -> None:
-    config = settings(**values)
-    with pytest.raises(ConfigError, match=message):
-        train(config, tmp_path / "model")
-    assert not runs(config)
-    assert not (tmp_path / "model").exists()
-    assert not (tmp_path / "state").exists()
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_missing_device_is_refused(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"trainer\.accelerator=cuda"):
         train(settings(trainer__accelerator="cuda"), tmp_path / "model")
-
-
-def test_half_precision_on_a_cpu_is_refused(settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.precision=16-mixed"):
-        train(settings(trainer__precision="16-mixed", trainer__accelerator="cpu"), tmp_path / "model")
-
-
-def test_missing_data_is_refused(settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="featurize"):
-        train(settings(paths__features=tmp_path / "none"), tmp_path / "model")
-    with pytest.raises(DataError, match="partition"):
-        train(settings(paths__segments=tmp_path / "none"), tmp_path / "model")

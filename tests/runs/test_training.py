@@ -20,11 +20,11 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from hlorank.config import Config
-from hlorank.files import one_process, read_json, write_json
+from hlorank.files import RUN, one_process, read_json, write_json
 from hlorank.models.serialization import load_model
+from hlorank.runs import training as training_module
 from hlorank.runs.search import open_study
 from hlorank.runs.store import (
-    CODE,
     FEATURES,
     FINGERPRINT,
     NOTE,
@@ -33,8 +33,12 @@ from hlorank.runs.store import (
     open_run,
 )
 from hlorank.runs.sweeps import chosen_experiment, job_table, tagged_runs
-from hlorank.training.mlflow_run import keep_record, peak_memory_bytes
-from hlorank.training.trainer import train
+from hlorank.runs.training import run_name
+from hlorank.stages.train import train
+from hlorank.training import prepare as prepare_module
+from hlorank.training.baselines.fit_baseline import fit_baseline
+from hlorank.training.process_group import ALONE
+from hlorank.training.setup import Setup, open_baseline, open_networks, peak_memory_bytes
 from tests.training.training_helpers import WEIGHTS, validate_with
 
 Settings = Callable[..., Config]
@@ -65,7 +69,7 @@ def test_parameters_metrics_and_artifacts_of_a_run(
     commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
 
     config = settings(trainer__graphs_per_step=2)
-    monkeypatch.setattr("hlorank.training.mlflow_run.chosen_experiment", lambda: "best_layout")
+    monkeypatch.setattr(training_module, "chosen_experiment", lambda: "best_layout")
     train(config, tmp_path / "model")
     (run,) = runs(config)
     assert read_json(tmp_path / "model" / "run.json")["experiment"] == "best_layout"
@@ -158,24 +162,6 @@ def test_a_sweep_does_not_repeat_a_finished_training(
     assert len(runs(config)) == 4
 
 
-def test_the_fingerprint_has_what_can_change_the_result(settings: Settings, tmp_path: Path, runs: Runs) -> None:
-    changes: list[dict[str, Any]] = [
-        {},
-        {"sweep__name": "s"},
-        {"evaluate__memory_bytes": 10**8},
-        {"seed": 1},
-        {"model__width": 4},
-    ]
-    changes += [{"method": "full"}]
-    keys = []
-    for values in changes:
-        config = settings(trainer__max_epochs=1, trainer__steps_per_epoch=1, **values)
-        train(config, tmp_path / "model")
-        keys.append(runs(config)[0].data.tags[FINGERPRINT])
-    assert keys[0] == keys[1] == keys[2]
-    assert len(set(keys)) == 4
-
-
 def test_a_search_prunes_a_poor_training(
     settings: Settings, tmp_path: Path, parent: str, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,12 +215,12 @@ def test_one_process_at_a_time_runs_a_training(
 
 
 def test_the_record_has_no_password(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlflow.log_artifacts", lambda *_: None)
-    monkeypatch.setattr("mlflow.log_metrics", lambda *_: None)
-    config = settings().tracking.model_copy(update={"uri": "http://me:secret@127.0.0.1:9"})
-    write_json(tmp_path / "spec.json", {"spec_sha256": "0" * 64})
-    keep_record(config, "0" * 32, [], tmp_path, None, 1.0)
-    recorded = read_json(tmp_path / "run.json")["tracking_uri"]
+    for name in ("log_artifacts", "log_metrics"):
+        monkeypatch.setattr(f"mlflow.{name}", lambda *_, **__: None)
+    setup = open_baseline(settings(method="random"))
+    tracking = setup.config.tracking.model_copy(update={"uri": "http://me:secret@127.0.0.1:9"})
+    training_module._record(tracking, setup, tmp_path, "0" * 32, fit_baseline(setup))
+    recorded = read_json(tmp_path / RUN)["tracking_uri"]
     assert "secret" not in recorded
     assert recorded.endswith("127.0.0.1:9")
 
@@ -250,10 +236,11 @@ def test_dvc_gets_the_result_of_a_training_whose_end_it_did_not_record(
     shutil.rmtree(tmp_path / "model")
     assert train(config, tmp_path / "model") == best
     assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == files
-    (run,) = runs(config)
+    assert len(runs(config)) == 1
 
-    MlflowClient(config.tracking.uri).set_tag(run.info.run_id, CODE, "other code")
-    assert train(config, tmp_path / "model") == best
+    with monkeypatch.context() as patched:
+        patched.setattr(prepare_module, "code_digest", lambda *_: "f" * 64)
+        assert train(config, tmp_path / "model") == best, "by other code it is another training"
     assert len(runs(config)) == 2
     shutil.rmtree(tmp_path / "artifacts")
     assert train(config, tmp_path / "model") == best, "without the model in the store, it is trained again"
@@ -263,3 +250,67 @@ def test_dvc_gets_the_result_of_a_training_whose_end_it_did_not_record(
 def test_peak_memory_is_in_bytes() -> None:
     resident = psutil.Process().memory_info().rss
     assert 0.99 * resident <= peak_memory_bytes() <= 50 * resident
+
+
+def test_checkpoints_of_other_code_are_removed(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those of other settings remain, and those of a training that runs."""
+    config, state = settings(trainer__max_epochs=1), tmp_path / "state" / "training"
+    with monkeypatch.context() as patched:
+        patched.setattr(prepare_module, "code_digest", lambda *_: "f" * 64)
+        outdated = prepare_module.prepare(config, ALONE)
+        other = prepare_module.prepare(settings(trainer__max_epochs=1, seed=1), ALONE)
+    for setup in (outdated, other):
+        write_json(state / setup.key / RUN, {"run_id": "0" * 32, "settings": setup.key_without_code})
+    with one_process(tmp_path / "state" / "locks" / outdated.key, "it"):
+        train(config, tmp_path / "model")
+    assert {path.name for path in state.iterdir()} == {outdated.key, other.key}
+    with caplog.at_level(logging.INFO):
+        train(config, tmp_path / "model")
+    assert {path.name for path in state.iterdir()} == {other.key}
+    assert "other code" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("seed", "overrides", "name"),
+    [
+        (0, [], "gst layout:synthetic:random"),
+        (2, [], "gst seed=2 layout:synthetic:random"),
+        (0, ["seed=0", "collection=layout/cpu/random", "tracking.uri=x"], "gst seed=0 layout:synthetic:random"),
+        (
+            2,
+            ["+trainer.warmup=0.012345678", "loss=hinge"],
+            "gst warmup=0.01235 loss=hinge seed=2 layout:synthetic:random",
+        ),
+    ],
+)
+def test_the_name_of_a_run_begins_with_what_differs(
+    seed: int, overrides: list[str], name: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = open_networks(settings(seed=seed))
+    monkeypatch.delenv("DVC_EXP_NAME", raising=False)
+    assert run_name(setup, overrides) == name
+    monkeypatch.setenv("DVC_EXP_NAME", "wide-model")
+    assert run_name(setup, overrides) == name.replace("gst", "gst wide-model")
+
+
+def test_settings_of_the_data_are_those_of_the_stores(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def made(setup: Setup) -> dict[str, Any]:
+        return training_module._data_settings(setup)
+
+    changes = {"featurize__scaling": "minmax", "partition__max_nodes": 7}
+    setup = open_networks(settings(**changes))
+    assert (made(setup)["featurize"]["scaling"], made(setup)["partition"]["max_nodes"]) == ("standard", 20)
+    assert caplog.text == ""  # outside of experiments the stores alone decide
+    monkeypatch.setattr(training_module, "chosen_experiment", lambda: "synthetic")
+    with caplog.at_level(logging.WARNING):
+        made(setup)
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("featurize.scaling=minmax: ")
+    assert "standard" in first
+    assert second.startswith("partition.max_nodes=7: ")
+    assert "20" in second
+    assert "partition" not in made(open_networks(settings(method="full", **changes)))

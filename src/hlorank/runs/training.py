@@ -1,0 +1,339 @@
+"""The run of a training: its locks, an earlier result, the MLflow run, and the record of what was trained."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, TYPE_CHECKING, Any
+
+import pandas as pd
+from filelock import FileLock, Timeout
+
+from hlorank.config import Config, ConfigError, TrackingConfig
+from hlorank.files import (
+    HISTORY,
+    LOCKS,
+    RUN,
+    SPEC,
+    code_digest,
+    fingerprint,
+    flatten,
+    one_process,
+    read_json,
+    redact_credentials,
+    write_atomic,
+    write_json,
+    write_text,
+)
+from hlorank.metrics import BEST_TAU, EXPERIMENT, TRAIN_LOSS, TRAIN_SECONDS, VALID_TAU
+from hlorank.runs.search import current_trial
+from hlorank.runs.store import (
+    CODE,
+    FEATURES,
+    FINGERPRINT,
+    NOTE,
+    NOTE_LENGTH,
+    Pruned,
+    finished_training,
+    open_run,
+    tracking_uri,
+)
+from hlorank.runs.sweeps import chosen_experiment, claim, in_sweep, job_tags, short_value, task_overrides
+from hlorank.training.process_group import ProcessGroup
+from hlorank.training.setup import Setup, Trained, peak_memory_bytes
+
+if TYPE_CHECKING:  # Lightning takes seconds to import, which baselines must not pay
+    from lightning.pytorch.callbacks import Callback
+    from lightning.pytorch.loggers import Logger
+
+log = logging.getLogger(__name__)
+
+_DVC_STAGE = "DVC_STAGE"  # which DVC sets for its commands
+_DVC_EXPERIMENT = "DVC_EXP_NAME"  # which `dvc exp run` sets for its commands
+_NAME_LENGTH = 250  # every store of MLflow has room for
+# Sections and keys of overrides that a name has already, or that do not describe the training.
+_UNNAMED = {"collection", "method", "output", "paths", "tracking", "sweep", "evaluate", "hparams_search"}
+_COLUMNS = ["member", "epoch", "train_loss", "valid_kendall_tau"]
+
+
+@dataclass
+class TrainingRun:
+    """A training while it runs, as one of its ranks sees it.
+
+    Attributes:
+        tau: best validation Kendall tau of a training that has finished before; None to train, and where no graph can
+            be validated.
+        folder: folder of the checkpoints, from which an interrupted training continues.
+        ranks: the ranks of the training.
+        run_id: the MLflow run, on rank 0 of a training that has not finished before.
+        logger: makes the logger of a member by its name.
+        callbacks: callbacks of Lightning that report to a search.
+        record: saves and logs a result, on rank 0.
+    """
+
+    tau: float | None
+    folder: Path
+    ranks: ProcessGroup
+    logger: Callable[[str], Logger | None] = lambda _: None
+    callbacks: Sequence[Callback] = ()
+    record: Callable[[Trained], None] | None = None
+
+    def save(self, trained: Trained | None) -> None:
+        """Save and log the result of rank 0, and tell the others its Kendall tau; all ranks must call it."""
+        if trained is not None and self.record is not None:
+            self.record(trained)
+        self.ranks.wait()  # baselines, head finetuning and the record take rank 0 alone some time
+        self.tau = self.ranks.broadcast(None if trained is None else trained.tau)
+
+
+@contextmanager
+def training(config: Config, setup: Setup, output: Path, ranks: ProcessGroup) -> Iterator[TrainingRun]:
+    """Open the run of a training, which no other process runs meanwhile, and whose output no other process writes.
+
+    A training that has finished before is not repeated: in a sweep, and for a process that waited for another one with
+    the same training, and under DVC, which starts a training again if it was killed before it recorded the end.
+    Checkpoints are removed at the end.
+
+    Args:
+        config: the whole configuration.
+        setup: the training.
+        output: the model folder.
+        ranks: the ranks of the training; all of them call this. Only rank 0 writes.
+
+    Raises:
+        ConfigError: a rank does not see the files of rank 0, which a resumed training reads.
+    """
+    run = TrainingRun(None, Path(config.paths.state) / "training" / setup.key, ranks)
+    with ExitStack() as opened:
+        if ranks.first:
+            run = opened.enter_context(_opened(config, setup, output, run))
+        ranks.wait()  # rank 0 may have waited for another process
+        run.tau = ranks.broadcast(run.tau)
+        if run.tau is None:
+            with ranks.agreed():
+                if not (run.folder / RUN).exists():
+                    lacks = "lacks the files of rank 0; name a folder that all ranks share"
+                    raise ConfigError(f"paths.state: {run.folder.parents[1]} {lacks}")
+        yield run
+
+
+@contextmanager
+def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Iterator[TrainingRun]:
+    """Take the locks of a training, and return its earlier result, or open its MLflow run."""
+    locks = Path(config.paths.state) / LOCKS
+    folder_lock = locks / fingerprint(str(output.resolve()))
+    with (
+        one_process(folder_lock, f"a stage that writes {output}") as waited_for_folder,
+        one_process(locks / setup.key, "this training") as waited_for_training,
+    ):
+        run.tau = _finished(config.tracking, setup.key, output, waited=waited_for_folder or waited_for_training)
+        if run.tau is not None:
+            yield run
+            return
+        _remove_outdated(setup, run.folder, locks)
+        with _tracked(config, setup, run.folder) as run_id:
+
+            def logger(member: str) -> Logger:
+                from hlorank.runs.lightning_logger import RunLogger
+
+                return RunLogger(config.tracking, run_id, member)
+
+            run.logger, run.record = logger, partial(_record, config.tracking, setup, output, run_id)
+            if setup.method is not None and (trial := current_trial(config.sweep)) is not None:
+                from hlorank.runs.lightning_logger import TrialReport
+
+                run.callbacks = [TrialReport(trial)]
+            try:
+                yield run
+            except Pruned:
+                shutil.rmtree(run.folder)
+                raise
+        shutil.rmtree(run.folder)
+
+
+def _finished(config: TrackingConfig, key: str, output: Path, *, waited: bool) -> float | None:
+    """Return the Kendall tau of a run that has finished a training before, None to train.
+
+    Outside of sweeps the model of the run is written to `output`; a sweep lists the run in its table.
+    """
+    if not (in_sweep() or waited or _DVC_STAGE in os.environ):
+        return None
+    if (finished := finished_training(config, key)) is None:
+        return None
+    run_id, tau = finished
+    if not in_sweep() and not _restored(config, run_id, output):
+        return None
+    log.info("run %s has finished this training: validation Kendall tau %.4f", run_id, tau)
+    claim(config, run_id)
+    return tau
+
+
+def _restored(config: TrackingConfig, run_id: str, output: Path) -> bool:
+    """Copy the model of a run into a folder; return False if the store does not have it any more."""
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", str(sys.stderr.isatty()))  # no bars in logs
+    with TemporaryDirectory() as folder:
+        try:
+            model = mlflow.artifacts.download_artifacts(
+                run_id=run_id, artifact_path="model", dst_path=folder, tracking_uri=tracking_uri(config)
+            )
+        except (MlflowException, OSError):
+            return False
+        for file in sorted(Path(model).iterdir(), key=lambda file: file.name == SPEC):  # a folder with it is complete
+            write_atomic(output / file.name, partial(_copy, file))
+    return True
+
+
+def _copy(source: Path, target: IO[bytes]) -> None:
+    with source.open("rb") as file:
+        shutil.copyfileobj(file, target)
+
+
+def _remove_outdated(setup: Setup, state: Path, locks: Path) -> None:
+    """Remove checkpoints of the same training by other code, which no training continues from."""
+    for path in state.parent.glob(f"*/{RUN}"):
+        if path.parent == state or read_json(path).get("settings") != setup.key_without_code:
+            continue
+        try:
+            with FileLock(locks / path.parent.name).acquire(timeout=0):
+                shutil.rmtree(path.parent)
+                log.info("%s: checkpoints that other code wrote are removed; the training starts again", path.parent)
+        except Timeout:  # a process runs it
+            continue
+
+
+@contextmanager
+def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
+    """Open the MLflow run of a training, or resume that of an interrupted one, and yield its id."""
+    import mlflow
+
+    spec, overrides = setup.spec, task_overrides()
+    tags = {
+        "collection": spec.collection,
+        "method": spec.method,
+        "data": spec.data,
+        "trained": str(bool(setup.train)),
+        FINGERPRINT: setup.key,
+        CODE: code_digest("hlorank"),
+        FEATURES: setup.graphs.store.fingerprint,
+        NOTE: _note(setup, overrides)[:NOTE_LENGTH],
+        **({EXPERIMENT: name} if (name := chosen_experiment()) else {}),
+        **job_tags(),
+    }
+    earlier = read_json(state / RUN)["run_id"] if (state / RUN).exists() else None
+    with open_run(config.tracking, run_name(setup, overrides), tags, earlier) as (run_id, resumed):
+        if resumed:
+            claim(config.tracking, run_id)
+        else:
+            mlflow.log_params(flatten({**setup.settings, **_data_settings(setup)}))
+            _log_data(setup)
+        write_json(state / RUN, {"run_id": run_id, "settings": setup.key_without_code})
+        yield run_id
+
+
+def run_name(setup: Setup, overrides: Sequence[str]) -> str:
+    """Return method, changed settings and collection, such as `gst learning_rate=0.01 seed=2 layout:cpu:random`.
+
+    MLflow's tables and legends show about the first 25 characters, so what differs between the runs of one collection
+    comes before the collection. Under `dvc exp run` the name of the experiment is the first setting.
+    """
+    parts = [override.lstrip("+~").partition("=") for override in overrides]
+    changed = {
+        key.rpartition(".")[2]: short_value(value) for key, _, value in parts if key.partition(".")[0] not in _UNNAMED
+    }
+    changed |= {"seed": str(seed)} if (seed := setup.config.seed) else {}
+    experiment = os.environ.get(_DVC_EXPERIMENT)
+    settings = [*([experiment] if experiment else []), *(f"{key}={value}" for key, value in changed.items())]
+    return " ".join([setup.spec.method, *settings, setup.spec.collection])[:_NAME_LENGTH]
+
+
+def _note(setup: Setup, overrides: Sequence[str]) -> str:
+    """Return the description of a run, in Markdown."""
+    changed = " ".join(f"`{override}`" for override in overrides)
+    valid = len(setup.graphs.store.trainable("valid"))
+    return (
+        f"Training of `{setup.spec.method}` on {setup.spec.collection}: {len(setup.train)} graphs of train; the epoch "
+        f"is chosen on {valid} graphs of valid.\n\nOverrides: {changed or 'none'}. The parameters `featurize` and "
+        "`partition` are those that the data were made with.\n\nThe artifact `model` is the trained model; after the "
+        "stage evaluate, `report/report.html` is its report and `per_graph.json` the table of graphs.\n"
+    )
+
+
+def _data_settings(setup: Setup) -> dict[str, Any]:
+    """Return the settings that graphs were made with, and warn of those that an experiment file sets otherwise."""
+    graphs, config = setup.graphs, setup.config
+    made = {"featurize": graphs.store.spec.options.model_dump(mode="json")}
+    if graphs.options is not None:
+        made["partition"] = graphs.options.model_dump(mode="json")
+    if (experiment := chosen_experiment()) is not None:
+        configured = config.model_dump(mode="json", include={"featurize", "partition"})
+        for section, values in made.items():
+            for key, value in values.items():
+                if (wanted := configured[section][key]) != value:
+                    remedy = f"run the stage {section} with experiment={experiment}, and those after it"
+                    shown = f"{section}.{key}={wanted}", value, remedy
+                    log.warning("%s: no effect, as the data were made with %s; %s", *shown)
+    return made
+
+
+def _log_data(setup: Setup) -> None:
+    """Log the splits of the collection as the datasets of the open run, in the contexts train and valid."""
+    import mlflow
+    from mlflow.data.meta_dataset import MetaDataset
+    from mlflow.data.sources import LocalArtifactDatasetSource
+
+    source = LocalArtifactDatasetSource(str(setup.graphs.store.root))
+    for split in ("train", "valid"):  # in their names, as MLflow keeps one context of a dataset
+        name = f"{setup.spec.collection}/{split}"
+        mlflow.log_input(MetaDataset(source, name=name, digest=setup.graphs.store.fingerprint), context=split)
+
+
+def _record(config: TrackingConfig, setup: Setup, output: Path, run_id: str, trained: Trained) -> None:
+    """Write the model folder, and log it into the open run."""
+    import mlflow
+
+    trained.save(output, setup.spec)
+    rows = [{"member": 0, **row} for row in trained.history]
+    write_text(output / HISTORY, pd.DataFrame(rows, columns=_COLUMNS).to_csv(index=False))
+    address, model = redact_credentials(tracking_uri(config)), read_json(output / SPEC)["spec_sha256"]
+    run = {"run_id": run_id, "tracking_uri": address, EXPERIMENT: chosen_experiment(), "model": model}
+    write_json(output / RUN, run)
+    mlflow.log_artifacts(str(output), "model")
+    if trained.members:
+        parameters = sum(parameter.numel() for member in trained.members for parameter in member.parameters())
+        mlflow.log_metric("train/parameters", parameters)
+    else:
+        _log_candidates(trained)
+    # A single model has logged its time in each epoch: a curve, to which another value would not belong.
+    total = {} if len({row["member"] for row in rows}) == 1 else {TRAIN_SECONDS: trained.seconds}
+    # Last of all, so that a run with a best tau is complete.
+    mlflow.log_metrics(total if trained.tau is None else total | {BEST_TAU: trained.tau})
+    # Several members have a mean tau, and a finetuned head has one of its own.
+    best = [row["epoch"] for row in rows if trained.tau is not None and row["valid_kendall_tau"] == trained.tau]
+    epoch = f" of epoch {best[0]}" if best else ""
+    tau = "" if trained.tau is None else f", validation Kendall tau {trained.tau:.4f}"
+    log.info("%s: model%s%s, MLflow run %s", output, epoch, tau, run_id)
+
+
+def _log_candidates(trained: Trained) -> None:
+    """Log the metrics of each candidate of a baseline, which no logger of Lightning has logged."""
+    import mlflow
+
+    for row in trained.history:
+        figures = {TRAIN_LOSS: "train_loss", VALID_TAU: "valid_kendall_tau", TRAIN_SECONDS: "seconds"}
+        known = {name: row[key] for name, key in figures.items() if row[key] is not None}
+        mlflow.log_metrics(known, step=row["epoch"])
+    if trained.history:
+        last = trained.history[-1]
+        step = {} if last["step_seconds"] is None else {"train/step_seconds": last["step_seconds"]}
+        mlflow.log_metrics({"train/peak_memory_bytes": float(peak_memory_bytes()), **step}, step=last["epoch"])

@@ -1,0 +1,177 @@
+"""Preparation of a training: everything is opened, resolved and checked, and nothing is written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from hlorank.config import Config, ConfigError
+from hlorank.data.splits import make_folds
+from hlorank.files import code_digest, counted, flatten
+from hlorank.models.baselines.baseline import BASELINES
+from hlorank.models.serialization import Spec
+from hlorank.training.baselines.fit_baseline import check_baseline, settings_of
+from hlorank.training.losses import make_loss
+from hlorank.training.methods import AUTO
+from hlorank.training.process_group import ALONE, ProcessGroup
+from hlorank.training.sampling import Stream, seed_sequence
+from hlorank.training.setup import Member, Setup, open_baseline, open_networks
+from hlorank.training.step_plans import StepMemory, measure_step
+from hlorank.version import __version__
+
+log = logging.getLogger(__name__)
+
+# Code that can change the result of a training.
+_CODE = ("hlorank.data", "hlorank.featurize", "hlorank.partition", "hlorank.models", "hlorank.training")
+# Keys of the section `trainer` that change no more than the order of sums. Two of them change dropout masks, too.
+_HARDWARE, _MASKS = frozenset({"devices", "threads", "workers"}), frozenset({"accelerator", "memory_bytes"})
+
+
+def prepare(config: Config, ranks: ProcessGroup) -> Setup:
+    """Open the data of a training, and check all that can be wrong before it starts.
+
+    Args:
+        config: the whole configuration.
+        ranks: the ranks of the training; all of them call this.
+
+    Raises:
+        DataError: features or segments are missing or do not belong together, or ranks have other data or code.
+        ConfigError: a name in the configuration does not exist, or values do not fit the data or each other.
+    """
+    torch.set_num_threads(config.trainer.thread_count)
+    with ranks.agreed():
+        config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"devices": ranks.count})})
+        setup = _prepare_baseline(config) if config.method in BASELINES else _prepare_networks(config, ranks)
+        for name, reason in setup.graphs.store.skipped("train").items():
+            log.warning("%s: training skips the graph %s: %s", setup.spec.collection, name, reason)
+    versions = {"hlorank": __version__, "code of hlorank": code_digest("hlorank")[:16], "torch": torch.__version__}
+    ranks.check_equal({**versions, **setup.identity})
+    return setup
+
+
+def _prepare_baseline(config: Config) -> Setup:
+    check_baseline(config.method, config.collection)
+    setup = open_baseline(config)
+    settings = {
+        **config.model_dump(mode="json", include={"collection", "method", "seed"}),
+        "baseline": config.baseline.model_dump(mode="json", include=settings_of(config.method)),
+        "trainer": config.trainer.model_dump(mode="json", include={"validation_configs"}),
+    }
+    return replace(setup, settings=settings, identity={**flatten(settings), **_origin(setup.spec)})
+
+
+def _prepare_networks(config: Config, ranks: ProcessGroup) -> Setup:
+    if config.trainer.precision == "16-mixed" and ranks.device.type == "cpu":
+        raise ConfigError("trainer.precision=16-mixed: needs CUDA; set it to bf16-mixed or 32-true on a CPU")
+    for name in config.ensemble.baselines:
+        if name not in BASELINES:
+            raise ConfigError(f"ensemble.baselines: expected some of {', '.join(BASELINES)}, found {name}")
+        check_baseline(name, config.collection)
+    if config.method == AUTO:
+        from hlorank.training.auto_method import choose_method
+
+        whole, segmented = (open_networks(config.model_copy(update={"method": name})) for name in ("full", "gst"))
+        config = config.model_copy(update={"method": choose_method(whole, segmented)})
+    setup = open_networks(config)
+    setup = replace(setup, members=_members(setup))
+    _check_graphs(setup, ranks)
+    setup = replace(setup, memory=_check_networks(setup))
+    settings = _settings(setup)
+    hardware = _HARDWARE if config.model.dropout > 0 else _HARDWARE | _MASKS
+    trainer = {key: value for key, value in settings["trainer"].items() if key not in hardware}
+    read = {key: section for key, section in settings.items() if key != "evaluate"}
+    identity = {"partition": setup.graphs.partition, **flatten({**read, "trainer": trainer}), **_origin(setup.spec)}
+    return replace(setup, settings=settings, identity=identity)
+
+
+def _members(setup: Setup) -> list[Member]:
+    """Return the members: seeds times folds, the first with the seed of the configuration.
+
+    Folds are scikit-learn's GroupKFold over the model families of the graphs of train.
+    """
+    ensemble, seed = setup.config.ensemble, setup.config.seed
+    held_out: list[tuple[str, ...]] = [()]
+    if ensemble.folds > 1:
+        entries = setup.graphs.store.entries("train")
+        families = {name: entries[name].family for name in setup.train}
+        if (count := len(set(families.values()))) < ensemble.folds:
+            raise ConfigError(
+                f"ensemble.folds={ensemble.folds}: the {counted(len(families), 'graph')} of train are of only {count} "
+                "model families, which stay together; set it to at most that, or to 1"
+            )
+        fold_of = make_folds(families, ensemble.folds)
+        held_out = [tuple(name for name in families if fold_of[name] == fold) for fold in range(ensemble.folds)]
+
+    def seed_of(number: int) -> int:
+        return int(seed_sequence(seed, Stream.ENSEMBLE, number).generate_state(1)[0]) if number else seed
+
+    count = ensemble.seeds * ensemble.folds
+    return [Member(seed_of(number), held_out[number % ensemble.folds]) for number in range(count)]
+
+
+def _check_graphs(setup: Setup, ranks: ProcessGroup) -> None:
+    """Check that every rank has something to compute, and warn of graphs that have few segments."""
+    trainer, sampled = setup.config.trainer, setup.config.segments.sampled
+    fewest = min(len(setup.train) - len(member.held_out) for member in setup.members)
+    if setup.train and ranks.count > fewest:
+        graphs = counted(fewest, "training graph")
+        raise ConfigError(f"{ranks.count} ranks: the collection has {graphs}; start at most one rank for each")
+    if ranks.count > trainer.graphs_per_step:
+        raise ConfigError(
+            f"trainer.graphs_per_step={trainer.graphs_per_step}: {ranks.count} ranks share the graphs of a step; set "
+            f"it to at least {ranks.count}, or start fewer ranks"
+        )
+    partitions = [setup.graphs.open_partition("train", name) for name in setup.train]
+    if fewer := sum(partition is not None and partition.segments < sampled for partition in partitions):
+        log.warning(
+            "segments.sampled=%d: %d of %d training graphs have fewer segments, and train all of theirs; lower it, "
+            "or lower partition.max_nodes to cut more segments",
+            *(sampled, fewer, len(setup.train)),
+        )
+
+
+def _check_networks(setup: Setup) -> StepMemory | None:
+    """Build a network and all that its steps need, and measure a step on the largest graph, for all members.
+
+    Raises:
+        ConfigError: the settings do not fit each other or the data, or a step does not fit into memory.
+    """
+    from hlorank.training.fit import build
+    from hlorank.training.gst.aggregator import Aggregator
+
+    config, method = setup.config, setup.method
+    assert method is not None
+    model, data = build(setup, Member(config.seed), ALONE)
+    model.check_halo(setup.graphs.options is not None and setup.graphs.options.halo > 0)
+    make_loss(config.loss)
+    if (table := Aggregator(model, method, config.segments).table) is not None:
+        table.check_budget(data.table_entries())
+    if not setup.train:
+        return None
+    entries = setup.graphs.store.entries("train")
+    largest = max(setup.train, key=lambda name: entries[name].nodes)
+    graph, trainer = data.train_graph(data.train.index(largest)), config.trainer
+    return measure_step(model, data.planner, graph, trainer.configs_per_step, trainer.memory_bytes)
+
+
+def _settings(setup: Setup) -> dict[str, Any]:
+    """Return the settings that the training of networks reads, by section."""
+    config, method = setup.config, setup.method
+    assert method is not None
+    sections = {"collection", "method", "seed", "model", "loss", "trainer", "ensemble"}
+    sections |= {"baseline"} if config.ensemble.baselines else set()
+    segments = method.segment_settings(whole_graph=setup.graphs.options is None)
+    return {
+        **config.model_dump(mode="json", include=sections),
+        "segments": config.segments.model_dump(mode="json", include=segments),
+        "evaluate": config.evaluate.model_dump(mode="json", include={"memory_bytes"}),
+    }
+
+
+def _origin(spec: Spec) -> Mapping[str, Any]:
+    """Return what else than settings the result depends on: the data, and the code with that of plugins."""
+    return {"data": spec.data, "version": __version__, "code": code_digest(*_CODE)[:16], **spec.plugins}

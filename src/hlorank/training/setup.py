@@ -1,0 +1,166 @@
+"""What goes into a training, and what comes out: `prepare` completes a Setup, and `fit` makes Trained of it."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hlorank.config import Config, find
+from hlorank.config.extension_point import plugin_digests
+from hlorank.data.collection import Collection
+from hlorank.files import fingerprint
+from hlorank.models.baselines.baseline import BaselineSpec, save_baseline
+from hlorank.models.baselines.predictors import Predictor
+from hlorank.models.cost_model import CostModel
+from hlorank.models.graph_inputs import GraphLoader
+from hlorank.models.serialization import ModelSpec, Spec, save_model
+from hlorank.training.methods import METHODS, Method
+from hlorank.training.sampling import rankable_graphs
+from hlorank.training.step_plans import StepMemory
+from hlorank.version import __version__
+
+
+@dataclass(frozen=True)
+class Member:
+    """One network of a training.
+
+    Attributes:
+        seed: the seed of the member.
+        held_out: graphs of train on which it chooses its best epoch; if empty, it trains on all of train and chooses
+            on valid.
+    """
+
+    seed: int
+    held_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """A training that has been checked, and can start.
+
+    Attributes:
+        config: the whole configuration, with the chosen method in place of auto.
+        method: the method; None for a baseline.
+        graphs: opens the graphs, whole or cut into segments.
+        spec: describes the model.
+        train: the graphs of train that can be trained on.
+        valid: the graphs of valid that validation ranks.
+        members: the networks; empty for a baseline.
+        memory: of a step of any member; None without networks or without graphs.
+        settings: the settings that the training reads, by section.
+        identity: what the result depends on: settings, data, partition and code.
+    """
+
+    config: Config
+    method: Method | None
+    graphs: GraphLoader
+    spec: Spec
+    train: Sequence[str]
+    valid: Sequence[str]
+    members: Sequence[Member] = ()
+    memory: StepMemory | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    identity: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The key by which what the training saved before is found."""
+        return fingerprint(self.identity)
+
+    @property
+    def key_without_code(self) -> str:
+        """The key of the same training by any code."""
+        code = {"version", "code", *self.spec.plugins}
+        return fingerprint({name: value for name, value in self.identity.items() if name not in code})
+
+
+def open_networks(config: Config) -> Setup:
+    """Open the graphs of a method, whole or cut into segments, and describe the model that is trained on them."""
+    method = find(METHODS, "method", config.method)
+    graphs, facts = _open(config, method)
+    spec = ModelSpec(
+        **facts,
+        model=config.model,
+        aggregation=config.segments.aggregation,
+        whole_graph=graphs.options is None,
+        partition=graphs.options or config.partition,
+        partition_fingerprint=graphs.partition,
+        members=config.ensemble.seeds * config.ensemble.folds,
+        plugins=plugin_digests(config.plugin_modules),
+    )
+    return Setup(config, method, graphs, spec, *_usable_graphs(config, graphs), members=[Member(config.seed)])
+
+
+def open_baseline(config: Config) -> Setup:
+    """Open whole graphs, and describe the baseline that is fitted to them."""
+    graphs, facts = _open(config, None)
+    spec = BaselineSpec(**facts, settings=config.baseline)
+    return Setup(config, None, graphs, spec, *_usable_graphs(config, graphs))
+
+
+def _open(config: Config, method: Method | None) -> tuple[GraphLoader, dict[str, Any]]:
+    """Open the graphs of a collection, and return the facts that specifications of all models have."""
+    collection = Collection.parse(config.collection)
+    whole = method is None or method.whole_graph or collection.kind == "tile"
+    segments = None if whole else Path(config.paths.segments) / collection.path
+    graphs = GraphLoader(Path(config.paths.features) / collection.path, segments)
+    facts = {"collection": str(collection), "method": config.method, "data": graphs.fingerprint, "steps": 0}
+    return graphs, {**facts, "version": __version__, "features": graphs.store.spec}
+
+
+def _usable_graphs(config: Config, graphs: GraphLoader) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the graphs that can be trained on, and those of valid that validation ranks."""
+    store = graphs.store
+    valid = rankable_graphs(store, "valid", store.trainable("valid"), config.trainer.validation_configs)
+    return store.trainable("train"), valid
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Result of a training.
+
+    Attributes:
+        members: the networks, with the weights of their best epochs.
+        predictors: baselines by name: the one that was trained, or those that are blended with the networks.
+        weights: of the mean of the networks and of each baseline; empty for equal ones.
+        steps: optimizer steps, trees or iterations of a solver; 0 where there was nothing to train on.
+        history: a row for each epoch of each member, or for each candidate of a baseline.
+        tau: validation Kendall tau of the model, None if no graph can be validated.
+        seconds: time of the training.
+    """
+
+    members: Sequence[CostModel] = ()
+    predictors: Sequence[tuple[str, Predictor]] = ()
+    weights: Sequence[float] = ()
+    steps: int = 0
+    history: Sequence[Mapping[str, Any]] = ()
+    tau: float | None = None
+    seconds: float = 0.0
+
+    def save(self, folder: Path, spec: Spec) -> None:
+        """Write weights and specification of the model."""
+        if isinstance(spec, BaselineSpec):
+            ((_, predictor),) = self.predictors
+            save_baseline(folder, predictor, spec.model_copy(update={"steps": self.steps}))
+            return
+        assert isinstance(spec, ModelSpec)
+        names = [name for name, _ in self.predictors]
+        arrays = {
+            f"{name}.{number}.{key}": array
+            for number, (name, predictor) in enumerate(self.predictors)
+            for key, array in vars(predictor).items()
+        }
+        fitted = {"steps": self.steps, "baselines": names, "weights": list(self.weights)}
+        save_model(folder, self.members, spec.model_copy(update=fitted), arrays)
+
+
+def peak_memory_bytes() -> int:
+    """Return the largest resident memory of this process so far; on CUDA the largest allocation on the device."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0:
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

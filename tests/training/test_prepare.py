@@ -1,0 +1,181 @@
+"""Preparation of a training: members and folds, warnings, mistakes, and the identity of a training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hlorank.config import Config, ConfigError
+from hlorank.featurize.feature_store import FeatureStore
+from hlorank.files import DataError
+from hlorank.training import prepare as prepare_module
+from hlorank.training.prepare import prepare
+from hlorank.training.process_group import ALONE, ProcessGroup
+from hlorank.training.setup import Member, Setup, open_networks
+
+Settings = Callable[..., Config]
+FAMILIES = {"unet.1": "unet", "unet.2": "unet", "bert.1": "bert", "bert.2": "bert", "a": "a", "b": "b", "c": "c"}
+
+
+def prepared(config: Config) -> Setup:
+    return prepare(config, ALONE)
+
+
+@pytest.fixture
+def members_of(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Member]]:
+    """Make the members of a training on graphs of these families, which only the store names."""
+
+    setup = open_networks(settings())
+    entry = next(iter(setup.graphs.store.entries("train").values()))
+    entries = {name: entry.model_copy(update={"family": family}) for name, family in FAMILIES.items()}
+    monkeypatch.setattr(FeatureStore, "entries", lambda *_: entries)
+
+    def make(seeds: int, folds: int, seed: int = 7) -> list[Member]:
+        ensemble = setup.config.ensemble.model_copy(update={"seeds": seeds, "folds": folds})
+        config = setup.config.model_copy(update={"ensemble": ensemble, "seed": seed})
+        return prepare_module._members(replace(setup, config=config, train=list(FAMILIES)))
+
+    return make
+
+
+def test_members_differ_in_their_seed(members_of: Callable[..., list[Member]]) -> None:
+    assert members_of(1, 1) == [Member(7)]
+    seeds = [member.seed for member in members_of(4, 1)]
+    assert (seeds[0], len(set(seeds))) == (7, 4)
+    assert not set(seeds) & {member.seed for member in members_of(4, 1, seed=8)}
+
+
+def test_folds_hold_out_every_graph_once_and_families_of_the_store_together(
+    members_of: Callable[..., list[Member]],
+) -> None:
+    members = members_of(2, 3)
+    assert len({member.seed for member in members}) == 6
+    folds = [set(member.held_out) for member in members]
+    assert folds[:3] == folds[3:]
+    assert sorted(name for fold in folds[:3] for name in fold) == sorted(FAMILIES)
+    together = [{name for name in FAMILIES if FAMILIES[name] == family} for family in set(FAMILIES.values())]
+    assert all(family <= fold or not family & fold for family in together for fold in folds)
+    with pytest.raises(ConfigError, match=r"ensemble\.folds=6: .*\b5\b"):
+        members_of(1, 6)
+
+
+def test_folds_need_no_raw_data(settings: Settings, tmp_path: Path) -> None:
+    """After `dvc pull` of the features alone the folds are those of a whole checkout."""
+    whole = prepared(settings(ensemble__folds=3))
+    alone = prepared(settings(ensemble__folds=3, paths__raw=tmp_path / "none"))
+    assert alone.members == whole.members
+    assert alone.key == whole.key
+
+
+def test_skipped_graphs_are_logged(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(FeatureStore, "skipped", lambda self, split: {"twin": f"all identical in {split}"})
+    with caplog.at_level(logging.WARNING):
+        prepared(settings())
+    assert caplog.text.count("training skips the graph twin: all identical in train") == 1
+
+
+def test_graphs_of_few_segments_are_logged_once(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    graphs = prepared(settings()).graphs
+    counts = [len(graphs.open("train", name).segments) for name in graphs.store.graphs("train")]
+    smallest, largest = min(counts), max(counts)
+    for sampled, fewer in ((smallest, 0), (smallest + 1, counts.count(smallest)), (largest + 1, 3)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            prepared(settings(segments__sampled=sampled))
+        expected = f"segments.sampled={sampled}: {fewer} of 3 training graphs have fewer segments"
+        assert [record.getMessage().startswith(expected) for record in caplog.records] == [True] * (fewer > 0)
+    caplog.clear()
+    prepared(settings(method="full", segments__sampled=99))
+    assert not caplog.records  # whole graphs sample nothing
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"method": "other"}, r"method=other: .*full, gst"),
+        ({"loss": "mse", "loss.mse": 0}, r"loss: "),
+        ({"+loss.other": 1}, r"loss=other: .*hinge"),
+        ({"+loss.hinge.margn": 1}, r"loss\.hinge\.margn: "),
+        ({"ensemble.folds": 4}, r"ensemble\.folds=4: "),
+        ({"ensemble.baselines": "[trees]"}, r"ensemble\.baselines: "),
+        ({"method": "gst_e", "segments.table_bytes": 200}, r"segments\.table_bytes=200: one entry takes 264 bytes"),
+        ({"method": "gst_e", "segments.table_bytes": 10**4}, r"segments\.table_bytes=10000: the working set of"),
+        ({"model.opcode_width": 5}, r"model\.opcode_width"),
+        ({"trainer.memory_bytes": 100}, r"trainer\.memory_bytes=100: "),
+        ({"trainer.precision": "16-mixed"}, r"trainer\.precision=16-mixed"),
+        ({"method": "default_configuration", "collection": "tile:synthetic"}, r"method=default_configuration: "),
+    ],
+)
+def test_a_mistake_is_reported_and_nothing_is_written(
+    values: dict[str, Any], message: str, settings: Settings, tmp_path: Path
+) -> None:
+    config, before = settings(**values), sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=message):
+        prepared(config)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("method", ["gst", "linear_ranking"])
+def test_missing_data_are_refused(method: str, settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="featurize"):
+        prepared(settings(method=method, paths__features=tmp_path / "none"))
+    if method == "gst":
+        with pytest.raises(DataError, match="partition"):
+            prepared(settings(paths__segments=tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("per_step", "count", "named"), [(8, 4, "3 training graphs"), (1, 2, "trainer.graphs_per_step=1")]
+)
+def test_more_ranks_than_graphs(per_step: int, count: int, named: str, settings: Settings) -> None:
+    with pytest.raises(ConfigError, match=named):
+        prepare(settings(trainer__graphs_per_step=per_step), ProcessGroup(0, count))
+
+
+def test_the_key_has_what_can_change_the_result(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def key(**values: Any) -> str:
+        return prepared(settings(**values)).key
+
+    first = key()
+    same: list[dict[str, Any]] = [
+        *({f"trainer__{name}": value} for name, value in (("workers", 3), ("threads", 2), ("devices", 2))),
+        {"trainer__memory_bytes": 10**8},
+        {"trainer__accelerator": "auto"} if not torch.cuda.is_available() else {},
+        {"evaluate__memory_bytes": 10**8},
+        {"sweep__name": "s"},
+        {"segments__table_bytes": 10**7},  # which gst does not read
+    ]
+    assert {key(**values) for values in same} == {first}
+    others: list[dict[str, Any]] = [{"seed": 1}, {"model__width": 4}, {"method": "full"}, {"loss": "mse"}]
+    keys = {first, *(key(**values) for values in others)}
+    assert len(keys) == 5
+    masks = {"model__dropout": 0.5, "model__block": "[sage,dropout]"}
+    assert key(**masks) != key(**masks, trainer__memory_bytes=10**8), "parts have dropout masks of their own"
+
+
+@pytest.mark.parametrize("method", ["gst", "linear_ranking"])
+def test_the_key_has_the_code_that_can_change_the_result(
+    method: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of the commands: a new table must not train a sweep again."""
+    digested: list[tuple[str, ...]] = []
+
+    def digest(*names: str) -> str:
+        digested.append(names)
+        return "0" * 64
+
+    first = prepared(settings(method=method))
+    monkeypatch.setattr(prepare_module, "code_digest", digest)
+    other = prepared(settings(method=method))
+    assert other.key != first.key
+    assert other.key_without_code == first.key_without_code
+    packages = ("data", "featurize", "partition", "models", "training")
+    assert tuple(f"hlorank.{name}" for name in packages) in digested
