@@ -14,7 +14,7 @@ from torch.nn.functional import gelu
 from hlorank.featurize.features import TileFeatures
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
-from hlorank.models.scoring import embed_rows
+from tests.models.run_layer import embed_rows
 
 CPU = torch.device("cpu")
 MakeModel = Callable[..., CostModel]

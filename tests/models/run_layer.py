@@ -20,8 +20,7 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.layers.layer import Layer, run
 from hlorank.models.layers.registry import LAYERS
-from hlorank.models.plan_tensors import tensors
-from hlorank.models.scoring import embed_rows
+from hlorank.models.plan_tensors import PackedPlan, tensors
 
 CPU = torch.device("cpu")
 
@@ -53,6 +52,12 @@ def colouring_of(segment: Segment, configurations: int, share: bool) -> Colourin
     prefix = segment.configurable
     keys = np.where(share, rng.integers(5, size=segment.nodes), np.arange(segment.nodes)) * 10
     return Colouring.of_keys(keys[:prefix, None] + rng.integers(1, 3, size=(prefix, configurations)), keys[prefix:])
+
+
+def embed_rows(model: CostModel, graph: GraphInputs, j: int, rows: np.ndarray) -> Tensor:
+    """Compute the embedding of segment j of a graph under distinct configurations, (rows, width * poolings)."""
+    result: Tensor = model(PackedPlan(graph.plan({j: rows}, model.recipe)).unpack())
+    return result
 
 
 def both_forms(

@@ -15,7 +15,6 @@ from hlorank.models.compression.declarations import Mixing
 from hlorank.models.compression.plan import JoinIndex, Plan
 from hlorank.models.cost_model import POOLINGS
 from hlorank.models.plan_tensors import tensors
-from hlorank.models.scoring import embed_rows
 from tests.models.dense_form import (
     CPU,
     ROWS,
@@ -26,6 +25,7 @@ from tests.models.dense_form import (
     reference_embedding,
     scores_of,
 )
+from tests.models.run_layer import embed_rows
 
 
 def test_mixing_bounds_the_nodes_that_vary(make_model: MakeModel, make_inputs: MakeInputs) -> None:

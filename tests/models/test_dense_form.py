@@ -22,7 +22,6 @@ from hlorank.models.compression.declarations import Mixing
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs, InputSizes
 from hlorank.models.layers.registry import RESIDUAL, widths
-from hlorank.models.scoring import embed_rows
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
 from tests.models.dense_form import (
@@ -33,7 +32,7 @@ from tests.models.dense_form import (
     block,
     reference_embedding,
 )
-from tests.models.run_layer import ALL_LAYERS
+from tests.models.run_layer import ALL_LAYERS, embed_rows
 from tests.sections import featurize_config
 
 

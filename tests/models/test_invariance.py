@@ -12,7 +12,6 @@ from hlorank.config import PartitionConfig
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.models.compression.declarations import Mixing
 from hlorank.models.graph_inputs import GraphInputs
-from hlorank.models.scoring import embed_rows
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition, local_codes, no_halo, whole_graph
 from tests.models.dense_form import (
@@ -23,7 +22,7 @@ from tests.models.dense_form import (
     block,
     scores_of,
 )
-from tests.models.run_layer import ONE_OF_EACH_MIXING
+from tests.models.run_layer import ONE_OF_EACH_MIXING, embed_rows
 
 
 @pytest.mark.parametrize("layer", ONE_OF_EACH_MIXING)

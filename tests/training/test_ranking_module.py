@@ -16,7 +16,7 @@ from hlorank.config import Config
 from hlorank.metrics import TRAIN_LOSS, VALID_TAU
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs, InputSizes
-from hlorank.models.scoring import embed_rows, score_configurations
+from hlorank.models.scoring import score_configurations
 from hlorank.training.fit import build
 from hlorank.training.gst.aggregator import Aggregator, StepCost
 from hlorank.training.gst.embedding_table import ENTRY_OVERHEAD
@@ -26,6 +26,7 @@ from hlorank.training.ranking_module import RankingModule
 from hlorank.training.setup import Member, open_networks
 from hlorank.training.step_data import Ranking
 from hlorank.training.step_plans import PlannedStep, Step, StepMemory
+from tests.models.run_layer import embed_rows
 from tests.training.training_helpers import planned
 
 Settings = Callable[..., Config]

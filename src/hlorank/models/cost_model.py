@@ -20,19 +20,12 @@ from hlorank.models.plan_tensors import max_nodes, propagate, sum_configurable_n
 
 
 class Block(nn.Module):
-    """Layers one after the other; `residual` adds the input of the block.
+    """Layers by their names, one after the other; `residual` adds the input of the block.
 
-    Args:
-        names: the names of the layers.
-        config: the settings of the model.
-        key: the key of the configuration with the names.
-        width: of the states before it, `model.width` by default.
-
-    Attributes:
-        names: the names of the layers.
+    The names are those of the configuration's `key`; the states before have `width`, by default `model.width`.
 
     Raises:
-        ConfigError: `names` holds a name that is no layer, or the widths of the states do not fit.
+        ConfigError: a name is no layer, or the widths of the states do not fit.
     """
 
     def __init__(self, names: Sequence[str], config: ModelConfig, key: str, width: int | None = None) -> None:
@@ -56,7 +49,7 @@ class Block(nn.Module):
 
     @property
     def steps(self) -> list[Step]:
-        """The declarations of the block, for plans: its start, then a step for each of `names`."""
+        """The declarations of the block, for plans: its start, then a step for each name."""
         layers = self.named_layers()
         return [Start(), *(Residual() if name == RESIDUAL else next(layers)[1].declaration for name in self.names)]
 
@@ -103,7 +96,7 @@ class CostModel(nn.Module):
         aggregation: mean or sum over a graph's segments.
 
     Attributes:
-        recipe: the steps of the model, from which plans are made.
+        recipe: the steps of the model, from which plans are built.
 
     Raises:
         ConfigError: `config` names an unknown layer or pooling, or does not fit one of its layers.
@@ -167,11 +160,7 @@ class CostModel(nn.Module):
         return self.config.width * len(self.config.pooling)
 
     def check_halo(self, halo: bool) -> None:
-        """Check that the model can embed segments with a halo, if there are any.
-
-        Raises:
-            ConfigError: the segments have a halo, and a layer mixes over the segment.
-        """
+        """Raise a ConfigError if the segments have a halo and a layer mixes over the segment."""
         if halo and Mixing.SEGMENT in self.recipe.mixing:
             raise ConfigError(
                 f"model.block: {self.layers_that_mix(Mixing.SEGMENT)} would mix the nodes of a halo with those of the "

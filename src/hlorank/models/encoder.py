@@ -64,11 +64,6 @@ class Encoder(nn.Module):
     layout configuration also reads the sizes of the dimensions in the order of its layouts, and with
     `model.layout_moves` what copies to these layouts move. With `model.tile_bins` the columns of tiles have a
     piecewise linear encoding.
-
-    Args:
-        config: the settings of the model.
-        sizes: the sizes of the inputs.
-        width: of the states.
     """
 
     _values: Tensor

@@ -26,14 +26,7 @@ from hlorank.partition.segments import Partition, whole_graph
 
 @dataclass(frozen=True)
 class InputSizes:
-    """Sizes of the inputs that a cost model is built for.
-
-    Attributes:
-        kind: layout or tile.
-        node_columns: number of numeric columns of a node.
-        opcodes: number of opcodes, unknown included.
-        tile_columns: number of numeric columns of a tile configuration, 0 for layouts.
-    """
+    """Numbers of columns and opcodes, unknown included, that a cost model is built for; no tile columns for layouts."""
 
     kind: Literal["layout", "tile"]
     node_columns: int
@@ -42,10 +35,7 @@ class InputSizes:
 
 
 class GraphInputs:
-    """One graph, cut into segments, with access to its configurations.
-
-    Nodes are in memory; configurations stay in their memory map, from which a plan reads its rows.
-    """
+    """One graph, divided into segments; configurations stay in their memory map until a plan reads them."""
 
     def __init__(self, features: GraphFeatures, partition: Partition) -> None:
         self.features = features
@@ -57,34 +47,30 @@ class GraphInputs:
         """The configurations that training ranks, and their labels; see `GraphFeatures.targets`."""
         return self.features.targets()
 
-    def distinct(self, rows: NDArray[np.int64], j: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return one configuration for each distinct local configuration of a segment.
+    def distinct(self, configurations: NDArray[np.int64], j: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the configurations that differ in a segment.
 
         Args:
-            rows: (configurations,) int64, indices of distinct configurations.
+            configurations: (configurations,) int64, indices of distinct configurations of the graph.
             j: the segment.
 
         Returns:
-            (d,) int64, some of the `rows`, and (configurations,) int64, the inverse: for each of `rows` the index of
-            the one that equals it in the segment.
+            (d,) int64, a part of `configurations`, and (configurations,) int64, the inverse: the place of the equal
+            local configuration in it.
         """
-        _, first, inverse = np.unique(self.partition.local_codes[rows, j], return_index=True, return_inverse=True)
-        return rows[first], inverse
+        local = self.partition.local_codes[configurations, j]
+        _, first, inverse = np.unique(local, return_index=True, return_inverse=True)
+        return configurations[first], inverse
 
-    def configurations(self, rows: NDArray[np.int64], segment: Segment) -> ConfigurationBatch:
-        """Return some distinct configurations, restricted to the nodes of one segment, or of several joined.
-
-        Args:
-            rows: (segments, configurations) int64, indices of distinct configurations.
-            segment: the segments.
-        """
+    def configurations(self, chosen: NDArray[np.int64], segment: Segment) -> ConfigurationBatch:
+        """Return distinct configurations, (segments, configurations) int64, restricted to the nodes of the segments."""
         configurations = self.features.configurations
         if isinstance(configurations, TileFeatures):
-            return TileBatch(np.array(configurations.feat[rows[0]]))
-        used, place = np.unique(rows, return_inverse=True)
-        of_node = place.reshape(rows.shape)[segment.part[: len(segment.config_columns)]].T
+            return TileBatch(np.array(configurations.feat[chosen[0]]))
+        used, place = np.unique(chosen, return_inverse=True)
+        of_node = place.reshape(chosen.shape)[segment.part[: len(segment.config_columns)]].T
         codes = np.asarray(configurations.codes[used])[of_node, segment.config_columns]
-        # A codebook may be long; rows that are not used here need not be embedded.
+        # A codebook may be long; only what is used here need be embedded.
         number, used = pd.factorize(codes.ravel(), sort=True)
         return LayoutBatch(
             configurations.codebook[used].astype(np.int64),
@@ -94,22 +80,25 @@ class GraphInputs:
         )
 
     def plan(
-        self, rows: Mapping[int, NDArray[np.int64]], recipe: Recipe, kept_edges: NDArray[np.bool_] | None = None
+        self,
+        configurations: Mapping[int, NDArray[np.int64]],
+        recipe: Recipe,
+        kept_edges: NDArray[np.bool_] | None = None,
     ) -> Plan[Array]:
-        """Make the plan of some segments, each under distinct configurations of its own.
+        """Build the plan of segments, each under distinct configurations of its own.
 
         Args:
-            rows: of each segment, (its configurations,) int64, indices of distinct configurations. Its embeddings are
-                as many rows of the plan's as the segment with the most has; those beyond its own are of no use.
+            configurations: of each segment, (its configurations,) int64, indices of distinct configurations. A segment
+                has as many embeddings as the one with the most configurations; those beyond its own are of no use.
             recipe: the steps of the model; for several segments, one that `stacks_segments`.
             kept_edges: (edges of all segments,) mask of the edges that messages pass along; None for all.
         """
-        segment = stack([self.segments[j] for j in rows])
+        segment = stack([self.segments[j] for j in configurations])
         if kept_edges is not None:
             segment = replace(segment, edges=segment.edges.only(kept_edges))
-        most = max(map(len, rows.values()))
-        padded = np.stack([np.append(own, np.repeat(own[:1], most - len(own))) for own in rows.values()])
-        return build_plan(segment, self.configurations(padded, segment), recipe)
+        most = max(map(len, configurations.values()))
+        padded = [np.append(own, np.repeat(own[:1], most - len(own))) for own in configurations.values()]
+        return build_plan(segment, self.configurations(np.stack(padded), segment), recipe)
 
 
 class Segments:
@@ -138,7 +127,7 @@ class Segments:
         return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, j: int) -> Segment:
-        """Return a segment."""
+        """Return a segment, made at its first use."""
         made = self._made[j]
         if made is None:
             made = self._made[j] = self._make(j)
@@ -188,11 +177,7 @@ def _ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.i
 
 
 class GraphLoader:
-    """The graphs of one collection, whole or cut into the segments of its partition.
-
-    Args:
-        features: the collection's folder under data/features.
-        segments: its folder under data/segments; None leaves every graph whole.
+    """The graphs of a collection in its folders of features and, but for whole graphs, of segments.
 
     Attributes:
         store: the featurized graphs.
@@ -217,21 +202,13 @@ class GraphLoader:
         return fingerprint([self.store.fingerprint, self.partition])
 
     def open(self, split: Split, name: str) -> GraphInputs:
-        """Open one graph.
-
-        Raises:
-            DataError: `split` has no graph `name`, a file of it is damaged, or its segments are another graph's.
-        """
+        """Open one graph; a missing or damaged file, or segments of another graph, are a DataError."""
         features = self.store.open(split, name)
-        cut = self.open_partition(split, name)
-        return GraphInputs(features, whole_graph(features) if cut is None else cut)
+        partition = self.open_partition(split, name)
+        return GraphInputs(features, whole_graph(features) if partition is None else partition)
 
     def open_partition(self, split: Split, name: str) -> Partition | None:
-        """Open the segments of one graph, and nothing else of it; None for whole graphs.
-
-        Raises:
-            DataError: a file is damaged, or the number of nodes or distinct configurations is not the graph's.
-        """
+        """Open the segments of one graph, and check that they fit it; None for whole graphs."""
         if self._partitions is None:
             return None
         partition, entry = self._partitions.open(split, name), self.store.entries(split)[name]

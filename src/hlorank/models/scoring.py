@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -38,24 +35,6 @@ _ROUNDING = 1e-6
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
 
 
-_limit_of_thread = threading.local()
-
-
-@contextmanager
-def time_limit(deadline: float) -> Iterator[None]:
-    """Raise a TimeoutError from the scoring of this thread after `time.monotonic()` has reached a deadline."""
-    _limit_of_thread.deadline = deadline
-    try:
-        yield
-    finally:
-        del _limit_of_thread.deadline
-
-
-def _check_time() -> None:
-    if time.monotonic() > getattr(_limit_of_thread, "deadline", math.inf):
-        raise TimeoutError("scoring: the deadline has passed")
-
-
 def keep_memory() -> None:
     """Keep freed memory for the next tensors, until `release_memory`, in all of the process.
 
@@ -78,40 +57,30 @@ def release_memory() -> None:
 
 
 class PlanCache:
-    """Plans that are used again and again, such as those of validation, each made once.
-
-    Args:
-        max_bytes: bound of their size; plans beyond it are made each time.
-    """
+    """Plans that are used repeatedly, such as those of validation, up to `max_bytes`; others are made each time."""
 
     def __init__(self, max_bytes: int) -> None:
         self._free_bytes = max_bytes
         self._plans: dict[tuple[str, int, bytes], PackedPlan] = {}
 
-    def get(self, graph: GraphInputs, j: int, rows: NDArray[np.int64], recipe: Recipe) -> PackedPlan:
+    def get(self, graph: GraphInputs, j: int, configurations: NDArray[np.int64], recipe: Recipe) -> PackedPlan:
         """Return the plan of segment j of a graph under distinct configurations."""
-        key = graph.features.name, j, rows.tobytes()
+        key = graph.features.name, j, configurations.tobytes()
         if (plan := self._plans.get(key)) is None:
-            plan = PackedPlan(graph.plan({j: rows}, recipe))
+            plan = PackedPlan(graph.plan({j: configurations}, recipe))
             if plan.bytes <= self._free_bytes:
                 self._free_bytes -= plan.bytes
                 self._plans[key] = plan
         return plan
 
 
-def embed_rows(model: CostModel, graph: GraphInputs, j: int, rows: NDArray[np.int64]) -> Tensor:
-    """Compute the embedding of segment j of a graph under distinct configurations, (rows, width * poolings)."""
-    result: Tensor = model(PackedPlan(graph.plan({j: rows}, model.recipe)).to(model.device).unpack())
-    return result
-
-
 class Part(NamedTuple):
-    """Some configurations of a segment that are computed at once.
+    """Configurations of a segment that are computed at once.
 
     Attributes:
         plan: their plan.
-        places: their places among those of the segment that are computed.
-        inverse: for each of `into` the place of its embedding; None before the last part of a segment.
+        places: their places among the distinct local configurations of the segment.
+        inverse: for each configuration of `into` the place of its embedding; None before the last part of a segment.
         into: places in the sum.
     """
 
@@ -122,22 +91,22 @@ class Part(NamedTuple):
 
 
 def plan_parts(
-    model: CostModel, graph: GraphInputs, rows: NDArray[np.int64], memory_bytes: int, cache: PlanCache
+    model: CostModel, graph: GraphInputs, configurations: NDArray[np.int64], memory_bytes: int, cache: PlanCache
 ) -> Iterator[Part]:
     """Yield the parts of all segments; arguments as for `sum_segments`."""
-    # Equal local configurations are found here, before rows are divided into chunks.
+    # Equal local configurations are found here, before they are divided into chunks.
     recipe = replace(model.recipe, deduplicate=False, gradients=False)
     if Mixing.CONFIGURATIONS in recipe.mixing:
-        groups = -(-len(rows) // RANKED_TOGETHER)
+        groups = -(-len(configurations) // RANKED_TOGETHER)
         for group, j in product(range(groups), range(len(graph.segments))):
-            some = rows[group::groups]
-            plan = cache.get(graph, j, some, recipe)
-            yield Part(plan, slice(0, len(some)), np.arange(len(some)), slice(group, None, groups))
+            members = configurations[group::groups]
+            plan, count = cache.get(graph, j, members, recipe), len(members)
+            yield Part(plan, slice(0, count), np.arange(count), slice(group, None, groups))
         return
     item = model.config.width * model.dtype.itemsize * _LIVE_STATES
     for j, segment in enumerate(graph.segments):
         chunk = max(1, memory_bytes // (max(1, max_varied_nodes(recipe, segment)) * item))
-        distinct, inverse = graph.distinct(rows, j)
+        distinct, inverse = graph.distinct(configurations, j)
         for start in range(0, len(distinct), chunk):
             stop = min(start + chunk, len(distinct))
             plan = cache.get(graph, j, distinct[start:stop], recipe)
@@ -153,56 +122,61 @@ def _run_ahead(parts: Iterator[Part]) -> Iterator[Part]:
             yield part
 
 
-@torch.no_grad()
+@contextmanager
+def _evaluating(model: CostModel) -> Iterator[None]:
+    """Put a model into evaluation mode for a while, without gradients."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
+
+
 def sum_segments(
     model: CostModel,
     graph: GraphInputs,
-    rows: NDArray[np.int64],
+    configurations: NDArray[np.int64],
     memory_bytes: int,
     cache: PlanCache | None = None,
 ) -> Tensor:
-    """Compute the sum of the embeddings of all segments under some distinct configurations.
+    """Compute the sum of the embeddings of all segments under distinct configurations.
 
     Segments are computed one after the other, each for as many distinct local configurations at once as fit.
 
     If a layer mixes configurations, scores depend on the configurations that are ranked together, and no work is
-    shared. The rows are then divided into as few groups of at most `RANKED_TOGETHER` as possible, row i into group i
-    modulo their number, and each group is computed at once: the result depends on `rows` and their order, not on the
-    memory.
+    shared. The configurations are then divided into as few groups of at most `RANKED_TOGETHER` as possible, number i
+    into group i modulo the number of groups, and each group is computed at once: the result depends on the
+    configurations and their order, not on the memory.
 
     Args:
         model: the cost model; in evaluation mode meanwhile.
-        graph: the graph, cut into the segments that the model was trained on.
-        rows: (configurations,) int64, indices of distinct configurations.
+        graph: the graph, divided into the segments that the model was trained on.
+        configurations: (configurations,) int64, indices of distinct configurations.
         memory_bytes: bound of the activations; at least one configuration, or one group, is computed at once.
         cache: keeps the plans.
 
     Returns:
         (configurations, width * poolings).
-
-    Raises:
-        TimeoutError: the deadline of `time_limit` has passed.
     """
-    was_training = model.training
-    model.eval()
-    total = torch.zeros(len(rows), model.embedding_width, dtype=model.dtype, device=model.device)
+    total = torch.zeros(len(configurations), model.embedding_width, dtype=model.dtype, device=model.device)
     embedded = total[:0]
-    parts = plan_parts(model, graph, rows, memory_bytes, cache or PlanCache(0))
-    for number, part in enumerate(_run_ahead(parts), start=1):
-        _check_time()
-        if part.places.start == 0:
-            embedded = total.new_empty(len(rows), model.embedding_width)
-        embedded[part.places] = model(part.plan.to(model.device).unpack())
-        if part.inverse is not None:
-            total[part.into] += embedded[torch.from_numpy(part.inverse).to(model.device)]
-        if number % _CHUNKS_PER_RELEASE == 0:
-            release_memory()
-    model.train(was_training)
+    parts = plan_parts(model, graph, configurations, memory_bytes, cache or PlanCache(0))
+    with _evaluating(model):
+        for number, part in enumerate(_run_ahead(parts), start=1):
+            if part.places.start == 0:
+                embedded = total.new_empty(len(configurations), model.embedding_width)
+            embedded[part.places] = model(part.plan.to(model.device).unpack())
+            if part.inverse is not None:
+                total[part.into] += embedded[torch.from_numpy(part.inverse).to(model.device)]
+            if number % _CHUNKS_PER_RELEASE == 0:
+                release_memory()
     return total
 
 
-def _parts(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
-    """Yield the parts of `count` rows that are scored at once: groups ranked together, or as many as fit."""
+def _chunks(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
+    """Divide `count` configurations into those that are scored at once: groups ranked together, or as many as fit."""
     if Mixing.CONFIGURATIONS in model.recipe.mixing:
         groups = -(-count // RANKED_TOGETHER)
         yield from (slice(group, None, groups) for group in range(groups))
@@ -215,21 +189,19 @@ def _parts(model: CostModel, count: int, memory_bytes: int) -> Iterator[slice]:
 def score_configurations(
     model: CostModel,
     graph: GraphInputs,
-    rows: NDArray[np.int64],
+    configurations: NDArray[np.int64],
     memory_bytes: int,
     cache: PlanCache | None = None,
 ) -> NDArray[np.float64]:
-    """Score distinct configurations; the arguments are those of `sum_segments`.
-
-    Only as many rows have their embeddings in memory at once as fit.
+    """Score distinct configurations, with as many embeddings in memory as fit; arguments as for `sum_segments`.
 
     Returns:
         (configurations,) float64, larger = slower.
     """
-    scores = np.empty(len(rows))
-    for number, part in enumerate(_parts(model, len(rows), memory_bytes), start=1):
-        total = sum_segments(model, graph, rows[part], memory_bytes, cache)
-        scores[part] = model.score(total, len(graph.segments)).double().cpu().numpy()
+    scores = np.empty(len(configurations))
+    for number, chunk in enumerate(_chunks(model, len(configurations), memory_bytes), start=1):
+        total = sum_segments(model, graph, configurations[chunk], memory_bytes, cache)
+        scores[chunk] = model.score(total, len(graph.segments)).double().cpu().numpy()
         if number % _CHUNKS_PER_RELEASE == 0:
             release_memory()
     return scores
@@ -239,18 +211,13 @@ def score_configurations(
 def embed_configurations(
     model: CostModel,
     graph: GraphInputs,
-    rows: NDArray[np.int64],
+    configurations: NDArray[np.int64],
     memory_bytes: int,
     cache: PlanCache | None = None,
 ) -> NDArray[np.float64]:
-    """Compute the embeddings from which configurations are scored; the arguments are those of `sum_segments`.
-
-    Returns:
-        (configurations, width * poolings) float64.
-    """
-    embedding = model.aggregate(sum_segments(model, graph, rows, memory_bytes, cache), len(graph.segments))
-    result: NDArray[np.float64] = embedding.double().cpu().numpy()
-    return result
+    """Compute the embeddings from which configurations are scored, (configurations, width * poolings) float64."""
+    total = sum_segments(model, graph, configurations, memory_bytes, cache)
+    return np.asarray(model.aggregate(total, len(graph.segments)).double().cpu().numpy())
 
 
 def mean_over_orders(
@@ -260,29 +227,19 @@ def mean_over_orders(
     memory_bytes: int,
     cache: PlanCache | None = None,
 ) -> NDArray[np.float64]:
-    """Average a result over `model.permutations` orders of all distinct configurations of a graph.
+    """Average scores or embeddings over `model.permutations` orders of all distinct configurations of a graph.
 
     If a layer mixes configurations, their order determines which are ranked together. The first order is that of the
     graph; the others are drawn, the same ones on every call. Without such a layer the order is irrelevant, and one is
     computed.
-
-    Args:
-        compute: `score_configurations` or `embed_configurations`.
-        model: the cost model.
-        graph: the graph, cut into the segments that the model was trained on.
-        memory_bytes: as for `sum_segments`.
-        cache: likewise.
-
-    Returns:
-        (distinct, ...) float64, as `compute` gives.
     """
-    rows = np.arange(graph.features.distinct)
-    total = compute(model, graph, rows, memory_bytes, cache)
+    configurations = np.arange(graph.features.distinct)
+    total = compute(model, graph, configurations, memory_bytes, cache)
     if Mixing.CONFIGURATIONS not in model.recipe.mixing:
         return total
     orders = model.config.permutations
     for number in range(1, orders):
-        order = np.random.default_rng(number).permutation(rows)
+        order = np.random.default_rng(number).permutation(configurations)
         total[order] += compute(model, graph, order, memory_bytes, cache)
     return total / orders
 

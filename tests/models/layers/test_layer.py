@@ -18,9 +18,8 @@ from hlorank.models.compression.segment import Edges, Segment
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.layers.layer import Dropout, InstanceNorm, L2Norm, Layer
-from hlorank.models.scoring import embed_rows
 from tests.models.dense_form import ROWS
-from tests.models.run_layer import ALL_LAYERS, run_dense
+from tests.models.run_layer import ALL_LAYERS, embed_rows, run_dense
 
 WIDTH, CONFIGURATIONS = 64, 3
 

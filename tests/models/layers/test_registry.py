@@ -21,9 +21,9 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.models.layers import registry
 from hlorank.models.layers.layer import Layer, map_nodes
-from hlorank.models.scoring import embed_rows, score_configurations
+from hlorank.models.scoring import score_configurations
 from hlorank.models.trained_model import load_trained
-from tests.models.run_layer import both_forms
+from tests.models.run_layer import both_forms, embed_rows
 
 MakeModel = Callable[..., CostModel]
 MakeInputs = Callable[..., GraphInputs]

@@ -23,7 +23,6 @@ from hlorank.featurize.featurize_graph import featurize_graph
 from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
-from hlorank.models.scoring import embed_rows
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition, whole_graph
@@ -31,6 +30,7 @@ from hlorank.training.gst.aggregator import Aggregator, MissingPlans, StepCost
 from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.methods import METHODS, Method
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
+from tests.models.run_layer import embed_rows
 from tests.sections import featurize_config
 from tests.training.training_helpers import planned, segments_config
 

@@ -43,13 +43,7 @@ def max_varied_nodes(recipe: Recipe, segment: Segment) -> int:
 
 
 def build_plan(segment: Segment, batch: ConfigurationBatch, recipe: Recipe) -> Plan[Array]:
-    """Make the plan of a segment, or of several beside each other, under some configurations.
-
-    Args:
-        segment: the nodes and edges.
-        batch: the configurations.
-        recipe: the steps of the model.
-    """
+    """Build the plan of a segment, or of stacked ones, under configurations."""
     builder = _Builder(segment, batch, recipe)
     count = len(segment.colour_opcode)
     ordered = len(builder.initial) == count  # each initial colour has one state
@@ -72,12 +66,7 @@ def build_plan(segment: Segment, batch: ConfigurationBatch, recipe: Recipe) -> P
 
 
 class _Builder:
-    """Walk along the steps of a recipe with the colouring of the states.
-
-    Attributes:
-        initial: (colours,) int64, as in `Plan`.
-        rows: as in `Plan`, so far.
-    """
+    """Walk along the steps of a recipe with the colouring of the states; `initial` and `rows` as in `Plan`."""
 
     def __init__(self, segment: Segment, batch: ConfigurationBatch, recipe: Recipe) -> None:
         self._segment, self._batch, self._recipe = segment, batch, recipe
@@ -200,17 +189,7 @@ class _Builder:
 
 
 def _by_part(colour_of: Array, part: Array, parts: int) -> tuple[Array, Array]:
-    """Return the colours of the nodes of each segment under each configuration.
-
-    Args:
-        colour_of: (nodes, configurations), colours.
-        part: (nodes,), the segment of each node.
-        parts: number of segments.
-
-    Returns:
-        (nodes * configurations,) the colours, by segment and then by configuration, and (segments * configurations,)
-        how many each of these pairs has.
-    """
+    """Return (nodes, configurations) colours by segment and then by configuration, and the length of each such list."""
     sizes = np.bincount(part, minlength=parts)
     blocks = np.split(colour_of[np.argsort(part, kind="stable")], np.cumsum(sizes)[:-1])
     return np.concatenate([block.T.ravel() for block in blocks]), np.repeat(sizes, colour_of.shape[1])
@@ -219,15 +198,7 @@ def _by_part(colour_of: Array, part: Array, parts: int) -> tuple[Array, Array]:
 def sparse(
     column: Array, starts: Array, columns: int, weight: Array | None = None, *, gradients: bool = True
 ) -> Sparse[Array]:
-    """Return a sparse matrix.
-
-    Args:
-        column: (entries,) the column of each entry, row by row.
-        starts: (rows + 1,) index of the first entry of each row; the last is the number of entries.
-        columns: number of columns.
-        weight: (entries,) float64; None for ones.
-        gradients: by columns, too.
-    """
+    """Return a matrix of `columns` from entries by row, (rows + 1,) `starts` as in CSR; by columns for gradients."""
     # 32 bits suffice for every matrix that fits into memory.
     column, starts = column.astype(np.int32, copy=False), starts.astype(np.int32, copy=False)
     if not gradients:
@@ -245,7 +216,7 @@ def sparse(
 
 
 def _roots(before: Colouring, after: Colouring, gradients: bool) -> Sparse[Array] | None:
-    """Return the colour before of each colour after, in a finer colouring; None if that is its own number."""
+    """Return the colour before of each colour after; None if that is its own number."""
     if len(before) == len(after):
         return None
     return sparse(after.roots(before), np.arange(len(after) + 1), len(before), gradients=gradients)
@@ -256,12 +227,7 @@ def quotient_graph(
 ) -> Messages[Array]:
     """Return the quotient graph of a layer, in the form that the layer reads.
 
-    Args:
-        before: the colouring before the layer.
-        after: the one after it, at least as fine as `before.refine` gives.
-        neighbourhood: the edges of the segment.
-        kind: the kind of these edges.
-        gradients: matrices by columns, too.
+    The colouring `after` is at least as fine as `before.refine` gives; `neighbourhood` has the edges of this `kind`.
     """
     linear = kind.form is EdgeForm.MATRIX
     copies = before.colour_of.shape[1] if linear and before.is_identity else 1

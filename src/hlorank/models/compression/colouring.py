@@ -38,12 +38,7 @@ class Colouring:
 
     @classmethod
     def of_keys(cls, prefix: NDArray[Any], others: NDArray[Any]) -> Colouring:
-        """Return the colouring with a colour for each distinct key.
-
-        Args:
-            prefix: (prefix nodes, configurations), a key for each of the first nodes under each configuration.
-            others: (nodes - prefix nodes,) of the same dtype, a key for each other node.
-        """
+        """Return a colour for each distinct key: of (prefix nodes, configurations), and (other nodes,) under all."""
         nodes, configurations = prefix.shape
         number = pd.factorize(np.concatenate([prefix.ravel(), others]))[0]
         first = np.flatnonzero(np.diff(np.maximum.accumulate(number), prepend=-1))
@@ -71,16 +66,11 @@ class Colouring:
         return np.asarray(self.first % self.colour_of.shape[1])
 
     def roots(self, before: Colouring) -> NDArray[np.int64]:
-        """Return the colour that each colour had in a coarser colouring: (colours,) int64."""
+        """Return the colour that each colour had in a coarser colouring, (colours,) int64."""
         return before.colour_of.ravel()[self.first]
 
     def refine(self, neighbourhood: Neighbourhood, prefix: int) -> Colouring:
-        """Return the colouring after one layer of message passing: one step of colour refinement.
-
-        Args:
-            neighbourhood: the edges of the segment.
-            prefix: number of nodes that configurations can reach by then.
-        """
+        """Return the colouring after a layer of message passing, by when configurations reach the nodes of `prefix`."""
         # Colours get random hashes. Their sums over two neighbourhoods that differ agree with probability below 2^-50.
         hashes = np.random.default_rng(0).integers(2**64, size=len(self), dtype=np.uint64)[self.colour_of]
         keys = neighbourhood.hashes @ hashes

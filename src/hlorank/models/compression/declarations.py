@@ -44,10 +44,10 @@ class EdgeKind:
     Attributes:
         norm: the normalization of their weights.
         directions: as the setting `model.directions`: edges from operands and from users are of a type each, or of one
-            type and count together, or those from users alone are used.
+            type and count together, or edges from users alone are used.
         itself: every node receives from itself along an edge, type 0; else the layer adds a node's own state itself.
         own_type: these edges are of a type of their own; else, unless directions are separate, all are of one type.
-        to_configurable: only the edges to configurable nodes, beside those of nodes from themselves.
+        to_configurable: only edges to configurable nodes, and of nodes to themselves.
         form: how the layer reads them.
     """
 
@@ -65,7 +65,7 @@ class EdgeKind:
 
     @property
     def neighbour_types(self) -> int:
-        """The number of edge types but that of nodes from themselves."""
+        """The number of edge types between different nodes."""
         return 2 if self.directions == "separate" else 1
 
 
@@ -126,7 +126,7 @@ class Recipe:
         steps: in the order in which the model takes them; there is one join at least.
         join: as the setting `model.join`.
         pool_configurable: a pooling takes the configurable nodes alone.
-        share: nodes with equal features may have equal states; no two do where each has a dropout mask of its own.
+        share: nodes with equal features may have equal states; not where each node has a dropout mask of its own.
         compress: each colour is computed once; False is the dense form, every node under every configuration.
         deduplicate: each distinct local configuration of a segment is computed once, unless a layer mixes
             configurations.
@@ -148,10 +148,10 @@ class Recipe:
 
     @property
     def deduplicates(self) -> bool:
-        """True if rows with equal local configurations share one embedding."""
+        """True if equal local configurations share one embedding."""
         return self.deduplicate and Mixing.CONFIGURATIONS not in self.mixing
 
     @property
     def stacks_segments(self) -> bool:
-        """True if several segments can be computed beside each other: states depend on others along edges only."""
+        """True if several segments can be computed as one: states depend on others along edges only."""
         return self.mixing <= {Mixing.ROW, Mixing.NEIGHBOURS}

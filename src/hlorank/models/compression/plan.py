@@ -1,7 +1,7 @@
-"""Plans: the indices along which a model computes the embeddings of segments under some configurations.
+"""Plans: the indices along which a model computes the embeddings of segments under configurations.
 
-A plan follows from the segments, the configurations and the model's recipe, never from weights. It is made of NumPy
-arrays here, ahead of the step that runs it; `hlorank.models.plan_tensors` moves it to a device.
+A plan follows from the segments, the configurations and the model's recipe, never from weights. `build_plan` makes it
+of NumPy arrays, ahead of the step that runs it; `hlorank.models.plan_tensors` moves it to a device.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class QuotientGraph(NamedTuple, Generic[A]):
 class QuotientEdges(NamedTuple, Generic[A]):
     """The edges of a quotient graph by their direction: from operands and from users, or all if directions are shared.
 
-    Those of nodes from themselves, if these are edges, are in each.
+    The edges of nodes from themselves, if there are any, are in each direction.
 
     Attributes:
-        roots: (colours after, colours before), the colour that each one had before; None if that is its own number.
+        roots: (colours after, colours before), the colour before of each colour; None if that is its own number.
         directions: (2, edges) int64 for each, colours before and after.
         weights: (edges,) float64 for each.
     """
@@ -85,7 +85,7 @@ Messages = QuotientGraph[A] | QuotientEdges[A] | QuotientPieces[A]
 
 
 class JoinIndex(NamedTuple, Generic[A]):
-    """The rows of a table that the states after a join are sums of.
+    """The rows of a table whose sums are the states after a join.
 
     Attributes:
         layouts: (colours after, rows of the table); the table holds the states before, the embedded codebook and a row
@@ -117,7 +117,7 @@ class NodeIndex(NamedTuple, Generic[A]):
     Attributes:
         nodes: number of nodes.
         parts: (prefix nodes, configurations) and (other nodes, 1) int64, their colours; () if no two states are equal.
-        colour: (colours,) int64, the place of each in the states of the parts; None if no two states are equal.
+        colour: (colours,) int64, its place in the states of the parts; None if no two states are equal.
     """
 
     nodes: int
@@ -126,12 +126,7 @@ class NodeIndex(NamedTuple, Generic[A]):
 
 
 class MaskIndex(NamedTuple, Generic[A]):
-    """The nodes of colours.
-
-    Attributes:
-        node: (colours,) int64; None if no two states are equal.
-        nodes: number of nodes.
-    """
+    """The node of each colour, (colours,) int64, None if no two states are equal; and the number of nodes."""
 
     node: A | None
     nodes: int
@@ -146,10 +141,10 @@ class PoolIndex(NamedTuple, Generic[A]):
         states: (rows + segments, colours), the pooled states: first those of the nodes that have a colour for each
             configuration, row by row; then, for each segment, those of all its other nodes. None if every node that has
             states is pooled, they are dense, and there is one segment.
-        filled: (2, rows) int64, rows of `states` that have an entry: both a row's own and that of its segment, or the
-            one of them that has entries twice; None where `states` is None.
-        configurable: (rows, colours), those of configurable nodes; None where `states` is None, or where no pooling
-            reads it.
+        filled: (2, rows) int64, the row of `states` of the pair and the row of its segment, each replaced by the other
+            if it has no entry; None where `states` is None.
+        configurable: (rows, colours), the states of configurable nodes; None where `states` is None, or where no
+            pooling reads it.
         configurable_nodes: number of configurable nodes among the pooled ones.
     """
 
@@ -165,7 +160,7 @@ StepIndex = Messages[A] | JoinIndex[A] | DenseIndex[A] | NodeIndex[A] | MaskInde
 
 
 class Plan(NamedTuple, Generic[A]):
-    """All that a model needs to embed segments under some configurations.
+    """All that a model needs to embed segments under configurations.
 
     Attributes:
         numeric: (initial colours, columns) float32, features of one node of each initial colour.
@@ -179,7 +174,7 @@ class Plan(NamedTuple, Generic[A]):
         tiles: (configurations, tile columns) float32; None for layouts.
         steps: an index for each step of the recipe, None for a step that needs none.
         pool: what is pooled.
-        inverse: (rows,) int64, for each row of the result the embedding that it has; None if they are the same.
+        inverse: (rows,) int64, the embedding of each row of the result; None if they are the same.
         rows: the work: number of states that layers which mix states compute.
     """
 

@@ -32,14 +32,10 @@ class Neighbourhood(NamedTuple):
 
 
 class Edges:
-    """The edges of a segment.
+    """The edges of a segment: (edges, 2) int64, a node that consumes and the operand that it consumes.
 
-    Args:
-        ends: (edges, 2) int64, a node that consumes and the operand that it consumes.
-        nodes: number of nodes.
-        configurable: number of configurable nodes, which are the first ones.
-        degrees: (nodes,) int64, the number of operands of each node, and the same of users, in the whole graph where
-            the segment has a halo and so a part of their edges; None counts `ends`.
+    The first nodes are the `configurable` ones. A segment with a halo has a part of the edges of its nodes, and so gets
+    their `degrees` in the whole graph: (nodes,) int64, the number of operands, and the same of users.
     """
 
     def __init__(
@@ -72,7 +68,7 @@ class Edges:
         return operands, users
 
     def only(self, kept: NDArray[np.bool_]) -> Edges:
-        """Return some of the edges, of a (edges,) mask; degrees count only these."""
+        """Return the edges of a mask, (edges,); degrees count only these."""
         return Edges(self.ends[kept], self.nodes, self.configurable, None)
 
     def neighbourhood(self, kind: EdgeKind) -> Neighbourhood:
@@ -111,7 +107,7 @@ class Edges:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """The nodes of a segment and its halo, and the edges between them; or those of several segments, side by side.
+    """The nodes of a segment and its halo, and the edges between them; or of stacked segments.
 
     Nodes are ordered by their distance, in edges of either direction, from the nearest configurable node. So the
     nodes that a configuration can change after k layers of message passing are the first ones, the k-hop prefix, and
@@ -119,9 +115,9 @@ class Segment:
 
     Attributes:
         node_ids: (nodes,) int64, numbers of these nodes in the graph.
-        part: (nodes,) int64, which one of the segments each node belongs to.
-        parts: number of the segments.
-        colours: (initial colours,) int64, their numbers in the graph, by which those of several segments are compared.
+        part: (nodes,) int64, the segment of each node.
+        parts: number of segments.
+        colours: (initial colours,) int64, their numbers in the graph, by which those of stacked segments are compared.
         initial_colour: (nodes,) int64, equal for nodes with equal features.
         colour_numeric: (initial colours, node columns) float32, the features of the nodes of each initial colour.
         colour_opcode: (initial colours,) int64.
@@ -162,13 +158,13 @@ class Segment:
 
     @property
     def distances(self) -> NDArray[np.int64]:
-        """(nodes,) edges to the nearest configurable node; a number larger than those of all others without a path."""
+        """(nodes,) int64, edges to the nearest configurable node; the largest number without a path."""
         near = np.searchsorted(self.hop_prefixes, np.arange(self.nodes), side="right")
         return np.where(near < len(self.hop_prefixes), near, np.iinfo(np.int64).max)
 
 
 def stack(segments: Sequence[Segment]) -> Segment:
-    """Return some segments of a graph, each of one part, beside each other as one; what is equal gets equal colours."""
+    """Return segments of a graph as one segment of several parts; equal nodes get equal colours."""
     if len(segments) == 1:
         return segments[0]
     count = len(segments)
@@ -190,12 +186,12 @@ def stack(segments: Sequence[Segment]) -> Segment:
     prefixes = np.cumsum(np.bincount(near, minlength=1)).tolist()
     degrees = None
     if any(segment.edges.partial for segment in segments):
-        both = [segment.edges.degrees for segment in segments]
-        degrees = np.concatenate([one for one, _ in both])[order], np.concatenate([other for _, other in both])[order]
+        operands, users = zip(*(segment.edges.degrees for segment in segments), strict=True)
+        degrees = np.concatenate(operands)[order], np.concatenate(users)[order]
     pooled = None
     if any(segment.pooled is not None for segment in segments):
-        masks = (np.ones(one.nodes, np.bool_) if one.pooled is None else one.pooled for one in segments)
-        pooled = np.concatenate([*masks])[order]
+        masks = [np.ones(part.nodes, np.bool_) if part.pooled is None else part.pooled for part in segments]
+        pooled = np.concatenate(masks)[order]
     return Segment(
         node_ids=np.concatenate([segment.node_ids for segment in segments])[order],
         part=np.repeat(np.arange(count), sizes)[order],
@@ -216,10 +212,10 @@ def stack(segments: Sequence[Segment]) -> Segment:
 
 @dataclass(frozen=True, eq=False)
 class LayoutBatch:
-    """Some layout configurations of a segment; of several segments, each has as many of its own.
+    """Layout configurations of a segment; of stacked segments, each has as many of its own.
 
     Attributes:
-        codebook: (U, 18) int64, layout values -1..5; the rows that these configurations use.
+        codebook: (U, 18) int64, layout values -1..5, of these configurations.
         sizes: (U, 18) float32, the sizes of these dimensions; see `LayoutFeatures`.
         moves: (U, 3) float32, what copies to these layouts move.
         codes: (configurations, k) int64, one row of the codebook for each configurable node of the segment.
@@ -236,11 +232,7 @@ class LayoutBatch:
 
 @dataclass(frozen=True, eq=False)
 class TileBatch:
-    """Some tile configurations of a kernel.
-
-    Attributes:
-        feat: (configurations, tile columns) float32.
-    """
+    """Tile configurations of a kernel, (configurations, tile columns) float32."""
 
     feat: NDArray[np.floating]
 

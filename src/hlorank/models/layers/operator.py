@@ -32,8 +32,8 @@ class Operator(Layer):
         kind: a class that derives from `torch_geometric.nn.MessagePassing`.
         width: length of a state.
         directions: of the edges; see `EdgeKind`.
-        arguments: those of the class besides the widths; in addition `self_loops`, true if nodes receive from
-            themselves, and `edge_weight`, one of the norms of edges, for a class with such an argument.
+        arguments: of the class besides the widths; in addition `self_loops`, true if nodes receive from themselves, and
+            `edge_weight`, a norm of edges, for a class with such an argument.
 
     Raises:
         ConfigError: the class does not take the arguments, bipartite graphs or the width.
@@ -58,7 +58,7 @@ class Operator(Layer):
         self._check(name, width)
 
     def _check(self, name: str, width: int) -> None:
-        """Try the operator on a tiny bipartite graph, and on that with a repeated target and edges in another order."""
+        """Try the operator on a tiny bipartite graph, and with a repeated target and the edges in another order."""
         if next(self.parameters(), torch.zeros(())).is_meta:
             return
         x = torch.linspace(-3, 3, 5 * width).sin().view(5, width)
