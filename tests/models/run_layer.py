@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hlorank.config import import_plugin
 from hlorank.models.compression.build_plan import quotient_graph
 from hlorank.models.compression.colouring import Colouring
 from hlorank.models.compression.declarations import Mixing, Recipe
@@ -24,7 +23,6 @@ from hlorank.models.plan_tensors import PackedPlan, tensors
 
 CPU = torch.device("cpu")
 
-import_plugin("reproductions")  # of examples/, whose layers are tested like those of src
 REPRODUCED = [f"reproductions:{name}" for name in ("ConfigurationGate", "EdgeMlp")]
 ALL_LAYERS = [*sorted(LAYERS), *REPRODUCED]
 ONE_OF_EACH_MIXING = ["mlp", "sage", "instance_norm", "configuration_attention"]
