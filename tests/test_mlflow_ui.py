@@ -13,7 +13,6 @@ from urllib.parse import quote
 import pytest
 
 from hlorank.config import Config
-from hlorank.models.baselines.baseline import BASELINES
 from tests.browser import Browser
 from tests.servers import command, running
 
@@ -28,16 +27,15 @@ BARS = """[...document.querySelectorAll('.js-plotly-plot')].flatMap((chart) =>
 @pytest.fixture
 def runs(settings: Settings, tmp_path: Path) -> dict[str, Any]:
     """Return the runs of three trained and evaluated methods by name."""
-    from hlorank.training.baselines.train_baseline import train_baseline
-    from hlorank.training.trainer import train
     from mlflow.tracking import MlflowClient
 
     from hlorank.evaluation.evaluate import evaluate
     from hlorank.runs.evaluation import EvaluationRun
+    from hlorank.stages.train import train
 
     for method in METHODS:
         config = settings(method=method)
-        (train_baseline if method in BASELINES else train)(config, tmp_path / method)
+        train(config, tmp_path / method)
         metrics = evaluate(config, tmp_path / method, tmp_path / "reports" / method)
         EvaluationRun(config, tmp_path / method).log(metrics, tmp_path / "reports" / method)
     client = MlflowClient(config.tracking.uri)

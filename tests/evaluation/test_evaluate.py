@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hlorank.training.baselines.train_baseline import train_baseline
-from hlorank.training.trainer import train
 from numpy.typing import NDArray
 
 from hlorank.compute import SERIAL
@@ -34,6 +32,7 @@ from hlorank.files import METRICS, RUN, DataError, read_json, write_json
 from hlorank.metrics import group_medians, noise_ceiling
 from hlorank.models.baselines.baseline import BASELINES
 from hlorank.models.serialization import sealed
+from hlorank.stages.train import train
 from tests.layouts import layout_features
 from tests.sections import compute_config
 from tests.training.baselines.conftest import with_library
@@ -371,7 +370,7 @@ def test_the_published_list_of_unet_3d_in_random_repeats(shared_data: Path) -> N
 
 
 def trained(config: Config, folder: Path) -> Path:
-    (train_baseline if config.method in BASELINES else train)(config, folder)
+    train(config, folder)
     return folder
 
 

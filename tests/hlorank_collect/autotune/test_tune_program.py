@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hlorank.training.trainer import train
 
 from hlorank.config import Config
 from hlorank.files import DataError, read_json
+from hlorank.stages.train import train
 from hlorank_collect import compiled_layouts
 from hlorank_collect.autotune import tune_program
 from hlorank_collect.autotune.apply import apply

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hlorank.training.trainer import train
 from torch import Tensor, nn
 from torch_geometric.nn import TransformerConv
 
@@ -23,6 +22,7 @@ from hlorank.models.layers import registry
 from hlorank.models.layers.layer import Layer, map_nodes
 from hlorank.models.scoring import score_configurations
 from hlorank.models.trained_model import load_trained
+from hlorank.stages.train import train
 from tests.models.run_layer import both_forms, embed_rows
 
 MakeModel = Callable[..., CostModel]
