@@ -45,7 +45,7 @@ FIELDS = {"npz": True, "graph": False, "extra": False}
 """Fields of a record, and whether each is required: the graph's npz file in base64, its name in the response and in
 errors, and its `.extra.npz` in base64 for a model that was trained with extra features."""
 REQUIRED = (
-    "filelock", "mlflow", "numpy", "omegaconf", "pandas", "protobuf", "pydantic", "pydantic-core", "pymetis", "rich",
+    "filelock", "joblib", "mlflow", "numpy", "pandas", "protobuf", "pydantic", "pydantic-core", "pymetis", "rich",
     "safetensors", "scipy", "torch", "torch-geometric",
 )  # fmt: skip
 """The dependencies of the project that ranking imports, directly or through other modules."""
