@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hlorank.data.configurations import LayoutConfigurations, TileConfigurations
+from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import DataError
 from hlorank.hlo.configurations import (
     NothingToConfigureError,
@@ -91,37 +91,15 @@ def test_tiles_have_bounds_with_sum_and_product_and_the_default_as_normalizer(ti
     assert measurements.normalizer.tolist() == [500, 500]
 
 
-def test_a_tile_record_without_a_measured_default_is_refused(tile_record: ModuleTuningData) -> None:
-    tile_record.runs[0].error = True
-    with pytest.raises(DataError, match=r"runs.is_default: "):
-        tiles(tile_record)
-
-
 def test_a_program_without_runs_has_the_compilers_own_layouts(module: HloModuleProto) -> None:
     configurations, measurements = default_layout(flatten(module))
     assert configurations.node_ids.tolist() == [2]
     assert configurations.values().tolist() == [[[-1] * 18]]
     assert measurements.withheld
     assert len(measurements) == 1
-
-
-def test_a_program_with_nothing_to_configure_is_an_error(module: HloModuleProto) -> None:
-    module.computations[1].instructions[1].opcode = "add"
-    with pytest.raises(NothingToConfigureError, match=r"convolution, dot or reshape"):
-        default_layout(flatten(module))
-
-
-def test_a_kernel_without_runs_has_one_empty_tile() -> None:
-    configurations, measurements = default_tile()
-    assert isinstance(configurations, TileConfigurations)
-    assert configurations.feat.tolist() == [[0.0] * 24]
+    tile, measurements = default_tile()
+    assert tile.feat.tolist() == [[0.0] * 24]
     assert measurements.withheld
-
-
-def test_a_records_node_of_seven_dimensions_is_refused(layout_record: ModuleTuningData) -> None:
-    layout_record.module.computations[1].instructions[1].shape.dimensions.extend([1] * 5)
-    with pytest.raises(DataError, match=r"shape.dimensions of node 2: .*7"):
-        read_layouts(layout_record)
 
 
 def test_a_dumps_node_of_seven_dimensions_is_not_configurable(module: HloModuleProto) -> None:
@@ -171,7 +149,14 @@ def test_broken_layouts_are_refused_with_their_run(layout_record: ModuleTuningDa
         read_layouts(layout_record)
 
 
-def test_a_record_whose_runs_all_failed_is_refused(layout_record: ModuleTuningData) -> None:
+def test_records_that_do_not_fit_are_refused(layout_record: ModuleTuningData, tile_record: ModuleTuningData) -> None:
+    tile_record.runs[0].error = True
+    with pytest.raises(DataError, match=r"runs.is_default: "):
+        tiles(tile_record)
+    layout_record.module.computations[1].instructions[1].shape.dimensions.extend([1] * 5)
+    with pytest.raises(DataError, match=r"shape.dimensions of node 2: .*7"):
+        read_layouts(layout_record)
+    layout_record.module.computations[1].instructions[1].shape.dimensions[:] = [4, 4]
     for run in layout_record.runs:
         run.error = True
     with pytest.raises(DataError, match=r"runs: .*\b2"):

@@ -138,17 +138,6 @@ def test_the_suffix_does_not_matter(tmp_path: Path) -> None:
         assert read(write(tmp_path / name, content)).module == plain, name
 
 
-@pytest.mark.usefixtures("jaxlib")
-def test_a_text_converts_as_its_protobuf_does(tmp_path: Path) -> None:
-    text = write(tmp_path / "a.txt", TEXT)
-    protobuf = write(tmp_path / "b.pb", read(text).module.SerializeToString())
-    written = [convert(path, tmp_path / "out", extra=True) for path in (text, protobuf)]
-    assert [path.name for path in written[0]] == ["a.npz", "a.extra.npz"]
-    for one, other in zip(*written, strict=True):
-        assert one.read_bytes() == other.read_bytes()
-    assert read_graph(written[0][0], "layout").graph.nodes == len(EXPECTED)
-
-
 # The two places of the last one come from readings of the same operand.
 @pytest.mark.usefixtures("jaxlib")
 @pytest.mark.parametrize(
@@ -248,21 +237,7 @@ def test_an_xz_file_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
 
 
 # Numbers of lines with ` = ` in the texts.
-REAL = {
-    "alphafold3.inference": 14_450,
-    "dit.inference": 2_363,
-    "flan_t5_large.inference": 6_120,
-    "imagenette.inference": 575,
-    "imagenette.training": 2_707,
-    "llama3_8b.prefill": 637,
-    "llama3_8b.training": 2_298,
-    "mixtral_8x7b.prefill": 583,
-    "mlp_mixer.inference": 1_646,
-    "resnet50.inference": 3_237,
-    "resnet50.training": 9_620,
-    "vit.inference": 1_996,
-    "vit.training": 8_873,
-}
+REAL = {"imagenette.inference": 575, "llama3_8b.training": 2_298, "resnet50.training": 9_620}
 
 
 @pytest.mark.slow
@@ -275,23 +250,3 @@ def test_real_modules_have_a_node_for_each_instruction(name: str, shared_data: P
     (path,) = convert(source, tmp_path)
     assert path.name == f"{name}.npz"
     assert read_graph(path, "layout").graph.nodes == REAL[name]
-
-
-@pytest.mark.usefixtures("jaxlib")
-def test_a_text_of_50_000_instructions(tmp_path: Path) -> None:
-    lines = [
-        f"  a{i + 1} = f32[8,8]{{1,0}} dot(a{i}, a{i}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
-        for i in range(49_998)
-    ]
-    text = "\n".join(
-        [
-            "HloModule m",
-            "ENTRY e {",
-            "  a0 = f32[8,8]{1,0} parameter(0)",
-            *lines,
-            "  ROOT r = f32[64] reshape(a49998)",
-            "}",
-        ]
-    )
-    measured = featurize(read(write(tmp_path / "deep.txt", text)))[0]
-    assert (measured.graph.nodes, len(measured.graph.edge_index)) == (50_000, 49_999)

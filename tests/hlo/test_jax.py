@@ -12,7 +12,6 @@ from hlorank.data.collection import read_graph
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.data.graph import Graph
 from hlorank.fetch.hlo import convert
-from hlorank.hlo.extra import extra_features
 from hlorank.hlo.node_features import OPCODES
 from hlorank.hlo.reader import featurize, program_files, read_records
 
@@ -55,20 +54,6 @@ def test_unoptimized_and_optimized_modules_are_valid_graphs(lowered: Any, tmp_pa
         assert sorted(graphs[name].node_feat[is_convolution, 21:25][0].tolist()) == [1, 4, 32, 32]
     assert OPCODES["fusion"] in graphs["after"].node_opcode
     assert OPCODES["fusion"] not in graphs["before"].node_opcode
-
-
-def test_dots_and_gathers_have_their_dimension_numbers(lowered: Any, tmp_path: Path) -> None:
-    path = tmp_path / "before.hlo.pb"
-    path.write_bytes(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto())
-    (record,) = read_records(path)
-    measured, program = featurize(record)
-    extra, opcodes = extra_features(program), measured.graph.node_opcode
-    (dot,) = extra["dot_dimensions"][opcodes == OPCODES["dot"]]
-    assert dot[:, 0].tolist() == [1, 0, -1, -1]
-    (gather,) = np.flatnonzero(opcodes == OPCODES["gather"])
-    assert extra["gather_slice_sizes"][gather, 0, :2].tolist() == [1, 64]
-    assert extra["operand_shapes"][gather, 0, :2].tolist() == [64, 64]
-    assert extra["index_vector_dim"][gather] == 1
 
 
 def test_a_folder_of_dumps_converts(lowered: Any, tmp_path: Path) -> None:

@@ -77,14 +77,6 @@ def test_default_measures_generations_once_and_selects(space: LayoutSpace) -> No
     assert few + 2 < many
 
 
-def test_default_never_breeds_what_fails(space: LayoutSpace) -> None:
-    def fails_with_node_0(batch: Layouts) -> Float64:
-        return np.where((batch[:, 0] >= 0).any(axis=1), np.inf, 1 + configured(batch) / 100)
-
-    rows = default(space, 80, np.random.default_rng(0), fails_with_node_0)
-    assert np.mean((rows[-30:, 0] >= 0).any(axis=1)) < 0.2
-
-
 def test_models_measures_a_random_half_and_breeds_from_it(space: LayoutSpace) -> None:
     batches: list[Layouts] = []
 

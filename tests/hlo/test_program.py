@@ -35,13 +35,7 @@ def test_computations_are_flattened_in_their_stored_order(module: HloModuleProto
 @pytest.mark.parametrize(
     ("names", "splits"),
     [
-        (
-            ["a", "b"],
-            [
-                0,
-                2,
-            ],
-        ),
+        (["a", "b"], [0, 2]),
         (["a", "my_cond.3"], [0, 2]),
         (["while_body", "b"], [0, 1, 2]),
         (["cluster", "xwhilex"], [0, 1, 2]),
@@ -96,61 +90,30 @@ def test_every_stored_order_gives_a_valid_graph_of_the_same_program(module: HloM
         assert sorted(map(" ".join, pairs)) == expected
 
 
-BROKEN: dict[str, tuple[Callable[[HloModuleProto], object], str]] = {
-    "dangling operand": (
-        lambda m: m.computations[1].instructions[1].operand_ids.append(77),
-        r"computations\[1\].instructions\[1\].operand_ids: .*77",
-    ),
-    "operand of another computation": (
-        lambda m: m.computations[0].instructions[0].operand_ids.append(9),
-        r"computations\[0\].instructions\[0\].operand_ids: .*, found 9",
-    ),
-    "dangling call": (
-        lambda m: m.computations[1].instructions[0].called_computation_ids.append(99),
-        r"computations\[1\].instructions\[0\].called_computation_ids: .*, found 99",
-    ),
-    "own operand": (
-        lambda m: m.computations[1].instructions[1].operand_ids.append(9),
-        r"computations\[1\].instructions\[1\]: ",
-    ),
-    "cyclic operands": (
-        lambda m: m.computations[1].instructions[0].operand_ids.append(9),
-        r"computations\[1\].instructions\[[01]\]: ",
-    ),
-    "cyclic calls": (
-        lambda m: m.computations[0].instructions[0].called_computation_ids.append(8),
-        r"computations\[[01]\]: ",
-    ),
-    "missing root": (
-        lambda m: setattr(m.computations[1], "root_id", 0),
-        r"computations\[1\].root_id: .*0",
-    ),
-    "repeated instruction": (
-        lambda m: setattr(m.computations[1].instructions[1], "id", 5),
-        r"computations\[1\].instructions: ",
-    ),
-    "repeated computation": (
-        lambda m: setattr(m.computations[1], "id", 7),
-        r"computations\[1\].id: .*7",
-    ),
-    "empty computation": (
-        lambda m: m.computations.add(name="empty"),
-        r"computations\[2\].instructions: ",
-    ),
-    "no computation": (lambda m: m.ClearField("computations"), "computations: "),
-    "no opcode": (
-        lambda m: m.computations[1].instructions[2].ClearField("opcode"),
-        r"computations\[1\].instructions\[2\].opcode: ",
-    ),
-}
+BROKEN: list[tuple[Callable[[HloModuleProto], object], str]] = [
+    (lambda m: m.computations[1].instructions[1].operand_ids.append(77), "[1].instructions[1].operand_ids"),
+    (lambda m: m.computations[0].instructions[0].operand_ids.append(9), "[0].instructions[0].operand_ids"),
+    (lambda m: m.computations[1].instructions[0].called_computation_ids.append(99), "[0].called_computation_ids"),
+    (lambda m: m.computations[1].instructions[1].operand_ids.append(9), "[1].instructions[1]"),  # a cycle
+    (lambda m: m.computations[1].instructions[0].operand_ids.append(9), "[1].instructions["),
+    (lambda m: m.computations[0].instructions[0].called_computation_ids.append(8), "computations["),
+    (lambda m: setattr(m.computations[1], "root_id", 0), "[1].root_id"),
+    (lambda m: setattr(m.computations[1].instructions[1], "id", 5), "[1].instructions"),
+    (lambda m: setattr(m.computations[1], "id", 7), "[1].id"),
+    (lambda m: m.computations.add(name="empty"), "[2].instructions"),
+    (lambda m: m.ClearField("computations"), "computations"),
+    (lambda m: m.computations[1].instructions[2].ClearField("opcode"), "[1].instructions[2].opcode"),
+]
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_broken_modules_are_refused_with_the_field(what: str, module: HloModuleProto) -> None:
-    change, message = BROKEN[what]
+@pytest.mark.parametrize(("change", "key"), BROKEN)
+def test_broken_modules_are_refused_with_the_field(
+    change: Callable[[HloModuleProto], object], key: str, module: HloModuleProto
+) -> None:
     change(module)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError) as caught:
         flatten(module)
+    assert key in caught.value.key
 
 
 def test_a_long_chain_in_reverse_order_needs_no_recursion() -> None:

@@ -127,55 +127,23 @@ def test_fields_of_other_versions_are_ignored(tmp_path: Path, module: HloModuleP
     np.testing.assert_array_equal(plain.graph.edge_index, again.graph.edge_index)
 
 
-def test_opcodes_and_dimensions_that_are_dropped_are_logged(
+def test_what_the_features_cannot_represent_is_logged(
     tmp_path: Path, module: HloModuleProto, caplog: pytest.LogCaptureFixture
 ) -> None:
     module.computations[0].instructions[0].opcode = "ragged-dot"
     module.computations[0].instructions[0].shape.dimensions.extend([1] * 7)
+    module.computations[1].instructions[0].shape.element_type = 21
+    module.computations[1].instructions[1].shape.is_dynamic_dimension.extend([True, False])
     (tmp_path / "a.pb").write_bytes(module.SerializeToString())
     with caplog.at_level(logging.WARNING):
         measured = only(tmp_path / "a.pb")
     assert measured.graph.node_opcode.tolist() == [0, 63, 34, 14]
-    opcodes, dimensions = caplog.messages
-    assert opcodes.startswith(f"{tmp_path}/a.pb: ")
+    opcodes, types, dynamic, dimensions = caplog.messages
+    assert all(message.startswith(f"{tmp_path}/a.pb: ") for message in caplog.messages)
     assert opcodes.endswith(": 'ragged-dot' (1)")
-    assert dimensions.startswith(f"{tmp_path}/a.pb: ")
+    assert types.endswith(": 's4' (1)")
+    assert " 1 node" in dynamic
     assert " 6 " in dimensions
-
-
-def test_element_types_and_dynamic_dimensions_that_are_dropped_are_logged(
-    tmp_path: Path, module: HloModuleProto, caplog: pytest.LogCaptureFixture
-) -> None:
-    shapes = [one.shape for computation in module.computations for one in computation.instructions]
-    shapes[0].element_type, shapes[1].element_type = 20, 21
-    (tmp_path / "plain.pb").write_bytes(module.SerializeToString())
-    shapes[1].is_dynamic_dimension.extend([True, False])
-    (tmp_path / "dynamic.pb").write_bytes(module.SerializeToString())
-    plain = only(tmp_path / "plain.pb")
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        dynamic = only(tmp_path / "dynamic.pb")
-    np.testing.assert_array_equal(dynamic.graph.node_feat, plain.graph.node_feat)
-    assert dynamic.graph.node_feat[:, 2:21].sum() == len(shapes) - 2
-    types, dimensions = caplog.messages
-    assert types.endswith(": 'f8e4m3fn' (1), 's4' (1)")
-    assert " 1 node" in dimensions
-
-
-def test_a_dump_can_be_read_as_a_kernel(tmp_path: Path, module: HloModuleProto) -> None:
-    (tmp_path / "a.pb").write_bytes(module.SerializeToString())
-    (record,) = read_records(tmp_path / "a.pb")
-    measured, program = featurize(record, "tile")
-    assert measured.measurements.normalizer is not None
-    assert measured.graph.node_splits.tolist() == [0, 4]
-    assert [one.opcode for one in program.instructions] == ["parameter", "parameter", "dot", "call"]
-
-
-def test_a_record_of_the_other_kind_is_refused(tmp_path: Path, tile_record: ModuleTuningData) -> None:
-    (tmp_path / "a.pb").write_bytes(tile_record.SerializeToString())
-    (record,) = read_records(tmp_path / "a.pb")
-    with pytest.raises(DataError, match=r"a\.pb: runs: .*layout.*tile"):
-        featurize(record, "layout")
 
 
 BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {

@@ -47,6 +47,7 @@ def test_opcodes_of_a_stage(opcode: str, expected: Stage, dot_and_reshape: HloMo
 def test_a_schedule_is_made_after_layout_assignment(dot_and_reshape: HloModuleProto) -> None:
     dot_and_reshape.schedule.SetInParent()
     assert stage_of(PLAIN, dot_and_reshape) == "after_layout_assignment"
+    assert not stage.needs_compilation(PLAIN, dot_and_reshape, "layout:cpu:random")
 
 
 def test_optimizations_remove_equal_constants(dot_and_reshape: HloModuleProto) -> None:
@@ -76,11 +77,6 @@ def test_only_modules_for_a_cpu_are_compiled(
     name: str, collection: str, needed: bool, dot_and_reshape: HloModuleProto
 ) -> None:
     assert stage.needs_compilation(Path(name), dot_and_reshape, collection) == needed
-
-
-def test_a_module_after_layout_assignment_is_not_compiled(dot_and_reshape: HloModuleProto) -> None:
-    dot_and_reshape.computations[0].instructions[-1].opcode = "copy"
-    assert not stage.needs_compilation(PLAIN, dot_and_reshape, "layout:cpu:random")
 
 
 def test_a_module_that_does_not_compile_is_refused(
