@@ -30,7 +30,6 @@ from hlorank.files import (
     read_json,
     redact_credentials,
     resolve_path,
-    sha256_file,
     shared_dir,
     write_array,
     write_atomic,
@@ -49,13 +48,9 @@ def test_a_data_error_names_file_key_expected_and_found() -> None:
     assert str(error) == "node_feat: expected 2 rows, found 3"
     placed = error.in_file(Path("a.npz"))
     assert str(placed) == "a.npz: node_feat: expected 2 rows, found 3"
-    assert (placed.key, placed.expected, placed.found, placed.file) == ("node_feat", "2 rows", 3, Path("a.npz"))
-
-
-def test_a_data_error_survives_the_way_from_a_worker_process() -> None:
-    error = DataError("node_feat", "2 rows", 3, file="a.npz")
-    copy = pickle.loads(pickle.dumps(error))
-    assert (type(copy), str(copy), copy.key) == (DataError, str(error), "node_feat")
+    copy = pickle.loads(pickle.dumps(placed))
+    for error in (placed, copy):
+        assert (error.key, error.expected, error.found, error.file) == ("node_feat", "2 rows", 3, Path("a.npz"))
 
 
 @pytest.mark.parametrize(
@@ -93,12 +88,9 @@ def test_credentials_are_redacted(address: str, redacted: str) -> None:
 )
 def test_messages_are_one_printable_line(message: str, line: str) -> None:
     assert one_line(message) == one_line(line) == line
-
-
-def test_messages_are_short_and_keep_both_ends() -> None:
-    line = str(DataError("x" * 10**6, "y", "\x1b" * 10**6 + "end", file="a.npz"))
-    assert len(line) == 500
-    assert line.startswith("a.npz: xx")
+    long = str(DataError("x" * 10**6, "y", "\x1b" * 10**6 + "end", file="a.npz"))
+    assert len(long) == 500
+    assert long.startswith("a.npz: xx")
     assert one_line("\x1b" * 1000 + "end").endswith("end")
 
 
@@ -110,14 +102,7 @@ def test_paths_of_the_configuration_are_portable(monkeypatch: pytest.MonkeyPatch
     assert resolve_path("$HLORANK_SHARED_NOT/x") == Path("$HLORANK_SHARED_NOT/x")
     assert resolve_path("~/x") == Path("/home/me/x")
     assert resolve_path(Path("data/x")) == Path("data/x")
-
-
-@pytest.mark.parametrize("value", [None, ""])
-def test_shared_data_is_next_to_the_project_by_default(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
-    if value is None:
-        monkeypatch.delenv(SHARED_VARIABLE, raising=False)
-    else:
-        monkeypatch.setenv(SHARED_VARIABLE, value)
+    monkeypatch.setenv(SHARED_VARIABLE, "")
     assert shared_dir() == Path("../shared")
 
 
@@ -194,15 +179,9 @@ def test_json_has_sorted_keys(tmp_path: Path) -> None:
     write_json(path, {"b": [1, 2.5, None], "a": {"d": "é", "c": True}})
     assert read_json(path) == {"b": [1, 2.5, None], "a": {"d": "é", "c": True}}
     assert path.read_text().index('"a"') < path.read_text().index('"b"')
-    assert path.read_text().endswith("}\n")
-
-
-def test_json_refuses_nan_and_keeps_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    write_json(path, {"a": 1})
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(path, {"a": float("nan")})
-    assert read_json(path) == {"a": 1}
+    assert path.read_text().endswith("}\n")
 
 
 @pytest.mark.parametrize(
@@ -250,8 +229,10 @@ def test_object_arrays_are_neither_written_nor_mapped(tmp_path: Path) -> None:
         write_array(path, np.array([{}], dtype=object))
     assert not path.exists()
     np.save(path, np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(DataError, match=r"\.npy.*objects"):
-        map_array(path)
+    np.savez(tmp_path / "a.npz", a=np.arange(3))
+    for other in (path, tmp_path, tmp_path / "none.npy", tmp_path / "a.npz"):
+        with pytest.raises(DataError, match="file: "):
+            map_array(other)
 
 
 def test_a_truncated_array_is_an_error_at_every_length(tmp_path: Path) -> None:
@@ -274,16 +255,6 @@ def test_a_header_with_a_false_shape_is_an_error(tmp_path: Path, shape: tuple[in
         map_array(path)
 
 
-def test_a_missing_array_a_folder_and_an_archive_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="file: "):
-        map_array(tmp_path / "a.npy")
-    with pytest.raises(DataError, match="file: "):
-        map_array(tmp_path)
-    np.savez(tmp_path / "a.npz", a=np.arange(3))
-    with pytest.raises(DataError, match="file: "):
-        map_array(tmp_path / "a.npz")
-
-
 def test_errors_name_a_relative_path_and_not_its_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,12 +274,6 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=f"file: expected data, found {found}$"):
             open_file(path, "data")
-
-
-def test_sha256_of_a_known_text(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"abc")
-    expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert sha256_file(tmp_path / "a") == expected
 
 
 @given(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), min_size=1, max_size=5))

@@ -116,17 +116,17 @@ def test_a_second_run_copies_only_changed_files(
     assert names(output) == {"train": ["a", "b"], "valid": [], "test": ["d"]}
     assert (output / "train" / "b.npz").read_bytes() == (root / TILE.path / "train" / "b.npz").read_bytes()
     assert "tile:own: 2 train, 0 valid, 1 test" in caplog.text
-
-
-def test_a_damaged_copy_of_the_right_size_is_replaced(tmp_path: Path, output: Path) -> None:
-    root = write_tree(tmp_path / "own", train=["a"])
-    fetch(TILE, config(root), output)
     copy = output / "train" / "a.npz"
     stat = copy.stat()
     copy.write_bytes(bytes(stat.st_size))
     os.utime(copy, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    mine = [output / "notes.npz", output / "train" / "notes.txt", output / "other" / "x.npz"]
+    for path in mine:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
     fetch(TILE, config(root), output)
-    assert copy.read_bytes() == (root / TILE.path / "train" / "a.npz").read_bytes()
+    assert copied[2:] == ["a"], "a damaged copy of the right size and time"
+    assert all(path.exists() for path in mine), "only graphs are removed"
 
 
 def test_half_written_files_of_a_kill_are_removed(
@@ -147,18 +147,6 @@ def test_half_written_files_of_a_kill_are_removed(
     assert tree(output) == {"train": [".b.npz.x.partial", "a.npz"], "valid": [], "test": []}
     fetch(TILE, config(root), output)
     assert tree(output) == {"train": ["a.npz", "b.npz"], "valid": ["c.npz"], "test": []}
-
-
-def test_only_graphs_are_removed_from_the_output(tmp_path: Path, output: Path) -> None:
-    root = write_tree(tmp_path / "own", train=["a"])
-    write_kernel(output / "test" / "stale.npz")
-    mine = [output / "notes.npz", output / "train" / "notes.txt", output / "other" / "x.npz"]
-    for path in mine:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    fetch(TILE, config(root), output)
-    assert all(path.exists() for path in mine)
-    assert names(output) == {"train": ["a", "notes.txt"], "valid": [], "test": []}
 
 
 def test_all_broken_files_are_reported_at_once_and_nothing_is_copied(tmp_path: Path, output: Path) -> None:
@@ -234,21 +222,11 @@ def test_joined_collections_keep_their_graphs_apart_and_families_together(
         assert places["tile.one.net_b"] == places["tile.two.net_b"]
         assert json.loads(split_file.read_text())["collections"].keys() == {"tile:own"}
     else:
-        assert places == {
-            "tile.one.net_b": "train",
-            "tile.one.late_b": "test",
-            "tile.two.net_b": "valid",
-            "tile.two.x_b": "train",
-        }
-
-
-def test_layouts_cannot_be_joined_to_tiles(tmp_path: Path, output: Path) -> None:
-    root = write_tree(tmp_path / "own", train=["a"])
-    with pytest.raises(ConfigError, match=r"layout:cpu:random"):
-        fetch(TILE, config(root, joined=["tile/own", "layout/cpu/random"]), output)
-    with pytest.raises(DataError, match="tile/missing"):
-        fetch(TILE, config(root, joined=["tile/own", "tile/missing"]), output)
-    assert not output.exists()
+        expected = {"one.net_b": "train", "one.late_b": "test", "two.net_b": "valid", "two.x_b": "train"}
+        assert places == {f"tile.{name}": place for name, place in expected.items()}
+    for other, error in (("layout/cpu/random", ConfigError), ("tile/missing", DataError)):
+        with pytest.raises(error, match=other.replace("/", "[:/]")):
+            fetch(TILE, config(root, joined=["tile/one", other]), tmp_path / "other")
 
 
 # New splits
@@ -285,33 +263,6 @@ def test_a_new_split_keeps_families_together_and_withheld_labels_in_test(
         assert len(set(letters)) == 1
 
 
-def test_another_fold_moves_the_graphs(tmp_path: Path, output: Path, families: Path) -> None:
-    split_file = tmp_path / "folds.json"
-    valid = []
-    for fold in range(3):
-        fetch(TILE, config(families, split_file, fold=fold), output)
-        found = names(output)
-        assert sorted(name for split in SPLITS for name in found[split]) == sorted(
-            path.stem for path in families.rglob("*.npz")
-        )
-        valid += found["valid"]
-    assert sorted(valid) == ["x_batch_1", "x_batch_2", "y_batch_1", "y_batch_2", "z_batch_1", "z_batch_2"]
-
-
-def test_an_edited_split_file_is_followed(tmp_path: Path, output: Path, families: Path) -> None:
-    split_file = tmp_path / "folds.json"
-    graphs = {"x_batch_1": 0, "x_batch_2": 2, "y_batch_1": 1, "y_batch_2": 1, "z_batch_1": 2, "z_batch_2": 2}
-    split_file.write_text(json.dumps({"folds": 3, "collections": {"tile:own": graphs}}))
-    before = split_file.read_bytes()
-    fetch(TILE, config(families, split_file), output)
-    assert names(output) == {
-        "train": ["x_batch_2", "z_batch_1", "z_batch_2"],
-        "valid": ["x_batch_1"],
-        "test": ["hidden_1", "hidden_2", "y_batch_1", "y_batch_2"],
-    }
-    assert split_file.read_bytes() == before
-
-
 def test_a_graph_in_two_splits_cannot_get_new_splits(tmp_path: Path, output: Path) -> None:
     root = write_tree(tmp_path / "own", train=["a", "b"], valid=["b"], test=["c"])
     with pytest.raises(DataError, match="graph names: expected each in one split of the tree, found b"):
@@ -319,13 +270,6 @@ def test_a_graph_in_two_splits_cannot_get_new_splits(tmp_path: Path, output: Pat
     assert not (tmp_path / "folds.json").exists()
     fetch(TILE, config(root), output)
     assert names(output) == {"train": ["a", "b"], "valid": ["b"], "test": ["c"]}
-
-
-def test_a_split_of_the_real_files_needs_more_families(shared_data: Path, tmp_path: Path) -> None:
-    settings = config(shared_data / "tpugraphs", tmp_path / "folds.json")
-    with pytest.raises(ConfigError, match=r"data\.local\.folds=3: .* 1 model families"):
-        fetch(Collection.parse("layout:xla:default"), settings, tmp_path / "raw")
-    assert list(tmp_path.iterdir()) == []
 
 
 def module(nodes: int) -> HloModuleProto:

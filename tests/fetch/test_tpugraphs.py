@@ -23,7 +23,7 @@ import pytest
 
 import hlorank
 from hlorank.config import ConfigError
-from hlorank.data.collection import SPLITS, Collection, Split, graph_files, read_graph
+from hlorank.data.collection import SPLITS, Collection, Split, graph_files
 from hlorank.fetch import tpugraphs
 from hlorank.fetch.download import CHUNK_BYTES, DownloadError
 from hlorank.fetch.tpugraphs import COLLECTIONS, TpuGraphsConfig
@@ -132,13 +132,6 @@ def test_second_call_asks_for_nothing(served: Server, downloads: Path, output: P
     if not keep:
         fetch(XLA, config(served.base_url), downloads, output)
         assert len(served.requests) == 4
-
-
-def test_kept_archives_go_when_no_longer_wanted(served: Server, downloads: Path, output: Path) -> None:
-    fetch(XLA, config(served.base_url, keep=True), downloads, output)
-    fetch(XLA, config(served.base_url), downloads, output)
-    assert set(tree(downloads)) == {".lock", "LICENSE", "archives.json"}
-    assert len(served.requests) == 4
 
 
 def test_damaged_output_is_restored_from_a_kept_archive(served: Server, downloads: Path, output: Path) -> None:
@@ -390,13 +383,6 @@ def test_folder_without_a_split(downloads: Path, output: Path, tmp_path: Path) -
         fetch(XLA, config(tmp_path, ("train",)), downloads, output)
     with pytest.raises(DataError, match=r"split test of layout:xla:default: .*_test\.tar or .*npz_all/npz/layout"):
         fetch(XLA, config(tmp_path, ("test",)), downloads, output)
-
-
-def test_real_tree(shared_data: Path, downloads: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HLORANK_SHARED", str(shared_data.parent))
-    fetch(XLA, config("$HLORANK_SHARED/data/tpugraphs"), downloads, output)
-    assert {path.name for path in output.rglob("*.npz")} >= {"unet3d.npz", "unet_3d.4x4.bf16.npz"}
-    assert read_graph(output / "valid" / "unet_3d.4x4.bf16.npz", "layout").name == "unet_3d.4x4.bf16"
 
 
 def test_output_as_its_own_source(downloads: Path, output: Path, tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def fetch(collection: Collection, config: LocalConfig, output: Path) -> None:
     copies = {output / split / f"{names[path]}.npz": path for path, split in sources.items()}
     for path_of in (extra_path, sidecar_path):
         copies |= {path_of(copy): file for copy, path in list(copies.items()) if (file := path_of(path)).is_file()}
+    filecmp.clear_cache()  # it takes files of the size and time of an earlier comparison for unchanged
     for copy in _progress(copies, "Copying"):
         if not (copy.is_file() and filecmp.cmp(copies[copy], copy, shallow=False)):
             # Not a link: DVC may protect or replace files in its output folders.
