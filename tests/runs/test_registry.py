@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from hlorank.files import SPEC, WEIGHTS, DataError, read_json, write_json
-from hlorank.runs.find import model_folder
 from hlorank.runs.registry import MEASURES, Registration, register
 
 MakeRun = Callable[..., Path]
@@ -184,21 +183,3 @@ def test_models_that_cannot_be_registered(make_run: MakeRun) -> None:
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-1] + b"x")
     with pytest.raises(DataError, match=r"weights\.safetensors: sha256: expected"):
         register(folder)
-
-
-def test_a_missing_store_is_not_made(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import mlflow
-
-    folder = make_run({EVALUATED: 0.5})
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/none.db")
-    with pytest.raises(DataError, match=r"none\.db: tracking store: expected an MLflow database, found no such file"):
-        register(folder)
-    assert not (tmp_path / "none.db").exists()
-
-
-def test_a_version_is_found_as_a_model(make_run: MakeRun) -> None:
-    folder = make_run({EVALUATED: 0.5})
-    register(folder)
-    found = model_folder(f"models:/{NAME}@champion")
-    assert (found / WEIGHTS).read_bytes() == (folder / WEIGHTS).read_bytes()

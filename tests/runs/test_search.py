@@ -185,6 +185,7 @@ def test_no_trial_stays_unfinished(config: SweepConfig) -> None:
 
 
 def test_mistakes_are_refused(config: SweepConfig) -> None:
+    assert open_study(config.model_copy(update={"name": None}), "parent", create=True).study_name == "parent"
     search(open_study(config, "p", create=True))
     search(open_study(config, "p", create=True), space=dict(SPACE))
     with pytest.raises(ConfigError, match=r"^sweep\.name=s: .*\bx, z\b"):
@@ -197,10 +198,6 @@ def test_mistakes_are_refused(config: SweepConfig) -> None:
     for key, wrong in (("sampler", "grid"), ("n_trials", 0), ("n_jobs", 0), ("seed", -1)):
         with pytest.raises(ConfigError, match=rf"^hydra\.sweeper\.{key}={wrong}: "):
             parse(SearchSettings, {**settings, key: wrong}, prefix="hydra.sweeper")
-
-
-def test_a_study_without_a_name_is_named_after_its_run(config: SweepConfig) -> None:
-    assert open_study(config.model_copy(update={"name": None}), "parent", create=True).study_name == "parent"
 
 
 def run_trial(config: SweepConfig, taus: list[float]) -> TrialState:

@@ -18,9 +18,19 @@ from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTIONS, PROPERTIES
 from hlorank.evaluation.report.trainings import Run, Score, Tracked, model_and_report_folders, read_run, scored
 from hlorank.featurize.feature_store import GraphStore
-from hlorank.files import HISTORY, METRICS, RUN, SPEC, WEIGHTS, read_json, recorded_run
+from hlorank.files import (
+    HISTORY,
+    METRICS,
+    RUN,
+    SPEC,
+    WEIGHTS,
+    code_digest,
+    fingerprint,
+    read_json,
+    recorded_run,
+)
 from hlorank.runs.find import download_files, run_of_model, tracked, trainings_of
-from hlorank.runs.store import FEATURES, MODEL, connect, open_experiment
+from hlorank.runs.store import EVALUATION, FEATURES, MODEL, connect, open_experiment
 
 LOGGED = ("kendall_tau", "slowdown_1", "slowdown_5", "slowdown_10")
 """Metrics of an evaluation in MLflow; the others follow from these or are facts of the data: metrics.json has all."""
@@ -81,7 +91,9 @@ class EvaluationRun:
 
         path = Collection.parse(self._config.collection).path
         features = GraphStore(Path(self._config.paths.features) / path).fingerprint
-        tags = {FEATURES: features, MODEL: self._spec["spec_sha256"]}
+        # The fingerprint of the features has their code.
+        code = code_digest("hlorank.evaluation.evaluate", "hlorank.metrics", "hlorank.models")
+        tags = {FEATURES: features, MODEL: self._spec["spec_sha256"], EVALUATION: fingerprint(code)}
         tags[MLFLOW_LOGGED_ARTIFACTS] = json.dumps([{"path": TABLE, "type": "table"}])
         now = round(time.time() * 1000)
         logged = {key: value for key, value in metrics.items() if key.rpartition("/")[2] in LOGGED}
