@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import experiments  # type: ignore[import-not-found] # same folder
+from harness import ROOT, composed, prepare_data  # type: ignore[import-not-found] # same folder
 
 from hlorank.config import Split
 from hlorank.data.collection import Collection, graph_files, measured_family
@@ -17,6 +17,8 @@ from hlorank.files import fingerprint, read_json, shared_dir, write_json
 FOLDS = 5
 KERNELS = Path("data/official/op_tuning_data.pb")
 """The file of tile/xla, below the shared files."""
+PROGRAMS = Path("data/tpugraphs/npz")
+"""The tree of layout/xla/default, below the shared files."""
 JOINED = "layout/joined/random"
 PARTS = {"layout/cpu/random": "sample", "layout/cpu/default": "sample", "layout/cpu/models": "models"}
 """The collections that `JOINED` consists of, and the folder of data/ that has each."""
@@ -58,6 +60,8 @@ def folds_of(collection: str, work: Path) -> list[Fold]:
     address = Collection.parse(collection)
     if collection == "tile/xla":
         return _one_kernel_each(collection, work / "kernels")
+    if collection == "layout/xla/default":
+        return [_real_pair(collection)]
     if collection == JOINED:
         root = _linked_parts(work / "joined")
         families = {
@@ -68,13 +72,13 @@ def folds_of(collection: str, work: Path) -> list[Fold]:
         number_of = {name: fold for folder in PARTS.values() for name, fold in _bundled_folds(folder).items()}
     elif address.source == "synthetic":
         root = work / "generated"
-        experiments.fetch(experiments.composed(collection, (f"paths.raw={root}",), 0, work))
+        prepare_data(composed(collection, (f"paths.raw={root}",), 0, work))
         names = [file.stem for split in ("train", "valid", "test") for file in graph_files(root, address, split)]
         families = {name: name for name in names}
         number_of = make_folds(families, FOLDS)
     else:
         folder = PARTS.get(collection, "sample")
-        root = experiments.ROOT / "data" / folder
+        root = ROOT / "data" / folder
         families, number_of = _bundled_families(folder, collection), _bundled_folds(folder)
 
     def split_of(name: str, left_out: int) -> Split:
@@ -87,14 +91,20 @@ def folds_of(collection: str, work: Path) -> list[Fold]:
     ]
 
 
+def available(collection: str) -> bool:
+    """Return whether the files of a collection are there; those of TpuGraphs may be absent."""
+    needed = {"tile/xla": KERNELS, "layout/xla/default": PROGRAMS}
+    return collection not in needed or (shared_dir() / needed[collection]).exists()
+
+
 def _bundled_families(folder: str, collection: str) -> dict[str, str]:
-    files = graph_files(experiments.ROOT / "data" / folder, Collection.parse(collection), None)
+    files = graph_files(ROOT / "data" / folder, Collection.parse(collection), None)
     return {file.stem: measured_family(file) or family(file.stem) for file in files}
 
 
 def _bundled_folds(folder: str) -> dict[str, int]:
     """Return the fold of each family; the split files of data/ agree where they have the same families."""
-    return SplitFile(**read_json(experiments.ROOT / "data" / folder / "split.json")).families
+    return SplitFile(**read_json(ROOT / "data" / folder / "split.json")).families
 
 
 def _linked_parts(root: Path) -> Path:
@@ -103,7 +113,7 @@ def _linked_parts(root: Path) -> Path:
         link = root / part
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
-        link.symlink_to(experiments.ROOT / "data" / folder / part)
+        link.symlink_to(ROOT / "data" / folder / part)
     return root
 
 
@@ -122,13 +132,20 @@ def _one_kernel_each(collection: str, root: Path) -> list[Fold]:
     return folds
 
 
+def _real_pair(collection: str) -> Fold:
+    """Train on unet3d and rank unet_3d.4x4.bf16; nothing chooses, so that the smallest training loss does."""
+    root, address = shared_dir() / PROGRAMS, Collection.parse(collection)
+    splits: dict[str, Split] = {file.stem: "train" for file in graph_files(root, address, "train")}
+    splits |= {file.stem: "test" for file in graph_files(root, address, "valid")}
+    return Fold(collection, 0, root, splits, {name: name for name in splits})
+
+
 @cache
 def prepared(fold: Fold, overrides: tuple[str, ...], work: Path) -> tuple[Path, str]:
     """Featurize and partition the graphs of a fold; return the folder, and the fingerprint of the data."""
     data, place = fold.data(work), work / fold.collection / f"fold-{fold.number}"
-    config = experiments.composed(fold.collection, overrides, 0, place, data)
+    config = composed(fold.collection, overrides, 0, place, data)
     place /= fingerprint(config.model_dump(mode="json", include={"featurize", "partition"}))[:12]
     place.mkdir(parents=True, exist_ok=True)
-    config = experiments.composed(fold.collection, overrides, 0, place, data)
-    experiments.fetch(config)
-    return place, fingerprint([experiments.featurize(config), dict(fold.splits)])
+    config = composed(fold.collection, overrides, 0, place, data)
+    return place, fingerprint([prepare_data(config), dict(fold.splits)])

@@ -35,8 +35,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from command_line import Parser, positive  # type: ignore[import-not-found] # same folder
-from command_line import run as run_command
+from harness import Parser, positive  # type: ignore[import-not-found] # same folder
+from harness import run as run_command
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from published_sizes import (  # type: ignore[import-not-found] # same folder

@@ -22,8 +22,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from command_line import Parser, run  # type: ignore[import-not-found] # same folder
 from google.protobuf.message import Message
+from harness import Parser, run  # type: ignore[import-not-found] # same folder
 from numpy.typing import NDArray
 
 from hlorank.data.graph import Graph

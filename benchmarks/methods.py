@@ -37,9 +37,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import lightning
 import torch
-from command_line import Parser, run  # type: ignore[import-not-found] # same folder
 from cpu_budget import CpuBudget  # type: ignore[import-not-found] # same folder
 from curves import LABELS, Record, draw, table  # type: ignore[import-not-found] # same folder
+from harness import Parser, run  # type: ignore[import-not-found] # same folder
 from hydra import compose, initialize_config_dir
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console

@@ -2,14 +2,15 @@ r"""Kendall tau of experiments by cross-validation over model families, and whic
 
 A cell is an experiment on a collection with one fold left out and one seed. It is trained on the other folds but one;
 its epoch, and the settings of boosted trees, are chosen on that one, the fold before; its figures are those of the fold
-left out. The folds of data/sample and data/models are those of their split files, 15 and 18 families in five folds; the
-generated graphs of layout/synthetic/random are each a family. In tile/xla one of 15 kernels is left out at a time, and
-three others choose; a kernel is a family there. layout/joined/random is the three collections of layout/cpu in one, on
-which one model trains; the tables of these have its figures, too, as those of "..., joined".
+left out. The folds of data/sample and data/models are those of their split files; the generated graphs of
+layout/synthetic/random are each a family. In tile/xla one of 15 kernels is left out at a time, and three others choose.
+layout/joined/random is the three collections of layout/cpu in one, on which one model trains; the tables of these have
+its figures, too, as those of "..., joined". layout/xla/default is the one pair of real TPU programs that is published
+outside the archives of TpuGraphs: unet3d trains, unet_3d.4x4.bf16 is ranked, which is too little for a claim.
 
-Boosted trees (gradient_boosting, xgboost) have their settings chosen in each fold by the search of
-conf/hparams_search/trees.yaml, once for all seeds, for layouts on pruned and whole graphs. Networks have those of their
-file.
+Boosted trees (gradient_boosting, xgboost) have their settings chosen in each fold by Optuna, in the space of
+conf/hparams_search/trees.yaml, once for all seeds. Networks have those of their file, and the same number of epochs of
+80 steps, so that a busy machine changes no figure.
 
 The first fold is done first, with one seed. Networks that are not among the first five on its valid, or are more than
 0.05 behind the best, leave; the table says so. Valid decides, so no fold that is reported is looked at. Then the rest,
@@ -19,8 +20,7 @@ all folds with one seed, then with the next. A seed counts when it has all of an
 
 A finished cell is a row of the results, by default benchmarks/results/folds.csv, whose key is its settings and a
 fingerprint of its data; the figures of its graphs are rows of folds_graphs.csv next to it. It is not computed again.
-Everything takes at most 15 hours of CPU time on two cores; --hours ends it earlier, after the cells that have begun.
-There is no quick form: a fold of tile/cpu with --experiment random takes half a minute.
+Rows with another budget (CPU seconds, before commit 42ca19e) are shown too.
 
     python benchmarks/quality.py
     python benchmarks/quality.py --show --plot quality.svg
@@ -34,64 +34,202 @@ There is no quick form: a fold of tile/cpu with --experiment random takes half a
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean
 from typing import Any, NamedTuple
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-import comparison  # type: ignore[import-not-found] # same folder
-import experiments  # type: ignore[import-not-found] # as above
+import comparison  # type: ignore[import-not-found] # as above
+import harness  # type: ignore[import-not-found] # same folder
 import numpy as np
-from cells import CELL, FIGURES, TREES, Computation, Row, Wanted, graphs_file  # type: ignore[import-not-found] # as above
-from command_line import Parser, expect, output_file, positive  # type: ignore[import-not-found] # as above
-from command_line import run as run_command
-from cpu_budget import budget_of  # type: ignore[import-not-found] # as above
-from folds import JOINED, KERNELS, PARTS, Fold, folds_of  # type: ignore[import-not-found] # as above
-from rows import read_rows  # type: ignore[import-not-found] # as above
+import pandas as pd
+from folds import JOINED, PARTS, Fold, available, folds_of, prepared  # type: ignore[import-not-found] # as above
 
 from hlorank.config import ConfigError, Split
 from hlorank.data.collection import Collection
-from hlorank.files import shared_dir
+from hlorank.files import fingerprint, read_json, write_json
 from hlorank.terminal import min_int
 
-RESULTS = Path(__file__).parent / "results" / "folds.csv"
-COLLECTIONS = {
-    "layout/cpu/random": 100.0,
-    "layout/cpu/default": 100.0,
-    "layout/cpu/models": 100.0,
-    JOINED: 100.0,
-    "layout/synthetic/random": 100.0,
-    "tile/cpu": 60.0,
-    "tile/xla": 10.0,
-}
-"""CPU time of a training on each collection, in seconds."""
+TREES = ("gradient_boosting", "xgboost")
 RULES = ("linear_ranking", "analytical", "default_configuration", "random")
+EXPERIMENTS = {
+    "layout": (
+        *("official_layout", "kaggle_1", "kaggle_1_random", "kaggle_2", "kaggle_4", "kaggle_5", "kaggle_6"),
+        *("gst_paper", "best_layout", *TREES, *RULES),
+    ),
+    "tile": (
+        *("official_tile", "official_tile_late", "official_tile_resgcn", "official_tile_resgcn_late"),
+        *("official_tile_mlp", "kaggle_1_tile", "kaggle_2_tile", "kaggle_5_tile", "kaggle_6_tile", "best_tile"),
+        *(*TREES, "linear_ranking", "random"),
+    ),
+}
+"""By the kind of collection that they are for."""
+ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "best_layout": {
+        "without analytical": ("ensemble.baselines=[xgboost]",),
+        "without xgboost": ("ensemble.baselines=[analytical]",),
+        "without blended baselines": ("ensemble.baselines=[]",),
+        "without ensemble": ("ensemble.seeds=1",),
+        "without attention over configurations": ("model.block=[layer_norm,sage,gelu,residual]",),
+        "without message passing": ("model.block=[layer_norm,linear,configuration_attention,gelu,residual]",),
+        "without one block (three)": ("model.blocks=3",),
+        "without sum over all nodes": ("model.pooling=[mean,max,l2_configurable_sum]",),
+        "without sum over configurable nodes": ("model.pooling=[mean,max,sum]",),
+        "without RankNet (ListMLE)": ("loss=listmle",),
+        "without sizes of layouts": ("model.layout_sizes=false",),
+        "without what copies move": ("model.layout_moves=false",),
+        "without separate directions": ("model.directions=shared",),
+        "without pruning": ("featurize.prune_hops=null",),
+    },
+    "best_tile": {
+        "without the second xgboost": ("ensemble.baselines=[xgboost]",),
+        "without blended baselines": ("ensemble.baselines=[]",),
+        "without bins": ("model.tile_bins=0",),
+        "without attention over configurations": ("model.post_layers=[gelu,linear,gelu]",),
+        "without late joining (early)": ("model.join=early",),
+        "without all configurations in a step (16)": ("trainer.configs_per_step=16",),
+        "without the wide margin (1)": ("loss.hinge.margin=1.0",),
+        "without hinge (ListMLE)": ("loss=listmle", "~loss.hinge"),
+        "without more dropout (0.2)": ("model.dropout=0.2",),
+        "without DropEdge": ("model.drop_edge=0.0",),
+        "without more weight decay (0.00001)": ("trainer.weight_decay=1.0e-5",),
+        "without less width (256)": ("model.width=256",),
+    },
+}
+"""Overrides that remove one part of an experiment, or replace it by the plain one."""
+COLLECTIONS = (
+    *PARTS, JOINED, "layout/synthetic/random", "layout/xla/default", "tile/cpu", "tile/xla",
+)  # fmt: skip
+CELL = ["collection", "experiment", "fold", "seed"]
+COLUMNS = [*CELL, "split", "fingerprint", "parameters", "steps", "cpu_seconds", "valid_tau", "settings"]
+FIGURES = ["kendall_tau", "opa", "slowdown_1", "slowdown_5", "noise_ceiling"]
+GRAPH_COLUMNS = ["fingerprint", "graph", "family", *FIGURES]
 STAYING, MARGIN = 5, 0.05
 """Networks that stay after the first folds, at most, and how far behind the best valid tau they may be."""
 FIRST = {"tile/xla": 3}
 """Number of the first folds, where it is not 1."""
+TRIALS = 20
+"""Trials of the search for the settings of boosted trees."""
+
+
+class Cell(NamedTuple):
+    """A row of the results: an experiment with its overrides on a fold; `split` is scored, test or valid."""
+
+    fold: Fold
+    experiment: str
+    overrides: tuple[str, ...]
+    seed: int
+    split: Split
+    work: Path
+
+    def __str__(self) -> str:
+        return f"{self.fold.collection} {self.experiment} {self.fold.number} {self.seed}"
+
+    @property
+    def place(self) -> tuple[Path, str]:
+        """The folder of its prepared data, and their fingerprint."""
+        found: tuple[Path, str] = prepared(self.fold, self.overrides, self.work)
+        return found
+
+    def config(self, *further: str) -> Any:
+        """Return its configuration."""
+        overrides = (*self.overrides, *further, f"evaluate.splits=[{self.split}]")
+        collection = self.fold.collection
+        return harness.composed(collection, overrides, self.seed, self.place[0], self.fold.data(self.work))
+
+    @property
+    def key(self) -> str:
+        """The key of its row."""
+        found: str = harness.training_key(self.config(), self.place[1])
+        return found
+
+
+def tuned(cell: Cell) -> Cell:
+    """Return a cell of boosted trees with the settings that rank the valid of its fold best, and whole graphs."""
+    import optuna
+    from omegaconf import OmegaConf
+
+    from hlorank.stages.train import train
+
+    if cell.experiment not in TREES:
+        return cell
+    file = cell.work / "searches" / f"{fingerprint([cell.experiment, cell.place[1]])}.json"
+    if not file.exists():
+        space = OmegaConf.load(harness.ROOT / "conf/hparams_search/trees.yaml").hydra.sweeper.params
+
+        def objective(trial: optuna.Trial) -> float:
+            values = [f"{key}={_suggested(trial, key, str(text))}" for key, text in space.items()]
+            tau = train(cell._replace(seed=0).config(*values), cell.place[0] / f"trial-{cell.experiment}")
+            trial.set_user_attr("settings", values)
+            return -1.0 if tau is None else tau
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
+        study.optimize(objective, n_trials=TRIALS)
+        write_json(file, {"settings": study.best_trial.user_attrs["settings"]})
+    return cell._replace(overrides=(*cell.overrides, *read_json(file)["settings"]))
+
+
+def _suggested(trial: Any, key: str, text: str) -> float:
+    """Return the suggestion for a distribution as Hydra's overrides write it: interval, int(...) and tag(log, ...)."""
+    low, high = (float(part) for part in text[text.index("interval(") + 9 : text.index(")")].split(","))
+    log = "log" in text
+    if text.startswith("int("):
+        return float(trial.suggest_int(key, int(low), int(high), log=log)).__int__()
+    return float(trial.suggest_float(key, low, high, log=log))
+
+
+def run_cell(cell: Cell) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Train and evaluate; return the cell's row, and one for each graph."""
+    cell, place, key = tuned(cell), cell.place[0], cell.key
+    config = cell.config()
+    figures, graphs = harness.train_and_evaluate(config, *(place / name / key for name in ("models", "reports")))
+    settings = " ".join(cell.overrides) if cell.experiment in TREES else ""
+    own = (cell.fold.collection, cell.experiment, cell.fold.number, cell.seed)
+    row = {**dict(zip(CELL, own, strict=True)), **figures, "split": cell.split, "fingerprint": key}
+    graphs["family"], graphs["fingerprint"] = graphs["graph"].map(cell.fold.families), key
+    return row | {"settings": settings}, graphs.reindex(columns=GRAPH_COLUMNS).to_dict("records")
+
+
+def graphs_file(results: Path) -> Path:
+    """Return the file of the figures of graphs that belongs to a file of results."""
+    return results.with_name(f"{results.stem}_graphs.csv")
+
+
+def rows_of(cells: Sequence[Cell], arguments: argparse.Namespace) -> pd.DataFrame:
+    """Return the rows of cells, after those that are missing are computed; those that failed are left out."""
+    known = set(harness.read_rows(arguments.results, COLUMNS)["fingerprint"])
+    keys = {cell: cell.key for cell in cells}
+    missing = [cell for cell, key in keys.items() if key not in known]
+    for _, (row, graphs) in harness.in_processes(run_cell, missing, arguments.jobs, str):
+        harness.append_rows(
+            graphs_file(arguments.results), graphs, GRAPH_COLUMNS
+        )  # first: a row without does not count
+        harness.append_rows(arguments.results, [row], COLUMNS)
+    rows: pd.DataFrame = harness.read_rows(arguments.results, COLUMNS)
+    return rows[rows["fingerprint"].isin(keys.values())].drop_duplicates(CELL, keep="last")
 
 
 def chosen(arguments: argparse.Namespace, collection: str) -> dict[str, tuple[str, ...]]:
     """Return the overrides of each experiment that is asked for on a collection, by its name."""
-    names = experiments.fitting([collection], None)[collection]
-    if arguments.experiment:
-        names = [name for name in arguments.experiment if name in names]
-    seconds = arguments.cpu_seconds or COLLECTIONS[collection]
-    budget = budget_of(seconds)
+    kind = Collection.parse(collection).kind
+    names = [name for name in arguments.experiment or EXPERIMENTS[kind] if name in EXPERIMENTS[kind]]
+    budget = (f"trainer.max_epochs={arguments.epochs}", f"trainer.patience={arguments.epochs}")
     if arguments.tried and names:
         tries = ([], *arguments.tried)
         return {" ".join([names[0], *tried]): (f"experiment={names[0]}", *budget, *tried) for tried in tries}
     if arguments.ablation:
-        best = f"best_{Collection.parse(collection).kind}"
-        variants = {"": (), **experiments.ABLATIONS[best]}
-        return {f"{best} {name}".strip(): (f"experiment={best}", *budget, *of) for name, of in variants.items()}
-    return {name: experiments.overrides_of(name, seconds) for name in names}
+        variants = {"": (), **ABLATIONS[f"best_{kind}"]}
+        return {
+            f"best_{kind} {name}".strip(): (f"experiment=best_{kind}", *budget, *of) for name, of in variants.items()
+        }
+    # Baselines on whole graphs: the pooled features of pruned ones ranked valid worse.
+    return {
+        name: (f"method={name}", "featurize.prune_hops=null")
+        if name in (*TREES, *RULES)
+        else (f"experiment={name}", *budget)
+        for name in names
+    }
 
 
 def scored(arguments: argparse.Namespace) -> Split:
@@ -110,236 +248,179 @@ def staying(valid_taus: Mapping[str, float]) -> list[str]:
     return [name for name in valid_taus if name in (*others, *front) or name.startswith("best_")]
 
 
-def computed(arguments: argparse.Namespace, work: Path) -> list[Row]:
+def computed(arguments: argparse.Namespace, work: Path) -> pd.DataFrame:
     """Return the rows of all cells that are asked for, after those that are missing are done."""
-    computation, rows = Computation(arguments, work), list[Row]()
-    places = {collection: folds_of(collection, work) for collection in arguments.collection}
+    harness.output_file(arguments.results)
     seeds = [arguments.seed] if arguments.seed is not None else list(range(arguments.seeds))
+    places = {collection: folds_of(collection, work) for collection in arguments.collection}
     split = scored(arguments)
+
+    def cells(collection: str, folds: Sequence[Fold], names: Sequence[str], seed: int) -> list[Cell]:
+        experiments = chosen(arguments, collection)
+        return [Cell(fold, name, experiments[name], seed, split, work) for fold in folds for name in names]
+
     if arguments.fold is not None:
         wanted = [
-            Wanted(fold, name, overrides, seed, split)
+            cell
             for collection, folds in places.items()
-            for name, overrides in chosen(arguments, collection).items()
-            for fold in folds
             for seed in seeds
-            if fold.number == arguments.fold
+            for cell in cells(collection, folds[arguments.fold :][:1], [*chosen(arguments, collection)], seed)
         ]
-        rows += computation.rows(wanted)
-        return rows
-    continued: list[tuple[Fold, str, tuple[str, ...]]] = []
+        return rows_of(wanted, arguments)
+    remaining = {}
     for collection, folds in places.items():
-        names, first = chosen(arguments, collection), folds[: FIRST.get(collection, 1)]
-        found = computation.rows(
-            [Wanted(fold, name, overrides, seeds[0], split) for fold in first for name, overrides in names.items()]
-        )
-        rows += found
-        taus: dict[str, list[float]] = {}
-        for row in found:
-            taus.setdefault(row["experiment"], []).append(float(row["valid_tau"] or "nan"))
-        remaining = staying({name: mean(values) for name, values in taus.items()})
-        continued += [(fold, name, names[name]) for fold in folds for name in remaining]
+        first = cells(collection, folds[: FIRST.get(collection, 1)], [*chosen(arguments, collection)], seeds[0])
+        found = rows_of(first, arguments)
+        taus = found.groupby("experiment", sort=False)["valid_tau"].mean()
+        remaining[collection] = staying({str(name): float(tau) for name, tau in taus.items()})
     for seed in seeds:
-        done = {tuple(str(row[column]) for column in CELL) for row in rows}
-        rows += computation.rows(
-            [
-                Wanted(fold, name, overrides, seed, split)
-                for fold, name, overrides in continued
-                if (fold.collection, name, str(fold.number), str(seed)) not in done
-            ]
-        )
-    return rows
+        wanted = [cell for name, folds in places.items() for cell in cells(name, folds, remaining[name], seed)]
+        rows_of(wanted, arguments)
+    return recorded(arguments)
 
 
-def recorded(arguments: argparse.Namespace) -> list[Row]:
+def recorded(arguments: argparse.Namespace) -> pd.DataFrame:
     """Return the newest row of each cell that is asked for.
 
     Raises:
         ConfigError: there is none.
     """
-    rows = (row for row in read_rows(arguments.results) if row["split"] == scored(arguments))
-    newest = {tuple(row[column] for column in CELL): row for row in rows}
-    wanted = {collection: chosen(arguments, collection) for collection in arguments.collection}
-    found = [
-        row
-        for (collection, experiment, fold, seed), row in newest.items()
-        if experiment in wanted.get(collection, {})
-        and (arguments.fold is None or int(fold) == arguments.fold)
-        and (int(seed) < arguments.seeds if arguments.seed is None else int(seed) == arguments.seed)
-    ]
-    if not found:
+    rows: pd.DataFrame = harness.read_rows(arguments.results, COLUMNS)
+    rows = rows[rows["split"] == scored(arguments)].drop_duplicates(CELL, keep="last")
+    wanted = [(place, name) for place in arguments.collection for name in chosen(arguments, place)]
+    rows = rows[pd.MultiIndex.from_frame(rows[["collection", "experiment"]]).isin(wanted)]
+    rows = rows[rows["fold"] == arguments.fold] if arguments.fold is not None else rows
+    rows = rows[rows["seed"] < arguments.seeds] if arguments.seed is None else rows[rows["seed"] == arguments.seed]
+    if rows.empty:
         raise ConfigError(f"{arguments.results}: no row of what is asked for; without --show it is computed")
-    return found
+    return rows
 
 
-class Result(NamedTuple):
-    """Figures of an experiment on the graphs of one collection, or several.
+def with_graphs(rows: pd.DataFrame, results: Path) -> pd.DataFrame:
+    """Return a row for each cell and graph, of the seeds that have all folds of an experiment.
 
-    Attributes:
-        folds: number of the folds that were left out.
-        seeds: (seeds,) Kendall tau, the mean over the graphs of a collection, then over collections.
-        taus: Kendall tau of each graph, the mean over seeds.
-        figures: means over graphs and seeds of the other figures that are known.
-        cpu_seconds: mean over cells.
-        valid_tau: the same.
+    A model of joined collections has its graphs in the collection of each, as the experiment "..., joined".
     """
-
-    folds: int
-    seeds: np.ndarray[Any, np.dtype[np.float64]]
-    taus: dict[comparison.Graph, float]
-    figures: dict[str, float]
-    cpu_seconds: float
-    valid_tau: float
-
-
-def results_of(
-    rows: Sequence[Row], graphs: Sequence[Row]
-) -> tuple[dict[str, dict[str, Result]], dict[comparison.Graph, str]]:
-    """Return the results by collection and experiment, the best first, and the family of each graph."""
-    of_cell: dict[str, dict[str, Row]] = {}
-    for graph in graphs:
-        of_cell.setdefault(graph["fingerprint"], {})[graph["graph"]] = graph
-    rows = [part for row in rows for part in _of_parts(row, of_cell)]
-    found: dict[str, dict[str, Result]] = {}
-    families: dict[comparison.Graph, str] = {}
-    for collection, experiment in dict.fromkeys((row["collection"], row["experiment"]) for row in rows):
-        cells = [row for row in rows if (row["collection"], row["experiment"]) == (collection, experiment)]
-        folds = {str(cell["fold"]) for cell in cells}
-        finished = [seed for seed, count in Counter(str(cell["seed"]) for cell in cells).items() if count == len(folds)]
-        cells = [cell for cell in cells if str(cell["seed"]) in finished]
-        of_graph: dict[comparison.Graph, list[float]] = {}
-        of_seed: dict[str, list[float]] = {}
-        for cell in cells:
-            for name, graph in of_cell.get(cell["fingerprint"], {}).items():
-                if graph["kendall_tau"]:
-                    families[collection, name] = graph["family"]
-                    of_graph.setdefault((collection, name), []).append(float(graph["kendall_tau"]))
-                    of_seed.setdefault(str(cell["seed"]), []).append(float(graph["kendall_tau"]))
-        every = [graph for cell in cells for graph in of_cell.get(cell["fingerprint"], {}).values()]
-        known = {figure: [float(graph[figure]) for graph in every if graph[figure]] for figure in FIGURES}
-        found.setdefault(collection, {})[experiment] = Result(
-            len(folds),
-            np.array([mean(values) for values in of_seed.values()]),
-            {graph: mean(values) for graph, values in of_graph.items()},
-            {figure: mean(values) for figure, values in known.items() if values},
-            mean(float(cell["cpu_seconds"]) for cell in cells),
-            mean(float(cell["valid_tau"] or "nan") for cell in cells),
-        )
-    ordered = {place: dict(sorted(some.items(), key=lambda one: -one[1].seeds.mean())) for place, some in found.items()}
-    return ordered, families
-
-
-def _of_parts(row: Row, of_cell: dict[str, dict[str, Row]]) -> list[Row]:
-    """Return a row, or for joined collections a row for each, whose graphs are added to `of_cell`."""
-    if row["collection"] != JOINED:
-        return [row]
-    parts = []
+    rows = rows.assign(folds=rows.groupby(["collection", "experiment"])["fold"].transform("nunique"))
+    rows = rows[rows.groupby(["collection", "experiment", "seed"])["fold"].transform("nunique") == rows["folds"]]
+    graphs = rows.merge(harness.read_rows(graphs_file(results), GRAPH_COLUMNS), on="fingerprint")
     for part in PARTS:
-        prefix, key = f"{Collection.parse(part).model_name}.", f"{row['fingerprint']} {part}"
-        own = {name: graph for name, graph in of_cell.get(row["fingerprint"], {}).items() if name.startswith(prefix)}
-        of_cell[key] = {name.removeprefix(prefix): graph for name, graph in own.items()}
-        named = {"collection": part, "experiment": f"{row['experiment']}, joined", "fingerprint": key}
-        parts.append({**row, **named, "valid_tau": "nan"})  # that of all parts
-    return parts
+        prefix = f"{Collection.parse(part).model_name}."
+        own = (graphs["collection"] == JOINED) & graphs["graph"].str.startswith(prefix)
+        graphs.loc[own, "graph"] = graphs.loc[own, "graph"].str.removeprefix(prefix)
+        graphs.loc[own, "experiment"] += ", joined"
+        graphs.loc[own, "valid_tau"] = np.nan  # that of all parts
+        graphs.loc[own, "collection"] = part
+    return graphs
 
 
-def averaged(found: Mapping[str, Mapping[str, Result]]) -> dict[str, dict[str, Result]]:
-    """Return the means over all collections of layouts, of the experiments that were continued in each."""
-    places = {place: continued(some) for place, some in found.items() if place.startswith("layout")}
-    if len(places) < 2:
-        return {}
-    common = set.intersection(*(set(some) for some in places.values()))
-    means = {}
-    for name in common:
-        each = [some[name] for some in places.values()]
-        count = min(len(one.seeds) for one in each)
-        means[name] = Result(
-            sum(one.folds for one in each),
-            np.mean([one.seeds[:count] for one in each], axis=0),
-            {graph: tau for one in each for graph, tau in one.taus.items()},
-            {key: mean(one.figures[key] for one in each) for key in FIGURES if all(key in one.figures for one in each)},
-            mean(one.cpu_seconds for one in each),
-            mean(one.valid_tau for one in each),
-        )
-    ordered = dict(sorted(means.items(), key=lambda one: -one[1].seeds.mean()))
-    return {f"mean of {len(places)} collections of layouts": ordered}
+def table(place: str, graphs: pd.DataFrame) -> tuple[str, list[str]]:
+    """Return the figures of experiments as Markdown, and the names of those that are finished, the best first.
 
-
-def continued(found: Mapping[str, Result]) -> dict[str, Result]:
-    """Return the experiments with as many folds as any."""
-    most = max(one.folds for one in found.values())
-    return {name: one for name, one in found.items() if one.folds == most}
-
-
-def table(place: str, found: Mapping[str, Result]) -> str:
-    """Return the figures of experiments as Markdown, with those that left, or are not finished, at the end."""
-    lines = [
-        f"| {place} | folds | seeds | tau | slowdown@1, % | @5, % | valid tau | CPU s |",
-        "|---" * 8 + "|",
-    ]
-    whole = continued(found)
-    most = max(one.folds for one in found.values())
-    for name, one in [*whole.items(), *((name, one) for name, one in found.items() if name not in whole)]:
-        spread = f" ± {one.seeds.std(ddof=1):.3f}" if len(one.seeds) > 1 else ""
-        slowdowns = [f"{100 * one.figures[key]:.1f}" if key in one.figures else "" for key in FIGURES[2:4]]
-        cells = [name, f"{one.folds} of {most}", str(len(one.seeds)), f"{one.seeds.mean():.3f}{spread}", *slowdowns]
-        lines.append(f"| {' | '.join([*cells, f'{one.valid_tau:.3f}', f'{one.cpu_seconds:.0f}'])} |")
-    ceilings = [one.figures["noise_ceiling"] for one in whole.values() if "noise_ceiling" in one.figures]
-    return "\n".join([*lines, *([f"\nNoise ceiling: {mean(ceilings):.3f}"] if ceilings else [])])
+    Experiments that left, or are not finished, are at the end.
+    """
+    lines = [f"| {place} | folds | seeds | tau | slowdown@1, % | @5, % | valid tau | CPU s |", "|---" * 8 + "|"]
+    each = ["experiment", "collection"]  # graphs of a collection count alike, and so do collections
+    means = graphs.groupby(each)[["kendall_tau", "slowdown_1", "slowdown_5", "noise_ceiling"]].mean()
+    cells = graphs.drop_duplicates([*each, "fold", "seed"]).groupby(each)[["valid_tau", "cpu_seconds"]].mean()
+    means = means.join(cells).groupby("experiment").mean()
+    means["folds"] = graphs.groupby(each)["folds"].first().groupby("experiment").sum()
+    seeds = graphs.groupby([*each, "seed"])["kendall_tau"].mean().groupby(["experiment", "seed"]).mean()
+    most = means["folds"].max()
+    means = means.assign(left=means["folds"] < most).sort_values(["left", "kendall_tau"], ascending=[True, False])
+    for name, row in means.iterrows():
+        taus = seeds.loc[str(name)]
+        deviation = f" ± {taus.std():.3f}" if len(taus) > 1 else ""
+        slowdowns = ["" if np.isnan(row[key]) else f"{100 * row[key]:.1f}" for key in ("slowdown_1", "slowdown_5")]
+        tail = [f"{row['valid_tau']:.3f}", f"{row['cpu_seconds']:.0f}"]
+        shown = [str(name), f"{row['folds']:.0f} of {most:.0f}", str(len(taus)), f"{taus.mean():.3f}{deviation}"]
+        lines.append(f"| {' | '.join([*shown, *slowdowns, *tail])} |")
+    whole = means[~means["left"]]
+    ceiling = whole["noise_ceiling"].mean()
+    text = "\n".join(lines) + ("" if np.isnan(ceiling) else f"\n\nNoise ceiling: {ceiling:.3f}")
+    return text, [str(name) for name in whole.index]
 
 
 def looks(results: Path, collections: Sequence[str]) -> str:
     """Return how many models were scored on each fold left out, by any experiment of the results."""
-    rows = (row for row in read_rows(results) if row["split"] == "test")
-    counts = Counter(
-        (place, int(row["fold"]))
-        for row in rows
-        for place in (PARTS if row["collection"] == JOINED else [row["collection"]])
-    )
+    rows = harness.read_rows(results, COLUMNS)
+    rows = rows[rows["split"] == "test"]
+    joined = rows[rows["collection"] == JOINED]
+    rows = pd.concat([rows[rows["collection"] != JOINED], *(joined.assign(collection=part) for part in PARTS)])
     lines = ["Models scored on each fold left out, of all rows of the results:"]
     for collection in collections:
-        numbers = [f"{counts[place]} on {place[1]}" for place in sorted(counts) if place[0] == collection]
-        lines.append(f"- {collection}: {', '.join(numbers)}")
+        counts = rows[rows["collection"] == collection]["fold"].value_counts().sort_index()
+        lines.append(f"- {collection}: {', '.join(f'{count} on {fold}' for fold, count in counts.items())}")
     return "\n".join(lines)
 
 
-def report(rows: Sequence[Row], arguments: argparse.Namespace) -> str:
+def report(rows: pd.DataFrame, arguments: argparse.Namespace) -> str:
     """Return the tables of figures and verdicts, and draw them where asked."""
-    found, families = results_of(rows, read_rows(graphs_file(arguments.results)))
+    graphs = with_graphs(rows, arguments.results)
+    graphs = graphs[graphs["kendall_tau"].notna()]
+    places = {str(place): part for place, part in graphs.groupby("collection", sort=False)}
+    layouts = [place for place in places if place.startswith("layout/")]
+    if len(layouts) > 1:
+        common = set.intersection(*(set(table(place, places[place])[1]) for place in layouts))
+        of_all = graphs[graphs["collection"].isin(layouts) & graphs["experiment"].isin(common)]
+        if not of_all.empty:
+            places[f"mean of {len(layouts)} collections of layouts"] = _of_common_seeds(of_all)
     parts, drawn = list[str](), {}
-    for place, some in {**found, **averaged(found)}.items():
-        whole = continued(some)
-        pairs = comparison.compare({name: one.taus for name, one in whole.items()}, families)
-        parts += [table(place, some), comparison.verdicts([*whole], pairs)]
-        drawn[place] = [*whole], {name: one.seeds for name, one in whole.items()}, pairs
+    for place, part in places.items():
+        text, names = table(place, part)
+        taus = part.groupby(["experiment", "collection", "graph"])["kendall_tau"].mean()
+        of_graph = {name: taus[name].to_dict() for name in names}
+        family = part.drop_duplicates(["collection", "graph"]).set_index(["collection", "graph"])["family"].to_dict()
+        pairs = comparison.compare(of_graph, family)
+        parts += [text, comparison.verdicts(names, pairs)]
+        seeds = part.groupby(["experiment", "collection", "seed"])["kendall_tau"].mean()
+        seeds = seeds.groupby(["experiment", "seed"]).mean()
+        drawn[place] = names, {name: seeds[name].to_numpy() for name in names}, pairs
     if arguments.plot:
         comparison.draw(drawn, arguments.plot)
-    return "\n\n".join([*parts, looks(arguments.results, [*found])])
+    return "\n\n".join([*parts, looks(arguments.results, [*dict.fromkeys(graphs["collection"])])])
+
+
+def _of_common_seeds(graphs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the seeds that an experiment has on each collection."""
+    collections = graphs.groupby(["experiment", "seed"])["collection"].transform("nunique")
+    return graphs[collections == graphs["collection"].nunique()]
 
 
 def main() -> None:
-    parser = Parser(__doc__)
+    parser = harness.Parser(__doc__)
     parser.add_argument(
         "--collection", nargs="+", default=[*COLLECTIONS], metavar="PATH",
         help=f"some of {', '.join(COLLECTIONS)} (default: all)",
     )  # fmt: skip
-    experiments.add_training_options(parser, RESULTS, "100, 60 on tile/cpu, 10 on tile/xla", "quality")
+    names = tuple(dict.fromkeys(name for kind in EXPERIMENTS.values() for name in kind))
+    parser.add_argument("--experiment", nargs="+", choices=names, metavar="NAME",
+                        help=f"each on the collections of its kind, by default all: {', '.join(names)}")  # fmt: skip
+    parser.add_argument("--epochs", type=min_int(1), default=10, metavar="N",
+                        help="epochs of 80 steps of each network (default: 10)")  # fmt: skip
+    parser.add_argument("--seeds", type=min_int(1), default=3, metavar="N", help="seeds 0 to N - 1 (default: 3)")
     parser.add_argument("--fold", type=min_int(0), metavar="N", help="only this fold, of every experiment")
     parser.add_argument("--seed", type=min_int(0), metavar="N", help="only this seed")
-    parser.add_argument("--hours", type=positive, default=15.0, metavar="H", help="CPU hours at most (default: 15)")
-    parser.add_argument("--ablation", action="store_true", help="the best experiment without one ingredient each")
+    parser.add_argument("--jobs", type=min_int(1), default=2, metavar="N", help="trainings at a time (default: 2)")
+    parser.add_argument("--ablation", action="store_true", help="the best experiment without one part each")
     parser.add_argument("--try", dest="tried", nargs="+", action="append", default=[], metavar="KEY=VALUE",
                         help="the first experiment with these overrides; may be repeated")  # fmt: skip
-    parser.add_argument("--plot", type=output_file, metavar="SVG", help="draw what is shown")
+    parser.add_argument("--work", type=Path, default=harness.ROOT / ".hlorank/quality", metavar="FOLDER",
+                        help="features, models and runs (default: .hlorank/quality)")  # fmt: skip
+    parser.add_argument("--results", type=Path, default=harness.RESULTS / "folds.csv", metavar="CSV",
+                        help="rows (default: benchmarks/results/folds.csv)")  # fmt: skip
+    parser.add_argument("--show", action="store_true", help="only show the newest rows of the results")
+    parser.add_argument("--plot", type=harness.output_file, metavar="SVG", help="draw what is shown")
     arguments = parser.parse_args()
-    arguments.collection = [*experiments.fitting(arguments.collection, arguments.experiment)]
-    expect("--collection", arguments.collection, COLLECTIONS)
-    if not arguments.show and "tile/xla" in arguments.collection and not (shared_dir() / KERNELS).is_file():
-        print(f"skipped tile/xla: there is no {shared_dir() / KERNELS}", file=sys.stderr)
-        arguments.collection.remove("tile/xla")
-    rows = recorded(arguments) if arguments.show else computed(arguments, arguments.work.resolve())
-    print(report(rows, arguments))
+    arguments.collection = [Collection.parse(name).path.as_posix() for name in arguments.collection]
+    harness.expect("--collection", arguments.collection, COLLECTIONS)
+    known = {name for place in arguments.collection for name in EXPERIMENTS[Collection.parse(place).kind]}
+    harness.expect(f"--experiment for {' '.join(arguments.collection)}:", arguments.experiment or (), known)
+    for absent in [place for place in arguments.collection if not arguments.show and not available(place)]:
+        print(f"skipped {absent}: its files are not there", file=sys.stderr)
+        arguments.collection.remove(absent)
+    print(report(recorded(arguments) if arguments.show else computed(arguments, arguments.work.resolve()), arguments))
 
 
 if __name__ == "__main__":
-    run_command(main)
+    harness.run(main)

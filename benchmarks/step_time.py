@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from command_line import Parser, run  # type: ignore[import-not-found] # same folder
+from harness import Parser, run  # type: ignore[import-not-found] # same folder
 from omegaconf import OmegaConf
 
 from hlorank.config import FeaturizeConfig, ModelConfig, PartitionConfig, SegmentsConfig

@@ -27,8 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from command_line import Parser, run  # type: ignore[import-not-found] # same folder
-from experiments import composed  # type: ignore[import-not-found] # same folder
+from harness import Parser, composed, run  # type: ignore[import-not-found] # same folder
 from numpy.typing import NDArray
 from step_time import MARGIN, Training, Workload, interleaved, spread, synthetic  # type: ignore[import-not-found] # same folder
 from torch import Tensor, nn

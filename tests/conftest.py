@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from hlorank.models.cost_model import CostModel
 
 ROOT = Path(__file__).parents[1]
+hypothesis.settings.register_profile("hlorank", deadline=None)  # a busy machine changes no result
+hypothesis.settings.load_profile("hlorank")
 Settings = Callable[..., Config]
 MakeFeatures = Callable[..., GraphFeatures]
 MakeModel = Callable[..., "CostModel"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from hlorank.config import Config, import_plugin
@@ -21,7 +19,6 @@ from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.files import fingerprint, read_json
 from hlorank.models.trained_model import load_trained
 from hlorank.partition.segment_store import PartitionStore, partition_collection
-from hlorank.stages.command import load_composed, registries
 from hlorank.stages.train import train
 
 ROOT = Path(__file__).parents[1]
@@ -39,17 +36,6 @@ def test_the_experiments_are_there() -> None:
         *("official_layout", "official_tile", "kaggle_1", "kaggle_2", "kaggle_4", "kaggle_5", "kaggle_6"),
         *("gst_paper", "best_layout", "best_tile"),
     }
-
-
-def test_every_ablation_of_the_benchmark_composes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    ablations = runpy.run_path(str(ROOT / "benchmarks" / "experiments.py"))["ABLATIONS"]
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        for experiment, overrides in ablations.items():
-            for override in overrides.values():
-                load_composed(
-                    compose("config", overrides=[f"experiment={experiment}", *override]), registries("layers", "losses")
-                )
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

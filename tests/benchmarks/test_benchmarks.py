@@ -1,0 +1,225 @@
+"""Benchmarks: their help and refusals; the folds, comparison and kept results of the cross-validation."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hydra import compose, initialize_config_dir
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hlorank.data.splits import SplitFile
+from hlorank.files import read_json
+from hlorank.stages.command import load_composed, registries
+from tests.benchmarks.conftest import BENCHMARKS, Outcome
+
+sys.path.append(str(BENCHMARKS))
+import comparison  # type: ignore[import-not-found] # of the folder of the benchmarks
+import quality  # type: ignore[import-not-found] # as above
+from folds import folds_of  # type: ignore[import-not-found] # as above
+
+Run = Callable[..., Outcome]
+BUNDLED = ["layout/cpu/random", "layout/cpu/default", "layout/cpu/models", "layout/joined/random", "tile/cpu"]
+NAMES = sorted(
+    path.stem
+    for path in BENCHMARKS.glob("*.py")
+    if "__main__" in path.read_text(encoding="utf-8") and not path.stem.startswith("attack")
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_fits_a_terminal_and_describes_every_option(
+    name: str, benchmarks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsers: list[argparse.ArgumentParser] = []
+
+    def keep(parser: argparse.ArgumentParser) -> None:
+        parsers.append(parser)
+        raise SystemExit
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", keep)
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(benchmarks / f"{name}.py"), run_name="__main__")
+    (parser,) = parsers
+    assert max(map(len, parser.format_help().splitlines())) <= 80
+    assert all(action.help for action in parser._actions)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "status", "shown"),
+    [
+        ("quality", ["--collection", "tile/cpu", "--seeds", "0"], 2, "--seeds"),
+        ("quality", ["--collection", "tile/nothing"], 2, "nothing"),
+        ("quality", ["--collection", "layout/cpu/random", "--experiment", "best_tile"], 2, "best_tile"),
+        ("quality", ["--collection", "tile/cpu", "--show", "--results", "absent.csv"], 2, "absent.csv"),
+        ("throughput", ["--large", "1.5"], 2, "1.5"),
+        ("throughput", ["--json", "."], 1, "."),
+        ("step_time", ["--json", "."], 1, "."),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_measured(
+    name: str, arguments: list[str], status: int, shown: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = run(name, *arguments)
+    assert (outcome.status, outcome.out) == (status, "")
+    assert outcome.err.count("\n") == 1
+    assert shown in outcome.err
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_every_ablation_composes() -> None:
+    with initialize_config_dir(str(BENCHMARKS.parent / "conf"), version_base="1.3"):
+        for experiment, variants in quality.ABLATIONS.items():
+            for overrides in variants.values():
+                composed = compose("config", overrides=[f"experiment={experiment}", *overrides])
+                load_composed(composed, registries("layers", "losses"))
+
+
+@pytest.mark.parametrize("collection", BUNDLED)
+def test_each_family_is_left_out_once(collection: str, tmp_path: Path) -> None:
+    folds = folds_of(collection, tmp_path)
+    assert [fold.number for fold in folds] == list(range(5))
+    left_out: Counter[str] = Counter()
+    for fold, before in zip(folds, [folds[-1], *folds], strict=False):
+        families = {
+            split: {fold.families[graph] for graph, of in fold.splits.items() if of == split}
+            for split in ("train", "valid", "test")
+        }
+        assert not families["test"] & (families["train"] | families["valid"])
+        assert not families["valid"] & families["train"]
+        assert families["valid"] == {fold.families[graph] for graph, of in before.splits.items() if of == "test"}
+        left_out.update(families["test"])
+        assert fold.data(tmp_path) == fold.data(tmp_path)
+        content = SplitFile(**read_json(tmp_path / collection / f"fold-{fold.number}.json"))
+        ((graphs),) = content.collections.values()
+        assert {graph for graph, number in graphs.items() if number == 1} == {
+            graph for graph, of in fold.splits.items() if of == "test"
+        }
+    assert set(left_out.values()) == {1}
+    assert set(left_out) == set(folds[0].families.values())
+
+
+FAMILIES = {("tile/cpu", f"{family}{number}"): family for family in "abcdef" for number in range(3)}
+
+
+def test_a_difference_in_every_family_is_ahead() -> None:
+    rng = np.random.default_rng(0)
+    base = {graph: rng.uniform() for graph in FAMILIES}
+    better = {graph: tau + 0.05 + rng.normal(0, 0.01) for graph, tau in base.items()}
+    noisy = {graph: tau + (0.1 if FAMILIES[graph] in "abc" else -0.1) for graph, tau in base.items()}
+    pairs = comparison.compare({"base": base, "better": better, "noisy": noisy}, FAMILIES)
+    assert len(pairs) == 6
+    assert (pairs["better", "base"].verdict, pairs["base", "better"].verdict) == ("ahead", "behind")
+    assert pairs["noisy", "base"].verdict == "level"
+    assert pairs["better", "base"].mean == pytest.approx(0.05, abs=0.01)
+    assert pairs["base", "better"] == pairs["better", "base"].reversed()
+    assert comparison.compare({"base": base, "better": better, "noisy": noisy}, FAMILIES) == pairs
+
+
+def test_a_difference_in_one_family_is_level() -> None:
+    """Graphs of a family are alike: many of them are not many observations."""
+    family = {("tile/cpu", f"{name}{number}"): name for name in "ab" for number in range(100)}
+    better = {graph: 0.5 + 0.1 * (name == "a") for graph, name in family.items()}
+    pair = comparison.difference(better, dict.fromkeys(family, 0.5), family)
+    assert pair is not None
+    assert (pair.mean, pair.low, pair.high) == pytest.approx((0.05, 0, 0.1))
+    assert pair.verdict == "level"
+
+
+@given(st.lists(st.floats(-0.5, 0.5), min_size=2, max_size=12))
+def test_an_interval_has_the_mean_of_every_graph(differences: list[float]) -> None:
+    family = {("tile/cpu", str(number)): str(number) for number in range(len(differences))}
+    pair = comparison.difference(dict(zip(family, differences, strict=True)), dict.fromkeys(family, 0.0), family)
+    assert pair is not None
+    assert pair.mean == pytest.approx(np.mean(differences))
+    assert pair.low - 1e-9 <= pair.mean <= pair.high + 1e-9
+
+
+def test_networks_far_from_the_front_leave() -> None:
+    valid = {"kaggle_1": 0.5, "kaggle_2": 0.56, "best_layout": 0.3, "xgboost": 0.6, "random": 0.0}
+    assert quality.staying(valid) == ["kaggle_2", "best_layout", "xgboost", "random"]
+    many = {f"network {number}": 0.6 - 0.001 * number for number in range(9)}
+    assert quality.staying(many) == [*many][: quality.STAYING]
+
+
+def write(path: Path, cells: list[list[Any]], graphs: list[list[Any]]) -> Path:
+    """Write results of cells, and of the graphs of each."""
+    pd.DataFrame(cells, columns=quality.COLUMNS).to_csv(path, index=False)
+    pd.DataFrame(graphs, columns=quality.GRAPH_COLUMNS).to_csv(quality.graphs_file(path), index=False)
+    return path
+
+
+def test_tables_of_kept_results(run: Run, tmp_path: Path) -> None:
+    cells, graphs = [], []
+    for experiment, tau in {"xgboost": 0.3, "best_tile": 0.25, "kaggle_2_tile": 0.0}.items():
+        for fold in range(1 if experiment == "kaggle_2_tile" else 5):
+            for seed in range(2):
+                key, cell = f"{experiment}-{fold}-{seed}", ["tile/cpu", experiment, fold, seed]
+                cells.append([*cell, "test", f"old {key}", 1, 1, 99, 0.9, ""])
+                cells.append([*cell, "test", key, 1, 1, 20.0, 0.5, "baseline.leaves=4"])
+                cells.append([*cell, "valid", f"tried {key}", 1, 1, 20.0, 0.5, ""])
+                graphs += [[key, f"g{fold}", f"f{fold}", tau + 0.1 * fold + 0.02 * seed, 0.5, 0.1, 0.05, 0.98]]
+                graphs += [[key, f"equal{fold}", f"f{fold}", None, None, None, None, None]]
+    cells.append(["tile/cpu", "xgboost", 0, 2, "test", "xgboost-0-0", 1, 1, 99, 0.9, ""])  # one of five folds
+    options = ("--collection", "tile:cpu", "--show", "--results", write(tmp_path / "folds.csv", cells, graphs))
+    shown = run("quality", *options, "--plot", tmp_path / "plot.svg", "--work", tmp_path / "work")
+    assert shown.status == 0, shown.err
+    for text in (
+        "| xgboost | 5 of 5 | 2 | 0.510 ± 0.014 | 10.0 | 5.0 | 0.500 | 20 |",
+        "| kaggle_2_tile | 1 of 5 | 2 | 0.010 ± 0.014 |",
+        "| xgboost |  | ahead +0.050 (+0.050 to +0.050) |",
+        "Noise ceiling: 0.980",
+        "- tile/cpu: 13 on 0, 8 on 1, 8 on 2, 8 on 3, 8 on 4",
+    ):
+        assert text in shown.out
+    assert "ahead" in (tmp_path / "plot.svg").read_text()
+    assert not (tmp_path / "work").exists()
+    one = run("quality", *options, "--experiment", "best_tile", "--fold", 2, "--seed", 1)
+    assert "| best_tile | 1 of 1 | 1 | 0.470 |" in one.out
+
+
+def test_a_model_of_joined_collections_has_a_row_in_the_table_of_each(tmp_path: Path, run: Run) -> None:
+    cells, graphs = [], []
+    places = {"layout/joined/random": (0.6, 0.5, 0.8), "layout/cpu/default": (0.4,), "layout/cpu/models": (0.7,)}
+    for place, taus in places.items():
+        parts = BUNDLED[:3] if len(taus) > 1 else [place]
+        for fold in range(5):
+            cells.append([place, "best_layout", fold, 0, "test", key := f"{place} {fold}", 1, 1, 20.0, 0.5, ""])
+            for part, tau in zip(parts, taus, strict=True):
+                name = f"g{fold}" if part == place else f"{part.replace('/', '.')}.g{fold}"
+                graphs.append([key, name, f"f{fold}", tau, 0.5, 0.1, 0.05, 0.98])
+    path = write(tmp_path / "folds.csv", cells, graphs)
+    shown = run("quality", "--collection", *places, "--show", "--results", path)
+    assert shown.status == 0, shown.err
+    for text in (
+        "| best_layout | 5 of 5 | 1 | 0.400 |",
+        "| best_layout, joined | 5 of 5 | 1 | 0.500 |",
+        "| best_layout, joined |  | ahead +0.100 (+0.100 to +0.100) |",
+        "mean of 3 collections of layouts",
+        "- layout/cpu/default: 2 on 0, 2 on 1",
+    ):
+        assert text in shown.out
+    assert "| layout/joined/random" not in shown.out
+
+
+@pytest.mark.slow
+def test_a_finished_cell_is_kept(run: Run, tmp_path: Path) -> None:
+    options: list[Any] = ["--collection", "tile/cpu", "--experiment", "random", "--fold", 3, "--seeds", 1, "--jobs", 1]
+    options += ["--results", tmp_path / "folds.csv", "--work", tmp_path / "work"]
+    first = run("quality", *options)
+    assert first.status == 0, first.err
+    kept = {path: path.read_bytes() for path in tmp_path.glob("*.csv")}
+    assert len(kept) == 2
+    second = run("quality", *options)
+    assert (second.out, second.err) == (first.out, "")
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.csv")} == kept
