@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +11,6 @@ import lightning
 from lightning.pytorch.callbacks import Callback
 
 from hlorank.config import Config
-
-_PREFIX = "cpu_seconds="
-
-
-def budget_of(cpu_seconds: float) -> tuple[str, ...]:
-    """Return the overrides with which only its CPU time ends a training; the first is one of benchmarks alone."""
-    return f"{_PREFIX}{cpu_seconds}", "trainer.max_epochs=40", "trainer.patience=40"
-
-
-def without_budget(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides that hlorank knows."""
-    return [override for override in overrides if not override.startswith(_PREFIX)]
-
-
-def seconds_of(overrides: Sequence[str]) -> float | None:
-    """Return the CPU time in overrides, None for no bound."""
-    return next((float(one.removeprefix(_PREFIX)) for one in overrides if one.startswith(_PREFIX)), None)
 
 
 class CpuBudget(Callback):

@@ -190,11 +190,10 @@ def composed(
 
 def prepare_data(config: Config) -> str:
     """Fetch, featurize and partition a collection, unless up to date; return the fingerprint of the features."""
-    from hlorank.partition.partition_collection import partition_collection
-
     from hlorank.featurize.feature_store import FeatureStore
     from hlorank.featurize.featurize_collection import featurize_collection
     from hlorank.fetch import origins
+    from hlorank.partition.segment_store import partition_collection
 
     collection, paths = Collection.parse(config.collection), config.paths
     features = Path(paths.features) / collection.path
