@@ -26,7 +26,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 repro: $(READY) ## Run the pipeline (dvc repro), JOBS=3 stages at the same time, and print its scores
-	python -m hlorank.stages.repro --jobs $(JOBS)
+	scripts/repro.sh $(JOBS)
 	python -m hlorank.evaluation.summary
 
 test: lint ## Check format, lint, types, layers, and run the tests but the slow ones

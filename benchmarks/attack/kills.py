@@ -193,7 +193,7 @@ class Clone:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, resource.RLIM_INFINITY))
 
         return subprocess.Popen(
-            [sys.executable, "-m", "hlorank.stages.repro", "--jobs", "3"],
+            ["bash", "scripts/repro.sh", "3"],
             cwd=self.place,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -226,7 +226,8 @@ def _kill_dvc(group: int) -> None:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             command = (folder / "cmdline").read_text()
-            if os.getpgid(int(folder.name)) == group and ("stages.repro" in command or "\0-m\0dvc\0" in command):
+            of_dvc = any(part in command for part in ("repro.sh\0", "pipefail\0", "/dvc\0"))
+            if os.getpgid(int(folder.name)) == group and of_dvc:
                 os.kill(int(folder.name), signal.SIGKILL)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended

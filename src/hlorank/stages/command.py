@@ -44,33 +44,10 @@ EXTENSION_POINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """The mappings of names that the configuration may use. Imported on demand: some need PyTorch, which fetch does not."""
 
-
 ALWAYS_READ = ("plugins", "collection", "kind", "output", "paths", "experiment", "hparams_search")
 """Keys that every stage accepts; files of the last two groups set keys of several stages."""
 _STAGE_OF = {"data": "fetch", "compute": "featurize"} | {name: name for name in ("featurize", "partition", "evaluate")}
 """Stages that read a section; train reads the others."""
-
-
-class _Formatter(logging.Formatter):
-    """Formatter of lines on the console: warnings begin with WARNING, routine lines with no level."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        return text if record.levelno < logging.WARNING else f"{record.levelname}: {text}"
-
-
-def registries(*extension_points: str) -> Registries:
-    """Return extension points by name, each a mapping of names to its entries."""
-    return {point: reduce(or_, map(resolve_name, EXTENSION_POINTS[point])) for point in extension_points}
-
-
-def load_composed(composed: DictConfig, registries: Registries | None = None) -> Config:
-    """Validate a configuration as Hydra composed it, from conf/ or params.yaml; see `hlorank.config.load`."""
-    try:
-        values = OmegaConf.to_container(composed, resolve=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
-    return load(values, registries)
 
 
 def stage(
@@ -90,38 +67,25 @@ def stage(
         lock: no other process writes the folder meanwhile: a second one waits, and then finds the files of the first,
             most of which stages reuse. The stage train takes the lock itself, on the first of its ranks.
     """
+    read = (*ALWAYS_READ, *reads)
 
     def decorate(task: Task) -> Callable[[], None]:
-        name, read = Path(inspect.getfile(task)).stem, (*ALWAYS_READ, *reads)
-
-        def validated(composed: DictConfig) -> Any:
-            problems = _unread(HydraConfig.get().overrides.task, name, read)
-            try:
-                config = load_composed(composed, registries(*extension_points))
-            except ConfigError as error:
-                problems += str(error).splitlines()
-            if problems:
-                raise ConfigError("\n".join(problems))
-            output = output_folder(config, writes)
-            folder_lock = Path(config.paths.state) / LOCKS / fingerprint(str(output.resolve()))
-            with one_process(folder_lock, f"a stage that writes {output}") if lock else nullcontext():
-                return task(config, output)
+        name = Path(inspect.getfile(task)).stem
 
         @wraps(task)  # Hydra names the job after the module of the function below this
         def run(composed: DictConfig) -> Any:
             _quieten()  # a launcher may run this in a process of its own
-            if HydraConfig.get().mode is not RunMode.RUN:
-                return validated(composed)
             try:
-                return validated(composed)
+                config = _validated(composed, _unread(HydraConfig.get().overrides.task, name, read), extension_points)
+                output = output_folder(config, writes)
+                folder_lock = Path(config.paths.state) / LOCKS / fingerprint(str(output.resolve()))
+                with one_process(folder_lock, f"a stage that writes {output}") if lock else nullcontext():
+                    return task(config, output)
             except Exception as error:
-                lines = error_lines(error)
-                if lines is None or os.environ.get("HYDRA_FULL_ERROR"):
+                if HydraConfig.get().mode is not RunMode.RUN:
                     raise
-                if not _reported_by_another_rank(error):
-                    sys.stderr.writelines(f"{line}\n" for line in lines)
-                refused = isinstance(error, ConfigError | DataError | ExceptionGroup)
-            raise SystemExit(2 if refused else 1)
+                status = _report(error)
+            raise SystemExit(status)
 
         composed_run = hydra.main(version_base="1.3", config_path=str(Path.cwd() / "conf"), config_name="config")(run)
 
@@ -142,6 +106,42 @@ def stage(
         return command
 
     return decorate
+
+
+def registries(*extension_points: str) -> Registries:
+    """Return extension points by name, each a mapping of names to its entries."""
+    return {point: reduce(or_, map(resolve_name, EXTENSION_POINTS[point])) for point in extension_points}
+
+
+def load_composed(composed: DictConfig, registries: Registries | None = None) -> Config:
+    """Validate a configuration as Hydra composed it, from conf/ or params.yaml; see `hlorank.config.load`."""
+    try:
+        values = OmegaConf.to_container(composed, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
+    return load(values, registries)
+
+
+def _validated(composed: DictConfig, problems: list[str], extension_points: Sequence[str]) -> Config:
+    """Validate a configuration; a ConfigError has its mistakes after the given problems."""
+    try:
+        config = load_composed(composed, registries(*extension_points))
+    except ConfigError as error:
+        problems = [*problems, *str(error).splitlines()]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return config
+
+
+def _report(error: Exception) -> int:
+    """Print the lines of an error that users can correct, and return the exit status; raise an error of the program."""
+    lines = error_lines(error)
+    if lines is None or os.environ.get("HYDRA_FULL_ERROR"):
+        raise error
+    # A wrong configuration is wrong on all ranks: the first one of a machine reports it.
+    if os.environ.get("LOCAL_RANK", "0") == "0" or not isinstance(error, ConfigError | ConnectionError):
+        sys.stderr.writelines(f"{line}\n" for line in lines)
+    return 2 if isinstance(error, ConfigError | DataError | ExceptionGroup) else 1
 
 
 def _unread(arguments: Iterable[str], name: str, reads: Sequence[str]) -> list[str]:
@@ -172,6 +172,14 @@ def _accepted_by_hydra(argument: str) -> str:
     return argument if is_group or name in fields_at(Config, parents) else f"+{argument}"
 
 
+class _Formatter(logging.Formatter):
+    """Formatter of lines on the console: warnings begin with WARNING, routine lines with no level."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return text if record.levelno < logging.WARNING else f"{record.levelname}: {text}"
+
+
 def _quieten() -> None:
     """Hide what libraries log about routine steps, and format the lines on the console."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # on import; DDP warns where a special form would be faster
@@ -180,12 +188,6 @@ def _quieten() -> None:
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:  # Hydra's
             handler.setFormatter(_Formatter())
-
-
-def _reported_by_another_rank(error: Exception) -> bool:
-    """Return whether the first rank of this machine reports an error: a wrong configuration is wrong on all ranks."""
-    local = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
-    return local != "0" and isinstance(error, ConfigError | ConnectionError)
 
 
 def collection_folder(config: Config, name: str) -> Path:
@@ -198,7 +200,6 @@ def output_folder(config: Config, writes: str) -> Path:
     """Return the folder that a stage writes: `output`, in a multirun the job's own folder, else the collection's."""
     if config.output is not None:
         return Path(config.output)
-    hydra_config = HydraConfig.get()
-    if hydra_config.mode is RunMode.MULTIRUN:
-        return Path(hydra_config.runtime.output_dir)
+    if HydraConfig.get().mode is RunMode.MULTIRUN:
+        return Path(HydraConfig.get().runtime.output_dir)
     return collection_folder(config, writes)
