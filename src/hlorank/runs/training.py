@@ -69,14 +69,12 @@ class TrainingRun:
     """A training while it runs, as one of its ranks sees it.
 
     Attributes:
-        tau: best validation Kendall tau of a training that has finished before; None to train, and where no graph can
-            be validated.
+        tau: validation Kendall tau of a training that has finished; None to train.
         folder: folder of the checkpoints, from which an interrupted training continues.
         ranks: the ranks of the training.
-        run_id: the MLflow run, on rank 0 of a training that has not finished before.
         logger: makes the logger of a member by its name.
         callbacks: callbacks of Lightning that report to a search.
-        record: saves and logs a result, on rank 0.
+        record: saves and logs a result; None on other ranks than the first.
     """
 
     tau: float | None
@@ -100,16 +98,7 @@ def training(config: Config, setup: Setup, output: Path, ranks: ProcessGroup) ->
 
     A training that has finished before is not repeated: in a sweep, and for a process that waited for another one with
     the same training, and under DVC, which starts a training again if it was killed before it recorded the end.
-    Checkpoints are removed at the end.
-
-    Args:
-        config: the whole configuration.
-        setup: the training.
-        output: the model folder.
-        ranks: the ranks of the training; all of them call this. Only rank 0 writes.
-
-    Raises:
-        ConfigError: a rank does not see the files of rank 0, which a resumed training reads.
+    Checkpoints are removed at the end. All ranks call this; only rank 0 writes.
     """
     run = TrainingRun(None, Path(config.paths.state) / "training" / setup.key, ranks)
     with ExitStack() as opened:

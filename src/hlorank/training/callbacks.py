@@ -30,12 +30,7 @@ SWA_START = 0.5  # share of a training
 
 
 class EpochHistory(Callback):
-    """History of a training, one row for each epoch; checkpoints keep it, so that a resumed training has all rows.
-
-    Attributes:
-        rows: epoch, train_loss, valid_kendall_tau (None without validation graphs), step_seconds (sampling included).
-        seconds: time of all epochs, validations included.
-    """
+    """History of a training, a row for each epoch, and its seconds; checkpoints keep it for a resumed training."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, float | None]] = []
@@ -96,11 +91,7 @@ class ProgressBar(RichProgressBar):
 
 
 class CheckpointIdentity(Callback):
-    """Identity of the training that a checkpoint belongs to, so that no other training continues from it.
-
-    Args:
-        identity: plain values by name that together identify the training; an error names the first that differs.
-    """
+    """Identity of the training that a checkpoint belongs to, so that no other training continues from it."""
 
     def __init__(self, identity: Mapping[str, Any]) -> None:
         self.identity = identity
@@ -110,11 +101,7 @@ class CheckpointIdentity(Callback):
         checkpoint["identity"] = dict(self.identity)
 
     def check(self, path: Path) -> None:
-        """Check that a checkpoint belongs to this training; call it before any of its state is loaded.
-
-        Raises:
-            DataError: the checkpoint belongs to another training; the message has the first value that differs.
-        """
+        """Check, before any state is loaded, that a checkpoint is of this training; a DataError has what differs."""
         found = torch.load(path, weights_only=True, mmap=True).get("identity", {})
         for name, value in self.identity.items():
             if name not in found or found[name] != value:
@@ -146,13 +133,7 @@ class StepAveraging(WeightAveraging):
     `ema` is the exponential moving average over all steps, from the weights after the first one; its decay is the
     share of the average that remains after a step. `swa` is the equal average over the second half of the training
     (Izmailov et al., UAI 2018, here of each step instead of each cycle); in the first half it is the current weights,
-    where Lightning's callback alone would validate the initial ones.
-
-    Args:
-        kind: ema or swa.
-        decay: the decay of ema.
-        progress: returns the finished share of the training.
-        device: the device of the model in training.
+    where Lightning's callback alone would validate the initial ones. `progress` returns the finished share.
     """
 
     def __init__(self, kind: str, decay: float, progress: Callable[[], float], device: torch.device) -> None:
@@ -184,13 +165,7 @@ def callbacks_of(
 ) -> tuple[ModelCheckpoint, list[Callback]]:
     """Return the checkpoint of the best epoch, and all callbacks of a training in their order.
 
-    Args:
-        module: the training step; names the metrics, and has the settings.
-        folder: folder of the checkpoints.
-        own: callbacks of this training.
-        device: the device of the training.
-        validated: there are graphs to validate; otherwise the best epoch has the smallest training loss.
-        progress: show a progress bar.
+    Without graphs to validate, the best epoch has the smallest training loss.
     """
     settings, watched, mode = module.settings, module.tau_metric, "max"
     if not validated:

@@ -13,7 +13,6 @@ from hlorank.config import Config, ConfigError
 from hlorank.data.splits import make_folds
 from hlorank.files import code_digest, counted, flatten
 from hlorank.models.baselines.baseline import BASELINES
-from hlorank.models.serialization import Spec
 from hlorank.training.baselines.fit_baseline import check_baseline, settings_of
 from hlorank.training.losses import make_loss
 from hlorank.training.methods import AUTO
@@ -32,11 +31,7 @@ _HARDWARE, _MASKS = frozenset({"devices", "threads", "workers"}), frozenset({"ac
 
 
 def prepare(config: Config, ranks: ProcessGroup) -> Setup:
-    """Open the data of a training, and check all that can be wrong before it starts.
-
-    Args:
-        config: the whole configuration.
-        ranks: the ranks of the training; all of them call this.
+    """Open the data of a training on all of its ranks, and check all that can be wrong before it starts.
 
     Raises:
         DataError: features or segments are missing or do not belong together, or ranks have other data or code.
@@ -61,7 +56,7 @@ def _prepare_baseline(config: Config) -> Setup:
         "baseline": config.baseline.model_dump(mode="json", include=settings_of(config.method)),
         "trainer": config.trainer.model_dump(mode="json", include={"validation_configs"}),
     }
-    return replace(setup, settings=settings, identity={**flatten(settings), **_origin(setup.spec)})
+    return replace(setup, settings=settings, identity={**flatten(settings), **_origin(setup)})
 
 
 def _prepare_networks(config: Config, ranks: ProcessGroup) -> Setup:
@@ -84,7 +79,7 @@ def _prepare_networks(config: Config, ranks: ProcessGroup) -> Setup:
     hardware = _HARDWARE if config.model.dropout > 0 else _HARDWARE | _MASKS
     trainer = {key: value for key, value in settings["trainer"].items() if key not in hardware}
     read = {key: section for key, section in settings.items() if key != "evaluate"}
-    identity = {"partition": setup.graphs.partition, **flatten({**read, "trainer": trainer}), **_origin(setup.spec)}
+    identity = {"partition": setup.graphs.partition, **flatten({**read, "trainer": trainer}), **_origin(setup)}
     return replace(setup, settings=settings, identity=identity)
 
 
@@ -135,11 +130,7 @@ def _check_graphs(setup: Setup, ranks: ProcessGroup) -> None:
 
 
 def _check_networks(setup: Setup) -> StepMemory | None:
-    """Build a network and all that its steps need, and measure a step on the largest graph, for all members.
-
-    Raises:
-        ConfigError: the settings do not fit each other or the data, or a step does not fit into memory.
-    """
+    """Build a network and all that its steps need, and measure a step on the largest graph, for all members."""
     from hlorank.training.fit import build
     from hlorank.training.gst.aggregator import Aggregator
 
@@ -172,6 +163,7 @@ def _settings(setup: Setup) -> dict[str, Any]:
     }
 
 
-def _origin(spec: Spec) -> Mapping[str, Any]:
+def _origin(setup: Setup) -> Mapping[str, Any]:
     """Return what else than settings the result depends on: the data, and the code with that of plugins."""
-    return {"data": spec.data, "version": __version__, "code": code_digest(*_CODE)[:16], **spec.plugins}
+    code = code_digest(*_CODE)[:16]
+    return {"data": setup.spec.data, "version": __version__, "code": code, **setup.spec.plugins}

@@ -24,16 +24,7 @@ from hlorank.training.step_plans import PlannedStep
 
 
 class RankingModule(lightning.LightningModule):
-    """Training of a cost model that ranks the configurations of one graph at a time.
-
-    Args:
-        setup: the training.
-        data: the steps of the member.
-        aggregator: aggregation of the segments of a graph by the method; contains the cost model.
-
-    Attributes:
-        model: the cost model.
-    """
+    """Training of a cost model that ranks the configurations of one graph at a time."""
 
     loss_metric, tau_metric = TRAIN_LOSS, VALID_TAU
 

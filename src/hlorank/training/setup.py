@@ -27,12 +27,9 @@ from hlorank.version import __version__
 
 @dataclass(frozen=True)
 class Member:
-    """One network of a training.
+    """One network of a training: its seed, and the graphs of train that it leaves out to choose its best epoch on them.
 
-    Attributes:
-        seed: the seed of the member.
-        held_out: graphs of train on which it chooses its best epoch; if empty, it trains on all of train and chooses
-            on valid.
+    Without such graphs it trains on all of train, and chooses on valid.
     """
 
     seed: int
@@ -45,11 +42,10 @@ class Setup:
 
     Attributes:
         config: the whole configuration, with the chosen method in place of auto.
-        method: the method; None for a baseline.
-        graphs: opens the graphs, whole or cut into segments.
+        method: None for a baseline.
+        graphs: the graphs, whole or cut into segments.
         spec: describes the model.
-        train: the graphs of train that can be trained on.
-        valid: the graphs of valid that validation ranks.
+        train, valid: the graphs of train that can be trained on, and those of valid that validation ranks.
         members: the networks; empty for a baseline.
         memory: of a step of any member; None without networks or without graphs.
         settings: the settings that the training reads, by section.
@@ -125,8 +121,8 @@ class Trained:
     """Result of a training.
 
     Attributes:
-        members: the networks, with the weights of their best epochs.
-        predictors: baselines by name: the one that was trained, or those that are blended with the networks.
+        members: networks, with the weights of their best epochs.
+        predictors: baselines by name: the trained one, or those that are blended with the networks.
         weights: of the mean of the networks and of each baseline; empty for equal ones.
         steps: optimizer steps, trees or iterations of a solver; 0 where there was nothing to train on.
         history: a row for each epoch of each member, or for each candidate of a baseline.

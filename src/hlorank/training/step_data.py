@@ -38,21 +38,11 @@ class Idle(NamedTuple):
 
 
 class StepData(lightning.LightningDataModule):
-    """Training steps and validation rankings of one member.
+    """Training steps on the graphs `train` of one member, and rankings of the graphs `valid`.
 
     Several ranks have the same steps, and each computes some graphs of a step; in place of the others it is idle. With
     an embedding table each training graph belongs to one rank, which has its entries; otherwise the graphs of each step
     are dealt out. Either is balanced by the node states of the dense form.
-
-    Args:
-        setup: the training.
-        member: the member.
-        planner: makes the plans of steps.
-        ranks: the ranks that train together.
-
-    Attributes:
-        train: names of the graphs that are trained on.
-        valid: names of the graphs that validation ranks.
     """
 
     def __init__(self, setup: Setup, member: Member, planner: StepPlanner, ranks: ProcessGroup = ALONE) -> None:

@@ -52,12 +52,9 @@ class Step(NamedTuple):
 
 
 class PlannedPart(NamedTuple):
-    """Some segments under some configurations, which are computed at once.
+    """Some segments under the configurations at some `places` of the step, which are computed at once.
 
-    Attributes:
-        plan: their plan; its embeddings are those of the first segment under each configuration, then of the next one.
-        segments: the segments.
-        places: places of the configurations among those of the step.
+    The embeddings of the plan are those of the first segment under each configuration, then of the next one.
     """
 
     plan: PackedPlan
@@ -66,14 +63,9 @@ class PlannedPart(NamedTuple):
 
 
 class PlannedStep(NamedTuple):
-    """A training step with the plans of the segments that it computes; a worker process may have made it.
+    """A training step with the plans of the segments that it computes; its first fields are those of `Step`.
 
     Attributes:
-        number: as in `Step`.
-        configurations: as in `Step`.
-        labels: (configurations,) float64 tensor, as in `Step`.
-        with_gradient: as in `Step`.
-        draws: as in `Step`.
         local: (J, configurations), the local configuration of each segment.
         others: the parts without gradient; they are computed first, as the sampled ones keep their states in memory
             for the backward pass.
@@ -240,12 +232,7 @@ def bytes_per_state(model: CostModel, step: PlannedStep) -> float:
 
 
 class StepMemory(NamedTuple):
-    """Memory of the steps of a training.
-
-    Attributes:
-        bytes_per_state: measured on the CPU.
-        max_states: the states that fit into `trainer.memory_bytes`.
-    """
+    """Memory of the steps of a training: bytes of a state, and the states that fit into `trainer.memory_bytes`."""
 
     bytes_per_state: float
     max_states: int
@@ -254,17 +241,10 @@ class StepMemory(NamedTuple):
 def measure_step(
     model: CostModel, planner: StepPlanner, graph: GraphInputs, configurations: int, memory_bytes: int
 ) -> StepMemory:
-    """Measure the smallest step on a graph: the segment with the most nodes, under what cannot be divided.
+    """Measure the smallest step on the largest graph, on the CPU; a ConfigError says that it takes more memory.
 
-    Args:
-        model: the cost model, on the CPU.
-        planner: makes the plan.
-        graph: the training graph with the most nodes.
-        configurations: configurations of a step, which cannot be divided if a layer mixes them.
-        memory_bytes: the memory of a step.
-
-    Raises:
-        ConfigError: the step takes more memory.
+    It has the segment with the most nodes under what cannot be divided: all `configurations` of a step if a layer mixes
+    them, and one otherwise.
     """
     j = int(np.argmax([segment.nodes for segment in graph.segments]))
     count = configurations if Mixing.CONFIGURATIONS in model.recipe.mixing else 1

@@ -50,12 +50,7 @@ class StepCost:
 
 
 class MissingPart(NamedTuple):
-    """Segments that the table lacks.
-
-    Attributes:
-        part: their plan.
-        keys: of each of its segments, the keys of the table for its first embeddings; the others are of no use.
-    """
+    """Segments that the table lacks, and the keys of the first embeddings of each; the others are of no use."""
 
     part: PlannedPart
     keys: list[list[int]]
@@ -67,8 +62,7 @@ class CompleteStep(NamedTuple):
     Attributes:
         planned: the step as it was planned ahead.
         weights: (J, configurations), the weight of each embedding in the sum over segments.
-        keys: the keys of the table for all embeddings of the step.
-        entry: (J, configurations), the index of each embedding's key.
+        keys, entry: the keys of the table, and (J, configurations), the index of each embedding's key.
         missing: plans of stale embeddings with a weight that the table lacks.
     """
 
@@ -82,18 +76,12 @@ class CompleteStep(NamedTuple):
 class Aggregator:
     """Aggregation of a graph's segments by a method: some with gradient, the others fresh, stale or left out.
 
-    Args:
-        model: the cost model.
-        method: the method; the embedding table is empty if it has one.
-        settings: the settings of the method.
+    A ConfigError says that the table's budget is smaller than one entry, or that embeddings depend on the
+    configurations of their step and cannot be kept for later steps.
 
     Attributes:
-        table: the embedding table, None for methods without one.
+        table: the embedding table, at first empty; None for methods without one.
         cost: the cost of all steps since the attribute was last replaced.
-
-    Raises:
-        ConfigError: the table's budget is smaller than one entry, or embeddings depend on the configurations of their
-            step and cannot be kept for later steps.
     """
 
     def __init__(self, model: CostModel, method: Method, settings: SegmentsConfig) -> None:
@@ -138,14 +126,9 @@ class Aggregator:
         return CompleteStep(step, weights, keys, entry, missing)
 
     def __call__(self, complete: CompleteStep, now: int) -> Tensor:
-        """Compute the weighted sum over segments, and write the embeddings that were computed to the table.
+        """Compute the weighted sum over segments, (configurations, width * poolings), and write what it computes.
 
-        Args:
-            complete: the step, of `complete`; the table must not have changed since.
-            now: number of the step, for the table.
-
-        Returns:
-            (configurations, width * poolings).
+        The table must not have changed since `complete`; `now` is the number of the step.
         """
         step, weights, keys, entry, missing = complete
         total = torch.zeros((), device=step.labels.device)

@@ -24,13 +24,7 @@ _SEGMENT_BITS, _LOCAL_BITS = 20, 24
 
 
 def entry_keys(graph: int, segment: int | NDArray[np.int64], local: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the keys of some local configurations of segments.
-
-    Args:
-        graph: number of the graph, below 2^19.
-        segment: below 2^20, of a shape that broadcasts with that of `local`.
-        local: segment-local configurations, below 2^24.
-    """
+    """Return the keys of local configurations of segments: bits of the graph (19), the segment (20) and the latter (24)."""
     keys: NDArray[np.int64] = ((graph << _SEGMENT_BITS | segment) << _LOCAL_BITS) + local.astype(np.int64)
     return keys
 
@@ -44,17 +38,7 @@ def graph_numbers(keys: Tensor) -> NDArray[np.int64]:
 class EmbeddingTable:
     """Embeddings keyed by (graph, segment, segment-local configuration); the least recently used are evicted.
 
-    Args:
-        width: numbers in an embedding.
-        budget_bytes: bound of the memory of all entries.
-        dtype: float32 or float16.
-
-    Raises:
-        ConfigError: the budget is smaller than one entry.
-
-    Attributes:
-        entry_bytes: memory of one entry.
-        capacity: number of entries that fit into the budget.
+    `capacity` entries of `entry_bytes` fit into the budget; a ConfigError says that it is smaller than one entry.
     """
 
     def __init__(self, width: int, budget_bytes: int, dtype: str) -> None:
@@ -76,15 +60,9 @@ class EmbeddingTable:
         return len(self) * self.entry_bytes
 
     def check_budget(self, entries: Mapping[str, int]) -> None:
-        """Check that the entries of any one graph fit: an entry evicted before it is read again is useless.
+        """Check that the entries of any one graph's working set fit: one evicted before it is read again is useless.
 
         Where those of all graphs do not fit, a warning says so: the others are computed in each step, or left out.
-
-        Args:
-            entries: number of entries in the working set of each graph.
-
-        Raises:
-            ConfigError: the entries of one graph take more than the budget.
         """
         graph, count = max(entries.items(), key=lambda item: item[1], default=("", 0))
         half = "" if self._embeddings.dtype == torch.float16 else ", or set segments.table_dtype to float16"
@@ -108,23 +86,13 @@ class EmbeddingTable:
         return present
 
     def read(self, keys: Sequence[int]) -> tuple[Tensor, NDArray[np.int64]]:
-        """Read entries; every key must have one.
-
-        Returns:
-            (keys, width) float32 embeddings, and (keys,) int64, the steps in which they were written.
-        """
+        """Read the entries of keys, all present: (keys, width) float32, and (keys,), the steps that wrote them."""
         slots = np.fromiter(map(self._slots.__getitem__, keys), dtype=np.int64, count=len(keys))
         chosen = torch.from_numpy(slots).to(self._embeddings.device)
         return self._embeddings.index_select(0, chosen).float(), self._written[slots]
 
     def write(self, keys: Sequence[int], embeddings: Tensor, step: int) -> None:
-        """Write entries, which counts as a use; evict the least recently used ones if the table is full.
-
-        Args:
-            keys: distinct keys.
-            embeddings: (keys, width); the table stores them without gradient.
-            step: number of the current step.
-        """
+        """Write entries of distinct keys, which counts as a use; evict the least recently used if the table is full."""
         keys, embeddings = keys[-self.capacity :], embeddings[-self.capacity :]
         self.to(embeddings.device)
         for key in keys:
@@ -161,11 +129,7 @@ class EmbeddingTable:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Replace all entries; of more than fit, the last are kept.
-
-        Raises:
-            DataError: the embeddings have another width.
-        """
+        """Replace all entries by some of this width; of more than fit, the last are kept."""
         state = {name: values[-self.capacity :] for name, values in state.items()}
         embeddings = state["embeddings"]
         if embeddings.shape[1] != self._embeddings.shape[1]:
