@@ -24,7 +24,7 @@ _SEGMENT_BITS, _LOCAL_BITS = 20, 24
 
 
 def entry_keys(graph: int, segment: int | NDArray[np.int64], local: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the keys of local configurations of segments: 19 bits for the graph, 20 for the segment, 24 for the rest."""
+    """Return keys of local configurations of segments: 19 bits of the graph, 20 of the segment, 24 of the rest."""
     keys: NDArray[np.int64] = ((graph << _SEGMENT_BITS | segment) << _LOCAL_BITS) + local.astype(np.int64)
     return keys
 
