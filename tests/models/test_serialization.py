@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from copy import copy
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from hlorank.config import PartitionConfig, extension_point, import_plugin
 from hlorank.config.extension_point import plugin_digests
@@ -86,25 +85,25 @@ def test_a_loaded_model_gives_the_same_scores(saved: Saved, graphs: GraphLoader)
     folder, model, spec = saved
     (loaded,), loaded_spec = load_model(folder, CPU)
     assert loaded_spec.model_dump(mode="json") == spec.model_dump(mode="json")
-    assert (loaded_spec.model, loaded_spec.steps, loaded_spec.whole_graph) == (spec.model, 12, False)
     graph = graphs.open("valid", graphs.store.graphs("valid")[0])
-    rows = np.arange(20)
     for j in range(len(graph.segments)):
-        assert torch.equal(embed_rows(loaded, graph, j, rows), embed_rows(model, graph, j, rows))
+        assert torch.equal(embed_rows(loaded, graph, j, np.arange(20)), embed_rows(model, graph, j, np.arange(20)))
     total = torch.randn(3, 12)
     assert torch.equal(loaded.score(total, 2), model.score(total, 2))
 
 
-def test_files_are_plain(saved: Saved) -> None:
-    folder, model, _ = saved
+def test_files_are_plain_and_equal_for_equal_models(saved: Saved, tmp_path: Path) -> None:
+    folder, model, spec = saved
     assert sorted(path.name for path in folder.iterdir()) == [SPEC, WEIGHTS]
-    assert json.loads((folder / SPEC).read_text())["weights_sha256"] == sha256_file(folder / WEIGHTS)
+    assert content(folder)["weights_sha256"] == sha256_file(folder / WEIGHTS)
     weights = load_file(folder / WEIGHTS)  # safetensors holds nothing but a JSON header and numbers
     assert weights.keys() == {f"0.{name}" for name in model.state_dict()}
+    save_model(tmp_path / "again", [model], spec)
+    for name in (WEIGHTS, SPEC):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
 
 
 def test_members_keep_their_order(spec: ModelSpec, tmp_path: Path) -> None:
-    torch.manual_seed(1)
     spec = spec.model_copy(update={"members": 3})
     members = [CostModel(spec.model, input_sizes(spec.features), spec.aggregation) for _ in range(3)]
     save_model(tmp_path / "model", members, spec)
@@ -120,21 +119,15 @@ def test_members_keep_their_order(spec: ModelSpec, tmp_path: Path) -> None:
             load_model(tmp_path / "model", CPU)
 
 
-def test_equal_models_are_equal_bytes(saved: Saved, tmp_path: Path) -> None:
-    folder, model, spec = saved
-    save_model(tmp_path / "again", [model], spec)
-    for name in (WEIGHTS, SPEC):
-        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
-
-
 def flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
 
 
-def other_shape(path: Path) -> None:
-    save_file({name: tensor[:1] for name, tensor in load_file(path).items()}, path)
+def no_safetensors(path: Path) -> None:
+    path.write_bytes(b"\xff" * 1000)
+    write_sealed(path.parent, {**content(path.parent), "weights_sha256": sha256_file(path)})
 
 
 @pytest.mark.parametrize(
@@ -142,9 +135,9 @@ def other_shape(path: Path) -> None:
     [
         (Path.unlink, "no such file"),
         (flip_a_bit, r"sha256: expected [0-9a-f]{64}"),
-        (other_shape, "sha256"),
         (lambda path: path.write_bytes(path.read_bytes()[:-100]), "sha256"),
         (lambda path: path.write_bytes(b""), "sha256"),
+        (no_safetensors, "file"),
     ],
 )
 def test_damaged_weights(damage: Callable[[Path], object], message: str, saved: Saved) -> None:
@@ -154,106 +147,57 @@ def test_damaged_weights(damage: Callable[[Path], object], message: str, saved: 
         load_model(folder, CPU)
 
 
-def test_weights_of_another_model(saved: Saved, graphs: GraphLoader) -> None:
-    folder, *_ = saved
-    value = content(folder)
-    value["model"]["blocks"] = 3
-    write_sealed(folder, value)
-    with pytest.raises(DataError, match=r"weights\.safetensors: weights: .*spec.json"):
-        load_model(folder, CPU)
-
-
-def test_weights_that_are_no_safetensors(saved: Saved) -> None:
-    folder, *_ = saved
-    (folder / WEIGHTS).write_bytes(b"\xff" * 1000)
-    write_sealed(folder, {**content(folder), "weights_sha256": sha256_file(folder / WEIGHTS)})
-    with pytest.raises(DataError, match=r"weights\.safetensors: file: "):
-        load_model(folder, CPU)
+def merged(value: Any, change: Any) -> Any:
+    """Return a JSON value with changes below some of its keys."""
+    if not isinstance(change, dict):
+        return change
+    return value | {key: merged(value.get(key), part) for key, part in change.items()}
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"members": 10**9}, "1,000,000,000 members"),
-        ({"members": 0}, "members=0"),
-        ({"model": {"width": 10**6}}, "weights"),
-        ({"model": {"width": 10**18}}, "model"),
-        ({"model": {"opcode_width": 2**70}}, "model"),
-        ({"model": {"blocks": 20_000}}, "blocks=20000"),
-        ({"model": {"stem": ["gelu"] * 20_000}}, "blocks"),
-        ({"features": {"options": {"opcode_width": 0}}}, "opcode_width"),
-    ],
-)
-def test_specs_that_ask_for_too_much_are_refused_at_once(saved: Saved, change: dict[str, Any], message: str) -> None:
-    folder, *_ = saved
-
-    def merged(value: Any, change: Any) -> Any:
-        return (
-            value | {key: merged(value.get(key), part) for key, part in change.items()}
-            if isinstance(change, dict)
-            else change
-        )
-
-    write_sealed(folder, merged(content(folder), change))
-    start = time.process_time()
-    with pytest.raises(DataError, match=message) as error:
-        load_model(folder, CPU)
-    assert time.process_time() - start < 5
-    assert len(str(error.value)) <= 500
-
-
-@pytest.mark.parametrize("depth", [900, 10**5])
-def test_deep_specs_are_refused(saved: Saved, depth: int) -> None:
-    folder, *_ = saved
-    (folder / SPEC).write_text(f'{{"version": "{__version__}", "x": {"[" * depth}{"]" * depth}}}')
-    with pytest.raises(DataError, match=r"spec\.json: "):
-        load_model(folder, CPU)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+        # Of another kind than a specification holds:
         ({"colour": 1}, "colour"),
         ({"steps": "12"}, "steps=12"),
         ({"steps": True}, "steps=true"),
         ({"whole_graph": "no"}, "whole_graph=no"),
         ({"method": None}, "method=null"),
-        ({"method": 3}, "method=3"),
         ({"features": []}, "features"),
-        ({"model": {"width": 6}}, r"model\.blocks"),
         ({"aggregation": "median"}, "aggregation=median"),
+        ({"model": {"colour": 1}}, r"model\.colour"),
+        ({"model": {"width": "wide"}}, "width=wide"),
+        ({"model": {"pooling": ["min"]}}, "pooling.*=min"),
+        ({"features": {"fingerprint": "0" * 16}}, "keys: .*features=.*fingerprint=0{16}: expected"),
+        ({"features": {"opcodes": []}}, "keys: .*features=.*opcode_embedding"),
+        # Weights of another model, or more memory than there is:
+        ({"model": {"blocks": 3}}, "weights"),
+        ({"members": 10**9}, "1,000,000,000 members"),
+        ({"members": 0}, "members=0"),
+        ({"model": {"width": 10**6}}, "weights"),
+        ({"model": {"width": 10**18}}, "model"),
+        ({"model": {"opcode_width": 2**70}}, "model"),
+        ({"model": {"stem": ["gelu"] * 20_000}}, "blocks"),
+        ({"features": {"options": {"opcode_width": 0}}}, "opcode_width"),
     ],
 )
-def test_damaged_specs(change: dict[str, Any], message: str, saved: Saved) -> None:
+def test_wrong_specs_are_refused_before_any_memory_is_used(saved: Saved, change: dict[str, Any], message: str) -> None:
     folder, *_ = saved
-    write_sealed(folder, {**content(folder), **change})
-    with pytest.raises(DataError, match=rf"model/spec\.json: .*{message}"):
+    write_sealed(folder, merged(content(folder), change))
+    with pytest.raises(DataError, match=rf"model/.*{message}") as error:
         load_model(folder, CPU)
+    assert len(str(error.value)) <= 500
 
 
-@pytest.mark.parametrize(
-    ("change", "found"),
-    [({"colour": 1}, r"model\.colour"), ({"width": "wide"}, "width=wide"), ({"pooling": ["min"]}, "pooling.*=min")],
-)
-def test_damaged_settings_of_the_model(change: dict[str, Any], found: str, saved: Saved) -> None:
+def test_specs_that_are_missing_incomplete_or_deep(saved: Saved) -> None:
     folder, *_ = saved
     value = content(folder)
-    write_sealed(folder, {**value, "model": {**value["model"], **change}})
-    with pytest.raises(DataError, match=rf"model/spec\.json: .*{found}"):
+    write_sealed(folder, {key: value[key] for key in value.keys() - {"steps"}})
+    with pytest.raises(DataError, match=r"model/spec\.json: keys: .*steps"):
         load_model(folder, CPU)
-
-
-def test_specs_that_are_missing_incomplete_or_of_another_featurization(saved: Saved) -> None:
-    folder, *_ = saved
-    value = content(folder)
-    changed = {**value["features"], "opcodes": value["features"]["opcodes"][:-1]}
-    for wrong, message in (
-        ({key: value[key] for key in value.keys() - {"steps"}}, "keys: .*steps"),
-        ({**value, "features": {**value["features"], "fingerprint": "0" * 16}}, "keys: .*features: fingerprint=0"),
-        ({**value, "features": changed}, "keys: .*opcode_embedding"),
-    ):
-        write_sealed(folder, wrong)
-        with pytest.raises(DataError, match=rf"model/spec\.json: {message}"):
+    for depth in (900, 10**5):
+        (folder / SPEC).write_text(f'{{"version": "{__version__}", "x": {"[" * depth}{"]" * depth}}}')
+        with pytest.raises(DataError, match=r"spec\.json: "):
             load_model(folder, CPU)
     (folder / SPEC).write_text("{")
     with pytest.raises(DataError, match=r"spec\.json: file: .*JSON"):
@@ -284,7 +228,7 @@ def test_any_change_of_a_spec_is_an_error(saved: Saved) -> None:
     value = content(folder)
     places = [place for place in leaves(value) if place[0] != "version"]
     assert {place[0] for place in places} == value.keys() - {"version"}
-    some = np.random.default_rng(0).choice(len(places), size=60, replace=False)
+    some = np.random.default_rng(0).choice(len(places), size=30, replace=False)
     tops = {place[0]: place for place in places}.values()
     for place in [*tops, *(places[number] for number in some)]:
         (folder / SPEC).write_text(json.dumps(changed_at(value, place)))
@@ -333,17 +277,6 @@ def test_input_sizes(tiny_collections: Path) -> None:
     assert sizes.tile_columns == vars(graph.configurations)["feat"].shape[1]
     assert sizes.opcodes == len(tile.spec.opcode_embedding)
     assert (input_sizes(layout.spec).kind, input_sizes(layout.spec).tile_columns) == ("layout", 0)
-
-
-def test_graphs_open_whole_or_cut(tiny_collections: Path, graphs: GraphLoader) -> None:
-    (name, *_) = graphs.store.graphs("valid")
-    whole = GraphLoader(graphs.store.root, None)
-    assert len(graphs.open("valid", name).segments) > 1
-    assert len(whole.open("valid", name).segments) == 1
-    assert whole.partition == ""
-    assert len({whole.fingerprint, graphs.fingerprint, whole.store.fingerprint}) == 3
-    with pytest.raises(DataError, match="partition"):
-        GraphLoader(tiny_collections / "features/tile/synthetic", graphs.store.root)
 
 
 def test_a_model_with_a_plugin_needs_its_name(

@@ -16,6 +16,7 @@ Registries = Mapping[str, Mapping[str, Any]]
 """Extension points by name (origins, partitioners, layers, poolings, losses, methods)."""
 
 _MAX_MISTAKES = 100
+_MAX_SHOWN = 200  # characters of a wrong value
 
 
 class ConfigError(ValueError):
@@ -117,6 +118,7 @@ def _line(section: type[Section], problem: ErrorDetails, prefix: str) -> str:
             return unknown_key(key, fields_at(section, location[:-1]))
     value = context.get("value", problem["input"])
     shown = value if isinstance(value, str) else json.dumps(value, default=str, separators=(",", ":"))
+    shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]} ..."  # what is wrong must stay readable
     return one_line(f"{key}={shown}: {problem['msg']}")
 
 
