@@ -40,12 +40,9 @@ from tests.sections import featurize_config
     ("kind", "segments", "halo", "instance_norm", "layout_sizes"),
     [
         ("layout", 1, 0, False, True),
-        ("layout", 4, 0, False, True),
         ("layout", 4, 0, False, False),
         ("layout", 4, 0, True, True),
-        ("layout", 4, 1, False, True),
         ("layout", 4, 2, False, True),
-        ("tile", 1, 0, False, True),
         ("tile", 1, 0, True, True),
     ],
 )
@@ -159,7 +156,7 @@ def unet_3d(shared_data: Path) -> tuple[GraphFeatures, InputSizes]:
 
 @pytest.mark.parametrize(
     ("max_nodes", "halo", "instance_norm", "attention"),
-    [(500, 0, False, False), (5000, 0, False, False), (500, 2, False, True), (1000, 0, True, False)],
+    [(5000, 0, False, False), (500, 2, False, True), (1000, 0, True, False)],
 )
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
 def test_fast_paths_equal_the_dense_form_on_unet_3d(

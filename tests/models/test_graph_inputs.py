@@ -1,18 +1,22 @@
-"""Graphs as tensors: segments of a known graph, and the rows of configurations."""
+"""Graphs as inputs: segments of a known graph, their configurations, and the check that segments fit features."""
 
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hlorank.featurize.feature_store import graph_folder
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
+from hlorank.files import DataError, write_array
 from hlorank.models.compression.declarations import EdgeKind, Norm
 from hlorank.models.compression.segment import LayoutBatch, Segment, TileBatch
-from hlorank.models.graph_inputs import GraphInputs
+from hlorank.models.graph_inputs import GraphInputs, GraphLoader
 from hlorank.partition.segments import Partition, halo_rows, local_codes, no_halo
 from tests.layouts import layout_features
 
@@ -71,23 +75,6 @@ def test_segments_of_a_known_graph(known: GraphInputs) -> None:
     assert sorted(second_operands) == [(0, 1), (2, 0), (2, 1)]
     assert sorted(second_users) == [(0, 2), (1, 0), (1, 2)]
     assert (first.config_columns.tolist(), second.config_columns.tolist()) == ([0, 2], [1])
-
-
-def test_a_neighbourhood_lists_what_each_node_receives(known: GraphInputs) -> None:
-    second = known.segments[1]
-    # Node 4, the last, has the operands 3 and 1, which have no other user here.
-    assert received(second) == [
-        [(0, 0, 1.0), (1, 1, 1.0), (2, 2, 1.0)],
-        [(0, 1, 1.0), (2, 0, 0.5), (2, 2, 0.5)],
-        [(0, 2, 1.0), (1, 0, 0.5), (1, 1, 0.5)],
-    ]
-    hashes = second.edges.neighbourhood(EdgeKind(Norm.MEAN, "separate")).hashes.toarray()
-    np.testing.assert_array_equal(hashes > 0, np.ones((3, 3)))
-    # Equal edge types and weights have equal hashes.
-    assert hashes[0, 0] == hashes[1, 1] == hashes[2, 2]
-    assert hashes[1, 0] == hashes[1, 2] != hashes[0, 2]
-    assert hashes[2, 0] == hashes[2, 1] != hashes[1, 0]
-    assert [second.k_hop_prefix(k) for k in range(4)] == [1, 3, 3, 3]
 
 
 def test_initial_colours_are_equal_features(known: GraphInputs) -> None:
@@ -172,3 +159,42 @@ def test_tiles(make_inputs: Callable[..., GraphInputs]) -> None:
     np.testing.assert_array_equal(batch.feat, graph.features.configurations.feat[[3, 3, 0]])
     assert batch.feat.dtype == np.float32
     assert graph.segments[0].k_hop_prefix(0) == 24, "every node of a kernel depends on its tile"
+
+
+@pytest.fixture
+def graphs(tiny_collections: Path, tmp_path: Path) -> GraphLoader:
+    """The tiny layout collection, with a copy of its segments that a test may damage."""
+    shutil.copytree(tiny_collections / "segments/layout/synthetic/random", tmp_path / "segments")
+    return GraphLoader(tiny_collections / "features/layout/synthetic/random", tmp_path / "segments")
+
+
+def test_a_partition_is_that_of_the_opened_graph(graphs: GraphLoader, tiny_collections: Path) -> None:
+    (name, *_) = graphs.store.graphs("train")
+    partition, opened = graphs.open_partition("train", name), graphs.open("train", name)
+    assert partition is not None
+    assert partition.segments == len(opened.segments) > 1
+    np.testing.assert_array_equal(partition.segment_of, opened.partition.segment_of)
+    whole = GraphLoader(graphs.store.root, None)
+    assert whole.open_partition("train", name) is None
+    assert len({whole.fingerprint, graphs.fingerprint, whole.store.fingerprint}) == 3
+    with pytest.raises(DataError, match="partition"):
+        GraphLoader(tiny_collections / "features/tile/synthetic", graphs.store.root)
+
+
+@pytest.mark.parametrize(("key", "rows"), [("segment_of", "nodes"), ("local_codes", "distinct configurations")])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_segments_that_miss_a_row_are_named(
+    key: str, rows: str, change: int, graphs: GraphLoader, tmp_path: Path
+) -> None:
+    (name, *_) = graphs.store.graphs("train")
+    path = graph_folder(tmp_path / "segments", "train", name) / f"{key}.npy"
+    whole = np.load(path)
+    changed = whole[:-1] if change < 0 else np.concatenate([whole, whole[-1:]])
+    write_array(path, changed)
+    for read in (graphs.open_partition, graphs.open):
+        with pytest.raises(DataError) as caught:
+            read("train", name)
+        assert str(caught.value) == (
+            f"{path.parent}: {key}: expected one row for each of the graph's {len(whole)} {rows}, "
+            f"found {len(changed)}; re-run the stage partition"
+        )

@@ -10,10 +10,9 @@ import torch
 
 from hlorank.config import PartitionConfig
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures
-from hlorank.models.compression.declarations import Mixing
 from hlorank.models.graph_inputs import GraphInputs
 from hlorank.partition.partitioners import partition_graph
-from hlorank.partition.segments import Partition, local_codes, no_halo, whole_graph
+from hlorank.partition.segments import Partition, local_codes, no_halo
 from tests.models.dense_form import (
     ROWS,
     MakeInputs,
@@ -23,17 +22,6 @@ from tests.models.dense_form import (
     scores_of,
 )
 from tests.models.run_layer import ONE_OF_EACH_MIXING, embed_rows
-
-
-@pytest.mark.parametrize("layer", ONE_OF_EACH_MIXING)
-def test_scores_do_not_depend_on_what_is_ranked_together(
-    layer: str, make_model: MakeModel, make_inputs: MakeInputs
-) -> None:
-    model, graph = make_model(block=block(layer)), make_inputs(segments=3)
-    if Mixing.CONFIGURATIONS in model.recipe.mixing:
-        pytest.skip("the layer compares configurations")
-    alone = torch.cat([scores_of(model, graph, ROWS[i : i + 1]) for i in range(len(ROWS))])
-    assert_exact(scores_of(model, graph), alone)
 
 
 def test_attention_over_configurations_ranks_them_together(make_model: MakeModel, make_inputs: MakeInputs) -> None:
@@ -120,7 +108,3 @@ def test_one_segment_is_the_whole_graph(make_model: MakeModel, make_inputs: Make
     config = PartitionConfig(algorithm="topological", max_nodes=24, halo=0)
     cut = GraphInputs(whole.features, partition_graph(whole.features, config))
     assert_exact(scores_of(model, cut), scores_of(model, whole))
-    torch.testing.assert_close(
-        scores_of(model, whole),
-        scores_of(model, GraphInputs(whole.features, whole_graph(whole.features))),
-    )
