@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,17 +104,6 @@ def test_the_compiled_module_is_exported(cpu_model: Path, tmp_path: Path, capsys
         status, printed = ranked(["--model", cpu_model, again], capsys)
         assert status == 0
         assert printed["stage"] == {"found": TRAINED, "trained": TRAINED, "compiled": False, "not_compiled": None}
-
-
-def test_a_folder_and_the_standard_input(
-    cpu_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    (tmp_path / BEFORE).write_text(TEXT)
-    folder = ranked(["--model", cpu_model, tmp_path], capsys)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
-    piped = ranked(["--model", cpu_model, "-"], capsys)
-    assert folder[0] == piped[0] == 0
-    assert folder[1]["top"] == piped[1]["top"]
 
 
 def test_what_is_not_compiled(cpu_model: Path, model: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -165,25 +165,16 @@ class _Ranked(NamedTuple):
     shown: dict[str, Any]
 
 
-@lru_cache(maxsize=1)
-def _opened(folder: str, memory_mib: int, accelerator: str, threads: int | None) -> Ranker:
-    """Return the ranker of a model, which each process opens once."""
-    ranker = open_ranker(folder, memory_mib, accelerator)
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
-    return ranker
+_opened = lru_cache(maxsize=1)(open_ranker)
+"""Ranker of a model, which each process opens once."""
 
 
-def _rank_program(
-    program: Program, arguments: argparse.Namespace, folder: str, threads: int | None
-) -> list[_Ranked | DataError]:
+def _rank_program(program: Program, arguments: argparse.Namespace, folder: str) -> list[_Ranked | DataError]:
     """Rank the graphs of a program, and write their exports and candidates; an error takes the place of its ranking."""
     from hlorank.ranking.inputs import GraphReader
     from hlorank.ranking.result import rank_file
 
-    ranker = _opened(folder, arguments.memory, arguments.accelerator, threads)
+    ranker = _opened(folder, arguments.memory, arguments.accelerator)
     reader = GraphReader(
         ranker.spec.features,
         arguments.max_configurations,
@@ -229,20 +220,16 @@ def _rank(programs: Sequence[Program], arguments: argparse.Namespace) -> Iterato
 
     folder = str(model_folder(arguments.model))  # here, so that it is downloaded once
     _opened.cache_clear()  # the model may have changed
-    workers = min(arguments.workers, len(programs))
-    threads = None if workers == 1 and arguments.ray is None else 1
-    if arguments.ray is None:
-        own = {"form": "serial" if workers == 1 else "processes", "workers": workers, "retries": 2}
-        compute = SERIAL.model_copy(update=own)
-        here = arguments.accelerator
-    else:
-        compute = ComputeConfig.of_cluster(arguments.ray, gpus=arguments.accelerator == "cuda")
-        here = "cpu"  # this process scores nothing
+    compute, here = SERIAL, arguments.accelerator
+    if arguments.ray is not None:
+        compute, here = ComputeConfig.of_cluster(arguments.ray, gpus=here == "cuda"), "cpu"  # it scores nothing here
         if arguments.accelerator == "auto":
             arguments.accelerator = "cpu"  # a node must not use a GPU that its task does not take
+    elif (workers := min(arguments.workers, len(programs))) > 1:
+        compute = SERIAL.model_copy(update={"form": "processes", "workers": workers, "retries": 2})
     outputs = [output for output in (arguments.save, arguments.export) if output is not None]
-    collection = _opened(folder, arguments.memory, here, threads).collection
-    rank_program = partial(_rank_program, arguments=arguments, folder=folder, threads=threads)
+    collection = _opened(folder, arguments.memory, here).collection
+    rank_program = partial(_rank_program, arguments=arguments, folder=folder)
     with (
         submission(arguments.csv, collection) as submit,
         redirect_stdout(sys.stderr),  # Ray prints there what happens to nodes, before the JSON

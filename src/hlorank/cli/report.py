@@ -15,8 +15,6 @@ from hlorank.files import counted, one_line
 if TYPE_CHECKING:
     from hlorank.evaluation.report.trainings import Score
 
-_MEMORY_BYTES = 256 * 2**20  # as in conf/
-
 _log = logging.getLogger(__name__)
 
 
@@ -60,11 +58,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the report.
-
-    Raises:
-        ConfigError: --output is a folder.
-    """
+    """Write the report, and name the models that were not evaluated."""
     if arguments.output.is_dir():
         raise ConfigError(f"--output {arguments.output}: a folder; name a file")
     from hlorank.evaluation.report.write_report import write_report
@@ -87,8 +81,9 @@ def _scoring(features: Path, segments: Path) -> Score:
     """Return a function that scores a model on valid, and writes the tables into a folder."""
     from hlorank.config import EvaluateConfig
     from hlorank.evaluation.evaluate import GraphFolders, score_model
+    from hlorank.ranking.ranker import MEMORY_BYTES
 
-    settings = EvaluateConfig(splits=["valid"], memory_bytes=_MEMORY_BYTES, index_file=None)
+    settings = EvaluateConfig(splits=["valid"], memory_bytes=MEMORY_BYTES, index_file=None)
 
     def score(model: Path, collection: Collection, output: Path) -> None:
         folders = GraphFolders(features / collection.path, segments / collection.path)

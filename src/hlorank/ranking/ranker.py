@@ -29,6 +29,7 @@ from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition
 
 MEMORY_BYTES = 256 * 2**20
+"""Default limit of the activations in memory while scoring."""
 
 Configurations = LayoutConfigurations | TileConfigurations | NDArray[Any]
 """Configurations of one graph; an array has shape (configurations, 24) for tiles, and (configurations, configurable
