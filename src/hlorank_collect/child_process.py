@@ -1,30 +1,25 @@
-"""A child process per task, supervised by its parent: a hang or a crash costs one configuration, not the run.
-
-The parent writes the task as JSON to the child's standard input. The child writes events as JSON lines to a pipe whose
-file number is its argument: `progress` before each step, then `done` with the result, or `skipped` with a reason.
-"""
+"""A child process per task, supervised by its parent: a hang or a crash costs one configuration, not the run."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
+import multiprocessing
 import os
-import selectors
 import signal
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, Any, TextIO, TypeVar
+from multiprocessing.connection import Connection
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
 from hlorank.config import ConfigError
 from hlorank.files import DataError
 from hlorank_collect.machine import limit_memory
 from hlorank_collect.program import SkippedError
-from hlorank_collect.task import Progress, Report, Task
+from hlorank_collect.task import Progress, Task
 
 _ATTEMPTS = 4  # a program that hangs or crashes in more configurations than this is not worth the time
 _FLAGS = {
@@ -34,19 +29,12 @@ _FLAGS = {
     # configuration, which it would take then, can be 40 times as slow as the library.
     "gpu": "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false",
 }
-_AnyTask = TypeVar("_AnyTask", bound=Task)
-
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of one program.
-
-    Attributes:
-        about: result of the child process; None where the program was not measured.
-        reason: reason for a program that was not measured, empty for a measured one.
-    """
+    """Result of the child process of one program, or the reason why it was not measured."""
 
     about: dict[str, Any] | None
     reason: str = ""
@@ -68,79 +56,56 @@ def environment(platform: str) -> dict[str, str]:
     return {**os.environ, **variables}
 
 
-@contextmanager
-def _child(task: Task, command: Sequence[str], errors: IO[bytes]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Yield a child process with a task, and the file number of its events; kill it at the end if it still runs."""
-    reading, writing = os.pipe()
+def _work(task: Task, work: str, events: Connection, errors: Path) -> None:
+    """Run a task in this child process; send each `Progress`, and at the end an `Outcome`."""
+    for path, number in ((Path(os.devnull), 1), (errors, 2)):
+        with path.open("ab", buffering=0) as file:
+            os.dup2(file.fileno(), number)
+    os.environ.update(environment(task.platform))
+    if task.core is not None:
+        os.sched_setaffinity(0, {task.core})
+    limit_memory()
     try:
-        try:
-            process = subprocess.Popen(  # noqa: S603 (our own interpreter, or a test's)
-                [*command, str(writing)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                pass_fds=[writing],
-                env=environment(task.platform),
-            )
-        finally:
-            os.close(writing)
-        with process:
-            try:
-                assert process.stdin is not None
-                process.stdin.write(json.dumps(dataclasses.asdict(task)).encode())
-                process.stdin.close()
-                yield process, reading
-            finally:
-                process.kill()
-    finally:
-        os.close(reading)
-
-
-def _events(reading: int, hang_seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield the events of a child process until it ends.
-
-    Raises:
-        TimeoutError: no event arrived for `hang_seconds`.
-    """
-    buffer = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(reading, selectors.EVENT_READ)
-        while True:
-            if not selector.select(hang_seconds):
-                raise TimeoutError(
-                    f"no progress for {hang_seconds:g} s (--hang-seconds): it is slow, or a loop in it never ends"
-                )
-            if not (data := os.read(reading, 2**16)):
-                return
-            *lines, buffer = (buffer + data).split(b"\n")
-            yield from map(json.loads, lines)
+        # Sending raises where the parent has ended, and ends this process too.
+        events.send(Outcome(resolve_name(work)(task, events.send)))
+    except (SkippedError, ConfigError, DataError) as error:
+        events.send(Outcome(None, str(error)))
 
 
 def _attempt(
-    task: Task, command: Sequence[str], hang_seconds: float, progress: Callable[[Progress], None]
+    task: Task, work: str, hang_seconds: float, progress: Callable[[Progress], None], errors: Path
 ) -> Outcome | _Death:
     last = Progress("start")
-    with tempfile.TemporaryFile() as errors:
-        with _child(task, command, errors) as (process, reading):
-            try:
-                for event in _events(reading, hang_seconds):
-                    if "done" in event:
-                        return Outcome(event["done"])
-                    if "skipped" in event:
-                        return Outcome(None, event["skipped"])
-                    last = Progress(**event["progress"])
+    context = multiprocessing.get_context("spawn")  # a process that imports jax must not be a fork
+    reading, writing = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(task, work, writing, errors))
+    process.start()
+    writing.close()
+    try:
+        while reading.poll(hang_seconds):
+            match reading.recv():
+                case Outcome() as outcome:
+                    return outcome
+                case Progress() as last:
                     progress(last)
-            except TimeoutError as error:
-                return _Death(str(error), last)
-            status = process.wait()
-        errors.seek(0)
-        lines = errors.read().decode(errors="replace").strip().splitlines()
-    if status < 0:
-        name = signal.Signals(-status).name
-        failed = next((line for line in lines if "Check failed" in line), "")  # why XLA ends its process
-        why = " (out of memory?)" if name == "SIGKILL" else f": {failed}" if failed else ""
-        return _Death(f"the process was ended by {name}{why}", last)
-    return _Death(lines[-1] if lines else f"the process ended with status {status}", last)
+        slow = "it is slow, or a loop in it never ends"
+        return _Death(f"no progress for {hang_seconds:g} s (--hang-seconds): {slow}", last)
+    except EOFError:
+        process.join()
+        return _Death(_reason(process.exitcode or 0, errors.read_text(errors="replace").strip().splitlines()), last)
+    finally:
+        process.kill()
+        process.join()
+        reading.close()
+
+
+def _reason(status: int, lines: list[str]) -> str:
+    """Return why a child process ended, from its exit status and the lines of its standard error."""
+    if status >= 0:
+        return lines[-1] if lines else f"the process ended with status {status}"
+    name = signal.Signals(-status).name
+    failed = next((line for line in lines if "Check failed" in line), "")  # why XLA ends its process
+    return f"the process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else failed and f": {failed}")
 
 
 def supervise(
@@ -148,22 +113,17 @@ def supervise(
     *,
     hang_seconds: float,
     progress: Callable[[Progress], None] = lambda _: None,
-    command: Sequence[str] | None = None,
+    work: str | None = None,
 ) -> Outcome:
-    """Measure one program in a child process.
+    """Measure one program in a child process, by the function `work`, which is `task.work` by default.
 
     A configuration in which the process hangs or crashes is left out, and the program is started again without it, a
     few times. A process that hangs or crashes elsewhere ends the program.
-
-    Args:
-        task: the program.
-        hang_seconds: seconds without an event after which a process is killed.
-        progress: called with each progress of the child process.
-        command: the child process, to which the file number of its events is appended; None runs `task.child`.
     """
-    command = [sys.executable, "-m", task.child] if command is None else command
     for _ in range(_ATTEMPTS):
-        match _attempt(task, command, hang_seconds, progress):
+        with tempfile.TemporaryDirectory(prefix="hlorank-child-") as folder:
+            ended = _attempt(task, work or task.work, hang_seconds, progress, Path(folder) / "errors")
+        match ended:
             case Outcome() as outcome:
                 return outcome
             case _Death(reason, Progress(stage, None)):
@@ -172,28 +132,3 @@ def supervise(
                 _log.warning("%s: started again without configuration %s: %s", task.program, name, reason)
                 task = dataclasses.replace(task, left_out={**task.left_out, name: reason})
     return Outcome(None, f"the process hung or crashed in {_ATTEMPTS} configurations, the last time: {reason}")
-
-
-def _send(events: TextIO, message: dict[str, Any]) -> None:
-    events.write(json.dumps(message) + "\n")
-    events.flush()  # raises where the parent has ended, and ends this process too
-
-
-def run_child(kind: type[_AnyTask], work: Callable[[_AnyTask, Report], dict[str, Any]]) -> None:
-    """Run the task of this child process, and send its events.
-
-    Args:
-        kind: class of the task.
-        work: measures the task's program and returns the result.
-    """
-    task = kind(**json.load(sys.stdin))
-    if task.core is not None:
-        os.sched_setaffinity(0, {task.core})
-    limit_memory()
-    with os.fdopen(int(sys.argv[1]), "w") as events:
-        try:
-            about = work(task, lambda progress: _send(events, {"progress": dataclasses.asdict(progress)}))
-        except (SkippedError, ConfigError, DataError) as error:
-            _send(events, {"skipped": str(error)})
-        else:
-            _send(events, {"done": about})

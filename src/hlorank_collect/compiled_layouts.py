@@ -13,19 +13,9 @@ from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_json import module_fingerprint
 from hlorank.hlo.layout_space import Layouts, LayoutSpace, configuration_name, constrained, layout_space
-from hlorank_collect import machine, xla
+from hlorank_collect import machine, timing, xla
 from hlorank_collect.program import Program, SkippedError, error_line
-from hlorank_collect.timing import (
-    Float64,
-    Rounds,
-    Timer,
-    WrongOutputError,
-    difference,
-    has_nan,
-    measure,
-    runtimes,
-    timer_of,
-)
+from hlorank_collect.timing import Float64, Rounds, Timer, WrongOutputError, difference, has_nan
 
 _QUICK = Rounds(min=3, max=3)
 _MAX_MAPPINGS = 0.95  # share of the limit; an executable of a thousand kernels takes a share of about 0.02
@@ -47,11 +37,7 @@ def captured(
     """Return the module of a program before layout assignment, and its example inputs on the device.
 
     The module before any pass is returned if it alone has this `module_fingerprint`: a file may hold a module right
-    before layout assignment, which the passes may change again.
-
-    Raises:
-        SkippedError: the program does not trace or compile, or has side effects.
-        DataError: the program is in a file that cannot be read.
+    before layout assignment, which the passes may change again. SkippedError says why there is none.
     """
     traced = program.trace(platform)
     unoptimized = HloModuleProto.FromString(traced.module)
@@ -97,14 +83,11 @@ class CompiledLayouts:
         space: its configurable layouts.
         inputs: example inputs on the device.
         platform: the backend.
-        fast_compile: compile without fusion emitters on a CPU; where the outputs differ, compile again with them.
-        forbidden: names of configurations to leave out untried -> reason.
+        fast_compile: compile without fusion emitters on a CPU; where the outputs differ, compile again with them: the
+            names are in the attribute `recompiled`.
+        forbidden: names of configurations to leave out untried -> reason; the attribute `left_out` has all.
         before: called with the name of each configuration before it is compiled, None for the default.
         deadline: `time.monotonic()` after which only the default is compiled.
-
-    Attributes:
-        left_out: names of configurations that were left out -> reason.
-        recompiled: names of configurations whose outputs were right only with fusion emitters.
 
     Raises:
         SkippedError: the default configuration fails, or one of its outputs holds NaN.
@@ -175,13 +158,13 @@ class CompiledLayouts:
     def timer(self, configurations: Layouts) -> Timer:
         """Return a timer of configurations that have an executable, by their position."""
         executables = [self._executables[configuration_name(one)] for one in configurations]
-        return timer_of(lambda index: executables[index].run(self._inputs))
+        return timing.timer_of(lambda index: executables[index].run(self._inputs))
 
     def quick(self, configurations: Layouts, rng: np.random.Generator) -> Float64:
         """Return runtimes in few rounds divided by the default's, inf where a configuration is left out."""
         stacked = np.stack([self._space.default, *configurations])
         kept = [self.executable(one) is not None for one in stacked]
         relative = np.full(len(stacked), np.inf)
-        times = runtimes(measure(self.timer(stacked[kept]), sum(kept), rng, _QUICK))
+        times = timing.runtimes(timing.measure(self.timer(stacked[kept]), sum(kept), rng, _QUICK))
         relative[kept] = times / times[0]
         return relative[1:]

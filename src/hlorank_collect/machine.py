@@ -7,7 +7,7 @@ import platform
 import resource
 import time
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,7 @@ def limit_memory() -> None:
 
 
 def used_mappings() -> float:
-    """Return the share of Linux's limit of memory mappings that this process uses: 0..1, 0 on other systems.
-
-    XLA maps the code of each kernel for itself; where no mapping is left, the process crashes.
-    """
+    """Return the used share of Linux's limit of memory mappings: XLA maps each kernel, and crashes at the limit."""
     if not _MAX_MAPS.exists():
         return 0.0
     with _MAPS.open("rb") as lines:
@@ -81,18 +78,11 @@ def description() -> dict[str, Any]:
         "versions": {
             "python": platform.python_version(),
             "hlorank": __version__,
-            **{name: _version(name) for name in ("jax", "jaxlib")},
+            **{name: version(name) for name in ("jax", "jaxlib")},
         },
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _cpu_model() -> str:

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from hlorank.hlo.layout_search import SEARCHES
 from hlorank.hlo.layout_space import Layouts, configuration_name
 from hlorank.hlo.reader import Record, featurize
 from hlorank_collect import record
-from hlorank_collect.child_process import run_child
 from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
 from hlorank_collect.program import Program, SkippedError
 from hlorank_collect.task import LayoutTask, Progress, Report
@@ -28,23 +26,10 @@ from hlorank_collect.timing import Float64, Rounds, measure
 _COMPILE_SHARE = 0.7  # of the time limit; the rest is for measuring
 
 
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """Configurations, the default first, with their times (rounds, configurations) in nanoseconds."""
-
-    configurations: Layouts
-    times: Float64
-    left_out: dict[str, str]
-    """Names of configurations without times -> reason."""
-    recompiled: int
-    """Number of configurations whose outputs were right only with fusion emitters."""
-    seconds: dict[str, float]
-    """Duration of compiling and of measuring."""
-
-
 def _measure(
     task: LayoutTask, program: Program, module: HloModuleProto, inputs: list[Any], report: Report
-) -> _Measured:
+) -> tuple[Layouts, Float64, dict[str, Any]]:
+    """Return configurations, the default first, their times (rounds, configurations), and what is known of them."""
     start = time.monotonic()
     space = configurable(module)
     share = itertools.count(step=0.5 / task.configurations)
@@ -75,25 +60,20 @@ def _measure(
         heartbeat=lambda done: report(Progress("measure", share=0.5 + 0.5 * done / task.rounds)),
     )
     seconds = {"compile": round(ready - start, 2), "measure": round(time.monotonic() - ready, 2)}
-    return _Measured(found[kept], times, left_out, len(compiled.recompiled), seconds)
+    return found[kept], times, {"left_out": left_out, "recompiled": len(compiled.recompiled), "seconds": seconds}
 
 
 def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
-    """Measure layouts of one program in this process, write its npz and JSON files, and return the latter's content.
-
-    Raises:
-        SkippedError: the program cannot be measured.
-    """
+    """Measure layouts of one program in this process, write its npz and JSON files, and return the latter's content."""
     load = os.getloadavg()[0]
     report(Progress("trace"))
     program = task.load()
     module, inputs = captured(program, task.platform)
-    measured = _measure(task, program, module, inputs, report)
+    layouts, times, known = _measure(task, program, module, inputs, report)
     npz = task.npz(program.name)
     unmeasured, _ = featurize(Record(program.name, npz, "", module, None), "layout")
     graph, configurations = unmeasured.graph, unmeasured.configurations
     assert isinstance(configurations, LayoutConfigurations)
-    labels = record.measurements(measured.times)
     about = {
         "name": program.name,
         "family": program.family,
@@ -102,16 +82,10 @@ def measure_layouts(task: LayoutTask, report: Report) -> dict[str, Any]:
         "fingerprint": task.fingerprint,
         "nodes": graph.nodes,
         "configurable_nodes": len(configurations.node_ids),
-        "left_out": measured.left_out,
-        "recompiled": measured.recompiled,
-        **record.quality(measured.times),
+        **known,
+        **record.quality(times),
         **record.conditions(task.platform, load),
-        "seconds": measured.seconds,
     }
-    layouts = LayoutConfigurations.from_chunks(configurations.node_ids, [measured.configurations])
-    record.write(npz, MeasuredGraph(program.name, graph, layouts, labels), about)
+    measured = LayoutConfigurations.from_chunks(configurations.node_ids, [layouts])
+    record.write(npz, MeasuredGraph(program.name, graph, measured, record.measurements(times)), about)
     return about
-
-
-if __name__ == "__main__":
-    run_child(LayoutTask, measure_layouts)

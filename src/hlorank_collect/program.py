@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -102,14 +101,6 @@ class JaxProgram(Program):
         return partial(jax.tree.unflatten, jax.tree.structure(jax.eval_shape(function, *arguments)))
 
 
-def has_jax() -> bool:
-    """Return True if jax is installed; imports nothing."""
-    try:
-        return find_spec("jax") is not None
-    except ImportError:
-        return False
-
-
 def require_jax() -> None:
     """Raise ConfigError, with the command that installs it, if jax cannot be imported."""
     try:
@@ -139,14 +130,13 @@ def user_program(reference: str, arguments: str | None) -> JaxProgram:
     """Return a program of the user, from modules that can be imported from the current folder.
 
     Args:
-        reference: `module:name` of a function, or of a JaxProgram, which has its own name, family and arguments.
+        reference: `module:name` of a function, or of a JaxProgram, which has its own arguments.
         arguments: of a function: `module:name` of the tuple of example arguments, or of a function without parameters
             that returns it; or their shapes as in HLO, such as `f32[8,128] s32[8]`. Floats are then normal with
             standard deviation 0.1 (seed 0), integers and booleans are zeros.
 
     Raises:
-        ConfigError: jax is missing, a reference names no function, the shapes cannot be read, or the arguments of a
-            function are missing.
+        ConfigError: jax is missing, a reference names no function, or the arguments are missing or cannot be read.
     """
     require_jax()
     function = _resolve("function", reference)
@@ -186,10 +176,8 @@ def _made_by(reference: str) -> Callable[[], Arguments]:
     if isinstance(make, tuple):
         return lambda: make
     if not callable(make):
-        found = f"a {type(make).__name__} is not callable"
-        raise ConfigError(
-            f"arguments {reference!r}: {found}; name a tuple of arguments, or a function that returns one"
-        )
+        remedy = "name a tuple of arguments, or a function that returns one"
+        raise ConfigError(f"arguments {reference!r}: a {type(make).__name__} is not callable; {remedy}")
 
     def checked() -> Arguments:
         made = make()

@@ -89,14 +89,7 @@ def conditions(platform: xla.Platform, load: float) -> dict[str, Any]:
 
 
 def read_left_out(root: Path) -> dict[str, dict[str, str]]:
-    """Return why programs were left out, by collection, written with `:`, and program.
-
-    Args:
-        root: the folder of `hlorank collect`; without the file, nothing was left out.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+    """Return why programs in the folder of `hlorank collect` were left out, by collection and program."""
     path = root / LEFT_OUT
     if not path.is_file():
         return {}
@@ -150,17 +143,7 @@ def _table(graphs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def card(root: Path) -> str:
-    """Return Markdown with a heading and a table for each collection, and below it what was left out and why.
-
-    Args:
-        root: the folder of `hlorank collect`.
-
-    Returns:
-        The collections are sorted, without a table where nothing was measured; empty if there are none.
-
-    Raises:
-        DataError: a graph has no JSON file, or left_out.json is damaged.
-    """
+    """Return Markdown with a table for each collection of a folder, and below it what was left out and why."""
     tables = {str(collection): _table(graphs) for collection, graphs in _collected(root)}
     reasons = read_left_out(root)
     parts = []

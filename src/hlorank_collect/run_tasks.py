@@ -13,7 +13,6 @@ from datetime import timedelta
 from functools import partial
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
 from hlorank.config import ConfigError
@@ -26,17 +25,14 @@ _SPEED_SECONDS = 3600.0  # programs differ, so that only a long period predicts 
 
 @dataclass(frozen=True)
 class Summary:
-    """Results of all programs, by name.
-
-    Attributes:
-        measured: programs measured now.
-        present: programs measured earlier with the same settings.
-        left_out: programs that could not be measured -> reason.
-    """
+    """Results of all programs, by name."""
 
     measured: list[str] = field(default_factory=list)
+    """Programs measured now."""
     present: list[str] = field(default_factory=list)
+    """Programs measured earlier with the same settings."""
     left_out: dict[str, str] = field(default_factory=dict)
+    """Programs that could not be measured -> reason."""
 
 
 def run_tasks(
@@ -52,35 +48,31 @@ def run_tasks(
     """Measure programs in child processes; programs measured earlier with the same settings are kept.
 
     Args:
-        tasks: the programs; a failure of one does not affect the others.
+        tasks: the programs; a failure of one does not affect the others. Without a core, they run on the last one.
         hang_seconds: seconds without a message after which a child process is killed.
         echo: called with one line per program.
         record: called with the name of each program, and the reason why it was left out; None if it is measured.
-        check_machine: called before the first program is measured, on a cluster before each; its exception ends the
-            run.
+        check_machine: called before the first program is measured, on a cluster before each; may end the run.
         supervise: measures one program.
         cluster: `map_graphs` on nodes that measure, a program each at a time; None measures on this machine.
-
-    Raises:
-        ConfigError: the program of a task does not exist, two have the same name, or the machine is busy.
     """
     named: dict[str, Task] = {}
     for task in tasks:
         if (other := named.setdefault(name := task.load().name, task)) is not task:
-            raise ConfigError(
-                f"programs {other.program} and {task.program}: both have the name {name}; give one of them"
-            )
+            both = f"programs {other.program} and {task.program}"
+            raise ConfigError(f"{both}: both have the name {name}; give one of them")
     waiting = {name: task for name, task in named.items() if not task.is_complete(name)}
     summary = Summary(present=[name for name in named if name not in waiting])
     for name in summary.present:
         record(name, None)
     if summary.present:
         echo(f"measured already: {counted(len(summary.present), 'program')}")
+    supervise = partial(supervise, hang_seconds=hang_seconds)
     outcomes: Iterator[child_process.Outcome]
     if cluster is None:
-        outcomes = _measured_here(waiting, hang_seconds, check_machine, supervise)
+        outcomes = _measured_here(waiting, check_machine, supervise)
     else:
-        measure = partial(_measure_on_node, hang_seconds=hang_seconds, check_machine=check_machine, supervise=supervise)
+        measure = partial(_measure_on_node, check_machine=check_machine, supervise=supervise)
         outcomes = cluster(measure, [*waiting.items()], title="Measuring")
     start = time.monotonic()
     for number, ((name, task), outcome) in enumerate(zip(waiting.items(), outcomes, strict=True), start=1):
@@ -96,18 +88,17 @@ def run_tasks(
     return summary
 
 
+def _on_last_core(task: Task) -> Task:
+    return task if task.core is not None else dataclasses.replace(task, core=max(os.sched_getaffinity(0)))
+
+
 def _measured_here(
-    waiting: Mapping[str, Task],
-    hang_seconds: float,
-    check_machine: Callable[[], object],
-    supervise: Callable[..., child_process.Outcome],
+    waiting: Mapping[str, Task], check_machine: Callable[[], object], supervise: Callable[..., child_process.Outcome]
 ) -> Iterator[child_process.Outcome]:
-    """Measure programs on this machine, with a progress bar; arguments as of `run_tasks`."""
+    """Measure programs on this machine, with a progress bar."""
     if waiting:
         check_machine()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(elapsed_when_finished=True))
     bar = ProgressBar(
-        *columns,
         console=Console(stderr=True),
         disable=not sys.stderr.isatty(),
         speed_estimate_period=_SPEED_SECONDS,
@@ -120,22 +111,16 @@ def _measured_here(
             def progress(step: Progress, name: str = name, number: int = number) -> None:
                 bar.update(shown, description=f"{name} ({step.stage})", completed=number + step.share)
 
-            yield supervise(task, hang_seconds=hang_seconds, progress=progress)
+            yield supervise(_on_last_core(task), progress=progress)
             bar.update(shown, completed=number + 1)
 
 
 def _measure_on_node(
-    named: tuple[str, Task],
-    hang_seconds: float,
-    check_machine: Callable[[], object],
-    supervise: Callable[..., child_process.Outcome],
+    named: tuple[str, Task], check_machine: Callable[[], object], supervise: Callable[..., child_process.Outcome]
 ) -> child_process.Outcome:
-    """Measure a program on the node of a cluster, on its last core if the task names none; arguments as above."""
-    _, task = named
+    """Measure a program on the node of a cluster."""
     try:
         check_machine()
     except ConfigError as error:
         raise ConfigError(f"node {platform.node()}: {error}") from None
-    if task.core is None:
-        task = dataclasses.replace(task, core=max(os.sched_getaffinity(0)))
-    return supervise(task, hang_seconds=hang_seconds, progress=lambda _: None)
+    return supervise(_on_last_core(named[1]), progress=lambda _: None)

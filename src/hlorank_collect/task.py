@@ -21,24 +21,9 @@ from hlorank_collect.program import Program, user_program
 from hlorank_collect.xla import Platform
 
 
-def is_file(program: str) -> bool:
-    """Return True if the program is in a file."""
-    return Path(program).is_file()
-
-
 def load_program(program: str, arguments: str | None, seed: int = 0, scale_batch: int | None = None) -> Program:
-    """Return a program in a file, or of a module that can be imported from the current folder.
-
-    Args:
-        program: path, or `module:name` as for `user_program`.
-        arguments: as for `user_program`; None for a file.
-        seed: seed of the inputs of a program in a file.
-        scale_batch: new batch of a program in a file; None keeps its own.
-
-    Raises:
-        ConfigError: `program` is neither a file nor importable.
-    """
-    if is_file(program):
+    """Return a program in a file, or `module:name` as for `user_program`, which takes no seed and no batch."""
+    if Path(program).is_file():
         return module_program(Path(program), seed, scale_batch)
     return user_program(program, arguments)
 
@@ -59,10 +44,10 @@ Report = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """One program to measure, with the settings of the measurement; passed to a child process as JSON."""
+    """One program to measure, with the settings of the measurement; sent to a child process."""
 
-    child: ClassVar[str]
-    """Module that the child process runs."""
+    work: ClassVar[str]
+    """Function that measures the program in a child process, as `module:function`; it gets the task and a `Report`."""
 
     program: str
     """Path of a file, or `module:name`."""
@@ -73,10 +58,8 @@ class Task(ABC):
     output: str
     """Folder of the written files."""
     configurations: int
-    """Number of configurations to measure."""
     seed: int
     rounds: int
-    """Maximum number of rounds."""
     fast_compile: bool
     """Compile without fusion emitters where that gives the right outputs."""
     time_limit: float
@@ -94,24 +77,16 @@ class Task(ABC):
 
     @abstractmethod
     def summarize(self, about: Mapping[str, Any]) -> str:
-        """Return one line about a measured program.
-
-        Args:
-            about: the result of the child process.
-        """
+        """Return one line about the result of the child process."""
 
     def load(self) -> Program:
-        """Return the program.
-
-        Raises:
-            ConfigError: the program is neither a file nor importable.
-        """
+        """Return the program; raise ConfigError if it is neither a file nor importable."""
         return load_program(self.program, self.arguments, self.seed, self.scale_batch)
 
     @property
     def is_file(self) -> bool:
         """True if the program is in a file."""
-        return is_file(self.program)
+        return Path(self.program).is_file()
 
     @property
     def platform(self) -> Platform:
@@ -147,10 +122,10 @@ class Task(ABC):
 class LayoutTask(Task):
     """One program whose layouts are measured; its collection is layout:<platform>:<search>."""
 
-    child = "hlorank_collect.measure_layouts"
+    work = "hlorank_collect.measure_layouts:measure_layouts"
 
     def is_complete(self, name: str) -> bool:
-        """Return True if the layouts of the program of this name have been measured with the same settings."""
+        """Return True if the program of this name has been measured with the same settings."""
         return record.is_complete(self.npz(name), self.fingerprint)
 
     def summarize(self, about: Mapping[str, Any]) -> str:
@@ -177,13 +152,13 @@ class TileTask(Task):
     settings, is not measured again.
     """
 
-    child = "hlorank_collect.tiles.measure_gemms"
+    work = "hlorank_collect.tiles.measure_gemms:measure_gemms"
 
     kernels: int = 3
     """Maximum number of products of the program."""
 
     def is_complete(self, name: str) -> bool:
-        """Return True if the products of the program of this name have been measured with the same settings."""
+        """Return True if the program of this name has been measured with the same settings."""
         try:
             about = read_json(self.summary(name))
         except DataError:

@@ -55,13 +55,8 @@ def runtimes(times: Float64) -> Float64:
     """Estimate the runtime of each configuration, without the effects that slow down whole rounds.
 
     The estimate is exp of the median over rounds of (log T - median over configurations of log T), times the usual
-    level of the machine: exp of the median over rounds of the median over configurations of log T.
-
-    Args:
-        times: (rounds, configurations) nanoseconds, at least one of each, all positive.
-
-    Returns:
-        (configurations,) float64, nanoseconds.
+    level of the machine: exp of the median over rounds of the median over configurations of log T. Times T are (rounds,
+    configurations), all positive.
     """
     logs = np.log(times)
     level = np.median(logs, axis=1, keepdims=True)
@@ -70,10 +65,7 @@ def runtimes(times: Float64) -> Float64:
 
 
 def split_half_tau(times: Float64) -> float:
-    """Compute Kendall tau between the runtimes of the even rounds and of the odd rounds: -1..1.
-
-    NaN where there are fewer than two rounds or configurations.
-    """
+    """Compute Kendall tau between the runtimes of even and odd rounds, NaN below two rounds or configurations."""
     if len(times) < 2:
         return math.nan
     return kendall_tau(runtimes(times[::2]), runtimes(times[1::2]))
@@ -115,21 +107,15 @@ def measure(
     deadline: float = math.inf,
     heartbeat: Callable[[int], None] = lambda _: None,
 ) -> Float64:
-    """Measure all configurations in each round, in a new random order per round.
+    """Measure all configurations in each round, in a new random order: (rounds, configurations) nanoseconds.
 
     Args:
-        timer: measures one configuration.
+        timer: measures one configuration; a time that is not positive and finite raises ValueError.
         configurations: their number, at least 1.
         rng: shuffles the rounds.
         rounds: number of rounds; None = the defaults.
         deadline: `time.monotonic()` after which no round is started, except for the `certain` ones.
         heartbeat: called after each round with the number of finished rounds.
-
-    Returns:
-        (rounds, configurations) float64, nanoseconds.
-
-    Raises:
-        ValueError: `configurations` is below 1, or the timer returned a time that is not positive and finite.
     """
     if configurations < 1:
         raise ValueError(f"configurations: expected at least 1, found {configurations}")
@@ -174,10 +160,7 @@ def difference(reference: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]
     """Compare outputs with those of the default configuration, which hold no NaN.
 
     Floats may differ by half of their digits, relative to the value or to the root mean square of its output, since
-    layouts change the order of sums; whole numbers may not.
-
-    Returns:
-        None where they are equal, else a description of the first output that differs.
+    layouts change the order of sums; whole numbers may not. The first output that differs is described; else None.
     """
     for number, (wanted, got) in enumerate(zip(reference, outputs, strict=True)):
         expected, tolerance = _comparable(wanted)

@@ -136,18 +136,15 @@ def compile_module(
     overrides: Mapping[str, str | int | bool] | None = None,
     dump: Path | None = None,
 ) -> Executable:
-    """Compile a module for one device.
+    """Compile a serialized HloModuleProto for one device; RuntimeError is raised if the compiler rejects it.
 
     Args:
-        module: a serialized HloModuleProto.
+        module: the module.
         platform: the backend.
         fusion_emitters: False generates the code of fusions on a CPU with the older emitters: much faster to compile,
             and known to be wrong for rare layouts, so compare outputs and fall back to True.
         overrides: further compiler options, by the names of the fields of xla.DebugOptions.
         dump: a folder for the modules after each pass that changed the module.
-
-    Raises:
-        RuntimeError: the compiler rejects the module, or the name or value of an option.
     """
     from jaxlib import _jax
 
@@ -170,10 +167,6 @@ def capture(module: bytes, platform: Platform = "cpu") -> bytes:
 
     On a GPU, convolutions are not yet calls of cuDNN in it. It has no metadata and no number, so that equal programs
     give equal modules.
-
-    Raises:
-        NotCapturedError: the compiler dumped no such module.
-        RuntimeError: the compiler rejects the module.
     """
     with tempfile.TemporaryDirectory(prefix="hlorank-dump-") as folder:
         compile_module(module, platform, dump=Path(folder))

@@ -49,9 +49,7 @@ def node_kinds(graph: Graph, node_ids: Int64) -> Int64:
 
 def _counts(rows: Int64, columns: Int64, shape: tuple[int, int]) -> csr_array:
     """Count how often each pair of a row and a column occurs."""
-    counted = csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
-    counted.sum_duplicates()
-    return counted
+    return csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)  # sums duplicates
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,6 @@ from hlorank.hlo.layout_space import Layouts, configuration_name
 from hlorank_collect import xla
 from hlorank_collect.autotune.search import speedup
 from hlorank_collect.autotune.tuned import ApplyTask
-from hlorank_collect.child_process import run_child
 from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Progress, Report
@@ -59,10 +58,6 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
 
     A configuration that compiles to the program of the default is not measured; for that of a tuned program, the
     default is measured then.
-
-    Raises:
-        SkippedError: the program cannot be measured, or the configuration fails.
-        DataError: the file of the configuration is damaged, or belongs to another module.
     """
     start = time.monotonic()
     chosen = task.chosen()
@@ -102,7 +97,3 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
     if not task.again:
         write_json(task.saved(program.name), about)
     return about
-
-
-if __name__ == "__main__":
-    run_child(ApplyTask, apply)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,20 +24,6 @@ _RESAMPLES = 2000
 _BATCHES = 3  # what one measures, the next one uses
 
 
-class Candidates(Protocol):
-    """Configurations of one program, the default first, and the choice of those to measure."""
-
-    @property
-    def layouts(self) -> Layouts:
-        """(candidates + 1, configurable nodes, 18) int8; `choose` may add more."""
-
-    def choose(self, measured: Mapping[int, float], excluded: set[int], count: int) -> Int64:
-        """Choose at most `count` candidates but the excluded, given the log runtimes of those that are measured."""
-
-    def score(self, candidate: int) -> float | None:
-        """Return the model's score relative to the default, larger = slower; None without a model."""
-
-
 class RandomCandidates:
     """Random configurations, measured in the order in which they are drawn: a baseline without a model."""
 
@@ -46,7 +31,7 @@ class RandomCandidates:
         self.layouts = random(space, count + 1, rng, lambda _: np.zeros(0))
 
     def choose(self, _: Mapping[int, float], excluded: set[int], count: int) -> Int64:
-        """Choose the next configurations."""
+        """Choose the next candidates but the excluded."""
         left = [candidate for candidate in range(1, len(self.layouts)) if candidate not in excluded]
         return np.array(left[:count], dtype=np.int64)
 
@@ -54,14 +39,13 @@ class RandomCandidates:
         """Return None."""
 
 
+Candidates = RandomCandidates | Evolution
+
+
 def ranked_candidates(
     model: Path, graph: Graph, space: LayoutSpace, count: int, budget: int, rng: np.random.Generator
 ) -> Evolution:
-    """Return configurations of a program that a trained model scores.
-
-    Raises:
-        DataError: the folder of the model is damaged, or the model ranks tiles.
-    """
+    """Return configurations of a program that a trained model scores; raise DataError if it ranks no layouts."""
     ranker = Ranker(model)
 
     def score(layouts: Layouts) -> Float64:
@@ -83,16 +67,13 @@ def propose(
     budget: int,
     in_time: Callable[[], bool] = lambda: True,
 ) -> dict[int, float]:
-    """Measure configurations batch by batch.
+    """Measure configurations batch by batch, and return the relative runtime of each in the order of trial.
 
     Args:
-        choose: called before each batch, as `Candidates.choose`.
+        choose: chooses a batch from the log runtimes of the measured, those not to choose, and a number.
         measure: returns the relative runtimes of some configurations, inf for those that fail.
         budget: number of configurations to measure, without those that fail.
         in_time: called before each batch; False ends the search.
-
-    Returns:
-        The relative runtime of each tried configuration, in the order of trial.
     """
     tried: dict[int, float] = {}
     left = budget
@@ -125,12 +106,7 @@ def speedup(times: Float64, configuration: int, rng: np.random.Generator) -> Spe
     """Estimate the speedup of one configuration over the default, whose times are in the first column.
 
     The estimate is the median over rounds of the quotient of both times in a round, in which effects on whole rounds
-    cancel; its interval is the percentile bootstrap over rounds.
-
-    Args:
-        times: (rounds, configurations) nanoseconds, at least two rounds.
-        configuration: column of the configuration.
-        rng: draws the resamples.
+    cancel; its interval is the percentile bootstrap over rounds. `times` is (rounds, configurations).
     """
     from scipy.stats import bootstrap
 
@@ -151,14 +127,11 @@ def winner(times: Float64, rng: np.random.Generator) -> tuple[int, Speedup]:
     the speedup of the best of many would be overestimated.
 
     Args:
-        times: (rounds, configurations) nanoseconds, the default first; at least four rounds.
+        times: (rounds, configurations) nanoseconds, the default first; at least four rounds, or ValueError is raised.
         rng: draws the resamples.
 
     Returns:
         The column of the configuration, never the default's, and its speedup, which may be below 1.
-
-    Raises:
-        ValueError: `times` has fewer than four rows, or a single column.
     """
     if len(times) < 4 or times.shape[1] < 2:
         raise ValueError(f"times: expected at least (4, 2), found {times.shape}")

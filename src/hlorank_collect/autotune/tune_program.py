@@ -17,7 +17,6 @@ from hlorank.hlo.reader import Record, featurize
 from hlorank.metrics import ranking
 from hlorank_collect.autotune.search import Candidates, RandomCandidates, propose, ranked_candidates, winner
 from hlorank_collect.autotune.tuned import TuneTask
-from hlorank_collect.child_process import run_child
 from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configurable
 from hlorank_collect.task import Progress, Report
 from hlorank_collect.timing import Rounds, measure
@@ -37,12 +36,7 @@ def find_candidates(module: HloModuleProto, space: LayoutSpace, task: TuneTask, 
 
 
 def tune(task: TuneTask, report: Report) -> dict[str, Any]:
-    """Tune one program in this process, write its JSON file, and return its content.
-
-    Raises:
-        SkippedError: the program cannot be tuned.
-        DataError: `task.model` is not the folder of a trained model of layouts.
-    """
+    """Tune one program in this process, write its JSON file, and return its content."""
     import torch
 
     torch.set_num_threads(1)  # the process has one core
@@ -120,7 +114,3 @@ def _final(
     column, speedup = winner(times, rng)
     outcome |= {"speedup": dataclasses.asdict(speedup), "rounds": len(times)}
     return finalists[column] if speedup.real else 0, outcome
-
-
-if __name__ == "__main__":
-    run_child(TuneTask, tune)

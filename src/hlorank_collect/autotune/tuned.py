@@ -40,7 +40,7 @@ def _times(speedup: Mapping[str, float]) -> str:
 class TuneTask(Task):
     """One program to tune; `configurations` is the number of candidates, `rounds` that of measuring the finalists."""
 
-    child = "hlorank_collect.autotune.tune_program"
+    work = "hlorank_collect.autotune.tune_program:tune"
 
     model: str | None = None
     """Folder of a trained model; None measures random candidates."""
@@ -50,7 +50,7 @@ class TuneTask(Task):
     """Maximum number of candidates measured."""
 
     def summarize(self, about: Mapping[str, Any]) -> str:
-        """Return one line about a tuned program."""
+        """Return one line about the result."""
         effort = (
             f"{len(about['measured'])} of {about['candidates']} candidates measured, "
             f"{len(about['left_out'])} left out, {about['seconds']['all']:.0f} s"
@@ -97,7 +97,7 @@ class TuneTask(Task):
 class ApplyTask(TuneTask):
     """One program to measure with one configuration next to the compiler's default."""
 
-    child = "hlorank_collect.autotune.apply"
+    work = "hlorank_collect.autotune.apply:apply"
 
     applied: str = ""
     """JSON file of the configuration, which `hlorank rank --export` wrote, or which tuning wrote."""
@@ -109,17 +109,13 @@ class ApplyTask(TuneTask):
         return super().saved(f"{name}.applied")
 
     def chosen(self) -> ModuleConfiguration:
-        """Read the configuration.
-
-        Raises:
-            DataError: the file is damaged.
-        """
+        """Read the configuration; raise DataError if the file is damaged."""
         if self.again:
             return read_saved(Path(self.applied))[1]
         return read_section(ModuleConfiguration, Path(self.applied), EXPECTED)
 
     def summarize(self, about: Mapping[str, Any]) -> str:
-        """Return one line about the measured configuration."""
+        """Return one line about the result."""
         if self.again:
             runtimes = {name: f"{runtime / 1e6:.3f} ms" for name, runtime in about["runtime_ns"].items()}
             if about["speedup"] is None:
@@ -132,12 +128,7 @@ class ApplyTask(TuneTask):
 
 
 def remeasure_tasks(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple[list[ApplyTask], dict[str, str]]:
-    """Return the tasks of measuring tuned programs again, and the missing or damaged files -> reason.
-
-    Args:
-        files: JSON files that tuning wrote.
-        settings: the fields that all tasks share.
-    """
+    """Return the tasks of measuring the programs of tuned files again, and the missing or damaged files -> reason."""
     tasks, broken = [], {}
     for file in files:
         try:
@@ -152,11 +143,7 @@ def remeasure_tasks(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple
 
 
 def read_saved(path: Path) -> tuple[dict[str, Any], ModuleConfiguration]:
-    """Read the JSON file that tuning wrote, and the configuration in it.
-
-    Raises:
-        DataError: the file cannot be read, or a key is missing or has another type, as in one of an earlier version.
-    """
+    """Read the JSON file that tuning wrote, and its configuration; raise DataError for an earlier version."""
     saved = read_json(path)
     for key, kinds in _KEYS.items():
         if key not in saved or not isinstance(saved[key], kinds):
@@ -172,14 +159,8 @@ def read_saved(path: Path) -> tuple[dict[str, Any], ModuleConfiguration]:
 class Tuned:
     """A tuned program, called like the function that was tuned.
 
-    It is compiled again, with the saved configuration, and its outputs on the example arguments are compared with
-    those of the compiler's default.
-
-    Args:
-        path: the JSON file that tuning wrote.
-
-    Attributes:
-        configuration: (configurable nodes, 18) int8; all -1 where the default won.
+    It is compiled again, with the configuration in the JSON file that tuning wrote, and its outputs on the example
+    arguments are compared with those of the compiler's default.
 
     Raises:
         ConfigError: the saved program is neither a file nor importable.
@@ -190,9 +171,8 @@ class Tuned:
     def __init__(self, path: Path) -> None:
         saved, chosen = read_saved(path)
         self._platform = cast("xla.Platform", saved["platform"])
-        self._program = program = load_program(
-            saved["program"], saved["arguments"], saved["seed"], saved.get("scale_batch")
-        )
+        program = load_program(saved["program"], saved["arguments"], saved["seed"], saved.get("scale_batch"))
+        self._program = program
         module, inputs = captured(program, self._platform, chosen.fingerprint)
         try:
             self.configuration = module_layouts(module, chosen)
@@ -210,10 +190,7 @@ class Tuned:
         self._result = program.result()
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the program.
-
-        Args:
-            arguments: pytrees with leaves of the shapes and types that the program was tuned for.
+        """Run the program on pytrees with leaves of the shapes and types that it was tuned for.
 
         Returns:
             The result of the function, or a tuple of the outputs of a module: arrays on the device.

@@ -11,18 +11,7 @@ from hlorank.config import ConfigError
 from hlorank.config.section import read_section
 from hlorank.files import SPEC, DataError, read_json
 from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration
-from hlorank_collect.commands.common import (
-    add_command,
-    add_machine_arguments,
-    add_options,
-    add_program_arguments,
-    check_arguments,
-    check_output,
-    measuring_core,
-    program_fields,
-    status,
-    supervision,
-)
+from hlorank_collect.commands import common
 
 if TYPE_CHECKING:
     from hlorank_collect.task import Task
@@ -45,11 +34,11 @@ _ROUND_OPTIONS = {"rounds": (40, "N", "rounds of the finalists and the default (
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand."""
-    parser = add_command(
+    parser = common.add_command(
         commands,
         "autotune",
         run,
-        help="find a faster layout configuration of a program with a trained model",
+        does="find a faster layout configuration of a program with a trained model",
         description=(
             "Searches for promising layout configurations of a program with a trained model, compiles and measures the "
             "most promising ones next to the compiler's default, and saves the fastest one. One whose outputs "
@@ -57,7 +46,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         ),
     )
     what = parser.add_argument_group("programs")
-    add_program_arguments(what)
+    common.add_program_arguments(what)
     what.add_argument(
         "--remeasure",
         nargs="+",
@@ -80,26 +69,20 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="a trained model that ranks layouts: a model folder, an MLflow run id, or models:/<name>@champion",
     )
     how.add_argument("--random", action="store_true", help="no model: measure random candidates, as a baseline")
-    add_options(how, _CANDIDATE_OPTIONS)
-    add_options(parser.add_argument_group("budget"), _BUDGET_OPTIONS)
+    common.add_options(how, _CANDIDATE_OPTIONS)
+    common.add_options(parser.add_argument_group("budget"), _BUDGET_OPTIONS)
     measuring = parser.add_argument_group("measurement")
     measuring.add_argument("--platform", choices=("cpu", "gpu"), default="cpu", help="XLA's backend (default: cpu)")
-    add_options(measuring, _ROUND_OPTIONS)
-    add_machine_arguments(measuring)
+    common.add_options(measuring, _ROUND_OPTIONS)
+    common.add_machine_arguments(measuring)
     parser.add_argument(
         "--out", type=Path, default=Path("tuned"), metavar="DIR", help="folder of the saved files (default: tuned)"
     )
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Check arguments before anything is measured.
-
-    Raises:
-        ConfigError: arguments are out of range or do not fit together.
-        DataError: the file of --apply is damaged.
-        OSError: files cannot be written to --out.
-    """
-    check_arguments(arguments, _MIN)
+    """Check arguments before anything is measured."""
+    common.check_arguments(arguments, _MIN)
     if arguments.program and arguments.remeasure:
         raise ConfigError("give programs to tune, or --remeasure with saved files, not both")
     if not arguments.program and not arguments.remeasure:
@@ -111,7 +94,7 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError("--apply measures one configuration: give no --model and no --random")
         read_section(ModuleConfiguration, arguments.apply, EXPECTED)
     if arguments.program:
-        check_output(arguments.out)
+        common.check_output(arguments.out)
 
 
 def _model(arguments: argparse.Namespace) -> str | None:
@@ -136,13 +119,7 @@ def _model(arguments: argparse.Namespace) -> str | None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tune programs; those that fail are named at the end, and the status is then 1.
-
-    Raises:
-        ConfigError: jax is missing, an argument is wrong, or the machine is busy.
-        DataError: a program or the file of --apply cannot be read.
-        OSError: files cannot be written to --out.
-    """
+    """Tune programs; those that fail are named at the end, and the status is then 1."""
     from hlorank_collect.autotune.tuned import ApplyTask, TuneTask, remeasure_tasks
     from hlorank_collect.program import require_device, require_jax
     from hlorank_collect.run_tasks import run_tasks
@@ -160,11 +137,11 @@ def run(arguments: argparse.Namespace) -> int:
         "rounds": arguments.rounds,
         "fast_compile": False,
         "time_limit": arguments.seconds,
-        "core": measuring_core(arguments),
+        "core": arguments.core,
     }
     tasks: Sequence[Task]
     broken: dict[str, str] = {}
-    programs = program_fields(arguments)
+    programs = common.program_fields(arguments)
     if arguments.remeasure:
         tasks, broken = remeasure_tasks(arguments.remeasure, settings)
     elif arguments.apply is not None:
@@ -174,5 +151,5 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         settings |= {"model": model, "reference": arguments.model, "budget": arguments.top}
         tasks = [TuneTask(**program, **settings) for program in programs]
-    left_out = run_tasks(tasks, **supervision(arguments)).left_out if tasks else {}
-    return status(broken | left_out)
+    left_out = run_tasks(tasks, **common.supervision(arguments)).left_out if tasks else {}
+    return common.status(broken | left_out)

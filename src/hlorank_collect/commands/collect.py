@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hlorank.compute import map_graphs
 from hlorank.config import ComputeConfig, ConfigError
 from hlorank.data.collection import Collection
-from hlorank_collect.commands.common import (
-    add_command,
-    add_machine_arguments,
-    add_options,
-    add_program_arguments,
-    check_arguments,
-    check_output,
-    measuring_core,
-    program_fields,
-    status,
-    supervision,
-)
+from hlorank_collect.commands import common
 
 if TYPE_CHECKING:
     from hlorank_collect.task import Task
@@ -52,18 +41,18 @@ _TIME_OPTIONS = {
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand."""
-    parser = add_command(
+    parser = common.add_command(
         commands,
         "collect",
         run,
-        help="measure layouts or tiles of programs on the XLA backend of this machine",
+        does="measure layouts or tiles of programs on the XLA backend of this machine",
         description=(
             "Measures configurations of programs and writes them as npz files of the official schema, each next to a "
             "JSON file that describes its measurement. A program that was measured with the same settings is not "
             "measured again: to continue, give the same command."
         ),
     )
-    add_program_arguments(parser.add_argument_group("programs"))
+    common.add_program_arguments(parser.add_argument_group("programs"))
     what = parser.add_argument_group("collection")
     what.add_argument(
         "--collection",
@@ -72,15 +61,15 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="layout:<cpu|gpu>:<random|default|models> or tile:gpu; gpu was tried once (default: %(default)s)",
     )
     what.add_argument("--out", type=Path, metavar="DIR", help="folder of the written tree")
-    add_options(what, _SIZE_OPTIONS)
+    common.add_options(what, _SIZE_OPTIONS)
     how = parser.add_argument_group("measurement")
-    add_options(how, _TIME_OPTIONS)
+    common.add_options(how, _TIME_OPTIONS)
     how.add_argument(
         "--fast-compile",
         action="store_true",
         help="compile without XLA's fusion emitters, in less than half of the time: other code, with other runtimes",
     )
-    add_machine_arguments(how)
+    common.add_machine_arguments(how)
     how.add_argument(
         "--ray",
         metavar="ADDRESS",
@@ -102,26 +91,20 @@ def _collection(address: str) -> Collection:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure programs; those that fail are named at the end and in left_out.json, and the status is then 1.
-
-    Raises:
-        ConfigError: jax is missing, an argument is wrong, or the machine is busy.
-        DataError: a program is missing, or left_out.json is damaged.
-        OSError: files cannot be written to --out.
-    """
+    """Measure programs; those that fail are named at the end and in left_out.json, and the status is then 1."""
     from hlorank_collect.program import require_device, require_jax
     from hlorank_collect.record import read_left_out, record_left_out
     from hlorank_collect.run_tasks import run_tasks
 
     require_jax()
     collection = _collection(arguments.collection)
-    check_arguments(arguments, _MIN)
+    common.check_arguments(arguments, _MIN)
     if arguments.out is None:
         raise ConfigError("--out is missing: give the folder of the written tree")
-    programs = program_fields(arguments)
+    programs = common.program_fields(arguments)
     if not programs:
         raise ConfigError("no program: name a file, a folder, or a JAX function as module:function")
-    check_output(arguments.out / collection.path)
+    common.check_output(arguments.out / collection.path)
     read_left_out(arguments.out)  # raises before anything is measured
     if arguments.ray is None:
         require_device(collection.source)  # of a cluster, the nodes have it
@@ -131,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ray is not None:
         config = ComputeConfig.of_cluster(arguments.ray, gpus=collection.source == "gpu")
         cluster = partial(map_graphs, settings=config, outputs=[arguments.out], resources=_MEASURES)
-    return status(run_tasks(tasks, **supervision(arguments), record=record, cluster=cluster).left_out)
+    return common.status(run_tasks(tasks, **common.supervision(arguments), record=record, cluster=cluster).left_out)
 
 
 def _tasks(
@@ -147,7 +130,7 @@ def _tasks(
         "rounds": arguments.max_rounds,
         "fast_compile": arguments.fast_compile,
         "time_limit": arguments.time_limit,
-        "core": arguments.core if arguments.ray is not None else measuring_core(arguments),
+        "core": arguments.core,
     }
     if collection.kind == "tile":
         return [TileTask(**program, **settings, kernels=arguments.kernels) for program in programs]

@@ -14,9 +14,8 @@ from typing import Any
 from hlorank.cli.programs import HELP, find_programs, is_function
 from hlorank.config import ConfigError
 from hlorank.hlo.reader import DUMPS
-from hlorank.hlo.xla_process import INSTALL
+from hlorank.hlo.xla_process import INSTALL, has_jaxlib
 from hlorank_collect import machine
-from hlorank_collect.program import has_jax
 
 _log = logging.getLogger(__name__)
 
@@ -26,14 +25,13 @@ def add_command(
     name: str,
     run: Callable[[argparse.Namespace], int],
     *,
-    help: str,  # noqa: A002 (as argparse calls it)
+    does: str,
     description: str,
 ) -> argparse.ArgumentParser:
     """Add a subcommand that needs jax, and return its parser; without jax the help names the line that installs it."""
+    short = does if has_jaxlib() else f"{does} (needs jax: {INSTALL})"
     parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=help if has_jax() else f"{help} (needs jax: {INSTALL})",
-        description=f"{description} Needs jax: {INSTALL}.",
+        name, help=short, description=f"{description} Needs jax: {INSTALL}."
     )
     parser.set_defaults(run=run)
     return parser
@@ -77,11 +75,7 @@ def add_machine_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace, min_values: Mapping[str, float]) -> None:
-    """Check the arguments of both groups, and that numbers are large enough: option -> smallest value.
-
-    Raises:
-        ConfigError: a number is too small, the machine has no core `--core`, or a program takes no --arguments.
-    """
+    """Check the arguments of both groups, and that numbers are large enough: option -> smallest value."""
     for name, min_value in {**min_values, "scale_batch": 1}.items():
         if (value := getattr(arguments, name)) is not None and value < min_value:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: expected at least {min_value}")
@@ -93,31 +87,8 @@ def check_arguments(arguments: argparse.Namespace, min_values: Mapping[str, floa
             raise ConfigError(f"program {program!r}: takes no --arguments, which only module:function needs")
 
 
-def program_names(arguments: argparse.Namespace) -> list[str]:
-    """Return PROGRAM..., each once; of folders and globs, and of the standard input, the paths of their files.
-
-    Raises:
-        DataError: there is no such file, or a folder or a glob has no program.
-    """
-    names: list[str] = []
-    for program in arguments.program:
-        if is_function(program):
-            names.append(program)
-            continue
-        found, errors = find_programs([program], arguments.dump, None)
-        for error in errors:
-            raise error
-        names += (str(file.path) for file in found)
-    return list(dict.fromkeys(names))
-
-
 def check_output(folder: Path) -> None:
-    """Check, before anything is measured, that files can be written to a folder; it is not created.
-
-    Raises:
-        ConfigError: the folder, or one above it, is a file.
-        OSError: files cannot be written there; `filename` has the folder.
-    """
+    """Check, before anything is measured, that files can be written to a folder; it is not created."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise ConfigError(f"--out {folder}: {'' if existing == folder else f'{existing} is '}not a folder")
@@ -129,30 +100,20 @@ def check_output(folder: Path) -> None:
 
 
 def program_fields(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the fields of a task that identify the program, for each program.
-
-    Raises:
-        ConfigError: there is --scale-batch, and no file.
-        DataError: there is no such file, or a folder or a glob has no program.
-    """
-    names = program_names(arguments)
-    scaled = {name for name in names if Path(name).is_file()}
-    if arguments.scale_batch is not None and not scaled:
+    """Return the fields of a task that identify the program, once for each function and each file of PROGRAM..."""
+    fields: dict[str, dict[str, Any]] = {}
+    for program in arguments.program:
+        if is_function(program):
+            fields[program] = {"program": program, "arguments": arguments.arguments, "scale_batch": None}
+            continue
+        found, errors = find_programs([program], arguments.dump, None)
+        for error in errors:
+            raise error
+        for path in (str(file.path) for file in found):
+            fields[path] = {"program": path, "arguments": None, "scale_batch": arguments.scale_batch}
+    if arguments.scale_batch is not None and all(map(is_function, fields)):
         raise ConfigError("--scale-batch: only for programs in files; of functions, the code has it")
-    return [
-        {
-            "program": name,
-            "arguments": arguments.arguments if is_function(name) else None,
-            "scale_batch": arguments.scale_batch if name in scaled else None,
-        }
-        for name in names
-    ]
-
-
-def measuring_core(arguments: argparse.Namespace) -> int:
-    """Return the CPU core to measure on."""
-    core: int = max(os.sched_getaffinity(0)) if arguments.core is None else arguments.core
-    return core
+    return [*fields.values()]
 
 
 def supervision(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -39,11 +39,7 @@ _Groups = Callable[[Op], Iterable[Sequence[Place]]]
 
 
 def tied(op: Op, at: Place, inner: int) -> Iterator[tuple[Place, int]]:
-    """Yield the dimensions of an instruction that change with one of size n * batch * inner, each with its `inner`.
-
-    Raises:
-        NotScalableError: the instruction has no other batch, or its opcode has no rule.
-    """
+    """Yield the dimensions of an instruction that change with one of size n * batch * inner, each with its `inner`."""
     opcode = op.instruction.opcode
     if opcode in ("reshape", "bitcast"):
         yield _reshaped(op, at, inner)

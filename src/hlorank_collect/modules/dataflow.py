@@ -195,13 +195,11 @@ def _passed_on(flow: Dataflow, node: int, demand: Demand) -> Iterator[tuple[Valu
     """Yield the operands that must meet the demand on a node."""
     opcode, operands = flow.nodes[node].opcode, flow.operands[node]
     square = opcode == "multiply" and operands[0] == operands[1]
-    parts = [(_INDEX, Demand(demand.bound), demand.bound is not None)]
-    parts += [(_POSITIVE, Demand(positive=True), demand.positive and not square)]
-    for table, part, applies in parts:
-        if applies and opcode in table:
-            positions = table[opcode]
-            for operand in operands if positions is None else (operands[position] for position in positions):
-                yield Value(operand), part
+    index, positive = demand.bound is not None, demand.positive and not square
+    for table, part in [(_INDEX, Demand(demand.bound))] * index + [(_POSITIVE, Demand(positive=True))] * positive:
+        positions = table.get(opcode, ())
+        for operand in operands if positions is None else (operands[position] for position in positions):
+            yield Value(operand), part
 
 
 def _own(flow: Dataflow, node: int) -> Iterator[tuple[int, Demand]]:

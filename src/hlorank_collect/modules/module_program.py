@@ -46,11 +46,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
 
 def prepare(module: HloModuleProto) -> None:
-    """Remove what a module says about donated inputs: an input that is donated can be run once only.
-
-    Raises:
-        DataError: the module has no entry computation.
-    """
+    """Remove what a module says about donated inputs: an input that is donated can be run once only."""
     if all(computation.id != module.entry_computation_id for computation in module.computations):
         raise DataError("entry_computation_id", "the id of a computation", module.entry_computation_id)
     module.ClearField("input_output_alias")
@@ -65,11 +61,7 @@ def _entry(module: HloModuleProto) -> tuple[list[HloInstructionProto], HloInstru
 
 
 def check_compilable(module: HloModuleProto) -> None:
-    """Check that a module is for one device and has fixed sizes.
-
-    Raises:
-        SkippedError: an instruction communicates with other devices or has a dynamic dimension; the message names it.
-    """
+    """Raise SkippedError for an instruction that communicates with other devices or has a dynamic dimension."""
     for computation in module.computations:
         for one in computation.instructions:
             if one.opcode.removesuffix("-start").removesuffix("-done") in _COLLECTIVES:
@@ -79,12 +71,7 @@ def check_compilable(module: HloModuleProto) -> None:
 
 
 def check_measurable(module: HloModuleProto) -> None:
-    """Check that a module with an entry computation can run on one device with inputs that are drawn for it.
-
-    Raises:
-        SkippedError: `check_compilable` refuses the module, or a parameter has a type of which no array can be made;
-            the message names the instruction.
-    """
+    """Raise SkippedError if `check_compilable` does, or for a parameter of a type of which no array can be made."""
     check_compilable(module)
     for parameter in _entry(module)[0]:
         for _, array in leaves(parameter.shape):
@@ -101,11 +88,7 @@ def _bytes(shape: ShapeProto) -> int:
 
 
 def check_memory(module: HloModuleProto, limit: int) -> None:
-    """Check that a module fits into memory, as far as its shapes say.
-
-    Raises:
-        SkippedError: inputs, outputs and the largest other result are larger than `limit` bytes.
-    """
+    """Raise SkippedError if inputs, outputs and the largest other result are larger than `limit` bytes."""
     import jax  # noqa: F401 (its types have names in NumPy then)
 
     parameters, root = _entry(module)
@@ -171,13 +154,7 @@ class ModuleProgram(Program):
     """New batch; None keeps that of the module."""
 
     def trace(self, platform: xla.Platform) -> Traced:
-        """Read the module.
-
-        Raises:
-            SkippedError: the module needs several devices or too much memory, has dynamic dimensions, has a parameter
-                of which no array can be made, or cannot have another batch.
-            DataError: the file cannot be read, or does not have one module.
-        """
+        """Read and check the module; raise DataError if the file cannot be read, or does not have one module."""
         module = self._read()
         check_measurable(module)
         if self.scale_batch is not None:
@@ -215,10 +192,7 @@ class ModuleProgram(Program):
 
 
 def module_program(path: Path, seed: int = 0, scale_batch: int | None = None) -> ModuleProgram:
-    """Return the program in a file, which is not read yet.
-
-    Its name is that of the file, with the new batch if there is one; its family is the name up to the first dot.
-    """
+    """Return the program in a file, which is not read yet; its family is its name up to the first dot."""
     name = _UNSAFE.sub("-", graph_name(path)).strip("-.") or "module"
     scaled = name if scale_batch is None else f"{name}.b{scale_batch}"
     return ModuleProgram(scaled, name.split(".")[0], path, seed, scale_batch)

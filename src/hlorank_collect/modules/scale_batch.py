@@ -77,11 +77,7 @@ class _Batch:
 
 
 def _find(flow: Dataflow) -> _Batch:
-    """Return the batch: it is dimension 0 of all parameters that have it, and of all these it is in the most shapes.
-
-    Raises:
-        SkippedError: there is none, or it cannot be another one.
-    """
+    """Return the batch: it is dimension 0 of all parameters that have it, and of all these it is in the most shapes."""
     entry, seen, found = {*flow.entry}, set[Place](), list[_Batch]()
     for node in flow.entry:
         for value, shape in leaves(flow.nodes[node].shape, Value(node)):
@@ -102,11 +98,7 @@ def _find(flow: Dataflow) -> _Batch:
 
 
 def _calls_apart(module: HloModuleProto) -> None:
-    """Copy computations that are called several times: the batch may be elsewhere in each call.
-
-    Raises:
-        SkippedError: the module would have too many instructions.
-    """
+    """Copy computations that are called several times: the batch may be elsewhere in each call."""
     originals = {computation.id: computation for computation in module.computations}
     new_ids, used, apart, size = count(max(originals) + 1), set[int](), list[HloComputationProto](), 0
 

@@ -6,8 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,10 @@ from hlorank.files import read_json, write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto, ModuleTuningData
 from hlorank.hlo.reader import Record, featurize
 from hlorank_collect import record, xla
-from hlorank_collect.child_process import run_child
 from hlorank_collect.program import error_line
 from hlorank_collect.task import Progress, Report, TileTask
-from hlorank_collect.tiles.gemms import Gemm, UnsupportedGemmError, extract_gemms
-from hlorank_collect.tiles.triton_gemm import OPTIONS, GemmConfiguration, draw_configurations
+from hlorank_collect.tiles import triton_gemm
+from hlorank_collect.tiles.triton_gemm import Gemm, GemmConfiguration, UnsupportedGemmError
 from hlorank_collect.timing import Float64, Rounds, WrongOutputError, difference, has_nan, measure, timer_of
 
 WHAT = (
@@ -32,7 +30,7 @@ WHAT = (
 """Description in the JSON file of each product."""
 MIN_RUNTIME = 100e3
 """Products are measured if the default configuration takes at least this time, in ns, which includes the launch."""
-_SECONDS_PER_CONFIGURATION = 0.5  # time limit of measuring; no round is started after it
+_SECONDS = 0.5  # of measuring for each configuration; no round is started after it
 _TRITON = b"__triton"  # prefix of the kind of all fusions that XLA compiles with Triton
 _MAX_TOO_FAST = 6  # products are tried from large to small: after so many that are too fast, the others are too
 _SUMMARIZED = ("kind", "measured", "rounds", "split_half_tau", "noise_ceiling", "runtime_ns", "seconds")
@@ -46,107 +44,76 @@ class NotTritonError(RuntimeError):
     """A product that XLA compiled without Triton, so that the configuration had no effect."""
 
 
-@dataclass(frozen=True, eq=False)
-class MeasuredGemm:
-    """Configurations of a product, the default first, with their times (rounds, configurations) in nanoseconds."""
-
-    configurations: list[GemmConfiguration]
-    times: Float64
-    left_out: dict[str, str]
-    """Names of configurations that fail -> reason."""
-    seconds: dict[str, float]
-    """Duration of compiling and of measuring."""
-
-
 def compile_gemm(module: HloModuleProto, configuration: GemmConfiguration, platform: xla.Platform) -> xla.Executable:
-    """Compile a module of one dot with a configuration.
-
-    Raises:
-        NotTritonError: XLA compiled the module without Triton.
-        RuntimeError: the compiler rejects the configuration, for example because memory runs out.
-    """
+    """Compile a module of one dot with a configuration; raise NotTritonError if XLA does not take Triton."""
     executable = xla.compile_module(module.SerializeToString(), platform, overrides=configuration.options())
     if _TRITON not in executable.module():
         raise NotTritonError("XLA compiles it without Triton")
     return executable
 
 
-class _Compiled:
-    """The configurations of a product that compile and give the result of the default, which is the first.
-
-    Raises:
-        UnsupportedGemmError: the default configuration fails, is too fast or gives NaN, or all others fail.
-    """
-
-    def __init__(
-        self,
-        gemm: Gemm,
-        configurations: list[GemmConfiguration],
-        values: list[Any],
-        platform: xla.Platform,
-        before: Callable[[], object],
-    ) -> None:
-        self._module, self._values, self._platform = gemm.module, values, platform
-        self._executables: list[xla.Executable] = []
-        self.configurations: list[GemmConfiguration] = []
-        self.left_out: dict[str, str] = {}
-        self.timer = timer_of(lambda number: self._executables[number].run(values))
-        default, *others = configurations
+def _compiled(
+    gemm: Gemm, configurations: list[GemmConfiguration], values: list[Any], task: TileTask, before: Callable[[], object]
+) -> tuple[dict[GemmConfiguration, xla.Executable], dict[str, str]]:
+    """Return the configurations that give the result of the default, the first one, and why others are left out."""
+    executables: dict[GemmConfiguration, xla.Executable] = {}
+    left_out: dict[str, str] = {}
+    expected: list[Any] = []
+    for configuration in configurations:
         before()
         try:
-            expected = self._add(default)
+            executable = compile_gemm(gemm.module, configuration, task.platform)
+            outputs = [np.asarray(output) for output in executable.run(values)]
+            if executables and (wrong := difference(expected, outputs)):
+                raise WrongOutputError(wrong)
         except Exception as error:  # the compiler and the backend raise exceptions of many classes
-            raise UnsupportedGemmError(f"the default configuration fails: {error_line(error)}") from error
-        if has_nan(expected):
-            raise UnsupportedGemmError("NaN in its result")
-        if min(self.timer(0) for _ in range(3)) < MIN_RUNTIME:  # the first call is slower
-            raise TooFastError(f"the default configuration takes less than {MIN_RUNTIME / 1e3:g} us")
-        for configuration in others:
-            before()
-            try:
-                self._add(configuration, expected)
-            except Exception as error:  # also where memory runs out
-                self.left_out[configuration.name] = error_line(error)
-        if len(self.configurations) < 2:
-            raise UnsupportedGemmError(f"only its default configuration works: {next(iter(self.left_out.values()))}")
-
-    def _add(self, configuration: GemmConfiguration, expected: list[Any] | None = None) -> list[Any]:
-        """Compile, run and keep a configuration, and return its outputs, which equal those that are expected."""
-        executable = compile_gemm(self._module, configuration, self._platform)
-        outputs = [np.asarray(output) for output in executable.run(self._values)]
-        if expected is not None and (wrong := difference(expected, outputs)):
-            raise WrongOutputError(wrong)
-        self._executables.append(executable)
-        self.configurations.append(configuration)
-        return outputs
+            if not executables:
+                raise UnsupportedGemmError(f"the default configuration fails: {error_line(error)}") from error
+            left_out[configuration.name] = error_line(error)
+            continue
+        if not executables:
+            expected = outputs
+            _check_default(executable, expected, values)
+        executables[configuration] = executable
+    if len(executables) < 2:
+        raise UnsupportedGemmError(f"only its default configuration works: {next(iter(left_out.values()))}")
+    return executables, left_out
 
 
-def measure_gemm(gemm: Gemm, task: TileTask, heartbeat: Callable[[int], None]) -> MeasuredGemm:
-    """Measure configurations of a matrix product; `heartbeat` gets the number of finished rounds.
+def _check_default(executable: xla.Executable, outputs: list[Any], values: list[Any]) -> None:
+    if has_nan(outputs):
+        raise UnsupportedGemmError("NaN in its result")
+    timer = timer_of(lambda _: executable.run(values))
+    if min(timer(0) for _ in range(3)) < MIN_RUNTIME:  # the first call is slower
+        raise TooFastError(f"the default configuration takes less than {MIN_RUNTIME / 1e3:g} us")
 
-    Raises:
-        UnsupportedGemmError: the product is too fast, has too few configurations, or the default configuration fails.
-    """
+
+def measure_gemm(
+    gemm: Gemm, task: TileTask, heartbeat: Callable[[int], None]
+) -> tuple[list[GemmConfiguration], Float64, dict[str, Any]]:
+    """Return configurations, the default first, their times (rounds, configurations), and what is known of them."""
     start = time.monotonic()
     rng = np.random.default_rng([task.seed, int(gemm.fingerprint[:8], 16)])
-    configurations = draw_configurations(gemm.sizes, task.configurations, rng)
+    configurations = triton_gemm.draw_configurations(gemm.sizes, task.configurations, rng)
     if 2 * len(configurations) < task.configurations:
         raise UnsupportedGemmError(f"fewer than {task.configurations // 2} configurations")
     values = xla.put(gemm.random_operands(rng), task.platform)
-    compiled = _Compiled(gemm, configurations, values, task.platform, lambda: heartbeat(0))
+    executables, left_out = _compiled(gemm, configurations, values, task, lambda: heartbeat(0))
     ready = time.monotonic()
-    count = len(compiled.configurations)
-    deadline = ready + _SECONDS_PER_CONFIGURATION * count
-    times = measure(compiled.timer, count, rng, Rounds.up_to(task.rounds), deadline=deadline, heartbeat=heartbeat)
+    compiled = [*executables.values()]
+    timer, deadline = timer_of(lambda index: compiled[index].run(values)), ready + _SECONDS * len(compiled)
+    times = measure(timer, len(compiled), rng, Rounds.up_to(task.rounds), deadline=deadline, heartbeat=heartbeat)
     seconds = {"compile": round(ready - start, 2), "measure": round(time.monotonic() - ready, 2)}
-    return MeasuredGemm(compiled.configurations, times, compiled.left_out, seconds)
+    return [*executables], times, {"left_out": left_out, "seconds": seconds}
 
 
-def _write(gemm: Gemm, measured: MeasuredGemm, task: TileTask, family: str, load: float) -> dict[str, Any]:
-    """Write the npz and the JSON file of a measured product, and return the content of the latter."""
-    runtime = record.measurements(measured.times).runtime
+def _write(gemm: Gemm, task: TileTask, family: str, heartbeat: Callable[[int], None]) -> dict[str, Any]:
+    """Measure a product, write its npz and JSON file, and return the content of the latter."""
+    load = os.getloadavg()[0]
+    configurations, times, known = measure_gemm(gemm, task, heartbeat)
+    runtime = record.measurements(times).runtime
     tuning = ModuleTuningData(module=gemm.module, fingerprint=int(gemm.fingerprint[:16], 16))
-    for number, (configuration, nanoseconds) in enumerate(zip(measured.configurations, runtime.tolist(), strict=True)):
+    for number, (configuration, nanoseconds) in enumerate(zip(configurations, runtime.tolist(), strict=True)):
         run = tuning.runs.add(is_default=number == 0)
         run.op_config.tile_size_config.CopyFrom(configuration.bounds(gemm.sizes))
         run.profile.compute_time_ns = nanoseconds
@@ -159,70 +126,52 @@ def _write(gemm: Gemm, measured: MeasuredGemm, task: TileTask, family: str, load
         "what": WHAT,
         "kind": "dot",
         "gemm": asdict(gemm.sizes),
-        "compiler": {"options": dict(OPTIONS)},
+        "compiler": {"options": dict(triton_gemm.OPTIONS)},
         "structure": gemm.fingerprint,
         "fingerprint": task.settings,
         "collection": task.collection,
         "seed": task.seed,
         "core": task.core,
         "nodes": graph.graph.nodes,
-        "left_out": measured.left_out,
-        **record.quality(measured.times),
+        **known,
+        **record.quality(times),
         **record.conditions(task.platform, load),
-        "seconds": measured.seconds,
     }
     record.write(npz, graph, about)
     return about
 
 
-def _measured_before(task: TileTask) -> dict[str, dict[str, Any]]:
-    """Return the JSON content of the products measured earlier with the same settings, by structure."""
-    measured = {}
-    for npz in sorted(task.folder.glob("*.npz")):
-        if record.is_complete(npz, task.settings):
-            about = read_json(sidecar_path(npz))
-            measured[str(about["structure"])] = about
-    return measured
-
-
-def _about(
-    gemm: Gemm, task: TileTask, family: str, before: dict[str, dict[str, Any]], report: Callable[[str, int], None]
-) -> dict[str, Any]:
-    """Measure a product, unless it was measured before; return its JSON content."""
-    if about := before.get(gemm.fingerprint):
-        if about["name"] == gemm.name:
-            return about
-        raise UnsupportedGemmError("measured in another program")
-    if gemm.name in task.left_out:
-        raise UnsupportedGemmError(task.left_out[gemm.name])
-    heartbeat = partial(report, gemm.name)
-    heartbeat(0)
-    load = os.getloadavg()[0]
-    return _write(gemm, measure_gemm(gemm, task, heartbeat), task, family, load)
-
-
 def measure_gemms(task: TileTask, report: Report) -> dict[str, Any]:
-    """Measure the largest products of one program; write the files of each, and return the content of one of all.
-
-    Raises:
-        SkippedError: the program does not trace.
-    """
+    """Measure the largest products of one program; write the files of each, and return the content of one of all."""
     report(Progress("trace"))
     program = task.load()
-    gemms = extract_gemms(program.name, HloModuleProto.FromString(program.trace(task.platform).module))
-    before = _measured_before(task)
+    gemms = triton_gemm.extract_gemms(program.name, HloModuleProto.FromString(program.trace(task.platform).module))
+    complete = (path for path in sorted(task.folder.glob("*.npz")) if record.is_complete(path, task.settings))
+    before = {str(about["structure"]): about for about in map(read_json, map(sidecar_path, complete))}
     measured: dict[str, dict[str, Any]] = {}
     left_out = Counter(gemms.left_out)
 
-    def heartbeat(name: str, rounds: int) -> None:
-        report(Progress("measure", name, (len(measured) + rounds / task.rounds) / task.kernels))
+    def about_of(gemm: Gemm) -> dict[str, Any]:
+        """Measure a product, unless it was measured before; return its JSON content."""
+        if about := before.get(gemm.fingerprint):
+            if about["name"] == gemm.name:
+                return about
+            raise UnsupportedGemmError("measured in another program")
+        if gemm.name in task.left_out:
+            raise UnsupportedGemmError(task.left_out[gemm.name])
+
+        def heartbeat(rounds: int) -> None:
+            report(Progress("measure", gemm.name, (len(measured) + rounds / task.rounds) / task.kernels))
+
+        heartbeat(0)
+        return _write(gemm, task, program.family, heartbeat)
 
     too_fast = 0
     for gemm in sorted(gemms.distinct, key=lambda gemm: gemm.sizes.work, reverse=True):
         if len(measured) == task.kernels or too_fast == _MAX_TOO_FAST:
             break
         try:
-            measured[gemm.name] = _about(gemm, task, program.family, before, heartbeat)
+            measured[gemm.name] = about_of(gemm)
         except UnsupportedGemmError as error:
             left_out[str(error)] += 1
             too_fast += isinstance(error, TooFastError)
@@ -237,7 +186,3 @@ def measure_gemms(task: TileTask, report: Report) -> dict[str, Any]:
     }
     write_json(task.summary(program.name), about)
     return about
-
-
-if __name__ == "__main__":
-    run_child(TileTask, measure_gemms)

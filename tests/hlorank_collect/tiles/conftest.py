@@ -13,7 +13,7 @@ pytest.importorskip("jax", reason="needs jax (extra collect)")
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank_collect import xla
 from hlorank_collect.tiles import measure_gemms
-from hlorank_collect.tiles.gemms import Gemm, Gemms, extract_gemms
+from hlorank_collect.tiles.triton_gemm import Gemm, Gemms, extract_gemms
 
 GemmsOf = Callable[..., Gemms]
 

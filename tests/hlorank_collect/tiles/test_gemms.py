@@ -10,7 +10,7 @@ import pytest
 
 from hlorank.hlo.program import flatten
 from hlorank_collect import xla
-from hlorank_collect.tiles.gemms import GemmSizes
+from hlorank_collect.tiles.triton_gemm import GemmSizes
 
 from .conftest import GemmsOf
 

@@ -8,8 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hlorank_collect import xla
-from hlorank_collect.tiles.gemms import Gemm, GemmSizes
-from hlorank_collect.tiles.triton_gemm import GemmConfiguration, default_configuration, draw_configurations, fits
+from hlorank_collect.tiles.triton_gemm import (
+    Gemm,
+    GemmConfiguration,
+    GemmSizes,
+    default_configuration,
+    draw_configurations,
+    fits,
+)
 
 CONFIGURATION = GemmConfiguration(block_m=64, block_n=128, block_k=32, split_k=4, num_stages=3, num_warps=8)
 LARGE = GemmSizes(batch=1, batch_dims=0, m=1024, n=1024, k=1024, element_bytes=4)
