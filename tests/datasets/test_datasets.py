@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -150,10 +149,3 @@ def test_the_default_root_is_what_fetch_writes(
     assert (empty / "data/raw/processed/layout/own/random/official").is_dir()
     with pytest.raises(DataError, match=r"stages\.fetch collection=tile/own.*found layout/own/random"):
         hlorank.datasets.load("tile/own")
-
-
-def test_damaged_files_are_named(layout_tree: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
-    (layout_tree / LAYOUT.path / "valid/b.npz").write_bytes(b"no zip")
-    with pytest.raises(DataError, match=r"b\.npz"):
-        hlorank.datasets.load("layout/own/random", layout_tree)

@@ -43,6 +43,7 @@ def test_a_graph_has_the_official_arrays(layout_tree: Path) -> None:
     assert data.configurable_index.tolist() == [4]
     assert data.runtime.tolist() == [5, 7, 6, 8]
     assert "normalizer" not in data
+    assert dataset[2].runtime.tolist() == [0, 0, 0], "withheld"
 
 
 def test_configurations_are_those_of_the_file(layout_tree: Path) -> None:
@@ -81,12 +82,6 @@ def test_a_kernel_has_its_tiles(tile_tree: Path) -> None:
         _ = data.codes
     (batch,) = DataLoader(dataset[:2], batch_size=2)
     assert batch.normalizer.tolist() == [10, 10, 40] * 2
-
-
-def test_withheld_runtimes_are_zeros(layout_tree: Path) -> None:
-    dataset = hlorank.datasets.load(LAYOUT, layout_tree)
-    assert dataset[2].runtime.tolist() == [0, 0, 0]
-    assert dataset[2].configuration([0]).shape == (1, 2, 18)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -190,20 +185,3 @@ def test_the_bundled_sample_is_split_as_by_the_stage(tmp_path: Path) -> None:
         split for split, _ in dataset.graphs
     ]
     assert len(dataset) == len(files) > 20
-
-
-def test_real_files_are_a_dataset(shared_data: Path, tmp_path: Path) -> None:
-    dataset = hlorank.datasets.load("layout:xla:default", shared_data / "tpugraphs", cache=tmp_path)
-    assert [(split, name) for split, name in dataset.graphs if split != "test"] == [
-        ("train", "unet3d"),
-        ("valid", "unet_3d.4x4.bf16"),
-    ]
-    for index, split in enumerate(SPLITS):
-        data = dataset[index]
-        (path,) = (shared_data / "tpugraphs/npz/layout/xla/default" / split).glob("*.npz")
-        with np.load(path) as file:
-            assert data.runtime.tolist() == file["config_runtime"].tolist()
-            np.testing.assert_array_equal(data.x, file["node_feat"], strict=True)
-            np.testing.assert_array_equal(data.edge_index.T, file["edge_index"])
-            np.testing.assert_array_equal(data.configuration(slice(9)), file["node_config_feat"][:9], strict=True)
-    assert not dataset[2].runtime.any()

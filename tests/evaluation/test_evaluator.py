@@ -40,34 +40,33 @@ def scores_of(evaluator: hlorank.Evaluator) -> Scores:
     return {name: rng.normal(size=count) for name, count in evaluator.configurations.items()}
 
 
-@pytest.mark.parametrize("split", ["valid", "test"])
-@pytest.mark.parametrize(
-    ("collection", "method"), [(LAYOUT, "gst"), (LAYOUT, "gradient_boosting"), ("tile:synthetic", "full")]
-)
+@pytest.mark.parametrize(("collection", "method"), [(LAYOUT, "gst"), ("tile:synthetic", "linear_ranking")])
 def test_metrics_are_those_of_the_stage_to_the_last_digit(
-    collection: str, method: str, split: Split, settings: Settings, tiny_collections: Path, tmp_path: Path
+    collection: str, method: str, settings: Settings, tiny_collections: Path, tmp_path: Path
 ) -> None:
     config, address = settings(collection=collection, method=method), Collection.parse(collection)
     train(config, tmp_path / "model")
-    features, segments = Path(config.paths.features), Path(config.paths.segments)
+    folders = GraphFolders(*(Path(root, address.path) for root in (config.paths.features, config.paths.segments)))
     stage = tmp_path / "report"
-    score_model(tmp_path / "model", address, GraphFolders(features, segments), config.evaluate, stage)
+    score_model(tmp_path / "model", address, folders, config.evaluate, stage)
     trained = load_trained(tmp_path / "model", config.evaluate.memory_bytes, "cpu")
-    graphs = GraphLoader(features / address.path, None if trained.partition is None else segments / address.path)
-    scores: Scores = {}
-    for name in graphs.store.graphs(split):
-        graph = graphs.store.open(split, name)
-        scores[name] = trained.score(graph, graphs.open_partition(split, name))[graph.row_of]
-    result = hlorank.Evaluator(collection, tiny_collections / "raw", split, tmp_path / "cache").eval(scores)
-    per_graph = result.pop("per_graph")
-    assert result == {"collection": collection, "split": split, **read_json(stage / METRICS)[split]}
-    assert result["graphs"] > 0
-    with (stage / "per_graph.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["split"] == split]
-    whole = [{key: "" if value is None else str(value) for key, value in row.items()} for row in per_graph]
-    for row, found in zip(rows, whole, strict=True):
-        assert int(found.pop("nodes")) >= int(row.pop("nodes"))  # those of the whole graph
-        assert found == row
+    graphs = GraphLoader(folders.features, None if trained.partition is None else folders.segments)
+    splits: tuple[Split, ...] = ("valid", "test")
+    for split in splits:
+        scores: Scores = {}
+        for name in graphs.store.graphs(split):
+            graph = graphs.store.open(split, name)
+            scores[name] = trained.score(graph, graphs.open_partition(split, name))[graph.row_of]
+        result = hlorank.Evaluator(collection, tiny_collections / "raw", split, tmp_path / "cache").eval(scores)
+        per_graph = result.pop("per_graph")
+        assert result == {"collection": collection, "split": split, **read_json(stage / METRICS)[split]}
+        assert result["graphs"] > 0
+        with (stage / "per_graph.csv").open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["split"] == split]
+        whole = [{key: "" if value is None else str(value) for key, value in row.items()} for row in per_graph]
+        for row, found in zip(rows, whole, strict=True):
+            assert int(found.pop("nodes")) >= int(row.pop("nodes"))  # those of the whole graph
+            assert found == row
 
 
 def test_metrics_are_those_of_a_graph(tmp_path: Path) -> None:
@@ -95,17 +94,6 @@ def test_metrics_are_those_of_a_graph(tmp_path: Path) -> None:
     json.dumps(result, allow_nan=False)
 
 
-def test_the_default_root_is_what_fetch_writes(
-    tiny_collections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=r"data/raw.*root=.*no such folder"):
-        hlorank.Evaluator(LAYOUT)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/raw").symlink_to(tiny_collections / "raw")
-    assert hlorank.Evaluator(LAYOUT, cache=tmp_path / "cache").split == "test"
-
-
 def test_lower_scores_are_faster(evaluator: hlorank.Evaluator, tiny_collections: Path) -> None:
     runtimes: Scores = {}
     for name in evaluator.configurations:
@@ -123,14 +111,8 @@ def test_tensors_and_lists_are_scores(evaluator: hlorank.Evaluator) -> None:
     result = evaluator.eval(scores)
     assert evaluator.eval({name: torch.tensor(one, requires_grad=True) for name, one in scores.items()}) == result
     assert evaluator.eval({name: one.tolist() for name, one in scores.items()}) == result
-
-
-def test_the_format_names_the_graphs(evaluator: hlorank.Evaluator) -> None:
-    (first, *_) = evaluator.configurations
-    text = evaluator.expected_input_format
-    assert first in text
-    assert f"{evaluator.configurations[first]:,}" in text
-    assert "lower" in text
+    text, (first, *_) = evaluator.expected_input_format, evaluator.configurations
+    assert all(part in text for part in (first, f"{evaluator.configurations[first]:,}", "lower"))
 
 
 def test_wrong_scores_name_the_graph(evaluator: hlorank.Evaluator) -> None:
@@ -139,17 +121,17 @@ def test_wrong_scores_name_the_graph(evaluator: hlorank.Evaluator) -> None:
     count = evaluator.configurations[second]
     infinite = scores[second].copy()
     infinite[5] = math.inf
-    for changed, match in (
-        ({second: scores[second][:-1]}, rf"{second}.*\({count},\).*\({count - 1},\)"),
-        ({second: scores[second][None]}, rf"{second}.*\({count},\)"),
-        ({second: scores[second] * math.nan}, f"{second}.*nan for configuration 0"),
-        ({second: infinite}, f"{second}.*inf for configuration 5"),
-        ({second: ["fast"] * count}, f"{second}.*numbers"),
-        ({"other": [1.0]}, "other"),
-        ({"synthetic_test_000": [1.0]}, "split test"),
+    for changed in (
+        {second: scores[second][:-1]},
+        {second: scores[second][None]},
+        {second: scores[second] * math.nan},
+        {second: infinite},
+        {second: ["fast"] * count},
     ):
-        with pytest.raises(DataError, match=match):
+        with pytest.raises(DataError, match=second):
             evaluator.eval(scores | changed)
+    with pytest.raises(DataError, match="split test"):
+        evaluator.eval(scores | {"synthetic_test_000": [1.0]})
     with pytest.raises(DataError, match=first):
         evaluator.eval({second: scores[second]})
     with pytest.raises(DataError, match=first):

@@ -33,27 +33,14 @@ def write(folder: Path, text: str, name: str = "submission.csv") -> Path:
     return path
 
 
-def test_layout_rows_hold_all_indices(tmp_path: Path) -> None:
-    path = tmp_path / "layout.csv"
-    with open_submission(path, LAYOUT) as add:
-        add("a", np.array([2, 0, 1]))
-        add("b", np.array([0]))
-    assert path.read_bytes() == b"ID,TopConfigs\nlayout:nlp:random:a,2;0;1\nlayout:nlp:random:b,0\n"
-
-
-def test_tile_rows_hold_the_first_five(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "tile.csv"
-    with open_submission(path, TILE) as add:
-        add("k", np.array([5, 1, 2, 3, 0, 4]))
-        add("l", np.array([1, 0]))
-    assert path.read_bytes() == b"ID,TopConfigs\ntile:xla:k,5;1;2;3;0\ntile:xla:l,1;0\n"
-
-
-def test_a_file_without_rows_has_a_header(tmp_path: Path) -> None:
-    path = write(tmp_path, GOOD)
-    with open_submission(path, LAYOUT):
+def test_rows_hold_all_layouts_or_the_first_five_tiles(tmp_path: Path) -> None:
+    for collection, row in ((LAYOUT, b"layout:nlp:random:a,5;1;2;3;0;4\n"), (TILE, b"tile:xla:a,5;1;2;3;0\n")):
+        with open_submission(tmp_path / "new" / "s.csv", collection) as add:
+            add("a", np.array([5, 1, 2, 3, 0, 4]))
+        assert (tmp_path / "new" / "s.csv").read_bytes() == b"ID,TopConfigs\n" + row
+    with open_submission(tmp_path / "new" / "s.csv", LAYOUT):
         pass
-    assert path.read_text() == "ID,TopConfigs\n"
+    assert (tmp_path / "new" / "s.csv").read_text() == "ID,TopConfigs\n", "a header without rows"
 
 
 def test_an_interrupted_block_leaves_the_old_file(tmp_path: Path) -> None:
@@ -82,7 +69,7 @@ def test_a_written_file_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, counts: list[int], seed: int, collection: Collection
 ) -> None:
     path = tmp_path_factory.mktemp("submission") / "s.csv"
-    rng = np.random.default_rng(seed)
+    rng, counts = np.random.default_rng(seed), [*counts, 50_000 if seed < 2**28 else 1]  # longer than a csv field
     rankings = {f"g{i}": rng.permutation(count) for i, count in enumerate(counts)}
     with open_submission(path, collection) as add:
         for graph, ranking in rankings.items():
@@ -91,10 +78,6 @@ def test_a_written_file_is_read_back(
     kept = 5 if collection.kind == "tile" else None
     read = {row_id: indices.tolist() for row_id, indices in read_submission(path)}
     assert read == {f"{collection}:{graph}": ranking[:kept].tolist() for graph, ranking in rankings.items()}
-
-
-def test_a_complete_submission_passes(tmp_path: Path) -> None:
-    check_submission(write(tmp_path, GOOD), EXPECTED)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +92,6 @@ def test_a_complete_submission_passes(tmp_path: Path) -> None:
         ("2;0;1", "2;0;-1", "line 2: expected layout"),
         ("2;0;1", "2;0;1;", "line 2: expected layout"),
         ("2;0;1", "2;0;99999999999999999999", "line 2: expected layout"),
-        ("2;0;1", "2;0;1.0", "line 2: expected layout"),
-        ("2;0;1", "", "line 2: expected layout"),
         ("2;0;1", "2,0,1", "line 2: expected layout"),
         ("7;1;2;3;0", "7;1;2;3", "expected 5 of 8 configurations, found 4 indices"),
         ("7;1;2;3;0", "7;1;2;3;0;4", "at most 5 different indices"),
@@ -138,6 +119,7 @@ def test_files_of_several_collections_are_merged(tmp_path: Path, capsys: pytest.
     merged = tmp_path / "merged.csv"
     main([str(merged), *map(str, files)])
     assert merged.read_text() == GOOD
+    assert [row_id for row_id, _ in read_submission(merged)] == [*EXPECTED]
     assert "merged.csv: 2 rows" in capsys.readouterr().out.replace("\n", "")
     check_submission(merged, EXPECTED)
 
@@ -147,14 +129,6 @@ def test_a_graph_of_two_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"b\.csv: layout:nlp:random:a: .*a\.csv"):
         merge_submissions(files, tmp_path / "merged.csv")
     assert not (tmp_path / "merged.csv").exists()
-
-
-def test_rows_longer_than_csv_readers_take_are_fine(tmp_path: Path) -> None:
-    count = 50_000
-    with open_submission(tmp_path / "s.csv", LAYOUT) as add:
-        add("large", np.arange(count)[::-1])
-    ((_, indices),) = read_submission(tmp_path / "s.csv")
-    assert indices.tolist() == list(range(count))[::-1]
 
 
 CPU, CPU_TILES = Collection.parse("layout:cpu:random"), Collection.parse("tile:cpu")

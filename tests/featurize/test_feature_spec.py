@@ -56,28 +56,16 @@ def test_a_transform_selects_scales_and_is_finite_outside_the_train_range() -> N
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "message"),
+    ("key", "value"),
     [
-        ("columns", [0, 0, 3], "increasing column numbers"),
-        ("columns", [-1, 2, 3], "increasing column numbers"),
-        ("scale", [1.0, 1.0], "lists of one length"),
-        ("scale", [1.0, 0.0, 1.0], "positive numbers"),
-        ("scale", [1.0, float("inf"), 1.0], "positive numbers"),
-        ("center", [float("nan"), 0.0, 1.0], "finite numbers"),
-        ("center", None, "center=null"),
-        ("columns", "some", "columns=some"),
-        ("columns", [0, "two", 3], "columns="),
-        ("scale", [1.0, {}, 1.0], "scale="),
+        *(("columns", value) for value in ([0, 0, 3], [-1, 2, 3], "some", [0, "two", 3])),
+        *(("scale", value) for value in ([1.0, 1.0], [1.0, 0.0, 1.0], [1.0, float("inf"), 1.0], [1.0, {}, 1.0])),
+        *(("center", value) for value in ([float("nan"), 0.0, 1.0], None)),
     ],
 )
-def test_bad_transforms_are_refused(key: str, value: object, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_bad_transforms_are_refused(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=key):
         parse(ColumnTransform, {**TRANSFORM, key: value})
-
-
-def test_a_missing_key_of_a_transform_is_refused() -> None:
-    with pytest.raises(ConfigError, match="scale: "):
-        parse(ColumnTransform, {key: value for key, value in TRANSFORM.items() if key != "scale"})
 
 
 def test_a_specification_of_the_first_release_is_read(spec: FeatureSpec) -> None:
@@ -85,50 +73,34 @@ def test_a_specification_of_the_first_release_is_read(spec: FeatureSpec) -> None
     options = {**values["options"], "prune_paths": False, "virtual_nodes": False, "dims_128": False, "walk_steps": 0}
     earlier = {**values, "options": options, "fingerprint": "of the options too"}
     assert parse(FeatureSpec, earlier).fingerprint == spec.fingerprint
-    with pytest.raises(ConfigError, match="walk_steps: no such key"):
+    with pytest.raises(ConfigError, match="walk_steps"):
         parse(FeatureSpec, {**earlier, "options": {**options, "walk_steps": 8}})
 
 
-def changed(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda plain: {**plain, **values}
-
-
-def without_inputs(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key != "inputs"}
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("key", "value"),
     [
-        (without_inputs, "inputs: no value"),
-        (changed(more=1), "more: no such key"),
-        (changed(version=0), "version=0: expected one of 6"),
-        (changed(fingerprint="0"), "fingerprint=0"),
-        (changed(extra_columns=["merged"]), "extra_columns="),
-        (changed(opcodes=[3, 2]), "increasing opcodes"),
-        (changed(opcodes=[0]), "increasing opcodes"),
-        (changed(opcodes=[121]), "increasing opcodes"),
-        (changed(opcodes=[300]), r"opcodes=\[300\]"),
-        (changed(opcodes="all"), "opcodes=all: "),
-        (changed(opcodes=[2]), "opcode_embedding"),
-        (changed(collection="rest"), "collection: .*rest"),
-        (changed(options={}), "options.scaling: no value"),
-        (changed(options={"scaling": "none", "log_range": 1, "opcode_width": 4, "prune_hops": None}), "scaling=none"),
-        (changed(node_columns=None), "node_columns=null"),
-        (changed(node_columns={"columns": [134], "logarithmic": [False], "center": [0], "scale": [1]}), "below 134"),
+        ("more", 1),
+        ("version", 0),
+        ("fingerprint", "0"),
+        ("extra_columns", ["merged"]),
+        *(("opcodes", opcodes) for opcodes in ([3, 2], [0], [121], [300], "all")),
+        ("opcode_embedding", [[0.0]]),
+        ("collection", "rest"),
+        ("options", {}),
+        ("options", {"scaling": "none", "log_range": 1, "opcode_width": 4, "prune_hops": None}),
+        ("node_columns", None),
+        ("node_columns", {"columns": [134], "logarithmic": [False], "center": [0], "scale": [1]}),
+        ("tile_columns", "of the other kind"),
+        ("inputs", None),
     ],
 )
-def test_bad_json_is_refused(
-    spec: FeatureSpec, change: Callable[[dict[str, Any]], dict[str, Any]], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse(FeatureSpec, change(spec.model_dump(mode="json")))
-
-
-def test_tile_columns_are_for_tiles_only(spec: FeatureSpec) -> None:
+def test_bad_json_is_refused(spec: FeatureSpec, key: str, value: object) -> None:
     values = spec.model_dump(mode="json", exclude={"fingerprint"})
-    with pytest.raises(ConfigError, match="tile_columns"):
-        parse(FeatureSpec, {**values, "tile_columns": None if spec.kind == "tile" else values["node_columns"]})
+    if value == "of the other kind":
+        value = None if spec.kind == "tile" else values["node_columns"]
+    with pytest.raises(ConfigError, match=key):
+        parse(FeatureSpec, {**values, key: value})
 
 
 def test_opcode_index(spec: FeatureSpec) -> None:
@@ -151,5 +123,5 @@ def test_opcode_index(spec: FeatureSpec) -> None:
 def test_bad_options_are_refused(key: str, value: Any) -> None:
     values = featurize_config().model_dump()
     parse(FeaturizeConfig, values, prefix="featurize")
-    with pytest.raises(ConfigError, match=f"{key}={str(value).lower()}"):
+    with pytest.raises(ConfigError, match=key):
         parse(FeaturizeConfig, {**values, key: value}, prefix="featurize")

@@ -115,7 +115,9 @@ def test_features_of_unchanged_graphs_are_kept(tmp_path: Path, raw: Path, layout
     assert digests(output) == digests(tmp_path / "fresh")
 
 
-def test_code_that_changed_featurizes_graphs_again(tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_or_options_featurize_graphs_again(
+    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     output = tmp_path / "out"
     featurize_collection(raw, LAYOUT, CONFIG, output)
     before, fingerprint = changed_at(output), FeatureStore(output).fingerprint
@@ -124,6 +126,9 @@ def test_code_that_changed_featurizes_graphs_again(tmp_path: Path, raw: Path, mo
     after = changed_at(output)
     assert all(after[key] != before[key] for key in before)
     assert FeatureStore(output).fingerprint == fingerprint, "models that were trained remain of use"
+    featurize_collection(raw, LAYOUT, CONFIG.model_copy(update={"prune_hops": 1}), output)
+    assert all(changed_at(output)[key] != after[key] for key in after)
+    assert FeatureStore(output).open("train", "b").nodes < 40
 
 
 def test_the_key_of_features_covers_all_code_that_makes_them() -> None:
@@ -134,16 +139,6 @@ def test_the_key_of_features_covers_all_code_that_makes_them() -> None:
     packages = {".".join(module.split(".")[:2]) for module in modules}
     # The configuration is in the specification, and files.py only stores arrays.
     assert packages - {"hlorank.config", "hlorank.files"} == set(CODE)
-
-
-def test_another_option_featurizes_all_graphs_again(tmp_path: Path, raw: Path) -> None:
-    output = tmp_path / "out"
-    featurize_collection(raw, LAYOUT, CONFIG, output)
-    before = changed_at(output)
-    featurize_collection(raw, LAYOUT, CONFIG.model_copy(update={"prune_hops": 1}), output)
-    after = changed_at(output)
-    assert all(after[key] != before[key] for key in before)
-    assert FeatureStore(output).open("train", "b").nodes < 40
 
 
 def test_split_half_tau_and_family_of_a_sidecar_are_kept(tmp_path: Path, raw: Path) -> None:
@@ -157,11 +152,6 @@ def test_split_half_tau_and_family_of_a_sidecar_are_kept(tmp_path: Path, raw: Pa
     assert [s.open("valid", sidecar.stem).split_half_tau for s in (before, after)] == [None, 0.75]
     assert [s.open("valid", sidecar.stem).family for s in (before, after)] == [family(sidecar.stem), "net"]
     assert before.fingerprint != after.fingerprint
-
-
-def test_pruning_does_not_change_tiles(tmp_path: Path, raw: Path) -> None:
-    featurize_collection(raw, TILE, CONFIG.model_copy(update={"prune_hops": 0}), tmp_path / "out")
-    assert FeatureStore(tmp_path / "out").open("train", "b").nodes == 6
 
 
 def test_a_kill_leaves_an_incomplete_store_that_the_next_run_completes(tmp_path: Path, raw: Path) -> None:
@@ -208,22 +198,13 @@ def test_all_bad_files_are_named(tmp_path: Path, raw: Path) -> None:
     assert files == [raw / LAYOUT.path / name for name in bad]
 
 
-def test_a_bad_file_outside_train_is_named(tmp_path: Path, raw: Path) -> None:
+def test_a_bad_file_outside_train_and_an_empty_train_split_are_named(tmp_path: Path, raw: Path) -> None:
     (raw / LAYOUT.path / "valid/c.npz").write_bytes(b"no zip")
     with pytest.raises(DataError, match=r"valid/c\.npz: file: "):
         featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
-
-
-def test_an_empty_train_split_is_an_error(tmp_path: Path, raw: Path) -> None:
     shutil.rmtree(raw / LAYOUT.path / "train")
     with pytest.raises(DataError, match=r"layout/cpu/random: train: "):
         featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
-
-
-def test_an_unknown_graph_is_an_error(tmp_path: Path, raw: Path) -> None:
-    featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
-    with pytest.raises(DataError, match=r"valid: .*\['c'\].*\bb\b"):
-        FeatureStore(tmp_path / "out").open("valid", "b")
 
 
 @pytest.mark.parametrize(
@@ -232,6 +213,8 @@ def test_an_unknown_graph_is_an_error(tmp_path: Path, raw: Path) -> None:
 )
 def test_a_damaged_store_is_an_error(tmp_path: Path, raw: Path, file: str, content: str) -> None:
     featurize_collection(raw, LAYOUT, CONFIG, tmp_path / "out")
+    with pytest.raises(DataError, match=r"valid: .*\['c'\].*\bb\b"):
+        FeatureStore(tmp_path / "out").open("valid", "b")
     (tmp_path / "out" / file).write_text(content)
     with pytest.raises(DataError, match=file):
         FeatureStore(tmp_path / "out")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hlorank.config import FeaturizeConfig
 from hlorank.data.collection import Collection, read_graph
-from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
+from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements
 from hlorank.data.graph import Graph, Int64
 from hlorank.featurize.feature_spec import FeatureSpec
 from hlorank.featurize.features import LayoutFeatures, TileFeatures, distances
@@ -178,39 +178,6 @@ def test_tile_features(tile_graph: MakeGraph) -> None:
     assert len(features.targets()[0]) == 9
 
 
-def test_tiles_that_differ_in_a_dropped_column_remain_distinct(tile_graph: MakeGraph) -> None:
-    train, other = tile_graph(), tile_graph(name="other")
-    feat = np.zeros((3, 24), dtype=np.float32)
-    feat[1, 20] = 4
-    other = replace(
-        other,
-        configurations=TileConfigurations(feat),
-        measurements=replace(
-            other.measurements,
-            runtime=other.measurements.runtime[:3],
-            normalizer=np.ones(3, dtype=np.int64),
-        ),
-    )
-    assert featurize_graph(other, fitted("tile:xla", train)).row_of.tolist() == [0, 1, 0]
-
-
-def test_pruned_features(layout_graph: MakeGraph) -> None:
-    measured = layout_graph(nodes=80)
-    configurations = measured.configurations
-    assert isinstance(configurations, LayoutConfigurations)
-    whole = featurize_graph(measured, fitted("layout:xla:random", measured))
-    pruned = featurize_graph(measured, fitted("layout:xla:random", measured, prune_hops=0))
-    parts = pruned.configurations
-    assert isinstance(parts, LayoutFeatures)
-    # Only the configurable nodes remain, with their configurations.
-    assert parts.node_ids.tolist() == list(range(len(configurations.node_ids)))
-    np.testing.assert_array_equal(pruned.node_layout, whole.node_layout[configurations.node_ids])
-    np.testing.assert_array_equal(parts.codebook[parts.codes][pruned.row_of], configurations.values())
-    assert pruned.node_splits[-1] == pruned.nodes == len(pruned.node_feat) == len(configurations.node_ids)
-    # Statistics are computed on the remaining nodes.
-    np.testing.assert_allclose(pruned.node_feat.mean(axis=0), 0, atol=1e-5)
-
-
 def test_sizes_of_operands_that_are_pruned_remain(layout_graph: MakeGraph) -> None:
     measured = layout_graph(nodes=80)
     node_ids = measured.graph.edge_index[-1:, 0]
@@ -218,7 +185,9 @@ def test_sizes_of_operands_that_are_pruned_remain(layout_graph: MakeGraph) -> No
     values[:, 0, 6] = 0  # of the first operand
     measured = replace(measured, configurations=LayoutConfigurations.from_chunks(node_ids, [values]))
     pruned = featurize_graph(measured, fitted("layout:xla:random", measured, prune_hops=0))
-    assert pruned.nodes == 1
+    whole = featurize_graph(measured, fitted("layout:xla:random", measured))
+    assert pruned.nodes == len(pruned.node_feat) == pruned.node_splits[-1] == 1
+    np.testing.assert_array_equal(pruned.node_layout, whole.node_layout[node_ids])
     assert isinstance(pruned.configurations, LayoutFeatures)
     operands = measured.graph.edge_index[measured.graph.edge_index[:, 0] == node_ids[0], 1]
     (sizes,) = pruned.configurations.sizes

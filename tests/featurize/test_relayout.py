@@ -148,18 +148,12 @@ def test_own_layouts_and_shares_of_output_and_operands() -> None:
     left = program.add("parameter", (8, 3), layout=(0, 1))
     right = program.add("parameter", (3, 5), element="bf16")
     program.add("dot", (8, 5), [left, right])
-    tensors = np.array([[2, 0, 1], [1, -1, 0]])
+    tensors = np.array([[2, 0, 1], [1, -1, 0]])  # of the last one no layout is known: row-major
     graph = program.graph()
     assert own_layouts(graph, tensors).tolist() == [row([1, 0], [0, 1], [1, 0]), row([1, 0], [], [0, 1])]
     total = 4 * 8 * 3 + 2 * 3 * 5 + 4 * 8 * 5
     expected = np.array([[160, 96, 30], [30, 0, 96]], dtype=np.float32) / total
     np.testing.assert_allclose(byte_shares(graph, tensors), expected, rtol=1e-6)
-
-
-def test_tensors_without_a_layout_are_row_major() -> None:
-    program = Program()
-    program.add("parameter", (8, 3), layout=())
-    assert own_layouts(program.graph(), np.array([[0, -1, -1]])).tolist() == [row([1, 0])]
 
 
 def test_what_a_copy_keeps() -> None:
@@ -246,9 +240,3 @@ def test_a_reshape_has_one_operand_and_a_square_one_tensor_of_two_slots() -> Non
     assert uses.tolist() == [[0, 1, 1], [0, 1, 2], [1, 2, 1]]
     assert tensors[:, 2].tolist() == [0, 0, 1]
     assert tensors[:, 3].tolist() == [4, 4, 4]
-
-
-def test_without_operands_there_are_no_uses() -> None:
-    graph = graph_of([("dot", [4, 4], [])])
-    tensors, uses = copy_tensors(graph, np.array([0]), np.array([[0, -1, -1]]))
-    assert (len(tensors), uses.shape) == (1, (0, 3))

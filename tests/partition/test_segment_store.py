@@ -124,21 +124,6 @@ def test_a_store_returns_the_partitions_of_partition_graph(features: Path, tmp_p
             assert (len(opened.halo) > 0) == (halo > 0)
 
 
-def test_another_halo_is_another_partition(features: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    partition_collection(features, PARTITION, tmp_path)
-    without = PartitionStore(tmp_path).spec.fingerprint
-    mark(tmp_path)
-    with caplog.at_level("INFO", "hlorank.partition.segment_store"):
-        partition_collection(features, PARTITION.model_copy(update={"halo": 1}), tmp_path)
-    assert marked(tmp_path) == set()
-    assert PartitionStore(tmp_path).spec.fingerprint != without
-    metrics = json.loads((tmp_path / "metrics.json").read_text())
-    with (tmp_path / "segments.csv").open(newline="") as file:
-        halos = [int(row["halo"]) for row in csv.DictReader(file)]
-    assert (metrics["largest_halo"], metrics["mean_halo"]) == (max(halos), sum(halos) / len(halos))
-    assert f"{metrics['mean_halo']:.0f} nodes on average, at most {max(halos)}" in caplog.text
-
-
 def test_metrics_summarize_the_table(features: Path, tmp_path: Path) -> None:
     partition_collection(features, PARTITION, tmp_path)
     metrics, table = json.loads((tmp_path / "metrics.json").read_text()), pd.read_csv(tmp_path / "segments.csv")
@@ -195,9 +180,12 @@ def test_partitions_of_unchanged_graphs_are_kept_and_others_removed(tmp_path: Pa
     assert set(output.glob("graphs/*/*")) == {*train, output / "graphs" / "test" / "graph_2.bf16"}
     PartitionStore(output).check(FeatureStore(tmp_path / "features"))
 
-    mark(output)
-    partition_collection(tmp_path / "features", PARTITION.model_copy(update={"max_nodes": 9}), output)
-    assert marked(output) == set()
+    for options in ({"max_nodes": 9}, {"halo": 1}):
+        mark(output)
+        before = PartitionStore(output).spec.fingerprint
+        partition_collection(tmp_path / "features", PARTITION.model_copy(update=options), output)
+        assert marked(output) == set()
+        assert PartitionStore(output).spec.fingerprint != before
 
 
 def test_code_that_changed_partitions_graphs_again(

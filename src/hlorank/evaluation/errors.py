@@ -36,11 +36,8 @@ def noise_width(label: Float64, tau_half: float) -> float:
     If all measurements give a pair the log ratio d, its two halves give d + e and d - e, and the noise of d is
     distributed as e. The halves agree on the order if |e| < |d|. So with normal noise of standard deviation s for all
     pairs, the expected Kendall tau of the halves is the mean over pairs of 4 Phi(|d| / s) - 3, whatever the runtimes
-    are; the result is the s that gives `tau_half`.
-
-    Args:
-        label: (configurations,) positive, at least two different values.
-        tau_half: -1..1, the split-half tau. If it is 1, the result is that of half a pair in another order.
+    are; the result is the s that gives `tau_half`, and for a tau of 1 that of half a pair in another order. At least
+    two labels differ.
     """
     from scipy.optimize import brentq
     from scipy.special import ndtr

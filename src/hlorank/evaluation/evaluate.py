@@ -111,9 +111,8 @@ def _evaluate_graph(
 ) -> tuple[list[GraphReport], list[dict[str, object]], dict[str, float], NDArray[np.int64] | None]:
     """Score one graph of a split, with the configurations that the index file lists.
 
-    Returns:
-        The reports over all and over the listed configurations; rows of predictions.csv; the partial correlations of
-        properties; and the ranking if the labels are withheld.
+    The result are reports over all and over the listed configurations, rows of predictions.csv, partial correlations of
+    properties, and the ranking if the labels are withheld.
     """
     split, name, listed = task
     graph = features.open(split, name)
@@ -145,16 +144,8 @@ def evaluate_collection(
 
     They are per_graph.csv, predictions.csv (predicted against measured rank), properties.csv (properties of
     configurations that the model misjudges), metrics.json (means over graphs by split; means over the index file under
-    `indexed`) and submission.csv, with a row for each graph whose labels are withheld.
-
-    Args:
-        features: the graphs.
-        collection: their address.
-        score: called once for each graph.
-        config: the splits, and the index file of the paper's protocol, which applies to the split valid.
-        output: folder of the tables.
-        about: facts about the model, which metrics.json holds too if they are not None or False.
-        compute: place where graphs are scored; worker processes get `features` and `score` by pickle.
+    `indexed`; facts `about` the model) and submission.csv, with a row for each graph whose labels are withheld. The
+    index file of the paper's protocol applies to the split valid. Processes get `features` and `score` by pickle.
 
     Returns:
         The values of metrics.json by path, such as `valid/kendall_tau` or `valid/indexed/opa`, without unknown ones.
@@ -214,13 +205,7 @@ class GraphFolders(NamedTuple):
 
 @dataclass(frozen=True)
 class _ModelScores:
-    """Scores of a model for the graphs of its collection; each process reads the files when it needs them.
-
-    Attributes:
-        memory_bytes: bound of memory while scoring.
-        accelerator: the device, as in `trainer.accelerator`.
-        threads: threads of PyTorch; None leaves them as they are.
-    """
+    """Scores of a model for the graphs of its collection; each process reads the files when it needs them."""
 
     model: Path
     folders: GraphFolders
@@ -268,17 +253,9 @@ def score_model(
     threads: int | None = None,
     compute: ComputeConfig = SERIAL,
 ) -> dict[str, float]:
-    """Score every configuration of every graph, write the tables, and return the metrics by path.
+    """Score every configuration of every graph with a model folder, write the tables, and return the metrics by path.
 
-    Args:
-        model: output of the stage train, which is only read.
-        collection: the collection that the model was trained on.
-        folders: folders of the collection.
-        settings: the splits, the bound of memory, and the index file.
-        output: folder of the tables.
-        accelerator: the device, as in `trainer.accelerator`.
-        threads: threads of PyTorch in each process, on which the rounding of scores may depend; None leaves them.
-        compute: place where graphs are scored.
+    `threads` is the number of threads of PyTorch in each process, on which the rounding of scores may depend.
 
     Raises:
         DataError: the model is damaged, or was trained on other features or segments.

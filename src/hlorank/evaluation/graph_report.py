@@ -50,17 +50,10 @@ def per_graph_columns(kind: Kind) -> list[str]:
 def rank_metrics(
     kind: Kind, row_of: NDArray[np.int64], score: NDArray[np.float64], label: NDArray[np.float64]
 ) -> dict[str, float]:
-    """Return all metrics of the ranking of one graph.
+    """Return all metrics of the ranking of one graph, given distinct configuration, score and label of each one.
 
-    Args:
-        kind: kind of the configurations, which determines the K of the slowdowns and Kaggle's score.
-        row_of: (configurations,) the distinct configuration of each one.
-        score: (configurations,) larger = slower.
-        label: (configurations,) positive, at least two different values.
-
-    Returns:
-        kendall_tau; repeat_ceiling, the Kendall tau of a perfect model, whose repeats tie; opa (ordered pair accuracy);
-        slowdown_<K>; kaggle, 1 - slowdown_5 for tiles and kendall_tau for layouts.
+    The repeat ceiling is the Kendall tau of a perfect model, whose repeats tie. Kaggle's score is 1 - slowdown_5 for
+    tiles and kendall_tau for layouts. Labels must have at least two different values.
     """
     tau = kendall_tau(score, label)
     slowdown = {f"slowdown_{k}": top_k_slowdown(score, label, k) for k in SLOWDOWN_AT[kind]}
@@ -75,24 +68,10 @@ def rank_metrics(
 
 @dataclass(frozen=True)
 class GraphReport:
-    """One graph under one protocol: a row of per_graph.csv.
+    """One graph under one protocol, `all` configurations or those `indexed` by the index file: a row of per_graph.csv.
 
-    Attributes:
-        split: the graph's split.
-        graph: its name.
-        family: its model family.
-        protocol: `all` configurations, or those `indexed` by the index file.
-        nodes: nodes of the graph.
-        configurations: configurations of this protocol, repeated ones included.
-        distinct: distinct ones among them.
-        withheld: True if the labels are withheld.
-        metrics: the result of `rank_metrics`; empty if labels are withheld or all runtimes are equal.
-        split_half_tau: Kendall tau between two halves of the measurements; None if nothing was measured twice.
-        noise_ceiling: highest Kendall tau against such measurements (`hlorank.metrics.noise_ceiling`); None as above.
-        noise_width: noise of the ratio of two runtimes (`hlorank.evaluation.errors.noise_width`); None as above, or if
-            `metrics` is empty.
-        errors: the result of `wrong_pairs`; empty if `metrics` is.
-        notes: remarks for the reader of the row.
+    `metrics` and `errors` are those of `rank_metrics` and `wrong_pairs`, empty if labels are withheld or all runtimes
+    are equal. Split-half tau, noise ceiling and width are None if nothing was measured twice.
     """
 
     split: Split

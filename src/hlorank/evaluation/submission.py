@@ -71,10 +71,7 @@ def open_submission(path: Path, collection: Collection) -> Iterator[Callable[[st
 
 
 def read_submission(path: Path) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Read a submission row by row, with the checks that need no graphs.
-
-    Yields:
-        ID and configuration indices, int64: for layouts all of 0..n-1 once, for tiles up to five different ones.
+    """Yield ID and indices, int64, of each row: for layouts all of 0..n-1 once, for tiles up to five different ones.
 
     Raises:
         DataError: the header or the form of a row is wrong, or an ID or an index is repeated.
@@ -143,11 +140,9 @@ def merge_submissions(files: Sequence[Path], output: Path) -> int:
 def read_scores(path: Path, collection: Collection) -> Scores:
     """Read a file of scores, by its suffix and its header.
 
-    Args:
-        path: `.npz`, an array for each graph under its name; else CSV: the columns graph, configuration (its index in
-            the npz file of the graph) and score, in any order of rows; or a submission of layouts, whose rankings
-            become scores 0, 1, ..., and whose rows of other collections are ignored.
-        collection: the collection of the scores.
+    It is `.npz`, with an array for each graph under its name; or CSV with the columns graph, configuration (its index
+    in the npz file of the graph) and score, in any order of rows; or a submission of layouts, whose rankings become
+    scores 0, 1, ..., and whose rows of other collections are ignored.
 
     Raises:
         DataError: the file is none of these, or does not have each configuration of a graph once; or it is a submission

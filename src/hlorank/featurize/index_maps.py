@@ -39,13 +39,6 @@ class Axis(NamedTuple):
 
     They are (stride * r + dilation * k) / base up to an offset, where they are whole: r is the element's place along
     dimension `result`, 0 without one, and k runs over the reduced dimension `reduced`.
-
-    Attributes:
-        result: a dimension of the result, or None.
-        reduced: a reduced dimension, or None.
-        stride: of the result's places.
-        dilation: of the reduced places.
-        base: divisor of both.
     """
 
     result: int | None = None
@@ -58,10 +51,9 @@ class Axis(NamedTuple):
 class Access(NamedTuple):
     """Operands and dimensions that an instruction reads.
 
-    Attributes:
-        reduced: sizes of the reduced dimensions: the contracted ones of a dot; the window, then the input features (of
-            a group), of a convolution; the dimensions or the window of a reduction; else none.
-        operands: node and axes of each distinct operand; None where no dimensions correspond.
+    `reduced` are the sizes of the reduced dimensions: the contracted ones of a dot; the window, then the input features
+    (of a group), of a convolution; the dimensions or the window of a reduction. `operands` has node and axes of each
+    distinct operand; None where no dimensions correspond.
     """
 
     reduced: tuple[int, ...]
@@ -274,14 +266,8 @@ def operand_pairs(graph: Graph, node_ids: Int64, dims: Int64) -> Int64:
 
     If both orders fit, the wrong one may be chosen: dot(x, y) and dot(y, x) of square matrices are not distinguishable.
 
-    Args:
-        graph: the whole graph.
-        node_ids: (configurable nodes,) int64.
-        dims: (configurable nodes, 2) int64, minimum number of dimensions of the first and the second operand.
-
-    Returns:
-        (configurable nodes, 2) int64, -1 for a node without operands; of more than two operands, the two of smallest
-        number.
+    The result is (nodes, 2), -1 for a node without operands; of more than two operands, the two of smallest number.
+    `dims`, (nodes, 2), are the minimum numbers of dimensions of both.
     """
     users, operands = np.unique(graph.edge_index[np.isin(graph.edge_index[:, 0], node_ids)], axis=0).T
     start, stop = (np.searchsorted(users, node_ids, side=side) for side in ("left", "right"))

@@ -166,9 +166,8 @@ def sized_layouts(
         moves: with `copy_moves`; without, they are 0.
 
     Returns:
-        The codebook, (V, 18) int8, in the order of the old one; its sizes, (V, 18) float32, 0 where a layout has no
-        value or the tensor is unknown; its moves, (V, 3) float32; and the codes, of the smallest unsigned type that
-        fits.
+        The codebook, (V, 18) int8, in the order of the old one; its sizes, (V, 18), 0 where a layout has no value or
+        the tensor is unknown; its moves, (V, 3); and the codes, of the smallest unsigned type that fits.
     """
     used = _used(codes)
     shapes = np.where(tensors[..., None] >= 0, graph.node_feat[:, DIMS][tensors], np.float32(0))

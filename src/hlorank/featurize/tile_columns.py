@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -27,14 +26,9 @@ _SUBLANES, _LANES = 8, 128  # of a vector register of TPUs; arrays are stored in
 class _Array(NamedTuple):
     """The part of an array that a tile touches.
 
-    Attributes:
-        sizes: (configurations, dimensions) float64, elements along each dimension.
-        steps: for each dimension, the loops that move along it, and by how many elements for each of their steps.
-            Loops are the dimensions of the result, then the reduced ones.
-        dims: the dimensions of the array.
-        minor_to_major: its layout.
-        element_bytes: size of an element, at least 1.
-        block: (dimensions,) elements that are stored together, 1 but for TPUs.
+    `sizes` are elements (configurations, dimensions). For each dimension, `steps` has the loops that move along it, and
+    by how many elements for each of their steps; loops are the dimensions of the result, then the reduced ones. `block`
+    are the elements (dimensions,) that are stored together, 1 but for TPUs.
     """
 
     sizes: Float64
@@ -92,19 +86,8 @@ class TiledKernel:
     convolution, of its result and of its second operand; else of what a reduction at the root reduces, else of the
     root. Inferred from the raw record of TpuGraphs, whose largest bounds are those of these shapes.
 
-    Args:
-        graph: the kernel.
-        feat: (configurations, 24) float32, the official columns of tiles.
-        on_tpu: whether the bounds are those of TPUs.
-
-    Attributes:
-        output: (configurations, dimensions) float64, minor dimension first.
-        extents: (dimensions,) float64, those of the result, minor first.
-        reduced: (configurations, reduced dimensions) float64, in reverse order.
-        reduced_extents: (reduced dimensions,) float64.
-        result: the result of the kernel.
-        inputs: the arrays without operands that are read.
-        vector: elements of a vector register along its minor dimension.
+    Sizes and extents have the minor dimension first, reduced ones are in reverse order; `inputs` are the arrays without
+    operands that are read, and `vector` the elements of a vector register along its minor dimension.
     """
 
     def __init__(self, graph: Graph, feat: Float32, on_tpu: bool = False) -> None:
@@ -330,54 +313,37 @@ def _loops(kernel: TiledKernel) -> list[Float64]:
     ]
 
 
-class _Group(NamedTuple):
-    """Columns that are chosen together: their names, and the function that computes them."""
-
-    names: tuple[str, ...]
-    compute: Callable[[TiledKernel], Sequence[Float64]]
-
+_Columns = tuple[tuple[str, ...], Callable[[TiledKernel], Sequence[Float64]]]
 
 _NUMBERS = range(LAYOUT_DIMS)
-GROUPS: Mapping[str, _Group] = MappingProxyType(
-    {
-        "tile_shares": _Group(
-            (
-                *(f"tile[{i}]" for i in _NUMBERS),
-                *(f"tile[{i}] / dims" for i in _NUMBERS),
-                *(f"reduced[{i}] / dims" for i in _NUMBERS),
-            ),
-            _shares,
-        ),
-        "tile_remainders": _Group(("padding", "reduced padding", "innermost padding"), _remainders),
-        "tile_runs": _Group(("written run", "mean run", "shortest run", "log lines"), _runs),
-        "tile_loops": _Group(
-            ("innermost", "innermost / dims", "vector fill", "innermost reduced", "starts", "log starts"), _loops
-        ),
-    }
-)
-"""Groups of columns by the name in `featurize.derived`; columns that do not exist in a kernel are 1."""
+_SHARES = [
+    f"{part}[{i}]{of}" for part, of in (("tile", ""), ("tile", " / dims"), ("reduced", " / dims")) for i in _NUMBERS
+]
+GROUPS: Mapping[str, _Columns] = {
+    "tile_shares": (tuple(_SHARES), _shares),
+    "tile_remainders": (("padding", "reduced padding", "innermost padding"), _remainders),
+    "tile_runs": (("written run", "mean run", "shortest run", "log lines"), _runs),
+    "tile_loops": (
+        ("innermost", "innermost / dims", "vector fill", "innermost reduced", "starts", "log starts"),
+        _loops,
+    ),
+}
+"""Names and function of the columns of each group of `featurize.derived`; columns that a kernel lacks are 1."""
 
 
 def tile_names(derived: Sequence[str]) -> list[str]:
     """Return the names of the columns of `tile_columns`, in order."""
-    return [name for key, group in GROUPS.items() if key in derived for name in group.names]
+    return [name for key, (names, _) in GROUPS.items() if key in derived for name in names]
 
 
 def tile_columns(graph: Graph, feat: Float32, derived: Sequence[str], on_tpu: bool = False) -> Float32:
-    """Compute the columns of tile configurations: the official ones, then those derived from the kernel.
+    """Return the official columns of tiles, (configurations, 24), with the derived ones, `tile_names`, after them.
 
-    Args:
-        graph: the kernel.
-        feat: (configurations, 24) float32, the official columns.
-        derived: the setting `featurize.derived`.
-        on_tpu: whether the bounds are those of TPUs, in registers.
-
-    Returns:
-        (configurations, 24 + derived) float32; the derived ones are those of `tile_names`.
+    `derived` is the setting `featurize.derived`; `on_tpu` is true if the bounds are those of TPUs, in registers.
     """
-    groups = [group for key, group in GROUPS.items() if key in derived]
-    if not groups:
+    functions = [function for key, (_, function) in GROUPS.items() if key in derived]
+    if not functions:
         return feat
     kernel = TiledKernel(graph, feat, on_tpu)
-    columns = [column for group in groups for column in group.compute(kernel)]
+    columns = [column for function in functions for column in function(kernel)]
     return np.column_stack([feat, *columns]).astype(np.float32)

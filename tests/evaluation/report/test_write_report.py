@@ -70,16 +70,13 @@ def test_a_run_that_cannot_be_scored_is_named_with_the_reason(make_run: MakeRun,
     assert "weights.safetensors: none" in page.text
 
 
-def test_trainings_of_different_length_are_marked(make_run: MakeRun, tmp_path: Path) -> None:
-    page = written([make_run("gst"), make_run("gst_one", spec={"steps": 50})], tmp_path)
-    assert "different length" in page.text
-    assert "2 epochs, 50 steps" in page.text
-
-
-def test_one_segment_is_marked(make_run: MakeRun, tmp_path: Path) -> None:
-    for one_segment in (True, False):
-        page = written([make_run("full"), make_run("gst", one_segment=one_segment)], tmp_path)
-        assert page.text.count("one segment: equals full") == one_segment
+def test_lengths_that_differ_and_single_segments_are_marked(make_run: MakeRun, tmp_path: Path) -> None:
+    page = written([make_run("full"), make_run("gst_one", spec={"steps": 50}, one_segment=True)], tmp_path)
+    for text in ("different length", "2 epochs, 50 steps", "one segment: equals full"):
+        assert text in page.text
+    page = written([make_run("full"), make_run("gst")], tmp_path)
+    assert "different length" not in page.text
+    assert "one segment" not in page.text
 
 
 def test_scores_costs_and_provenance_are_shown(make_run: MakeRun, tmp_path: Path) -> None:

@@ -29,12 +29,10 @@ _MIN_EFFECT, _MIN_GRAPHS = 0.1, 3
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs of one method on one collection that differ only in their seed.
+    """Runs of one method on one collection that differ only in their seed, at least one.
 
-    Attributes:
-        label: the method, with the settings that distinguish it from other groups of the method.
-        style: number of its colour, shape and dash, equal for equal labels in all collections.
-        runs: at least one run.
+    The label is the method, with the settings that distinguish it from other groups of the method; `style` is the
+    number of its colour, shape and dash, equal for equal labels in all collections.
     """
 
     label: str
@@ -131,13 +129,9 @@ def group_runs(runs: Sequence[Run]) -> dict[Collection, list[Group]]:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean of a metric over graphs, with its interval and its runs.
+    """Mean of a metric over graphs of means over runs, and its 95 % interval over graphs, None for a single graph.
 
-    Attributes:
-        mean: mean over graphs of means over runs.
-        low: lower end of the 95 % interval over graphs, None for a single graph.
-        high: upper end of the interval.
-        runs: mean over graphs of each run that has the metric for all graphs; at least one run.
+    `runs` are the means over graphs of each run that has the metric for all graphs; at least one run.
     """
 
     mean: float
@@ -153,16 +147,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class SplitScores:
-    """Scores of a group on one split under one protocol.
+    """Scores of a group on one split under one protocol, `all` or `indexed`, over the graphs that all runs ranked.
 
-    Attributes:
-        split: the split.
-        protocol: `all` or `indexed`, as in per_graph.csv.
-        runs: number of evaluated runs.
-        graphs: number of graphs that all of these runs have ranked.
-        left_out: number of other graphs.
-        estimates: estimates by metric, without metrics that no run has for every graph.
-        noise_ceiling: mean over the ranked graphs, None if the ceiling of one graph is unknown.
+    `estimates` are without metrics that no run has for every graph; `noise_ceiling` is None if it is unknown for one.
     """
 
     split: str
@@ -230,13 +217,7 @@ def _split_scores(kind: Kind, table: pd.DataFrame) -> SplitScores:
 
 
 class FamilyErrors(NamedTuple):
-    """Errors of a group on the graphs of one family in one split: means over the ranked graphs.
-
-    Attributes:
-        family: the family; `ALL` for the whole split.
-        graphs: number of ranked graphs.
-        means: columns of per_graph.csv, None if the value of one graph is unknown.
-    """
+    """Means over the ranked graphs of one family, or `ALL`, in one split; None if the value of one graph is unknown."""
 
     group: Group
     split: str

@@ -35,17 +35,10 @@ Score = Callable[[Path, Collection, Path], object]
 
 @dataclass(frozen=True)
 class Tracked:
-    """Record of a training in MLflow; None for a number that is not recorded.
+    """Record of a training in MLflow, with its composed configuration; None for a number that is not recorded.
 
-    Attributes:
-        run_id: id of the run.
-        settings: the composed configuration, with dotted names.
-        commit: git commit, None outside of a repository.
-        parameters: number of trained parameters.
-        step_memory_bytes: largest memory of a training step.
-        seconds: seconds of all epochs, validation included.
-        step_seconds: seconds of one step.
-        best_tau: Kendall tau on valid of the epoch whose weights were kept.
+    `seconds` are those of all epochs, validation included; `step_memory_bytes` is the largest memory of a step;
+    `best_tau` is the Kendall tau on valid of the epoch whose weights were kept.
     """
 
     run_id: str
@@ -60,20 +53,10 @@ class Tracked:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Training and its evaluation; missing files give empty attributes.
+    """Training, spec.json and history.csv of its model, and the tables of its evaluation; empty for missing files.
 
-    Attributes:
-        place: the folder, or the id of the MLflow run, that it was read from.
-        collection: collection that the model was trained on.
-        method: method of the training.
-        spec: spec.json of the model.
-        history: history.csv.
-        per_graph: per_graph.csv.
-        predictions: predictions.csv.
-        properties: properties.csv.
-        one_segment: True if the model was trained on segments, and each evaluated graph is one.
-        tracked: record in MLflow, None if it is missing or the store is unreachable.
-        unscored: reason why the evaluation failed, empty if it was not tried or succeeded.
+    `place` is the folder or the id of the MLflow run that it was read from; `one_segment` is true if the model was
+    trained on segments, and each evaluated graph is one; `unscored` is the reason why an evaluation failed.
     """
 
     place: str
@@ -130,12 +113,6 @@ def _address(folder: Path) -> tuple[Collection, str] | None:
 
 def read_run(model: Path, report: Path, tracked: Tracked | None = None, place: str | None = None) -> Run:
     """Read one training from its model folder and the folder of its report, whose files may be missing.
-
-    Args:
-        model: the model folder.
-        report: the folder of its report.
-        tracked: its record in MLflow.
-        place: name of the run; None for the folder.
 
     Raises:
         DataError: a file is damaged, or neither spec.json nor the folder names the collection.

@@ -262,16 +262,11 @@ def _breakable(name: str) -> Markup:
     return Markup("<wbr>").join(re.split(r"(?<=[._,/])", name))
 
 
-def _share(value: float | None) -> str:
-    """Return a share in percent, `unknown` for None."""
-    return "unknown" if value is None else f"{value:.1%}"
-
-
-def _figure(value: float | None, digits: int = 3) -> str:
-    """Return a number with some significant digits, whole numbers in full; `unknown` for None."""
+def _figure(value: float | None) -> str:
+    """Return a number with three significant digits, whole numbers in full; `unknown` for None."""
     if value is None:
         return "unknown"
-    return f"{value:,.0f}" if abs(value) >= 10**digits or value == round(value) else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == round(value) else f"{value:.3g}"
 
 
 def _metric(value: float | None, name: str) -> str:
@@ -283,18 +278,17 @@ def _metric(value: float | None, name: str) -> str:
 
 def provenance(run: Run) -> dict[str, str]:
     """Return the provenance of a run by name, without unknown facts."""
-    spec, tracked = run.spec, run.tracked
-    features = spec.get("features", {})
+    spec, features = run.spec, run.spec.get("features", {})
     facts = {
         "read from": run.place,
         "seed": run.seed,
-        "MLflow run": None if tracked is None else tracked.run_id,
-        "git commit": None if tracked is None else tracked.commit,
+        "MLflow run": run.tracked and run.tracked.run_id,
+        "git commit": run.tracked and run.tracked.commit,
         "hlorank": spec.get("version"),
         "data": spec.get("data"),
         "features": features.get("fingerprint"),
         "raw files": features.get("inputs"),
-        "partition": spec.get("partition"),
+        "partition": spec.get("partition_fingerprint", spec.get("partition")),
         "weights (SHA-256)": spec.get("weights_sha256"),
         "members": spec.get("members"),
         "steps": spec.get("steps"),
@@ -324,7 +318,7 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "metric": _metric,
     "provenance": provenance,
     "settings": settings,
-    "share": _share,
+    "share": lambda value: "unknown" if value is None else f"{value:.1%}",
     "colour": charts.colour,
     "shape": lambda number: number % len(charts.SHAPES),
 }
