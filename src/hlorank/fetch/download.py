@@ -202,19 +202,8 @@ def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to:
     The bytes so far are in `<target>.<size>-<version>.partial`, and a later call continues there if the server still
     has the same version of the file (RFC 9110, 14.2 Range); `target` appears only when it is complete. Dropped
     connections and the status codes 408, 425, 429 and 5xx are retried with exponential backoff, or after the server's
-    Retry-After, at most MAX_WAIT_SECONDS each.
-
-    Args:
-        url: the http(s) address.
-        target: the file; its folder is created.
-        retries: consecutive failures without a byte gained after which the download stops.
-        timeout: time limit in seconds for a connection, and for each piece of the response.
-        unpack_to: a path whose file system must have the file's size free a second time.
-
-    Raises:
-        DownloadError: the server responds with an error status that is not retried (such as 404), with malformed
-            headers, or with more bytes than it announced, or the retries are used up.
-        OSError: there is too little disk space, or the file cannot be written.
+    Retry-After, at most MAX_WAIT_SECONDS each, until `retries` attempts in a row gained no byte. `unpack_to` is a path
+    whose file system must have the file's size free a second time.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     failures = furthest = 0
@@ -248,18 +237,10 @@ def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to:
 def extract(archive: Path, target: Path, wanted: Callable[[PurePosixPath], bool]) -> None:
     """Extract the wanted files of an uncompressed tar archive directly into an empty folder.
 
-    Only the bytes and the file name of a member are used: no folders, modes, owners or dates. The archive is refused if
-    any member is unsafe, wanted or not. A damaged header in the middle, which tarfile takes for the end, is an error.
-
-    Args:
-        archive: the tar file.
-        target: the folder; created if missing.
-        wanted: chooses files by their path in the archive.
-
-    Raises:
-        DataError: `archive` is not a tar file, is truncated or damaged, has no wanted files or one twice, or a member
-            is a link, a device, sparse, or outside the archive's root; or it has more than MAX_MEMBERS members, or a
-            name that no graph can have.
+    Only the bytes and the file name of a member are used: no folders, modes, owners or dates. An archive is refused
+    with DataError if any member, wanted or not, is a link, a device, sparse or outside the archive's root, if it has
+    more than MAX_MEMBERS, a name twice or one that no graph can have, none of the wanted files, or is truncated or
+    damaged: also with a damaged header in the middle, which tarfile takes for the end.
     """
     target.mkdir(parents=True, exist_ok=True)
     names: set[str] = set()

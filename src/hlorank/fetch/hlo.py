@@ -46,15 +46,8 @@ def check_names(sources: Iterable[Path]) -> None:
 def convert(source: Path, folder: Path, kind: Kind | None = None, *, extra: bool = False) -> list[Path]:
     """Write each graph of a file to `<folder>/<graph>.npz`, one at a time, and return the files written.
 
-    Args:
-        source: a file that `read_records` reads.
-        folder: folder of the npz files; created if it is missing.
-        kind: kind of the configurations; None = that of the runs in the file, layouts for a dump.
-        extra: also write `<graph>.extra.npz` with the features beyond the 140.
-
-    Raises:
-        DataError: a field of the file is wrong, or two records have the same fingerprint; earlier graphs of the file
-            are written.
+    `kind` None is that of the runs in the file, layouts for a dump; `extra` also writes `<graph>.extra.npz` with the
+    features beyond the 140. Earlier graphs of a file with a wrong field remain.
     """
     written: list[Path] = []
     for record in read_records(source):
@@ -75,10 +68,6 @@ def fetch(collection: Collection, config: HloConfig, output: Path) -> None:
     `config.root` is either the dataset's tree, `layout/<source>/<search>/<split>/*.pb` or `tile/<source>/<split>/*.pb`,
     or a flat folder, whose files all go to `config.split`. HLO text may take the place of any protobuf. A re-run
     converts again and removes files without a protobuf. Dumps with nothing to configure are left out with a notice.
-
-    Raises:
-        DataError: `config.root` has no protobufs, two protobufs of a split have the same name, a protobuf breaks its
-            contract, or no protobuf has anything to configure.
     """
     sources = _find(resolve_path(config.root), collection, config)
     for files in sources.values():

@@ -107,19 +107,11 @@ class SyntheticConfig(Section):
 
 
 def fetch(collection: Collection, config: SyntheticConfig, output: Path) -> None:
-    """Write the collection's graphs as `<output>/<split>/synthetic_<split>_<index>.npz`.
+    """Write the graphs of layout:synthetic:<search> as `<output>/<split>/synthetic_<split>_<index>.npz`.
 
     Complete files of an earlier run with the same settings and code are kept; all other files of the splits are
-    removed. The settings are in synthetic.json next to the splits. Labels of the test split are not withheld.
-
-    Args:
-        collection: layout:synthetic:<search>.
-        config: the settings. Graphs have between min_nodes and max_nodes nodes (log-uniform).
-        output: the collection's folder.
-
-    Raises:
-        ConfigError: the collection is one of tiles, or has a source other than `synthetic`, which all generated data
-            has.
+    removed. The settings are in synthetic.json next to the splits. Labels of the test split are not withheld. All
+    generated data have the source `synthetic`.
     """
     if collection.source != "synthetic" or collection.search is None:
         expected = "layout/synthetic/<default or random>, as all generated data is named"
@@ -167,16 +159,16 @@ def layout_graph(
     noise: float,
     name: str = "synthetic",
 ) -> MeasuredGraph:
-    """Draw a graph with measured layout configurations.
+    """Draw a graph with measured layout configurations, repeated ones included.
 
     Args:
         rng: random generator of every choice.
         nodes: number of nodes, at least 50.
         configurable_nodes: their number; None places as many as real graphs have.
-        configurations: their number, repeated ones included.
+        configurations: their number.
         search: `random` draws each configuration alone: a share of the nodes, itself drawn from 0..1, gets random
-            layouts. `default` starts at the default configuration (all -1) and evolves it: each generation changes
-            a few nodes of configurations among the fastest quarter so far.
+            layouts. `default` evolves the default configuration (all -1): each generation changes a few nodes of
+            configurations among the fastest quarter so far.
         repeated: share of the configurations that repeat another one exactly; more if the graph has too few.
         noise: standard deviation of the log-normal factor of each measurement.
         name: the graph's name.

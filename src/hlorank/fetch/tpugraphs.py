@@ -290,18 +290,11 @@ def fetch(collection: Collection, config: TpuGraphsConfig, output: Path) -> None
     A second call verifies the files and fetches nothing; a call after a kill at any point ends in the same files.
     Splits that are not configured are removed. Calls that share `config.downloads` wait for each other.
 
-    Args:
-        collection: an official collection.
-        config: address, splits and settings of the download.
-        output: the collection's folder, such as data/raw/layout/xla/default.
-
     Raises:
         ConfigError: the collection is not an official one, or the address is neither http(s) nor a folder other than
             `output`.
-        DownloadError: the server responds with an error status that is not retried (such as 404), or the retries are
-            used up.
+        DownloadError: the server refuses, or the retries are used up.
         DataError: an archive or a file is damaged or unsafe, is missing in a folder, or differs from the first one.
-        OSError: (ENOSPC) there is too little disk space.
     """
     if str(collection) not in COLLECTIONS:
         raise ConfigError(f"collection={collection}: expected one of {', '.join(COLLECTIONS)} with data=tpugraphs")
