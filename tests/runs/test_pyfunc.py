@@ -82,6 +82,16 @@ def test_predictions_are_rankings(ranker: Ranker, graphs: list[Path], top: int) 
         assert [entry["rank"] for entry in graph["top"]] == list(range(1, len(order) + 1))
 
 
+def test_a_request_has_the_extra_file_and_needs_the_graph(graphs: list[Path], tmp_path: Path) -> None:
+    path = tmp_path / "some.npz"
+    with pytest.raises(FileNotFoundError):
+        make_request([path])
+    path.write_bytes(graphs[0].read_bytes())
+    assert make_request([path])["dataframe_records"] == [{"graph": "some", "npz": encoded(path.read_bytes())}]
+    (tmp_path / "some.extra.npz").write_bytes(b"extra")
+    assert make_request([path])["dataframe_records"][0]["extra"] == encoded(b"extra")
+
+
 def test_tiles(linear_model: Callable[..., Path], tiny_collections: Path, ranker: Ranker) -> None:
     kernel = graph_files(tiny_collections / "raw", Collection.parse(TILE), "valid")[0]
     records = make_request([kernel])["dataframe_records"]
@@ -110,9 +120,9 @@ def test_what_is_not_an_npz_file(ranker: Ranker, graphs: list[Path], record: dic
         assert refusal(ranker, value).startswith("npz: expected the bytes of an npz file in base64, found ")
     for broken in (b"", b"text", data[: len(data) // 2]):
         assert refusal(ranker, encoded(broken)).startswith("npz: file: expected a complete npz (zip) file")
-    damaged = bytearray(data)
-    damaged[len(data) // 3] ^= 0xFF
-    assert refusal(ranker, encoded(bytes(damaged)), graph="mine").startswith("mine: npz: ")
+    place = len(data) // 3  # 300 bytes are more than a header in the archive
+    damaged = data[:place] + bytes(300) + data[place + 300 :]
+    assert refusal(ranker, encoded(damaged), graph="mine").startswith("mine: npz: ")
     assert refusal(ranker, record["npz"], extra="AAAA").startswith("extra: file: expected a complete npz")
     assert refusal(ranker, record["npz"], extra="?").startswith("extra: expected the bytes of an npz file in base64")
 

@@ -222,7 +222,8 @@ def _rank(programs: Sequence[Program], arguments: argparse.Namespace) -> Iterato
     _opened.cache_clear()  # the model may have changed
     compute, here = SERIAL, arguments.accelerator
     if arguments.ray is not None:
-        compute, here = ComputeConfig.of_cluster(arguments.ray, gpus=here == "cuda"), "cpu"  # it scores nothing here
+        compute = ComputeConfig.of_cluster(arguments.ray, gpus=here == "cuda")
+        here = "cpu"  # this process scores nothing
         if arguments.accelerator == "auto":
             arguments.accelerator = "cpu"  # a node must not use a GPU that its task does not take
     elif (workers := min(arguments.workers, len(programs))) > 1:
@@ -250,13 +251,7 @@ def _rank(programs: Sequence[Program], arguments: argparse.Namespace) -> Iterato
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Rank every input, and print tables, JSON, CSV or a submission, also of the graphs before an error of writing.
-
-    Dumps with nothing to configure are left out with a notice.
-
-    Returns:
-        2 if a file cannot be ranked; else 3 if a dump is of another stage than the model was trained on; else 0.
-    """
+    """Rank every input, and print tables, JSON, CSV or a submission, also of the graphs before an error of writing."""
     programs, errors = find_programs(arguments.input, arguments.dump, arguments.arguments)
     _check(arguments, programs)
     graphs: list[dict[str, Any]] = []

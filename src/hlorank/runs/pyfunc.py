@@ -60,8 +60,8 @@ def make_request(graphs: Sequence[Path], top: int = TOP) -> dict[str, Any]:
     """
     records = []
     for path in graphs:
-        files = {"npz": path, "extra": extra_path(path)}
-        encoded = {key: base64.b64encode(file.read_bytes()).decode() for key, file in files.items() if file.is_file()}
+        files = {"npz": path} | ({"extra": extra} if (extra := extra_path(path)).is_file() else {})
+        encoded = {field: base64.b64encode(file.read_bytes()).decode() for field, file in files.items()}
         records.append({"graph": path.stem, **encoded})
     return {"dataframe_records": records, "params": {"top": top}}
 
@@ -103,7 +103,7 @@ def _read(record: Mapping[Any, object], spec: FeatureSpec) -> InputGraph:
                         check_sizes(arrays, **SIZES)
             (given,) = GraphReader(spec, SIZES["configurations"], 1, 0, MAX_CHOICES, MAX_LAYOUTS).read(path)
         except DataError as error:
-            raise (error if error.file is None else error.in_file(fields[str(error.file)])) from None
+            raise (error if error.file is None else error.in_file(fields.get(str(error.file), "extra"))) from None
     return given
 
 
