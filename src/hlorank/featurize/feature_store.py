@@ -35,22 +35,16 @@ _CONFIGURATION_ARRAYS = {"row_of", "runtime", "normalizer", "codebook", "sizes",
 
 
 class GraphEntry(Section):
-    """Sizes of a graph and the reason to skip it, known without opening its arrays."""
+    """Sizes of a pruned graph, of the raw one, and the reason to skip it, known without opening its arrays."""
 
     nodes: int
-    """Nodes of the pruned graph."""
     edges: int
-    """Edges of the pruned graph."""
     raw_nodes: int
-    """Nodes of the whole graph."""
     raw_edges: int
-    """Edges of the whole graph."""
     configurable_nodes: int
     """Configurable nodes; 0 for tiles."""
     configurations: int
-    """Configurations, repeated ones included."""
     distinct: int
-    """Distinct configurations."""
     configuration_bytes: int
     """Size of all arrays that grow with the number of configurations, labels included."""
     skipped: str | None
@@ -58,7 +52,6 @@ class GraphEntry(Section):
     split_half_tau: float | None
     """Kendall tau between two halves of the measurements; None where nothing was measured twice."""
     family: str
-    """Model family."""
 
 
 class Index(Section):
@@ -109,14 +102,7 @@ def skip_reason(features: GraphFeatures) -> str | None:
 
 
 def write_graph_features(folder: Path, features: GraphFeatures, graph: Graph, key: dict[str, str]) -> GraphEntry:
-    """Write or replace a graph's folder in one step, and return its entry.
-
-    Args:
-        folder: the folder.
-        features: features of the pruned graph.
-        graph: the whole graph.
-        key: fingerprints of the inputs of the features, for `stored_entry`.
-    """
+    """Write or replace a graph's folder in one step, and return its entry; `key` is for `stored_entry`."""
     parts = {**vars(features), **vars(features.configurations)}
     arrays = {name: part for name, part in parts.items() if isinstance(part, np.ndarray)}
     entry = GraphEntry(
@@ -152,9 +138,7 @@ def stored_entry(folder: Path, key: dict[str, str]) -> GraphEntry | None:
 class GraphStore:
     """Reader of the graphs of a store.
 
-    Attributes:
-        root: the store's folder.
-        fingerprint: identifier of the content: all raw files, and how they were featurized.
+    `fingerprint` identifies the content: all raw files, and how they were featurized.
 
     Raises:
         DataError: the store at `root` is missing, incomplete or damaged.
@@ -213,14 +197,7 @@ class GraphStore:
 
 
 class FeatureStore(GraphStore):
-    """Reader of a store that the stage featurize wrote.
-
-    Attributes:
-        spec: the specification of the features.
-
-    Raises:
-        DataError: as `GraphStore`; or the specification is missing or damaged.
-    """
+    """Reader of a store that the stage featurize wrote, with its specification, which may be missing or damaged too."""
 
     remedy: ClassVar[str] = "run the stage featurize again"
 

@@ -42,11 +42,7 @@ class LayoutFeatures:
 
 @dataclass(frozen=True, eq=False)
 class TileFeatures:
-    """Distinct tile configurations of one kernel.
-
-    Attributes:
-        feat: (distinct configurations, tile columns kept) float32, scaled.
-    """
+    """Distinct tile configurations of one kernel, (distinct configurations, tile columns kept), scaled."""
 
     feat: NDArray[np.float32]
 
@@ -56,7 +52,6 @@ class GraphFeatures:
     """Features of one pruned graph; the arrays may be memory-mapped.
 
     Attributes:
-        name: name of the graph.
         node_feat: (nodes, columns kept) float32, scaled.
         opcode: (nodes,) uint8, index into the opcode vocabulary, 0 = unknown.
         node_layout: (nodes, 6) int8, minor_to_major padded with -1.

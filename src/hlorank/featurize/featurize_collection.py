@@ -54,13 +54,6 @@ def featurize_collection(
     The features of a graph are reused if its raw file, the specification and the code in `CODE` are unchanged; folders
     of other graphs are removed. The bytes written depend neither on `compute` nor on an earlier content.
 
-    Args:
-        raw: folder of the npz tree.
-        collection: the collection to featurize.
-        config: settings.
-        output: folder of the store.
-        compute: place where the graphs are featurized.
-
     Raises:
         DataError: the train split is empty, or files are damaged, all of which are named.
     """

@@ -24,14 +24,9 @@ from hlorank.hlo.extra import Extra
 
 @dataclass(frozen=True, eq=False)
 class TrainSample:
-    """Part of one pruned graph that a specification is fitted on.
+    """Part of one pruned graph that a specification is fitted on: columns and opcodes of nodes, edges, and raw tiles.
 
-    Attributes:
-        source: identifier of the data, for example the SHA-256 of its file.
-        node_columns: (nodes, numeric columns) float32.
-        node_opcode: (nodes,) uint8.
-        edge_index: (edges, 2) int64.
-        tile_feat: (configurations, tile columns) float32; None for layouts, whose configurations are not needed.
+    `source` identifies the data, for example by the SHA-256 of its file. Layouts are not needed.
     """
 
     source: str

@@ -158,12 +158,7 @@ def sized_layouts(
     layouts, so the rows of the new codebook are the distinct triples of layouts, sizes and moves. At each node, old and
     new codes are in bijection and in the same order.
 
-    Args:
-        graph: the whole graph.
-        tensors: (configurable nodes, 3) int64, as `configured_tensors` returns them.
-        codebook: (U, 18) int8, distinct rows of layouts.
-        codes: (configurations, configurable nodes), unsigned, rows of the codebook.
-        moves: with `copy_moves`; without, they are 0.
+    `codes`, (configurations, configurable nodes), are rows of the codebook, (U, 18) distinct rows of layouts.
 
     Returns:
         The codebook, (V, 18) int8, in the order of the old one; its sizes, (V, 18), 0 where a layout has no value or

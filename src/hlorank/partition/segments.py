@@ -113,13 +113,7 @@ def neighbours(features: GraphFeatures) -> csr_array[Any]:
 def halo_rows(features: GraphFeatures, segment_of: NDArray[np.int32], hops: int) -> NDArray[np.int32]:
     """Find the nodes outside each segment that are within some edges, of either direction, of a node inside.
 
-    Args:
-        features: the graph.
-        segment_of: (nodes,) the segment of each node, 0..J-1.
-        hops: number of edges, at least 0.
-
-    Returns:
-        (halo rows, 2) int32, as `Partition.halo`.
+    The result is (halo rows, 2), as `Partition.halo`.
     """
     from scipy.sparse import csr_array
 
@@ -144,15 +138,9 @@ def local_codes(
 
     Time is linear in the codes of the segments and their halos, memory in the codes of one segment.
 
-    Args:
-        configurations: the distinct configurations of the graph.
-        segment_of: (nodes,) the segment of each node, 0..J-1.
-        halo: (halo rows, 2), as `Partition.halo`.
-
-    Returns:
-        (distinct configurations, J), the smallest unsigned type that fits: two configurations have the same number in
-        a column if and only if they agree at all configurable nodes of that segment and its halo. Numbers count from
-        0 in order of first appearance; a segment without a configurable node, its halo included, has only 0.
+    The result is (distinct configurations, J), of the smallest unsigned type that fits: two configurations have equal
+    numbers in a column if and only if they agree at all configurable nodes of that segment and its halo. Numbers count
+    from 0 in order of first appearance; a segment without a configurable node, its halo included, has only 0.
     """
     node_ids = configurations.node_ids
     configurable = np.isin(halo[:, 1], node_ids)

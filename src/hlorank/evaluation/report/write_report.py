@@ -276,27 +276,6 @@ def _metric(value: float | None, name: str) -> str:
     return f"{value:.2%}" if name.startswith("slowdown") else f"{value:.3f}"
 
 
-def provenance(run: Run) -> dict[str, str]:
-    """Return the provenance of a run by name, without unknown facts."""
-    spec, features = run.spec, run.spec.get("features", {})
-    facts = {
-        "read from": run.place,
-        "seed": run.seed,
-        "MLflow run": run.tracked and run.tracked.run_id,
-        "git commit": run.tracked and run.tracked.commit,
-        "hlorank": spec.get("version"),
-        "data": spec.get("data"),
-        "features": features.get("fingerprint"),
-        "raw files": features.get("inputs"),
-        "partition": spec.get("partition_fingerprint", spec.get("partition")),
-        "weights (SHA-256)": spec.get("weights_sha256"),
-        "members": spec.get("members"),
-        "steps": spec.get("steps"),
-        "not evaluated": run.unscored,
-    }
-    return {name: str(fact) for name, fact in facts.items() if fact not in (None, "")}
-
-
 def settings(group: Group) -> Row:
     """Return the configuration of a group without its seed; without MLflow, the part in the model folder."""
     run = group.runs[0]
@@ -316,7 +295,6 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "draw": charts.draw_chart,
     "figure": _figure,
     "metric": _metric,
-    "provenance": provenance,
     "settings": settings,
     "share": lambda value: "unknown" if value is None else f"{value:.1%}",
     "colour": charts.colour,
