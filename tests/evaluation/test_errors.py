@@ -49,10 +49,6 @@ def test_without_ties_the_share_of_wrong_pairs_follows_from_kendall_tau() -> Non
     assert sum(shares[name] for name in WRONG) == pytest.approx(shares["wrong"])
 
 
-def test_a_model_that_ranks_nothing_has_half_of_the_pairs_wrong() -> None:
-    assert wrong_pairs(np.zeros(4), np.array([1.0, 2.0, 2.0, 3.0]), None) == {"wrong": pytest.approx(0.5)}
-
-
 def test_at_most_so_many_configurations_are_analysed_from_the_fastest_to_the_slowest() -> None:
     label = np.random.default_rng(0).permutation(np.arange(1.0, 2001))
     shown = subsample(label, ANALYSED)

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hlorank.data.collection import Collection, Kind
+from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import (
     PREDICTIONS_PER_GRAPH,
-    metric_names,
-    per_graph_columns,
     predictions,
     properties,
     rank_metrics,
@@ -91,21 +89,6 @@ def test_a_graph_without_anything_to_rank_has_notes_and_no_metrics(
     report = report_graph("layout", "test", make_graph(row_of, runtime), np.array(row_of, dtype=np.float64))
     assert (report.metrics, report.notes) == ({}, notes)
     assert report.row["note"] == "; ".join(notes)
-
-
-def test_one_distinct_configuration_with_several_runtimes_has_a_meaningless_ranking(make_graph: MakeGraph) -> None:
-    report = report_graph("tile", "valid", make_graph([0, 0, 0], [20, 30, 10], [10] * 3), np.zeros(3))
-    assert (report.metrics["kendall_tau"], report.metrics["repeat_ceiling"], report.metrics["opa"]) == (0.0, 0.0, 0.0)
-    assert report.metrics["slowdown_1"] == 1.0  # the tie goes to the first index
-    assert report.notes == ("one distinct configuration",)
-
-
-@pytest.mark.parametrize(("kind", "normalizer"), [("layout", None), ("tile", [1, 1])])
-def test_columns_hold_every_metric(make_graph: MakeGraph, kind: Kind, normalizer: list[int] | None) -> None:
-    graph = replace(make_graph([0, 1], [1, 2], normalizer), split_half_tau=0.9)
-    report = report_graph(kind, "valid", graph, np.arange(2.0))
-    assert list(report.metrics) == metric_names(kind)
-    assert set(per_graph_columns(kind)) <= report.row.keys()
 
 
 @settings(deadline=None, max_examples=60)

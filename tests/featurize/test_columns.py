@@ -66,15 +66,6 @@ def test_a_graph_without_layouts_has_none() -> None:
     assert (node_layout(raw_nodes(([5], []), ([5, 7], []), ([], []))) == -1).all()
 
 
-def test_node_layouts_of_generated_graphs_are_permutations(layout_graph: MakeGraph) -> None:
-    feat = layout_graph(nodes=200).graph.node_feat
-    layouts = node_layout(feat)
-    rank = (feat[:, 21:27] > 0).sum(axis=1)
-    assert ((layouts >= 0).sum(axis=1) == rank).all()
-    for layout, length in zip(layouts, rank, strict=True):
-        assert sorted(layout[:length]) == list(range(length))
-
-
 def test_without_options_the_columns_are_the_raw_ones(layout_graph: MakeGraph) -> None:
     graph = layout_graph().graph
     assert extra_columns(PLAIN) == []

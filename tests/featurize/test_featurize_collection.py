@@ -302,15 +302,6 @@ def test_extra_features_of_the_protobuf(tmp_path: Path, raw: Path) -> None:
     assert FeatureStore(output).fingerprint == plain.fingerprint
 
 
-def test_extra_features_missing_outside_train_are_named(tmp_path: Path, raw: Path) -> None:
-    for path in (raw / LAYOUT.path / "train").glob("*.npz"):
-        write_extra(path, chain(40, 3))
-    with pytest.raises(ExceptionGroup) as caught:
-        featurize_collection(raw, LAYOUT, CONFIG.model_copy(update={"protobuf": True}), tmp_path / "out")
-    files = [error.file for error in caught.value.exceptions if isinstance(error, DataError)]
-    assert [file.name for file in files if isinstance(file, Path)] == ["c.extra.npz", "..d.extra.npz"]
-
-
 def test_bounds_of_tpus_are_registers(raw: Path, tmp_path: Path) -> None:
     files = {split: graph_files(raw, TILE, split) for split in SPLITS}
     config = featurize_config(derived=["tile_shares"])

@@ -194,21 +194,6 @@ def test_convolutions_of_jax_and_their_gradients() -> None:
     assert right == count
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("mlp.b64.train", (12, 12, 11)), ("unet.nhwc.b2.train", (26, 26, 17))],
-)
-def test_programs_of_the_zoo(name: str, expected: tuple[int, int, int]) -> None:
-    """No pair is wrong, though shapes of gradients may fit in both orders."""
-    pytest.importorskip("jax", reason="needs jax (extra collect)")
-    from examples.zoo import programs
-    from hlorank_collect.compiled_layouts import captured
-
-    module, _ = captured(programs()[name], "cpu")
-    right, count, two = right_shapes(*featurize(module_record(module.SerializeToString())))
-    assert (right, count, two) == expected
-
-
 LHS, RHS = Axis(0), Axis(1)
 K, K1 = Axis(reduced=0), Axis(reduced=1)
 

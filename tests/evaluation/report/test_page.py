@@ -54,22 +54,6 @@ def test_it_opens_without_a_network_and_without_warnings(
     assert browser.ask(scrolls) == (size == PHONE), "no column is cut on a desktop"
 
 
-def test_every_chart_is_drawn_without_scripts(browser: Browser, page: Path) -> None:
-    browser.look(PHONE)
-    try:
-        browser.call("Emulation.setScriptExecutionDisabled", value=True)
-        browser.open(page)
-        browser.call("Emulation.setScriptExecutionDisabled", value=False)  # of the next page: this one has no listeners
-        assert browser.ask("document.querySelector('.graphs thead th').ariaSort") is None, "the script has not run"
-        drawn = (
-            "[...document.querySelectorAll('figure')].map((one) => one.querySelectorAll('svg path, svg use').length)"
-        )
-        assert min(browser.ask(drawn)) > 3
-        assert not browser.ask("document.querySelector('.scripted').checkVisibility()")
-    finally:
-        browser.call("Emulation.setScriptExecutionDisabled", value=False)
-
-
 def test_text_and_marks_stand_out_in_light_and_dark(browser: Browser, page: Path) -> None:
     luminance = """((color) => {
       const part = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
