@@ -43,7 +43,7 @@ def test_packing_keeps_every_array(kind: str, block: list[str], make_model: Make
         assert same == shape
         assert [getattr(part, "dtype", None) for part in found] == [getattr(part, "dtype", None) for part in expected]
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    assert packed.rows == plan.rows
+    assert packed.states == plan.states
     size = sum(part.nbytes for part in expected if isinstance(part, torch.Tensor))
     assert size <= packed.bytes <= size + 16 * len({part.dtype for part in expected if isinstance(part, torch.Tensor)})
 

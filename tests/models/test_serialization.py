@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from copy import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -207,36 +206,15 @@ def test_specs_that_are_missing_incomplete_or_deep(saved: Saved) -> None:
         load_model(folder, CPU)
 
 
-def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the paths of all numbers, texts and empty lists in a JSON value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    nested = [place for key, part in inner for place in leaves(part, (*path, key))]
-    yield from nested or [path]
-
-
-def changed_at(value: Any, path: tuple[Any, ...]) -> Any:
-    """Return a copy of a JSON value with another value at one path."""
-    if not path:
-        return 1 - value if isinstance(value, int | float) else f"{value}!"
-    copied = copy(value)
-    copied[path[0]] = changed_at(value[path[0]], path[1:])
-    return copied
-
-
 def test_any_change_of_a_spec_is_an_error(saved: Saved) -> None:
     folder, *_ = saved
     value = content(folder)
-    places = [place for place in leaves(value) if place[0] != "version"]
-    assert {place[0] for place in places} == value.keys() - {"version"}
-    some = np.random.default_rng(0).choice(len(places), size=30, replace=False)
-    tops = {place[0]: place for place in places}.values()
-    for place in [*tops, *(places[number] for number in some)]:
-        (folder / SPEC).write_text(json.dumps(changed_at(value, place)))
+    changes = [{key: part for key, part in value.items() if key != "spec_sha256"}, {**value, "added": 1}]
+    changes += [{**value, key: [part]} for key, part in value.items() if key != "version"]
+    changes += [{**value, "model": {**value["model"], key: [part]}} for key, part in value["model"].items()]
+    for changed in changes:
+        (folder / SPEC).write_text(json.dumps(changed))
         with pytest.raises(DataError, match=r"spec\.json: spec_sha256: .*[0-9a-f]{64}"):
-            load_model(folder, CPU)
-    for wrong in ({**value, "added": 1}, {key: part for key, part in value.items() if key != "spec_sha256"}):
-        (folder / SPEC).write_text(json.dumps(wrong))
-        with pytest.raises(DataError, match="spec_sha256"):
             load_model(folder, CPU)
     (folder / SPEC).write_text(json.dumps(dict(reversed(value.items()))))  # the order of keys and spaces do not count
     load_model(folder, CPU)

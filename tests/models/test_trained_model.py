@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from hlorank.config import Config
-from hlorank.evaluation.evaluate import evaluate
 from hlorank.models import scoring
 from hlorank.models.compression.declarations import Recipe
 from hlorank.models.compression.plan import Array, Plan
@@ -73,14 +72,6 @@ def test_members_share_plans(settings: Settings, tmp_path: Path, monkeypatch: py
         graphs.store.open("valid", name), graphs.open_partition("valid", name)
     )
     assert planned == [*range(segments)]
-
-
-def test_an_ensemble_is_evaluated(settings: Settings, tmp_path: Path) -> None:
-    config = settings(ensemble__folds=3, trainer__max_epochs=1)
-    train(config, tmp_path / "model")
-    metrics = evaluate(config, tmp_path / "model", tmp_path / "report")
-    assert metrics["valid/graphs"] == 2
-    assert -1 <= metrics["valid/kendall_tau"] <= 1
 
 
 def test_a_saved_model_averages_over_permutations_and_validation_does_not(

@@ -35,7 +35,7 @@ def test_a_layer_adds_the_states_that_it_keeps(make_model: MakeModel, make_input
         model = make_model(blocks=1, block=block)
         model.recipe = replace(model.recipe, compress=False, deduplicate=False)
         step = whole(model, graph)
-        kept.append(bytes_per_state(model, step) * step.sampled[0].plan.rows)
+        kept.append(bytes_per_state(model, step) * step.sampled[0].plan.states)
     state = graph.segments[0].nodes * len(ROWS) * model.config.width * model.dtype.itemsize
     assert 1 <= (kept[1] - kept[0]) / state <= 2  # the backward pass needs memory too
 
@@ -74,7 +74,7 @@ def test_segments_share_the_bound(make_model: MakeModel, make_inputs: MakeInputs
     step = Step(graph, 0, ROWS, np.ones(len(ROWS)), np.array([0, 2]), np.zeros(3))
     free = StepPlanner.of(model, METHODS["gst"])(step)
     assert [list(part.segments) for part in free.sampled] == [[0, 2]]
-    assert free.states_with_gradient == free.sampled[0].plan.rows
+    assert free.states_with_gradient == free.sampled[0].plan.states
     divided = replace(StepPlanner.of(model, METHODS["gst"]), max_states=1)(step)
     assert {j for part in divided.sampled for j in part.segments} == {0, 2}
-    assert divided.states_with_gradient == max(part.plan.rows for part in divided.sampled)
+    assert divided.states_with_gradient == max(part.plan.states for part in divided.sampled)

@@ -73,9 +73,9 @@ class PackedPlan:
         return len(self._buffer)
 
     @property
-    def rows(self) -> int:
+    def states(self) -> int:
         """The work; see `Plan`."""
-        return int(self._places.rows)
+        return int(self._places.states)
 
     def pin_memory(self) -> PackedPlan:
         """Return the plan in pinned memory, from which a copy to a device does not wait; called by DataLoader."""

@@ -96,7 +96,7 @@ def _costs(full: Setup, gst: Setup) -> tuple[dict[str, tuple[float, float]], lis
 
 def _states(steps: Iterable[PlannedStep]) -> tuple[float, float]:
     """Return the mean number of node states of a step: of the segments with gradient, and of the others."""
-    counts = [[sum(part.plan.rows for part in parts) for parts in (step.sampled, step.others)] for step in steps]
+    counts = [[sum(part.plan.states for part in parts) for parts in (step.sampled, step.others)] for step in steps]
     sampled, others = np.mean(counts, axis=0)
     return float(sampled), float(others)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hlorank.config import ConfigError
 from hlorank.files import counted
-from hlorank.models.compression.build_plan import dense_rows
+from hlorank.models.compression.build_plan import dense_states
 from hlorank.models.compression.declarations import Mixing, Recipe
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
@@ -88,7 +88,7 @@ class PlannedStep(NamedTuple):
     @property
     def states_with_gradient(self) -> int:
         """The most states that are held at once for their gradients."""
-        states = [part.plan.rows for part in self.sampled]
+        states = [part.plan.states for part in self.sampled]
         return max(states) if self.recomputed else sum(states)
 
     def to(self, device: torch.device) -> PlannedStep:
@@ -155,8 +155,8 @@ class StepPlanner:
             local=np.asarray(graph.partition.local_codes[step.configurations]).T,
             others=self._parts(without, self._groups(graph, others), count),
             sampled=parts,
-            recomputed=len(parts) > 1 and sum(part.plan.rows for part in parts) > bound,
-            dense_states=sum(dense_rows(self.recipe, graph.segments[j], count) for j in [*others, *sampled]),
+            recomputed=len(parts) > 1 and sum(part.plan.states for part in parts) > bound,
+            dense_states=sum(dense_states(self.recipe, graph.segments[j], count) for j in [*others, *sampled]),
         )
 
     def without_gradient(self, graph: GraphInputs, chosen: Mapping[int, NDArray[np.int64]]) -> list[PlannedPart]:
@@ -180,7 +180,7 @@ class StepPlanner:
         groups: list[list[int]] = []
         free = 0
         for j in segments:
-            states = dense_rows(self.recipe, graph.segments[j], 1)
+            states = dense_states(self.recipe, graph.segments[j], 1)
             if not groups or states > free:
                 groups.append([])
                 free = _STATES_AT_ONCE
@@ -195,7 +195,7 @@ class StepPlanner:
         return [part for group in groups for part in self._divided(make, make(group, slice(0, configurations)))]
 
     def _divided(self, make: Callable[[Sequence[int], slice], PlannedPart], part: PlannedPart) -> list[PlannedPart]:
-        if self.max_states is None or part.plan.rows <= self.max_states:
+        if self.max_states is None or part.plan.states <= self.max_states:
             return [part]
         count, places = len(part.segments), part.places
         middle = (places.start + places.stop) // 2
@@ -203,7 +203,7 @@ class StepPlanner:
             halves = [make(part.segments[: count // 2], places), make(part.segments[count // 2 :], places)]
         elif middle > places.start and Mixing.CONFIGURATIONS not in self.recipe.mixing:
             halves = [make(part.segments, slice(places.start, middle)), make(part.segments, slice(middle, places.stop))]
-            if max(half.plan.rows for half in halves) > _MAX_SHARE * part.plan.rows:
+            if max(half.plan.states for half in halves) > _MAX_SHARE * part.plan.states:
                 return [part]
         else:
             return [part]
@@ -228,7 +228,7 @@ def bytes_per_state(model: CostModel, step: PlannedStep) -> float:
     plans = [part.plan for part in step.sampled]
     with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         _embeddings = [model(plan.unpack()) for plan in plans]  # they hold what is kept
-    return _BACKWARD * sum(kept.values()) / max(1, sum(plan.rows for plan in plans))
+    return _BACKWARD * sum(kept.values()) / max(1, sum(plan.states for plan in plans))
 
 
 class StepMemory(NamedTuple):

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hlorank.models.compression.build_plan import dense_rows
+from hlorank.models.compression.build_plan import dense_states
 from hlorank.models.compression.plan import QuotientEdges, QuotientGraph, QuotientPieces, Sparse
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
@@ -28,10 +28,10 @@ def test_the_work_is_the_states_of_layers_that_mix(make_model: MakeModel, make_i
     model, graph = make_model(block=["layer_norm", "sage", "gelu"], blocks=2), make_inputs()
     plan = graph.plan({0: np.arange(5)}, model.recipe)
     graphs = [index for index in plan.steps if isinstance(index, QuotientGraph)]
-    assert plan.rows == sum(len(index.matrix.row_starts) for index in graphs)
+    assert plan.states == sum(len(index.matrix.row_starts) for index in graphs)
     dense = graph.plan({0: np.arange(5)}, replace(model.recipe, compress=False, deduplicate=False))
-    assert dense.rows == 2 * 24 * 5 == dense_rows(model.recipe, graph.segments[0], 5)
-    assert plan.rows < dense.rows
+    assert dense.states == 2 * 24 * 5 == dense_states(model.recipe, graph.segments[0], 5)
+    assert plan.states < dense.states
 
 
 @pytest.mark.parametrize(

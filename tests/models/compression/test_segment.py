@@ -182,8 +182,8 @@ def test_stacked_segments_share_what_is_equal(make_inputs: Callable[..., GraphIn
     assert len(np.unique(joined.initial_colour)) == len(joined.colours) == len(joined.colour_numeric)
     for k in range(4):
         assert joined.k_hop_prefix(k) == sum(segment.k_hop_prefix(k) for segment in graph.segments)
-    together = graph.plan(dict.fromkeys(range(4), rows), recipe).rows
-    assert together <= sum(graph.plan({j: rows}, recipe).rows for j in range(4))
+    together = graph.plan(dict.fromkeys(range(4), rows), recipe).states
+    assert together <= sum(graph.plan({j: rows}, recipe).states for j in range(4))
 
 
 @pytest.mark.parametrize(

@@ -381,7 +381,7 @@ def test_parts_without_gradient_are_bounded(make_model: MakeModel, make_inputs: 
         for rows in (None, 1)
     )
     assert (len(whole), len(divided)) == (1, len(ROWS))
-    assert max(part.plan.rows for part in divided) < whole[0].plan.rows
+    assert max(part.plan.states for part in divided) < whole[0].plan.states
 
 
 def test_states_that_all_configurations_share_are_not_repeated_in_parts(

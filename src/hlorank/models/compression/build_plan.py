@@ -28,7 +28,7 @@ from hlorank.models.compression.plan import (
 from hlorank.models.compression.segment import ConfigurationBatch, LayoutBatch, Neighbourhood, Segment
 
 
-def dense_rows(recipe: Recipe, segment: Segment, configurations: int) -> int:
+def dense_states(recipe: Recipe, segment: Segment, configurations: int) -> int:
     """Return the number of states that layers which mix states compute in the dense form."""
     layers = sum(isinstance(step, Mix) and step.mixing is not Mixing.ROW for step in recipe.steps)
     return layers * segment.nodes * configurations
@@ -61,12 +61,12 @@ def build_plan(segment: Segment, batch: ConfigurationBatch, recipe: Recipe) -> P
         steps=steps,
         pool=builder.pool(),
         inverse=None,
-        rows=builder.rows,
+        states=builder.states,
     )
 
 
 class _Builder:
-    """Walk along the steps of a recipe with the colouring of the states; `initial` and `rows` as in `Plan`."""
+    """Walk along the steps of a recipe with the colouring of the states; `initial` and `states` as in `Plan`."""
 
     def __init__(self, segment: Segment, batch: ConfigurationBatch, recipe: Recipe) -> None:
         self._segment, self._batch, self._recipe = segment, batch, recipe
@@ -82,7 +82,7 @@ class _Builder:
         self._start = self._now
         self._hops: int | None = None  # edges along which configurations have been passed on; None before they join
         self.initial = colour[self._now.node]
-        self.rows = 0
+        self.states = 0
 
     def step(self, step: Step) -> StepIndex[Array]:
         """Return the index of the next step."""
@@ -103,7 +103,7 @@ class _Builder:
             index = self._by_node()
         else:
             index = self._dense(step.edges)
-        self.rows += len(self._now)
+        self.states += len(self._now)
         return index
 
     def _join(self) -> JoinIndex[Array]:

@@ -175,7 +175,7 @@ class Plan(NamedTuple, Generic[A]):
         steps: an index for each step of the recipe, None for a step that needs none.
         pool: what is pooled.
         inverse: (rows,) int64, the embedding of each row of the result; None if they are the same.
-        rows: the work: number of states that layers which mix states compute.
+        states: the work: number of states that layers which mix states compute.
     """
 
     numeric: A
@@ -189,4 +189,4 @@ class Plan(NamedTuple, Generic[A]):
     steps: tuple[StepIndex[A], ...]
     pool: PoolIndex[A]
     inverse: A | None
-    rows: int
+    states: int

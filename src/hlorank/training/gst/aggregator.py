@@ -163,7 +163,7 @@ class Aggregator:
 
     def _embed(self, part: PlannedPart, step: PlannedStep, *, recomputed: bool = False) -> Tensor:
         """Compute the embeddings of a part, (segments, configurations, width); perhaps again for their gradients."""
-        self.cost.states += part.plan.rows
+        self.cost.states += part.plan.states
         plan = part.plan.to(step.labels.device).unpack()
         embedding: Tensor = checkpoint(self.model, plan, use_reentrant=False) if recomputed else self.model(plan)
         return embedding.view(len(part.segments), -1, embedding.shape[1])
