@@ -18,7 +18,8 @@ from hlorank.models.compression.segment import Edges, Segment
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.layers.layer import Dropout, InstanceNorm, Layer
-from tests.models.run_layer import ALL_LAYERS, run_dense
+from tests.models.dense_form import ROWS
+from tests.models.run_layer import ALL_LAYERS, embed_rows, run_dense
 
 WIDTH, CONFIGURATIONS = 64, 3
 
@@ -146,3 +147,17 @@ def test_one_mask_of_dropout_serves_all_configurations(segment: Segment) -> None
     assert {round(value, 9) for value in mask.flatten().tolist()} == {0.0, 2.0}
     assert 0.3 < (mask == 0).double().mean() < 0.7
     assert torch.equal(run_dense(layer.eval(), x, segment), x)
+
+
+def test_both_forms_have_the_same_masks_of_dropout(
+    make_model: Callable[..., CostModel], make_inputs: MakeInputs
+) -> None:
+    model = make_model(block=["sage", "dropout", "residual"], dropout=0.5)
+    model.recipe = replace(model.recipe, share=False)
+    graph, results = make_inputs(segments=3, nodes=60), []
+    for recipe in (model.recipe, replace(model.recipe, compress=False, deduplicate=False)):
+        model.recipe = recipe
+        torch.manual_seed(1)
+        results.append(torch.cat([embed_rows(model, graph, j, ROWS) for j in range(3)]))
+    torch.testing.assert_close(*results)
+    assert (results[0] - torch.cat([embed_rows(model, graph, j, ROWS) for j in range(3)])).abs().max() > 0.01
