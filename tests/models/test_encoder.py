@@ -83,7 +83,7 @@ def test_sizes_and_moves_distinguish_equal_layouts(make_model: MakeModel) -> Non
     sizes = nn.functional.pad(torch.tensor([[3.0, 128], [128.0, 3], [3.0, 128], [3.0, 128]]), (0, 16))
     moves = torch.tensor([[0.1, 0, 0.1], [0.1, 0, 0.1], [0.1, 0.1, 0.1], [0.1, 0, 0.1]])
     states = make_model().encoder.configured(layouts, sizes, moves)
-    assert torch.equal(states[0], states[3])
+    torch.testing.assert_close(states[0], states[3])
     assert min((states[0] - other).abs().max() for other in states[1:3]) > 1e-3
 
 

@@ -75,19 +75,13 @@ class PlanCache:
 
 
 class Part(NamedTuple):
-    """Configurations of a segment that are computed at once.
+    """Configurations of a segment that are computed at once."""
 
-    Attributes:
-        plan: their plan.
-        places: their places among the distinct local configurations of the segment.
-        inverse: for each configuration of `into` the place of its embedding; None before the last part of a segment.
-        into: places in the sum.
-    """
-
-    plan: PackedPlan
-    places: slice
+    plan: PackedPlan  # their plan
+    places: slice  # their places among the distinct local configurations of the segment
+    # for each configuration of `into` the place of its embedding; None before the last part of a segment
     inverse: NDArray[np.int64] | None
-    into: slice
+    into: slice  # places in the sum
 
 
 def plan_parts(

@@ -39,24 +39,18 @@ class EdgeForm(Enum):
 
 @dataclass(frozen=True)
 class EdgeKind:
-    """The edges that a layer of message passing uses.
+    """The edges that a layer of message passing uses."""
 
-    Attributes:
-        norm: the normalization of their weights.
-        directions: as the setting `model.directions`: edges from operands and from users are of a type each, or of one
-            type and count together, or edges from users alone are used.
-        itself: every node receives from itself along an edge, type 0; else the layer adds a node's own state itself.
-        own_type: these edges are of a type of their own; else, unless directions are separate, all are of one type.
-        to_configurable: only edges to configurable nodes, and of nodes to themselves.
-        form: how the layer reads them.
-    """
-
-    norm: Norm
+    norm: Norm  # the normalization of their weights
+    # as the setting `model.directions`: edges from operands and from users are of a type each, or of one type and count
+    # together, or edges from users alone are used
     directions: Directions
+    # every node receives from itself along an edge, type 0; else the layer adds a node's own state itself
     itself: bool = True
+    # these edges are of a type of their own; else, unless directions are separate, all are of one type
     own_type: bool = True
-    to_configurable: bool = False
-    form: EdgeForm = EdgeForm.MATRIX
+    to_configurable: bool = False  # only edges to configurable nodes, and of nodes to themselves
+    form: EdgeForm = EdgeForm.MATRIX  # how the layer reads them
 
     @property
     def types(self) -> int:
@@ -87,17 +81,11 @@ class Mixing(Enum):
 
 @dataclass(frozen=True)
 class Mix:
-    """A layer.
+    """A layer."""
 
-    Attributes:
-        mixing: how far it mixes.
-        edges: the edges that it uses, if it uses any.
-        by_node: it has a mask for each node.
-    """
-
-    mixing: Mixing
-    edges: EdgeKind | None = None
-    by_node: bool = False
+    mixing: Mixing  # how far it mixes
+    edges: EdgeKind | None = None  # the edges that it uses, if it uses any
+    by_node: bool = False  # it has a mask for each node
 
 
 @dataclass(frozen=True)
@@ -120,26 +108,17 @@ Step = Mix | Join | Start | Residual
 
 @dataclass(frozen=True)
 class Recipe:
-    """The steps of a model, as far as they decide which of its states are equal.
+    """The steps of a model, as far as they decide which of its states are equal."""
 
-    Attributes:
-        steps: in the order in which the model takes them; there is one join at least.
-        join: as the setting `model.join`.
-        pool_configurable: a pooling takes the configurable nodes alone.
-        share: nodes with equal features may have equal states; not where each node has a dropout mask of its own.
-        compress: each colour is computed once; False is the dense form, every node under every configuration.
-        deduplicate: each distinct local configuration of a segment is computed once, unless a layer mixes
-            configurations.
-        gradients: plans have what only gradients need.
-    """
-
-    steps: tuple[Step, ...]
-    join: Literal["early", "late", "every"]
-    pool_configurable: bool = False
+    steps: tuple[Step, ...]  # in the order in which the model takes them; there is one join at least
+    join: Literal["early", "late", "every"]  # as the setting `model.join`
+    pool_configurable: bool = False  # a pooling takes the configurable nodes alone
+    # nodes with equal features may have equal states; not where each node has a dropout mask of its own
     share: bool = True
-    compress: bool = True
+    compress: bool = True  # each colour is computed once; False is the dense form, every node under every configuration
+    # each distinct local configuration of a segment is computed once, unless a layer mixes configurations
     deduplicate: bool = True
-    gradients: bool = True
+    gradients: bool = True  # plans have what only gradients need
 
     @property
     def mixing(self) -> frozenset[Mixing]:

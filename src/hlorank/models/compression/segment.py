@@ -14,21 +14,13 @@ from hlorank.models.compression.declarations import EdgeKind, Norm
 
 
 class Neighbourhood(NamedTuple):
-    """Edges of a segment, grouped by the node that receives, and of each node by their type.
+    """Edges of a segment, grouped by the node that receives, and of each node by their type."""
 
-    Attributes:
-        starts: (nodes + 1,) index of the first entry of each node, which is from the node itself.
-        source: (entries,) the node that sends.
-        edge_type: (entries,) 0 the node itself; then 1 an operand and 2 a user, or 1 either.
-        weight: (entries,) float64.
-        hashes: nodes x nodes, uint64, the entries with a random number for each pair of edge type and weight.
-    """
-
-    starts: NDArray[np.int64]
-    source: NDArray[np.int64]
-    edge_type: NDArray[np.int64]
-    weight: NDArray[np.float64]
-    hashes: csr_array
+    starts: NDArray[np.int64]  # (nodes + 1,) index of the first entry of each node, which is from the node itself
+    source: NDArray[np.int64]  # (entries,) the node that sends
+    edge_type: NDArray[np.int64]  # (entries,) 0 the node itself; then 1 an operand and 2 a user, or 1 either
+    weight: NDArray[np.float64]  # (entries,) float64
+    hashes: csr_array  # nodes x nodes, uint64, the entries with a random number for each pair of edge type and weight
 
 
 class Edges:
@@ -112,35 +104,24 @@ class Segment:
     Nodes are ordered by their distance, in edges of either direction, from the nearest configurable node. So the
     nodes that a configuration can change after k layers of message passing are the first ones, the k-hop prefix, and
     the configurable nodes come before all others. In a tile kernel every node is configurable.
-
-    Attributes:
-        node_ids: (nodes,) int64, numbers of these nodes in the graph.
-        part: (nodes,) int64, the segment of each node.
-        parts: number of segments.
-        colours: (initial colours,) int64, their numbers in the graph, by which those of stacked segments are compared.
-        initial_colour: (nodes,) int64, equal for nodes with equal features.
-        colour_numeric: (initial colours, node columns) float32, the features of the nodes of each initial colour.
-        colour_opcode: (initial colours,) int64.
-        colour_layout: (initial colours, 6) int64, minor_to_major, -1 padded.
-        edges: between the nodes.
-        hop_prefixes: `hop_prefixes[k]` nodes are at most k edges away from a configurable node; the last entry is
-            for all larger k.
-        config_columns: (configurable nodes,) int64, their columns in the graph's configuration codes; none for tiles.
-        pooled: (nodes,) bool, the segment's own nodes, which are pooled; None without a halo.
     """
 
-    node_ids: NDArray[np.int64]
-    part: NDArray[np.int64]
-    parts: int
+    node_ids: NDArray[np.int64]  # (nodes,) int64, numbers of these nodes in the graph
+    part: NDArray[np.int64]  # (nodes,) int64, the segment of each node
+    parts: int  # number of segments
+    # (initial colours,) int64, their numbers in the graph, by which those of stacked segments are compared
     colours: NDArray[np.int64]
-    initial_colour: NDArray[np.int64]
+    initial_colour: NDArray[np.int64]  # (nodes,) int64, equal for nodes with equal features
+    # (initial colours, node columns) float32, the features of the nodes of each initial colour
     colour_numeric: NDArray[np.floating]
-    colour_opcode: NDArray[np.int64]
-    colour_layout: NDArray[np.int64]
-    edges: Edges
+    colour_opcode: NDArray[np.int64]  # (initial colours,) int64
+    colour_layout: NDArray[np.int64]  # (initial colours, 6) int64, minor_to_major, -1 padded
+    edges: Edges  # between the nodes
+    # `hop_prefixes[k]` nodes are at most k edges away from a configurable node; the last entry is for all larger k
     hop_prefixes: Sequence[int]
+    # (configurable nodes,) int64, their columns in the graph's configuration codes; none for tiles
     config_columns: NDArray[np.int64]
-    pooled: NDArray[np.bool_] | None
+    pooled: NDArray[np.bool_] | None  # (nodes,) bool, the segment's own nodes, which are pooled; None without a halo
 
     @property
     def nodes(self) -> int:
@@ -212,18 +193,12 @@ def stack(segments: Sequence[Segment]) -> Segment:
 
 @dataclass(frozen=True, eq=False)
 class LayoutBatch:
-    """Layout configurations of a segment; of stacked segments, each has as many of its own.
+    """Layout configurations of a segment; of stacked segments, each has as many of its own."""
 
-    Attributes:
-        codebook: (U, 18) int64, layout values -1..5, of these configurations.
-        sizes: (U, 18) float32, the sizes of these dimensions; see `LayoutFeatures`.
-        moves: (U, 3) float32, what copies to these layouts move.
-        codes: (configurations, k) int64, one row of the codebook for each configurable node of the segment.
-    """
-
-    codebook: NDArray[np.int64]
-    sizes: NDArray[np.floating]
-    moves: NDArray[np.floating]
+    codebook: NDArray[np.int64]  # (U, 18) int64, layout values -1..5, of these configurations
+    sizes: NDArray[np.floating]  # (U, 18) float32, the sizes of these dimensions; see `LayoutFeatures`
+    moves: NDArray[np.floating]  # (U, 3) float32, what copies to these layouts move
+    # (configurations, k) int64, one row of the codebook for each configurable node of the segment
     codes: NDArray[np.int64]
 
     def __len__(self) -> int:

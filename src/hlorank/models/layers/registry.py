@@ -17,17 +17,12 @@ _LEAK = 0.2  # of the official baselines
 
 
 class LayerKind(NamedTuple):
-    """An entry of LAYERS.
+    """An entry of LAYERS."""
 
-    Attributes:
-        make: function of the settings of the model and the width of the states after the layer.
-        maps: the layer reads states of `model.width`, whatever the width after it; others keep the width.
-        widens: as `Layer.widens`.
-    """
-
+    # function of the settings of the model and the width of the states after the layer
     make: Callable[[ModelConfig, int], Layer]
-    maps: bool = False
-    widens: int = 1
+    maps: bool = False  # the layer reads states of `model.width`, whatever the width after it; others keep the width
+    widens: int = 1  # as `Layer.widens`
 
 
 def _from_class(name: str, kind: Any) -> LayerKind | None:
