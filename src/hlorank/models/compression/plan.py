@@ -97,7 +97,7 @@ class MaskIndex(NamedTuple, Generic[A]):
 
 
 class PoolIndex(NamedTuple, Generic[A]):
-    """The states that are pooled for each segment and configuration; a row stands for such a pair, segment by segment."""
+    """The pooled states of each segment and configuration; a row stands for such a pair, segment by segment."""
 
     configurations: int  # their number, the same for each segment
     nodes: A  # (rows, 1) int64, number of pooled nodes
