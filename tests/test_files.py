@@ -285,10 +285,6 @@ def test_fingerprints_depend_on_content_and_not_on_key_order(value: dict[str, An
     assert fingerprint({**value, key: [value[key]]}) != print_
 
 
-def test_a_fingerprint_is_the_same_in_every_process() -> None:
-    assert fingerprint({"b": 1, "a": [None, 2.5]}) == "6b997a052102649a"  # sha256sum of {"a":[null,2.5],"b":1}
-
-
 def test_the_digest_of_code_changes_with_any_module_of_a_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,11 +145,6 @@ def test_variants_of_arrays_are_accepted(tmp_path: Path, kind: Kind, variant: st
     assert_holds(read_graph(path, kind), ARRAYS[kind]())
 
 
-def test_node_splits_may_have_one_axis(tmp_path: Path) -> None:
-    save(tmp_path / "a.npz", layout_arrays() | {"node_splits": np.array([0, 1, 4], dtype=np.int32)})
-    assert_holds(read_graph(tmp_path / "a.npz", "layout"), layout_arrays())
-
-
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 def test_all_versions_of_the_array_format_are_read(tmp_path: Path, version: tuple[int, int]) -> None:
     members = {}

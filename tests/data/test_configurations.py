@@ -100,12 +100,6 @@ def test_codes_and_codebooks_that_do_not_fit_are_refused(
     assert str(caught.value.found) == found
 
 
-def test_dimensions_may_repeat_in_different_layouts() -> None:
-    row = layout_rows([0, 1, -1, -1, -1, -1, 0, 1, -1, -1, -1, -1, 0, 1])
-    codes = np.zeros((1, 1), dtype=np.uint8)
-    assert len(LayoutConfigurations(np.array([0]), row, codes)) == 1
-
-
 @given(hnp.arrays(np.int8, st.tuples(st.integers(0, 4), st.integers(0, 3), st.just(18)), elements=st.integers(-1, 5)))
 def test_packing_is_reversible_and_keeps_the_order(values: Any) -> None:
     keys = pack_layouts(values)
@@ -113,11 +107,6 @@ def test_packing_is_reversible_and_keeps_the_order(values: Any) -> None:
     np.testing.assert_array_equal(unpack_layouts(keys), values)
     rows = values.reshape(-1, LAYOUT_VALUES)
     np.testing.assert_array_equal(np.argsort(keys.ravel(), kind="stable"), np.lexsort(rows.T[::-1]))
-
-
-def test_packed_keys_of_the_smallest_and_largest_row() -> None:
-    rows = np.array([[-1] * LAYOUT_VALUES, [-1] * (LAYOUT_VALUES - 1) + [0], [5] * LAYOUT_VALUES])
-    assert pack_layouts(rows).tolist() == [0, 1, 6 * (8**LAYOUT_VALUES - 1) // 7]
 
 
 @pytest.mark.parametrize("value", [-2, 6, 0.5, np.nan, np.inf, -np.inf, 1e30])

@@ -16,7 +16,7 @@ from hlorank.data.collection import SPLITS, Collection, write_graph
 from hlorank.data.configurations import TILE_FEATURES, MeasuredGraph, Measurements, TileConfigurations
 from hlorank.data.graph import NODE_FEATURES, Graph
 from hlorank.fetch.local import LocalConfig, fetch
-from hlorank.files import SHARED_VARIABLE, DataError, shared_dir
+from hlorank.files import DataError
 from hlorank.hlo.extra import write_extra
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.program import flatten
@@ -77,20 +77,6 @@ def test_a_tree_is_copied_byte_by_byte_with_its_splits(tmp_path: Path, output: P
         assert copy.read_bytes() == path.read_bytes()
         assert copy.stat().st_ino != path.stat().st_ino
         assert not copy.is_symlink()
-
-
-def test_real_files_are_fetched_from_the_shared_folder(shared_data: Path, tmp_path: Path) -> None:
-    for address, counts in (
-        ("layout:xla:default", [1, 1, 1]),
-        ("layout:nlp:random", [0, 0, 1]),
-        ("tile:xla", [1, 1, 1]),
-    ):
-        output = tmp_path / address
-        fetch(Collection.parse(address), config(f"${SHARED_VARIABLE}/data/tpugraphs"), output)
-        assert [len(files) for files in tree(output).values()] == counts
-    name = "layout/xla/default/valid/unet_3d.4x4.bf16.npz"
-    original = shared_dir() / "data" / "tpugraphs" / "npz" / name
-    assert (tmp_path / "layout:xla:default" / "valid" / original.name).read_bytes() == original.read_bytes()
 
 
 def test_a_second_run_copies_only_changed_files(
@@ -312,19 +298,6 @@ def test_collected_files_are_split_by_the_family_of_their_sidecar(tmp_path: Path
     assert len(set(places.values())) == 3
     with pytest.raises(DataError, match="npz files in tile/own"):
         fetch(TILE, config(tmp_path / "own"), output)
-
-
-def test_families_of_a_split_file_are_those_of_the_sidecars_or_else_of_the_names(tmp_path: Path, output: Path) -> None:
-    write_tree(tmp_path / "own", train=["net.b8", "net.b4", "other_batch_4", "third_batch_4"], test=["hidden?"])
-    (tmp_path / "own" / TILE.path / "train/net.b8.json").write_text('{"family": "other", "split_half_tau": null}')
-    split_file = tmp_path / "split.json"
-    split_file.write_text(json.dumps({"folds": 3, "families": {"netb4": 0, "other": 1, "third": 2}}))
-    fetch(TILE, config(tmp_path / "own", split_file), output)
-    found = {split: [path.stem for path in sorted((output / split).glob("*.npz"))] for split in SPLITS}
-    assert found == {"train": ["third_batch_4"], "valid": ["net.b4"], "test": ["hidden", "net.b8", "other_batch_4"]}
-    split_file.write_text(json.dumps({"folds": 3, "families": {"netb4": 0, "third": 2}}))
-    with pytest.raises(DataError, match=r"split.json: families: expected a fold for each .*tile:own.* none for other"):
-        fetch(TILE, config(tmp_path / "own", split_file), output)
 
 
 def test_extra_features_come_with_their_graphs(tmp_path: Path, output: Path) -> None:

@@ -148,18 +148,6 @@ def test_some_configurations_repeat_with_the_noise(search: str) -> None:
     assert within == pytest.approx(0.01, rel=0.3)
 
 
-def test_the_default_search_starts_at_the_default_and_stays_near_the_best() -> None:
-    options: dict[str, Any] = {"nodes": 1000, "configurations": 800}
-    random, default = (small(0, search=search, **options) for search in ("random", "default"))
-    changed = [(layouts(m).codebook[layouts(m).codes] >= 0).any(axis=2).mean(axis=1) for m in (random, default)]
-    assert changed[1].min() == 0
-    assert np.median(changed[1]) < np.median(changed[0])
-    spread = [m.measurements.runtime.max() / m.measurements.runtime.min() - 1 for m in (random, default)]
-    assert spread[0] > 0.3
-    assert spread[1] > 0.03
-    assert np.median(default.measurements.runtime) < np.median(random.measurements.runtime)
-
-
 def test_a_tiny_space_repeats_instead_of_searching_on() -> None:
     measured = small(nodes=50, configurable_nodes=1, configurations=100, repeated=0.0)
     assert len(measured.measurements) == 100

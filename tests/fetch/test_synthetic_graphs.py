@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from hlorank.config import ConfigError
 from hlorank.data.collection import read_graph
-from hlorank.data.graph import Graph, Int64
+from hlorank.data.graph import Graph
 from hlorank.fetch.synthetic_graphs import (
     ELEMENTWISE,
     Program,
     build_graph,
     convolution_fields,
-    default_configurable_nodes,
 )
 from hlorank.hlo.node_features import MINOR_TO_MAJOR, OPCODES, SHAPE
 
@@ -32,33 +31,6 @@ def shape(graph: Graph, node: int) -> tuple[int, ...]:
 def order(graph: Graph, node: int) -> tuple[int, ...]:
     layout = graph.node_feat[node, MINOR_TO_MAJOR.start : MINOR_TO_MAJOR.stop]
     return tuple(int(dim) for dim in layout)[: len(shape(graph, node))]
-
-
-def near_shares(graph: Graph, node_ids: Int64) -> list[float]:
-    """Return the shares of the nodes within 1, 2 and 3 edges of a configurable node, edges taken in both directions."""
-    near = np.isin(np.arange(graph.nodes), node_ids)
-    shares = []
-    for _ in range(3):
-        u, v = graph.edge_index.T
-        reached = near.copy()
-        reached[u[near[v]]] = True
-        reached[v[near[u]]] = True
-        near = reached
-        shares.append(float(near.mean()))
-    return shares
-
-
-@pytest.mark.parametrize(("nodes", "expected"), [(490, 38), (1096, 56), (2774, 56), (3163, 62)])
-def test_the_default_number_follows_real_graphs(nodes: int, expected: int) -> None:
-    assert default_configurable_nodes(nodes) == pytest.approx(expected, rel=0.15)
-
-
-@pytest.mark.parametrize(("nodes", "wanted"), [(60, None), (300, None), (1100, None), (3000, None), (20_000, 800)])
-def test_neighbourhoods_are_as_large_as_in_real_graphs(nodes: int, wanted: int | None) -> None:
-    one, two, three = near_shares(*build_graph(np.random.default_rng(0), nodes, wanted))
-    assert 0.05 <= one <= 0.20
-    assert 0.09 <= two <= 0.34
-    assert 0.12 <= three <= 0.48
 
 
 @settings(deadline=None, max_examples=20)
@@ -80,17 +52,6 @@ def test_graphs_are_sound(nodes: int, share: float, seed: int) -> None:
     u, v = graph.edge_index[(block[graph.edge_index] != block[graph.edge_index[:, :1]]).any(axis=1)].T
     assert set(graph.node_opcode[u]) <= {OPCODES["while"]}
     assert set(v) <= set(roots)
-
-
-def test_edges_and_computations_of_a_large_graph() -> None:
-    graph, _ = build_graph(np.random.default_rng(0), 10_000, None)
-    assert len(graph.edge_index) / graph.nodes == pytest.approx(1.65, abs=0.15)
-    lengths = graph.edge_index[:, 0] - graph.edge_index[:, 1]
-    assert np.median(lengths) < 20
-    assert lengths.max() > 500
-    blocks = np.diff(graph.node_splits)
-    assert len(blocks) >= 3
-    assert blocks.max() > 3 * blocks.min()
 
 
 @pytest.mark.parametrize("seed", range(4))

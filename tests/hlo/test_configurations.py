@@ -8,13 +8,12 @@ import pytest
 from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import DataError
 from hlorank.hlo.configurations import (
-    NothingToConfigureError,
     default_layout,
     default_tile,
     layouts,
     tiles,
 )
-from hlorank.hlo.hlo_pb2 import ConfigProfile, HloInstructionProto, HloModuleProto, ModuleTuningData
+from hlorank.hlo.hlo_pb2 import ConfigProfile, HloModuleProto, ModuleTuningData
 from hlorank.hlo.program import flatten
 
 
@@ -100,18 +99,6 @@ def test_a_program_without_runs_has_the_compilers_own_layouts(module: HloModuleP
     tile, measurements = default_tile()
     assert tile.feat.tolist() == [[0.0] * 24]
     assert measurements.withheld
-
-
-def test_a_dumps_node_of_seven_dimensions_is_not_configurable(module: HloModuleProto) -> None:
-    instructions = module.computations[1].instructions
-    instructions.insert(2, HloInstructionProto(opcode="reshape", id=10, operand_ids=[5]))
-    instructions[2].shape.dimensions[:] = [1] * 6
-    assert default_layout(flatten(module))[0].node_ids.tolist() == [2, 3]
-    instructions[2].shape.dimensions.append(1)
-    assert default_layout(flatten(module))[0].node_ids.tolist() == [2]
-    instructions[1].opcode = "add"
-    with pytest.raises(NothingToConfigureError):
-        default_layout(flatten(module))
 
 
 @pytest.mark.parametrize(

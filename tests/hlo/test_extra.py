@@ -11,7 +11,6 @@ from hlorank.files import DataError
 from hlorank.hlo.extra import EXTRA_SHAPES, extra_features, extra_path, read_extra, write_extra
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto
 from hlorank.hlo.program import flatten
-from hlorank.hlo.reader import featurize, read_records
 
 
 def test_dot_gather_scatter_and_operand_shapes(module: HloModuleProto) -> None:
@@ -65,18 +64,6 @@ def test_files_are_next_to_the_graph_with_the_same_bytes_every_time(tmp_path: Pa
     assert path.read_bytes() == first
     with np.load(path, allow_pickle=False) as stored:
         np.testing.assert_array_equal(stored["dot_dimensions"], np.full((4, 4, 6), -1))
-
-
-def test_operand_shapes_of_the_official_record_are_those_of_the_nodes_consumed(shared_data: Path) -> None:
-    (record,) = read_records(shared_data / "official" / "module_tuning_data_layout.pb")
-    measured, program = featurize(record)
-    shapes, features = extra_features(program)["operand_shapes"], measured.graph.node_feat
-    users, used = measured.graph.edge_index.T
-    single = np.isin(users, np.flatnonzero(np.bincount(users) == 1))
-    single &= np.array([len(one.operand_ids) == 1 for one in program.instructions])[users]
-    assert single.sum() > 500
-    np.testing.assert_array_equal(np.maximum(shapes[users[single], 0], 0), features[used[single], 21:27])
-    assert (shapes[users[single], 1:] == -1).all()
 
 
 def test_written_files_are_read(tmp_path: Path, module: HloModuleProto) -> None:
