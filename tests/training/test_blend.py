@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from hlorank.config import Config, ConfigError
+from hlorank.config import Config
 from hlorank.files import DataError, read_json, write_json
 from hlorank.metrics import kendall_tau
 from hlorank.models.baselines.baseline import load_joined
@@ -82,15 +82,6 @@ def test_without_valid_they_join_too_with_equal_weights(
         scores.append(load_trained(tmp_path / "model", MEMORY).score(features, cut))
     np.testing.assert_array_equal(scores[0], scores[1])
     assert not np.allclose(scores[0], scores[2])
-
-
-@pytest.mark.parametrize(
-    ("name", "collection"), [("trees", "layout/synthetic/random"), ("default_configuration", "tile/synthetic")]
-)
-def test_a_baseline_that_cannot_join_is_refused(name: str, collection: str, settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError):
-        train(settings(ensemble__baselines=f"[{name}]", collection=collection, method="full"), tmp_path / "model")
-    assert not list(tmp_path.glob("model*"))
 
 
 def test_arrays_that_do_not_fit_are_refused(settings: Settings, tmp_path: Path) -> None:

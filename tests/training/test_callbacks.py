@@ -12,7 +12,7 @@ import torch
 
 from hlorank.files import DataError
 from hlorank.training import callbacks
-from hlorank.training.callbacks import CheckpointIdentity, EpochHistory, Patience, ProgressBar
+from hlorank.training.callbacks import CheckpointIdentity, EpochHistory, Patience
 
 
 def run_epoch(
@@ -53,14 +53,6 @@ def test_an_epoch_is_a_row(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
     ]
     assert "epoch 1 of 9: loss 0.5000, validation Kendall tau 0.250" in caplog.text
     assert caplog.text.rstrip().endswith("epoch 2 of 9: loss 0.2500")
-
-
-def test_the_progress_bar_has_the_last_tau() -> None:
-    trainer: Any = SimpleNamespace(progress_bar_metrics={"curves/train_loss": 0.5, "other": 1.0})
-    module: Any = SimpleNamespace(tau_metric="curves/valid_kendall_tau")
-    assert ProgressBar().get_metrics(trainer, module) == {}  # the first epoch has no tau yet
-    trainer.progress_bar_metrics["curves/valid_kendall_tau"] = 0.25
-    assert ProgressBar().get_metrics(trainer, module) == {"valid tau": 0.25}
 
 
 def test_a_resumed_history_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:

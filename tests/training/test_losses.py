@@ -96,14 +96,6 @@ def test_log_mse_by_hand() -> None:
     assert log_mse(torch.tensor([0.0, 4.0]), vector(1, 2)).dtype == torch.float32
 
 
-def test_pairwise_l1_by_hand() -> None:
-    # Differences of scores 2, 1, -1 against those of log runtime 1, 3, 2: errors 1, 2, 3.
-    labels = vector(1, math.e, math.exp(3))
-    assert float(pairwise_l1(vector(0, 2, 1), labels)) == pytest.approx(2.0)
-    assert float(pairwise_l1(vector(0, 3), vector(7, 7))) == pytest.approx(3.0)  # equal runtimes, unequal scores
-    assert float(pairwise_l1(vector(4), vector(7))) == 0.0
-
-
 @given(scored)
 @settings(deadline=None, max_examples=40)
 def test_pairwise_l1_is_the_mean_over_all_pairs(drawn: list[tuple[float, int]]) -> None:
@@ -179,13 +171,6 @@ def test_losses_are_finite_and_never_negative(loss: Loss, drawn: list[tuple[floa
     found = float(loss(scores, labels))
     assert math.isfinite(found)
     assert found >= 0
-
-
-@every_loss
-def test_gradients(loss: Loss) -> None:
-    labels = vector(3, 1, 2, 2)
-    scores = vector(0.1, 2.9, -0.4, 0.25).requires_grad_()
-    assert torch.autograd.gradcheck(lambda scores: loss(scores, labels), (scores,))
 
 
 @every_loss

@@ -112,6 +112,10 @@ def test_graphs_of_few_segments_are_logged_once(settings: Settings, caplog: pyte
         ({"trainer.memory_bytes": 100}, r"trainer\.memory_bytes=100: "),
         ({"trainer.precision": "16-mixed"}, r"trainer\.precision=16-mixed"),
         ({"method": "default_configuration", "collection": "tile:synthetic"}, r"method=default_configuration: "),
+        (
+            {"ensemble.baselines": "[default_configuration]", "collection": "tile:synthetic", "method": "full"},
+            r"method=default_configuration: ",
+        ),
     ],
 )
 def test_a_mistake_is_reported_and_nothing_is_written(

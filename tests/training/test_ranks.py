@@ -135,15 +135,6 @@ def test_each_graph_of_a_step_is_computed_by_one_rank(
     assert sorted(validated) == [[False, True], [True, False]]
 
 
-@pytest.mark.parametrize(
-    ("per_step", "count", "named"), [(8, 4, "3 training graphs"), (1, 2, "trainer.graphs_per_step=1")]
-)
-def test_more_ranks_than_graphs(per_step: int, count: int, named: str, settings: Settings) -> None:
-    config = settings(trainer__graphs_per_step=per_step)
-    with pytest.raises(ConfigError, match=named):
-        prepare(config, ProcessGroup(0, count))
-
-
 def test_mistakes_are_reported_once_and_leave_nothing(settings: Settings, tmp_path: Path, runs: Runs) -> None:
     config = settings(trainer__graphs_per_step=2)
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from omegaconf import OmegaConf
 import hlorank
 from hlorank.config import Config
 from hlorank.files import DataError, read_json
-from hlorank.models.graph_inputs import GraphLoader
 from hlorank.partition.segment_store import partition_collection
 from hlorank.stages.train import train
 from hlorank.training.callbacks import EpochHistory
@@ -53,7 +51,7 @@ INTERRUPTIONS: dict[str, tuple[Any, str, Callable[[Any], bool]]] = {
 
 @pytest.mark.parametrize(
     ("place", "left"),
-    [("before a checkpoint", 8), ("between epochs", 8), ("in the third epoch", 4), ("in the first epoch", 12)],
+    [("before a checkpoint", 8), ("in the third epoch", 4), ("in the first epoch", 12)],
 )
 def test_an_interrupted_training_continues(
     place: str,
@@ -90,9 +88,6 @@ def test_an_interrupted_training_continues(
     about = read_json(whole / "run.json")
     first = MlflowClient(about["tracking_uri"]).get_run(about["run_id"]).data
     assert resumed.data.params.keys() == first.params.keys()
-    assert {key: resumed.data.params[key] for key in ("seed", "model.block")} == {
-        key: first.params[key] for key in ("seed", "model.block")
-    }
     for key in ("curves/train_loss", "curves/valid_kendall_tau"):
         assert resumed.data.metrics[key] == first.metrics[key]
 
@@ -122,8 +117,7 @@ def test_ctrl_c_ends_the_run_as_killed(
     assert ("epoch 1" in last, again.info.run_id in last) == (True, True)
 
 
-@pytest.mark.parametrize("averaging", ["ema", "swa"])
-@pytest.mark.parametrize("place", ["between epochs", "in the third epoch"])
+@pytest.mark.parametrize(("averaging", "place"), [("ema", "between epochs"), ("swa", "in the third epoch")])
 def test_an_interrupted_average_continues(
     place: str,
     averaging: str,
@@ -142,9 +136,7 @@ def test_an_interrupted_average_continues(
     train(config, tmp_path / "resumed")
     assert_same(tmp_path / "resumed", whole)
     assert history(tmp_path / "resumed") == history(whole)
-    # The steps are the same, but the weights that are validated after them are not.
     assert [row["train_loss"] for row in history(plain)] == [row["train_loss"] for row in history(whole)]
-    assert (plain / WEIGHTS).read_bytes() != (whole / WEIGHTS).read_bytes()
 
 
 @pytest.mark.parametrize(("patience", "epochs"), [(1, 3), (99, 5)])
@@ -184,42 +176,28 @@ def test_another_configuration_is_another_training(
     assert len(list((tmp_path / "state" / "training").iterdir())) == 1  # of the interrupted one
 
 
-def cut_otherwise(config: Config, folder: Path) -> Config:
-    """Return the same configuration on smaller segments."""
-    path = Path("layout/synthetic/random")
-    options = config.partition.model_copy(update={"max_nodes": 10})
-    partition_collection(Path(config.paths.features) / path, options, folder / path)
-    return config.model_copy(update={"paths": config.paths.model_copy(update={"segments": str(folder)})})
-
-
-def partition_of(config: Config) -> str:
-    path = Path("layout/synthetic/random")
-    return GraphLoader(Path(config.paths.features) / path, Path(config.paths.segments) / path).partition
-
-
-@pytest.mark.parametrize("differs", ["partition", "method", "model.width"])
+@pytest.mark.parametrize("differs", ["partition", "method"])
 def test_a_checkpoint_of_another_training_is_refused(
     differs: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: History
 ) -> None:
     """For example if checkpoints were copied into the folder of a training."""
     config = settings(method="gst_e")
     if differs == "partition":
-        other = cut_otherwise(config, tmp_path / "segments")
-        found, expected = partition_of(config), partition_of(other)
+        path, smaller = Path("layout/synthetic/random"), config.partition.model_copy(update={"max_nodes": 10})
+        partition_collection(Path(config.paths.features) / path, smaller, tmp_path / "segments" / path)
+        other = settings(method="gst_e", paths__segments=tmp_path / "segments")
     else:
-        other = settings(**{"method": "gst_e", differs: {"method": "gst_ed", "model.width": 12}[differs]})
-        found, expected = (attrgetter(differs)(one) for one in (config, other))
+        other = settings(method="gst_ed")
     folders: list[Path] = []
-    for one in (config, other):
+    for training in (config, other):
         interrupt(monkeypatch, *INTERRUPTIONS["between epochs"])
         with pytest.raises(Interrupted):
-            train(one, tmp_path / "model")
+            train(training, tmp_path / "model")
         folders += sorted(set((tmp_path / "state" / "training").iterdir()) - set(folders))
     theirs, ours = (folder / "0" / "last.ckpt" for folder in folders)
     shutil.copy(theirs, ours)
-    with pytest.raises(DataError, match=re.escape(f"{ours}: {differs}: ")) as caught:
+    with pytest.raises(DataError, match=re.escape(f"{ours}: {differs}: ")):
         train(other, tmp_path / "model")
-    assert (repr(expected) in str(caught.value), repr(found) in str(caught.value)) == (True, True)
     assert not (tmp_path / "model").exists()
     shutil.rmtree(ours.parent)  # the remedy
     train(other, tmp_path / "model")

@@ -35,13 +35,6 @@ def test_as_many_distinct_indices_as_asked_for(name: str, labels: list[int], dat
     assert sorted(everything.tolist()) == list(range(len(values)))
 
 
-@names
-def test_draws_depend_on_the_state_of_the_generator(name: str) -> None:
-    rng, labels = np.random.default_rng(0), np.arange(1.0, 101.0)
-    first, second = (set(SAMPLERS[name](rng, labels, 20).tolist()) for _ in range(2))
-    assert first != second
-
-
 def first_draws(name: str, labels: np.ndarray, times: int) -> np.ndarray:
     """Return the share of draws of a single configuration that each one gets."""
     rng = np.random.default_rng(0)

@@ -179,7 +179,8 @@ class TrainerConfig(Section):
     patience: int = Field(ge=1)
     """Epochs without a better validation Kendall tau before training stops."""
     validation_configs: int = Field(ge=2)
-    """Distinct configurations per graph ranked in validation; evaluate ranks all."""
+    """Distinct configurations per graph ranked in validation, the same ones for every seed, member and method; evaluate
+    ranks all."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"]
     """Precision of the training steps, as named by Lightning; 16-mixed needs CUDA."""
     accelerator: Literal["auto", "cpu", "cuda"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from filelock import FileLock, Timeout
@@ -23,13 +23,13 @@ from hlorank.files import (
     LOCKS,
     RUN,
     SPEC,
+    atomic_path,
     code_digest,
     fingerprint,
     flatten,
     one_process,
     read_json,
     redact_credentials,
-    write_atomic,
     write_json,
     write_text,
 )
@@ -179,13 +179,9 @@ def _restored(config: TrackingConfig, run_id: str, output: Path) -> bool:
         except (MlflowException, OSError):
             return False
         for file in sorted(Path(model).iterdir(), key=lambda file: file.name == SPEC):  # a folder with it is complete
-            write_atomic(output / file.name, partial(_copy, file))
+            with atomic_path(output / file.name) as copy:
+                shutil.copyfile(file, copy)
     return True
-
-
-def _copy(source: Path, target: IO[bytes]) -> None:
-    with source.open("rb") as file:
-        shutil.copyfileobj(file, target)
 
 
 def _remove_outdated(setup: Setup, state: Path, locks: Path) -> None:

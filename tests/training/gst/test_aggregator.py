@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hlorank.config import ConfigError, PartitionConfig
-from hlorank.data.collection import Collection, read_graph
 from hlorank.featurize.features import GraphFeatures
-from hlorank.featurize.featurize_graph import featurize_graph
-from hlorank.featurize.fit_spec import TrainSample, fit_spec
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
-from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
 from hlorank.partition.segments import Partition, whole_graph
 from hlorank.training.gst.aggregator import Aggregator, MissingPlans, StepCost
@@ -31,7 +26,6 @@ from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.methods import METHODS, Method
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
 from tests.models.run_layer import embed_rows
-from tests.sections import featurize_config
 from tests.training.training_helpers import planned, segments_config
 
 MakeInputs = Callable[..., GraphInputs]
@@ -173,32 +167,6 @@ def test_entries_of_the_step_are_not_evicted_by_those_that_it_computes(
     torch.testing.assert_close(total.detach(), fresh_total(model, graph))
 
 
-@pytest.mark.parametrize("method", ["gst_one", "gst", "gst_e", "gst_ed", "gst_efd"])
-def test_all_segments_sampled_is_the_fresh_sum(method: str, model: CostModel, make_inputs: MakeInputs) -> None:
-    graph = make_inputs(segments=SEGMENTS)
-    table = EmbeddingTable(model.embedding_width, 10**6, "float32") if METHODS[method].others == "table" else None
-    combine = Steps(model, METHODS[method], 0.5, table)
-    total = combine.run(step_on(combine, graph, tuple(range(SEGMENTS))), now=0)
-    torch.testing.assert_close(total.detach(), fresh_total(model, graph))
-    assert total.requires_grad
-
-
-def test_only_sampled_segments_reach_the_gradient(model: CostModel, make_inputs: MakeInputs) -> None:
-    graph = make_inputs(segments=SEGMENTS)
-    table = filled_table(model, graph, (0, 1, 2, 3, 3))
-    combine = Steps(model, METHODS["gst_e"], 1.0, table)
-    total = combine.run(step_on(combine, graph, (1,)), now=1)
-    ours = torch.autograd.grad(total.sum(), list(model.encoder.parameters()), allow_unused=True)
-    # All of its entries are in the table, so its weight is 1.
-    alone = torch.autograd.grad(
-        embed_rows(model, graph, 1, ROWS).sum(), list(model.encoder.parameters()), allow_unused=True
-    )
-    for one, other in zip(ours, alone, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None and other is not None:
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
-
-
 def test_fresh_embeddings_are_written_once_each(model: CostModel, make_inputs: MakeInputs) -> None:
     graph = make_inputs(segments=SEGMENTS)
     table = EmbeddingTable(model.embedding_width, 10**6, "float32")
@@ -211,25 +179,6 @@ def test_fresh_embeddings_are_written_once_each(model: CostModel, make_inputs: M
     assert combine.cost.found == len(ROWS)
     assert combine.cost.used == distinct
     assert combine.cost.staleness == 5 * distinct
-
-
-@pytest.mark.parametrize(("instance_norm", "attention"), [(True, False), (False, True), (True, True)])
-def test_layers_that_mix_further_compute_more_rows(
-    instance_norm: bool, attention: bool, make_model: MakeModel, make_inputs: MakeInputs
-) -> None:
-    model = make_model(block=[*BLOCK, *["instance_norm"] * instance_norm, *["configuration_attention"] * attention])
-    graph = make_inputs(segments=SEGMENTS)
-    combine = Steps(model, METHODS["gst_one"], 0.5, None)
-    combine.run(step_on(combine, graph, (2,)), now=0)
-    segment, layers = graph.segments[2], 2 * (1 + instance_norm + attention)
-    # Attention over configurations computes each of them, squeeze-and-excitation each node from there on.
-    configurations = len(ROWS) if attention else len(np.unique(graph.partition.local_codes[ROWS, 2]))
-    assert configurations < len(ROWS) or attention
-    varied = [segment.k_hop_prefix(1)] + [segment.nodes] * (layers - 1)
-    if not instance_norm:
-        varied = [segment.k_hop_prefix(1)] * 2 + [segment.k_hop_prefix(2)] * 2
-    assert combine.cost.states == sum(v * configurations + segment.nodes - v for v in varied)
-    assert combine.cost.dense_states == layers * segment.nodes * len(ROWS)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -312,47 +261,6 @@ def test_a_halo_of_fewer_hops_differs_from_training_on_the_whole_graph(
     model = make_model(blocks=layers, pooling=["sum"])
     assert distance(features, cut_graph(features, 12, layers), model) < 1e-9
     assert distance(features, cut_graph(features, 12, layers - 1), model) > 1e-4
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
-def test_a_halo_equals_training_on_the_whole_unet_3d(
-    shared_data: Path, dtype: torch.dtype, tolerance: float, make_model: MakeModel
-) -> None:
-    measured = read_graph(shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz", "layout")
-    options = featurize_config()
-    spec = fit_spec(Collection.parse("layout:xla:default"), options, [TrainSample.of("unet_3d", measured, options)])
-    features = featurize_graph(measured, spec)
-    features = replace(features, node_feat=torch.from_numpy(features.node_feat).to(dtype).numpy())
-    config = make_model().config.model_copy(update={"blocks": 3, "opcode_width": 8, "pooling": ["sum"]})
-    torch.manual_seed(0)
-    model = CostModel(config, input_sizes(spec), "sum").to(dtype)
-    assert distance(features, cut_graph(features, 500, halo=3), model) < tolerance
-    assert distance(features, cut_graph(features, 500, halo=2), model) > 10 * tolerance
-
-
-def test_missing_and_dropped_segments_cost_nothing(model: CostModel, make_inputs: MakeInputs) -> None:
-    graph = make_inputs(segments=SEGMENTS)
-    combine = Steps(model, METHODS["gst_one"], 0.5, None)
-    combine.run(step_on(combine, graph, (2,)), now=0)
-    segment = graph.segments[2]
-    assert combine.cost.dense_states == 2 * segment.nodes * len(ROWS)
-    assert 0 < combine.cost.states < combine.cost.dense_states
-
-
-def test_segments_with_gradient_are_planned_together_each_distinct_local_configuration_once(
-    model: CostModel, make_inputs: MakeInputs
-) -> None:
-    graph = make_inputs(segments=SEGMENTS)
-    combine = Steps(model, METHODS["gst_one"], 0.5, None)
-    (part,) = step_on(combine, graph, (0, 2)).sampled
-    local = [graph.partition.local_codes[ROWS, j] for j in (0, 2)]
-    counts = [len(np.unique(codes)) for codes in local]
-    plan: Any = part.plan.unpack()
-    assert plan.pool.configurations == max(counts) < len(ROWS)
-    assert part.segments == [0, 2]
-    starts = np.repeat([0, max(counts)], len(ROWS))
-    expected = starts + np.concatenate([np.unique(codes, return_inverse=True)[1] for codes in local])
-    assert plan.inverse.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("method", ["gst", "gst_e"])

@@ -71,12 +71,6 @@ def test_equals_a_list_in_order_of_use(operations: list[tuple[bool, int]], capac
     assert table.look_up(range(9)).tolist() == [key in dict(plain) for key in range(9)]
 
 
-def test_embeddings_are_read_without_gradient() -> None:
-    table = EmbeddingTable(2, 10 * ENTRY, "float32")
-    table.write([1], rows(1.0).requires_grad_(), step=0)
-    assert not table.read([1])[0].requires_grad
-
-
 def test_half_precision_takes_half_the_bytes() -> None:
     table = EmbeddingTable(100, 10**6, "float16")
     assert table.entry_bytes == 200 + ENTRY_OVERHEAD
@@ -126,8 +120,3 @@ def test_a_budget_must_hold_the_graph_of_the_most_entries() -> None:
 def test_a_budget_below_all_working_sets_warns(capacity: int, warnings: int, caplog: pytest.LogCaptureFixture) -> None:
     EmbeddingTable(2, capacity * ENTRY, "float32").check_budget({"small": 2, "large": 7})
     assert len(caplog.records) == warnings
-
-
-def test_a_budget_below_one_entry_is_refused() -> None:
-    with pytest.raises(ConfigError, match=f"table_bytes=100: one entry takes {ENTRY}"):
-        EmbeddingTable(2, 100, "float32")
