@@ -156,9 +156,9 @@ def test_validation_ranks_the_same_configurations_each_epoch(settings: Settings)
 def test_validation_ranks_the_same_configurations_for_every_seed_member_and_method(settings: Settings) -> None:
     """Or taus of two trainings could not be compared: one could win by its draw."""
 
-    def ranked(seed: int, **values: Any) -> list[list[int]]:
+    def ranked(member: int, **values: Any) -> list[list[int]]:
         setup = open_networks(settings(trainer__validation_configs=10, **values))
-        data = build(setup, Member(seed), ALONE)[1]
+        data = build(setup, Member(seed=member), ALONE)[1]
         return [data.ranking(number).configurations.tolist() for number in range(len(data.valid))]
 
     first = ranked(0)
