@@ -12,7 +12,6 @@ from hypothesis.extra.numpy import arrays
 
 from hlorank.data.collection import Collection
 from hlorank.evaluation.submission import (
-    check_submission,
     main,
     merge_submissions,
     open_submission,
@@ -23,7 +22,6 @@ from hlorank.files import DataError
 from tests.data.npz_files import Arrays, same_folder, save
 
 LAYOUT, TILE = Collection.parse("layout:nlp:random"), Collection.parse("tile:xla")
-EXPECTED = {"layout:nlp:random:a": 3, "tile:xla:k": 8}
 GOOD = "ID,TopConfigs\nlayout:nlp:random:a,2;0;1\ntile:xla:k,7;1;2;3;0\n"
 
 
@@ -74,7 +72,6 @@ def test_a_written_file_is_read_back(
     with open_submission(path, collection) as add:
         for graph, ranking in rankings.items():
             add(graph, ranking)
-    check_submission(path, {f"{collection}:{graph}": len(ranking) for graph, ranking in rankings.items()})
     kept = 5 if collection.kind == "tile" else None
     read = {row_id: indices.tolist() for row_id, indices in read_submission(path)}
     assert read == {f"{collection}:{graph}": ranking[:kept].tolist() for graph, ranking in rankings.items()}
@@ -86,20 +83,11 @@ def test_a_written_file_is_read_back(
         ("ID,TopConfigs", "id,TopConfigs", "line 1: expected the header"),
         ("ID,TopConfigs\n", "", "line 1: expected the header"),
         ("2;0;1", "2;0", "expected each of 0..1 once"),
-        ("2;0;1", "1;0", "expected 3 of 3 configurations, found 2 indices"),
-        ("2;0;1", "3;2;0;1", "expected 3 of 3 configurations, found 4 indices"),
         ("2;0;1", "2;0;0", "expected each of 0..2 once"),
-        ("2;0;1", "2;0;-1", "line 2: expected layout"),
-        ("2;0;1", "2;0;1;", "line 2: expected layout"),
-        ("2;0;1", "2;0;99999999999999999999", "line 2: expected layout"),
-        ("2;0;1", "2,0,1", "line 2: expected layout"),
-        ("7;1;2;3;0", "7;1;2;3", "expected 5 of 8 configurations, found 4 indices"),
+        *(("2;0;1", row, "line 2: expected layout") for row in ("2;0;-1", "2;0;1;", "2;0;" + 20 * "9", "2,0,1", "")),
         ("7;1;2;3;0", "7;1;2;3;0;4", "at most 5 different indices"),
         ("7;1;2;3;0", "7;1;2;3;7", "at most 5 different indices"),
-        ("7;1;2;3;0", "8;1;2;3;0", "indices below 8, found 8"),
-        ("tile:xla:k", "tile:xla:other", "only graphs whose labels are withheld, found tile:xla:other"),
         ("tile:xla:k", "kernel:xla:k", "line 3: expected layout"),
-        ("tile:xla:k,7;1;2;3;0\n", "", "no row for tile:xla:k"),
         ("tile:xla:k,7;1;2;3;0\n", "layout:nlp:random:a,2;0;1\n", "line 3: expected each ID once"),
         ("tile:xla", "\ntile:xla", "line 3: expected layout"),
     ],
@@ -108,7 +96,7 @@ def test_mistakes_are_named_with_the_file(tmp_path: Path, old: str, new: str, me
     assert old in GOOD
     path = write(tmp_path, GOOD.replace(old, new))
     with pytest.raises(DataError) as caught:
-        check_submission(path, EXPECTED)
+        list(read_submission(path))
     assert message in str(caught.value)
     assert caught.value.file == path
 
@@ -119,9 +107,8 @@ def test_files_of_several_collections_are_merged(tmp_path: Path, capsys: pytest.
     merged = tmp_path / "merged.csv"
     main([str(merged), *map(str, files)])
     assert merged.read_text() == GOOD
-    assert [row_id for row_id, _ in read_submission(merged)] == [*EXPECTED]
+    assert [row_id for row_id, _ in read_submission(merged)] == ["layout:nlp:random:a", "tile:xla:k"]
     assert "merged.csv: 2 rows" in capsys.readouterr().out.replace("\n", "")
-    check_submission(merged, EXPECTED)
 
 
 def test_a_graph_of_two_files_is_refused(tmp_path: Path) -> None:

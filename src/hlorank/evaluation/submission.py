@@ -11,7 +11,7 @@ import csv
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def _line(row_id: str, indices: NDArray[np.int64]) -> str:
 
 @contextmanager
 def open_submission(path: Path, collection: Collection) -> Iterator[Callable[[str, NDArray[np.int64]], None]]:
-    """Open a submission file of one collection, which is checked and replaces `path` when the block succeeds.
+    """Open a submission file of one collection, which replaces `path` when the block succeeds.
 
     No row is held in memory. A file without graphs has a header only.
 
@@ -49,25 +49,25 @@ def open_submission(path: Path, collection: Collection) -> Iterator[Callable[[st
         first 5.
 
     Raises:
-        DataError: a graph's name contains a comma, a quote or a blank or was added before, or the file does not pass
-            `check_submission`.
+        DataError: a graph's name contains a comma, a quote or a blank or was added before, or its ranking does not have
+            each configuration once.
     """
-    expected: dict[str, int] = {}
-    with atomic_path(path) as temporary:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(f"{HEADER}\n")
+    added = set()
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(f"{HEADER}\n")
 
-            def add(graph: str, ranking: NDArray[np.int64]) -> None:
-                row_id = f"{collection}:{graph}"
-                if _UNSAFE.search(row_id):
-                    raise DataError("graph", "a name without commas, quotes and blanks", repr(graph))
-                if row_id in expected:
-                    raise DataError("graph", "a name that was not added before", f"{graph!r} again")
-                file.write(_line(row_id, ranking[:TILE_TOP] if collection.kind == "tile" else ranking))
-                expected[row_id] = len(ranking)
+        def add(graph: str, ranking: NDArray[np.int64]) -> None:
+            row_id = f"{collection}:{graph}"
+            if _UNSAFE.search(row_id):
+                raise DataError("graph", "a name without commas, quotes and blanks", repr(graph))
+            if row_id in added:
+                raise DataError("graph", "a name that was not added before", f"{graph!r} again")
+            if not np.array_equal(np.sort(ranking), np.arange(len(ranking))):
+                raise DataError(row_id, f"each of 0..{len(ranking) - 1} once", str(ranking.tolist())[:_SHOWN])
+            file.write(_line(row_id, ranking[:TILE_TOP] if collection.kind == "tile" else ranking))
+            added.add(row_id)
 
-            yield add
-        check_submission(temporary, expected)
+        yield add
 
 
 def read_submission(path: Path) -> Iterator[tuple[str, NDArray[np.int64]]]:
@@ -95,28 +95,6 @@ def read_submission(path: Path) -> Iterator[tuple[str, NDArray[np.int64]]]:
             if kind == "tile" and (len(np.unique(indices)) != len(indices) or len(indices) > TILE_TOP):
                 raise DataError(row_id, f"at most {TILE_TOP} different indices", text[:_SHOWN], file=path)
             yield row_id, indices
-
-
-def check_submission(path: Path, expected: Mapping[str, int]) -> None:
-    """Check a submission, also a merged one, against the graphs that it must rank: ID -> number of configurations.
-
-    Raises:
-        DataError: `read_submission` refuses the file, an ID is unknown or missing, or a row does not have all
-            configurations (layout) or five of them, all if there are fewer (tile).
-    """
-    found = set()
-    for row_id, indices in read_submission(path):
-        if row_id not in expected:
-            raise DataError("ID", "only graphs whose labels are withheld", row_id, file=path)
-        count = expected[row_id]
-        wanted = min(TILE_TOP, count) if row_id.startswith("tile:") else count
-        if len(indices) != wanted:
-            raise DataError(row_id, f"{wanted} of {count} configurations", f"{len(indices)} indices", file=path)
-        if int(indices.max()) >= count:
-            raise DataError(row_id, f"indices below {count}", int(indices.max()), file=path)
-        found.add(row_id)
-    if missing := sorted(expected.keys() - found):
-        raise DataError("ID", f"{len(expected)} rows", f"no row for {', '.join(missing[:5])}", file=path)
 
 
 def merge_submissions(files: Sequence[Path], output: Path) -> int:
