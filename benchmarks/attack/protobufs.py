@@ -11,12 +11,12 @@ from itertools import cycle
 from pathlib import Path
 
 import numpy as np
-from hlo import change_field, plain_row, protobufs  # type: ignore[import-not-found] # folder of the commands
 
 from hlorank.files import DataError
 from hlorank.hlo.reader import featurize, read_records
 
 from .cases import NAMES, Case, WrongContentError, mutate, write
+from .modules import change_field, plain_row, protobufs
 
 MILLION = 10**6
 

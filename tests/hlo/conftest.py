@@ -19,11 +19,8 @@ from hlorank.hlo.hlo_pb2 import (
 
 @pytest.fixture(scope="session")
 def benchmark_module() -> dict[str, Any]:
-    """Return the globals of benchmarks/hlo.py, which has a reference implementation and the generator of modules."""
-    folder = Path(__file__).parents[2] / "benchmarks"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)  # as of a script
-        return runpy.run_path(str(folder / "hlo.py"))
+    """Return the globals of a module of the attack: a reference implementation and the generator of modules."""
+    return runpy.run_path(str(Path(__file__).parents[2] / "benchmarks/attack/modules.py"))
 
 
 @pytest.fixture

@@ -1,50 +1,23 @@
-"""Speed and memory of reading HLO protobufs on one core.
+"""Generated modules with every attribute that the features read, and the features of a node by their rules.
 
-Speed is relative to a plain version that follows the rules one node at a time. Memory is the peak of a process of its
-own above its memory before reading: for one module of growing size, and for files of a growing number of modules.
-
-The run takes about two minutes, the quick form 15 seconds.
+The reference implementation follows the rules one node at a time; hlorank's has to be equal to it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from google.protobuf.message import Message
-from harness import Parser, run  # type: ignore[import-not-found] # same folder
 from numpy.typing import NDArray
 
 from hlorank.data.graph import Graph
-from hlorank.files import shared_dir, write_json
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.node_features import OPCODES, node_features, opcode_ids
 from hlorank.hlo.program import flatten
 
-# Prints the bytes that reading adds to the peak of the resident memory (of Linux: getrusage's peak is the parent's).
-READ = """
-import sys
-from pathlib import Path
-from hlorank.hlo.reader import featurize, read_records
-def peak():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
-before = peak()
-for record in read_records(Path(sys.argv[1])):
-    featurize(record, "tile")
-print(peak() - before)
-"""
 EXTREMES = (0, 1, -1, 2, 97, 2**31 - 1, -(2**31), 2**32, 2**63 - 1, -(2**63))
 ELEMENT_TYPES = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 15, 18, 13, 14, 17]
 
@@ -231,63 +204,3 @@ def fast_graph(data: bytes) -> Graph:
     program = flatten(HloModuleProto.FromString(data))
     features = node_features(program.instructions, program.is_root)
     return Graph(features, opcode_ids(program.instructions), program.edge_index, program.node_splits)
-
-
-def _seconds(function: Callable[[bytes], Graph], data: bytes, repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        function(data)
-        times.append(time.process_time() - start)
-    return min(times)
-
-
-def peak_bytes(data: bytes) -> int:
-    """Return the bytes that reading a file adds to the peak memory of a fresh process."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "generated.pb"
-        path.write_bytes(data)
-        command = [sys.executable, "-c", READ, str(path)]
-        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
-def memory(nodes: int) -> dict[str, Any]:
-    """Peak bytes for one module of `nodes` nodes and its multiples, and for 1, 10 and 100 modules in one file."""
-    by_nodes = {n: peak_bytes(generated_module(n, 0).SerializeToString()) for n in (nodes, 4 * nodes, 16 * nodes)}
-    by_modules = {}
-    for count in (1, 10, 100):
-        modules = (generated_module(nodes, seed) for seed in range(count))
-        records = [ModuleTuningData(module=m, fingerprint=k) for k, m in enumerate(modules)]
-        for record in records:
-            record.runs.add(is_default=True).op_config.SetInParent()
-            record.runs[0].profile.compute_time_ns = 1
-        by_modules[count] = peak_bytes(TuningData(modules=[r.SerializeToString() for r in records]).SerializeToString())
-    return {"nodes_per_module": nodes, "by_nodes": by_nodes, "by_modules_in_a_file": by_modules}
-
-
-def main() -> None:
-    parser = Parser(__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small module, measured once")
-    parser.add_json()
-    arguments = parser.parse_args()
-    modules = {"generated": generated_module(2_000 if arguments.quick else 50_000, seed=0).SerializeToString()}
-    record = shared_dir() / "data" / "official" / "module_tuning_data_layout.pb"
-    if record.is_file():
-        from hlorank.hlo.reader import read_records
-
-        modules["unet_3d.4x4.bf16"] = next(read_records(record)).module.SerializeToString()
-    results: dict[str, Any] = {"memory": memory(500 if arguments.quick else 5_000)}
-    for key in ("by_nodes", "by_modules_in_a_file"):
-        print(f"peak MiB {key}:", {n: round(peak / 2**20, 1) for n, peak in results["memory"][key].items()})
-    for name, data in modules.items():
-        nodes = fast_graph(data).nodes
-        repeats = 1 if arguments.quick else 5
-        fast, plain = _seconds(fast_graph, data, repeats), _seconds(plain_graph, data, repeats)
-        results[name] = {"nodes": nodes, "nodes_per_second": nodes / fast, "plain_nodes_per_second": nodes / plain}
-        print(f"{name}: {nodes:,} nodes, {nodes / fast:,.0f} nodes/s, plain {nodes / plain:,.0f}: {plain / fast:.1f}x")
-    if arguments.json:
-        write_json(arguments.json, results)
-
-
-if __name__ == "__main__":
-    run(main)
