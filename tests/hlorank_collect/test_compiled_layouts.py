@@ -111,23 +111,6 @@ def test_a_configuration_that_killed_before_is_not_tried(
     assert compiled == [0]
 
 
-def test_after_the_deadline_nothing_new_is_compiled(make: Callable[..., CompiledLayouts], space: LayoutSpace) -> None:
-    layouts = make(lambda *_: [1.0], deadline=time.monotonic() - 1)
-    assert layouts.executable(space.default) is not None
-    assert layouts.executable(constraining(space, 1)) is None
-    assert [*layouts.left_out.values()] == ["the time limit"]
-
-
-def test_nothing_more_is_compiled_where_mappings_run_out(
-    make: Callable[..., CompiledLayouts], space: LayoutSpace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layouts = make(lambda *_: [1.0])
-    monkeypatch.setattr(machine, "used_mappings", lambda: 0.99)
-    assert layouts.executable(space.default) is not None
-    assert layouts.executable(constraining(space, 1)) is None
-    assert len(layouts.left_out) == 1
-
-
 def test_fast_compilation_falls_back_where_it_computes_something_else(
     make: Callable[..., CompiledLayouts], space: LayoutSpace
 ) -> None:
@@ -152,16 +135,6 @@ def test_a_default_that_fails_or_gives_nan_skips_the_program(make: Callable[...,
         make(lambda *_: [1.0, float("nan")])
 
 
-def test_a_parent_that_has_ended_ends_the_work(make: Callable[..., CompiledLayouts], space: LayoutSpace) -> None:
-    def before(name: str | None) -> None:
-        if name is not None:
-            raise BrokenPipeError
-
-    layouts = make(lambda *_: [1.0], before=before)
-    with pytest.raises(BrokenPipeError):
-        layouts.executable(constraining(space, 1))
-
-
 def test_quick_measurements_of_batches_compare(
     make: Callable[..., CompiledLayouts], space: LayoutSpace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,3 +150,14 @@ def test_quick_measurements_of_batches_compare(
     for _ in range(2):
         found = layouts.quick(batch, np.random.default_rng(0))
         np.testing.assert_allclose(found, [3.0, np.inf, 2.0])
+
+
+def test_after_the_deadline_or_without_mappings_nothing_new_is_compiled(
+    make: Callable[..., CompiledLayouts], space: LayoutSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, full = make(lambda *_: [1.0], deadline=time.monotonic() - 1), make(lambda *_: [1.0])
+    monkeypatch.setattr(machine, "used_mappings", lambda: 0.99)
+    for layouts, reason in ((late, "the time limit"), (full, "memory mappings")):
+        assert layouts.executable(space.default) is not None
+        assert layouts.executable(constraining(space, 1)) is None
+        assert reason in "".join(layouts.left_out.values())

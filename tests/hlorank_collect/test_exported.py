@@ -59,21 +59,6 @@ def test_exported_texts_compute_the_same(captured: HloModuleProto) -> None:
     check(captured, xla.put([X]), 6)
 
 
-def test_the_compiled_text_has_the_layouts(captured: HloModuleProto) -> None:
-    space = layout_space(captured)
-    reshape, length = next((node, rank) for node, tensor, rank in space.slots() if tensor == 0 and rank == 3)
-    seen = set()
-    for order in ([2, 1, 0], [0, 1, 2]):
-        layouts = space.default
-        layouts[reshape, :length] = order
-        compiled = xla.compile_module(through_text(captured, layouts).SerializeToString()).module()
-        every = [one for part in HloModuleProto.FromString(compiled).computations for one in part.instructions]
-        seen.add(
-            tuple(map(tuple, [one.shape.layout.minor_to_major for one in every if len(one.shape.dimensions) == 3]))
-        )
-    assert len(seen) == 2
-
-
 def test_a_text_has_the_fingerprint_and_the_names_of_its_module(captured: HloModuleProto) -> None:
     text = hlo_text(captured.SerializeToString())
     parsed = HloModuleProto.FromString(xla.parse(text.encode(), stablehlo=False))
@@ -83,12 +68,3 @@ def test_a_text_has_the_fingerprint_and_the_names_of_its_module(captured: HloMod
     layouts[layout_space(captured).ranks[:, 0] != 2] = -1
     configuration = to_configuration(captured, layouts, ABOUT)
     assert configuration == to_configuration(parsed, layouts, ABOUT)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["unet.nchw.b2.train", "causal.tb.b8.train"])
-def test_exported_texts_of_real_programs_compute_the_same(name: str) -> None:
-    from examples.zoo import programs
-
-    traced = programs()[name].trace("cpu")
-    check(HloModuleProto.FromString(xla.capture(traced.module)), traced.inputs(), 4)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -100,17 +99,6 @@ def test_a_program_is_measured(task: LayoutTask, search: str) -> None:
     assert shares[-1] <= 1
 
 
-def test_configurations_are_the_same_for_the_same_seed(task: LayoutTask) -> None:
-    def values(seed: int, folder: str) -> Any:
-        one = dataclasses.replace(task, seed=seed, output=folder, configurations=3, rounds=2)
-        about = measure_layouts(one, silent)
-        configurations = read_graph(one.npz(about["name"]), "layout").configurations
-        assert isinstance(configurations, LayoutConfigurations)
-        return configurations.values().tolist()
-
-    assert values(0, "a") == values(0, "b") != values(1, "c")
-
-
 def test_a_configuration_that_killed_a_process_is_left_out(task: LayoutTask) -> None:
     task = dataclasses.replace(task, rounds=2)
     steps: list[Progress] = []
@@ -146,17 +134,6 @@ def test_a_program_that_cannot_be_measured_is_skipped_with_its_reason(
     assert not Path(task.output).exists()
 
 
-def test_arguments_that_do_not_fit_are_a_reason(task: LayoutTask) -> None:
-    with pytest.raises(SkippedError, match="TypeError"):
-        measure_layouts(dataclasses.replace(task, arguments="f32[8,16] f32[3,8]"), silent)
-
-
 def test_after_the_time_limit_only_the_default_is_compiled(task: LayoutTask) -> None:
     with pytest.raises(SkippedError, match="time limit"):
         measure_layouts(dataclasses.replace(task, time_limit=1e-9), silent)
-
-
-def test_scalars_and_vectors_have_no_layouts(task: LayoutTask) -> None:
-    task = dataclasses.replace(task, program="layout_programs:vectors", arguments="f32[1] f32[1]")
-    with pytest.raises(SkippedError, match="dimensions"):
-        measure_layouts(task, silent)

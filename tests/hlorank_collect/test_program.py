@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from hlorank.config import ConfigError
-from hlorank_collect import program
 from hlorank_collect.program import require_jax, user_program
 
 
@@ -55,15 +54,6 @@ class TestUserProgram:
         np.testing.assert_array_equal(function(floats), 2 * floats)
         np.testing.assert_array_equal(made.build()[1][0], floats)
 
-    def test_arguments_by_function(self, module: str) -> None:
-        _, (vector, tables) = user_program(f"{module}:double", f"{module}:arguments").build()
-        np.testing.assert_array_equal(vector, [0.0, 1.0, 2.0])
-        np.testing.assert_array_equal(tables["table"], np.eye(2))
-
-    def test_a_reference_may_be_an_attribute(self, module: str) -> None:
-        function, arguments = user_program(f"{module}:Net.forward", "f32[1]").build()
-        assert function(*arguments) is arguments[0]
-
     def test_names_depend_on_arguments_and_families_do_not(self, module: str) -> None:
         made = [user_program(f"{module}:double", shapes) for shapes in ("f32[8,128]", "f32[8] f32[128]", "f32[]")]
         assert [one.name for one in made] == [
@@ -109,16 +99,7 @@ class TestUserProgram:
         with pytest.raises(ConfigError, match="needs --arguments"):
             user_program(f"{module}:double", None)
 
-    def test_arguments_may_be_a_tuple(self, module: str) -> None:
-        assert user_program(f"{module}:double", f"{module}:pair").build()[1] == (2.0,)
-
     def test_refuses_arguments_that_are_not_a_tuple(self, module: str) -> None:
         made = user_program(f"{module}:double", f"{module}:no_tuple")
         with pytest.raises(ConfigError, match="returned a list"):
             made.build()
-
-    def test_element_types_are_those_of_numpy_and_jax(self) -> None:
-        import jax.numpy as jnp
-
-        for element in program._ELEMENTS.values():
-            assert jnp.zeros(1, element).dtype == element

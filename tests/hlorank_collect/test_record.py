@@ -13,7 +13,6 @@ from hlorank.data.collection import Collection, read_graph, sidecar_path
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.data.graph import Graph
 from hlorank.files import DataError, read_json
-from hlorank.metrics import noise_ceiling
 from hlorank_collect import record
 from hlorank_collect.record import LEFT_OUT, _table, main, read_left_out, record_left_out
 
@@ -65,14 +64,6 @@ def test_half_of_a_pair_is_not_complete(
     assert not record.is_complete(npz, "new")
 
 
-def test_quality_has_the_ceiling_next_to_the_tau() -> None:
-    rng = np.random.default_rng(0)
-    times = np.exp(0.05 * rng.standard_normal((20, 30))) * np.linspace(1000, 1300, 30)
-    quality = record.quality(times)
-    assert quality["rounds"] == 20
-    assert 0.5 < quality["split_half_tau"] < quality["noise_ceiling"] == noise_ceiling(quality["split_half_tau"]) < 1
-
-
 def test_runtimes_that_are_all_equal_rank_nothing() -> None:
     assert record.quality(np.full((4, 3), 10.0)) == {
         "rounds": 4,
@@ -99,13 +90,6 @@ def test_each_program_has_its_last_reason_until_it_is_measured(tmp_path: Path) -
     record_left_out(tmp_path, RANDOM, "a", None)
     assert read_left_out(tmp_path) == {"layout:cpu:random": {"b": "fourth"}}
     assert [path.name for path in tmp_path.iterdir()] == [LEFT_OUT]
-
-
-def test_reasons_are_one_line(tmp_path: Path) -> None:
-    record_left_out(tmp_path, TILE, "a", "one\n" * 500)
-    (reason,) = read_left_out(tmp_path)["tile:cpu"].values()
-    assert reason.isprintable()
-    assert len(reason) <= 500
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"tile:cpu": []}', '{"tile:cpu": {"a": 1}}'])
@@ -139,26 +123,6 @@ def test_a_row_for_each_graph_and_their_medians() -> None:
     assert len({line.count("|") for line in lines}) == 1
 
 
-def test_graphs_of_layouts_have_their_configurable_nodes() -> None:
-    lines = _table([about("a", 0.5, 0.75, 200) | {"configurable_nodes": 3}]).splitlines()
-    assert lines[2].startswith("| a | net | 7 | 3 | 4 | 10 | ")
-    assert len({line.count("|") for line in lines}) == 1
-
-
-def test_collections_are_found_below_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for place in ("layout/cpu/random/a.b", "tile/cpu/k"):
-        path = tmp_path / f"{place}.npz"
-        path.parent.mkdir(parents=True)
-        path.touch()
-        path.with_suffix(".json").write_text(json.dumps(about(path.stem, 0.5, 0.75, 200)))
-    (tmp_path / "layout/cpu/random").rename(tmp_path / "elsewhere")
-    (tmp_path / "layout/cpu/random").symlink_to(tmp_path / "elsewhere")
-    main([str(tmp_path)])
-    printed = capsys.readouterr().out
-    assert printed.count("### layout:cpu:random\n\n| graph |") == printed.count("### tile:cpu\n\n| graph |") == 1
-    assert "| a.b |" in printed
-
-
 def test_what_was_left_out_is_below_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "layout/cpu/random/a.npz"
     path.parent.mkdir(parents=True)
@@ -174,12 +138,6 @@ def test_what_was_left_out_is_below_the_table(tmp_path: Path, capsys: pytest.Cap
         *("", "Left out:", "", "- b: why b", "- c: why c", ""),
     ]
     assert tile.splitlines() == ["tile:cpu", "", "Left out:", "", "- d: why d"]
-
-
-def test_a_folder_without_graphs_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="1"):
-        main([str(tmp_path)])
-    assert "npz" in capsys.readouterr().err
 
 
 def test_a_graph_without_its_json_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -152,8 +152,3 @@ def test_unknown_programs_and_a_busy_machine_are_refused_before_anything_is_meas
     with pytest.raises(ConfigError, match="busy"):
         collect([make("a")], supervise=supervise, check_machine=busy)
     assert measured == []
-
-
-def test_equal_runtimes_have_an_unknown_ceiling(make: Callable[[str], LayoutTask]) -> None:
-    line = make("a").summarize({**ABOUT, "split_half_tau": None, "noise_ceiling": None})
-    assert "split-half tau unknown (ceiling unknown)" in line

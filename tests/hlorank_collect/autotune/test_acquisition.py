@@ -35,16 +35,6 @@ def test_nodes_of_a_kind_are_equal_and_have_operands_of_equal_shapes() -> None:
     assert node_kinds(graph, np.array([4, 5, 6, 7])).tolist() == [0, 0, 1, 2]
 
 
-def test_without_measurements_the_scores_are_the_mean() -> None:
-    process = NodeEffects(layouts({}, {0: 1}, {1: 1}, {2: 1}), np.arange(4), np.array([0.0, 2.0, 1.0, -1.0]))
-    mean, deviation = process.posterior({})
-    assert mean[0] == 0
-    assert deviation[0] == pytest.approx(1e-6)  # the default's runtime is known
-    assert mean[1] == pytest.approx(2 * mean[2])
-    assert mean[3] == 0  # the model is not believed where it promises a gain
-    assert (deviation[1:] > 0.01).all()
-
-
 def test_a_measurement_tells_about_nodes_of_the_kind_and_about_no_other() -> None:
     some = layouts({}, {0: 1}, {1: 1}, {1: 0}, {2: 1}, {0: 1, 2: 1})
     process = NodeEffects(some, np.array([0, 0, 1, 2]), np.array([0.0, 1.0, 1.0, 1.0, 1.0, 2.0]))
@@ -66,24 +56,6 @@ def test_effects_of_several_nodes_are_attributed() -> None:
     mean, _ = process.posterior({one: logs[one] for one in (4, 5, 6)})
     assert int(np.argmin(mean)) == 1
     np.testing.assert_allclose(mean[1:4], truth[1:], atol=0.05)
-
-
-def test_expected_improvement_falls_to_nothing_where_everything_is_known() -> None:
-    process = NodeEffects(layouts({}, {0: 1}, {1: 1}), np.arange(4), np.array([0.0, 1.0, 1.0]))
-    before = process.improvement({}, 0.0)
-    assert (before[1:] > 0).all()
-    after = process.improvement({1: 0.4}, 0.0)
-    assert after[1] < 1e-9
-    assert after[1] < after[2] < before[2]
-    assert (process.improvement({}, -0.5) < before + 1e-12).all()
-
-
-def test_a_batch_changes_different_nodes() -> None:
-    some = layouts({}, {0: 1}, {0: 0}, {1: 1}, {1: 0}, {2: 1}, {3: 1})
-    process = NodeEffects(some, np.arange(4), np.array([0.0, 1.0, 1.0, 1.01, 1.01, 1.02, 5.0]))
-    chosen = process.batch({}, {0}, 3)
-    assert len({(node // 2 if node < 5 else node) for node in (one - 1 for one in chosen)}) == 3
-    assert not set(process.batch({}, {0, *chosen}, 3)) & {0, *chosen}
 
 
 @given(seed=st.integers(0, 1000), known=st.integers(0, 8))

@@ -12,12 +12,10 @@ from hlorank.files import DataError, read_json, write_json
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_json import to_configuration
 from hlorank.hlo.layout_space import Layouts, layout_space
-from hlorank_collect import compiled_layouts
 from hlorank_collect.autotune import apply
 from hlorank_collect.autotune.search import Speedup
 from hlorank_collect.autotune.tuned import ApplyTask, Tuned, TuneTask
 from hlorank_collect.compiled_layouts import captured
-from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Progress
 from tests.hlorank_collect.tasks import small_task
 
@@ -112,19 +110,3 @@ def test_a_configuration_that_compiles_to_the_default_is_nothing_to_measure(task
     write_json(Path("own.json"), to_configuration(module, layouts, ABOUT).model_dump(mode="json"))
     about = apply.apply(apply_task(task), silent)
     assert (about["winner"], about["configuration"]["instructions"], about["measured"]) == ("default", [], [])
-
-
-def test_another_batch_is_named(task: TuneTask) -> None:
-    module, _ = captured(task.load(), "cpu")
-    exported(module, Path("own.json"))
-    other = apply_task(task, program="tuned_programs:changed", scale_batch=4)
-    with pytest.raises(SkippedError, match="--scale-batch 4"):
-        apply.apply(other, silent)
-
-
-def test_a_configuration_that_fails_is_named(task: TuneTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, _ = captured(task.load(), "cpu")
-    exported(module, Path("own.json"))
-    monkeypatch.setattr(compiled_layouts, "difference", lambda reference, outputs: "3 of 4 values differ")
-    with pytest.raises(SkippedError, match=r"own\.json.*3 of 4"):
-        apply.apply(apply_task(task), silent)

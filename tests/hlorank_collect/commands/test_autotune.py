@@ -55,37 +55,12 @@ def test_wrong_usage_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_protobuf_is_no_configuration_to_apply(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("jax", reason="needs jax (extra collect)")
-    path = tmp_path / "step.hlo.pb"
-    path.write_bytes(b"\x0a\x01m\x92\xff")
-    assert main(["autotune", "m:f", "--apply", str(path), "--out", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
-    assert str(path) in error
-    assert ".json" in error
-    assert "codec" not in error
-
-
 @pytest.fixture
 def folder(user_module: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a module of small programs, on a machine that counts as quiet."""
     pytest.importorskip("jax", reason="needs jax (extra collect)")
     monkeypatch.setattr(machine, "busy_cores", lambda: 0.0)
     return user_module("cli_tuned", PROGRAMS)
-
-
-def test_a_busy_machine_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(machine, "busy_cores", lambda: 1.5)
-    assert main(["autotune", "cli_tuned:dots", *SHAPES, "--random"]) == 2
-    assert "--allow-busy" in capsys.readouterr().err
-
-
-def test_a_damaged_file_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "x.json").write_text("{}")
-    assert main(["autotune", "--remeasure", "x.json"]) == 1
-    assert "x.json: program: " in capsys.readouterr().err
 
 
 def test_programs_are_tuned_and_run_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,15 +98,3 @@ def test_a_model_of_tiles_is_refused(folder: Path, capsys: pytest.CaptureFixture
     (folder / "spec.json").write_text('{"collection": "tile:cpu"}')
     assert main(["autotune", "cli_tuned:dots", *SHAPES, "--model", "."]) == 2
     assert re.search(r"--model \.: .*tile:cpu", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize(("out", "status"), [("cli_tuned.py", 2), ("cli_tuned.py/own", 2), ("/proc/own", 1)])
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
-    out: str, status: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", None)
-    assert main(["autotune", "cli_tuned:dots", *SHAPES, "--random", "--out", out]) == status
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert out in error
-    assert error.count("\n") == 1

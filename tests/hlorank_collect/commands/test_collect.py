@@ -13,8 +13,6 @@ from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import read_json
 from hlorank_collect import machine
 from hlorank_collect.record import read_left_out
-from hlorank_collect.run_tasks import Summary
-from hlorank_collect.task import TileTask
 
 PROGRAMS = """
 import jax.numpy as jnp
@@ -61,12 +59,6 @@ def test_wrong_usage_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_out_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("jax", reason="needs jax (extra collect)")
-    assert main(["collect", "m:f"]) == 2
-    assert "--out" in capsys.readouterr().err
-
-
 @pytest.fixture
 def folder(user_module: Callable[[str, str], Path]) -> Path:
     """The current folder, with a module of small programs."""
@@ -76,45 +68,6 @@ def folder(user_module: Callable[[str, str], Path]) -> Path:
 
 def collect(*arguments: str) -> int:
     return main(["collect", *arguments, "--out", "out", "--configurations", "8", "--max-rounds", "6"])
-
-
-def test_a_busy_machine_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(machine, "busy_cores", lambda: 1.5)
-    assert collect("cli_programs:dots", *SHAPES) == 2
-    assert "--allow-busy" in capsys.readouterr().err
-    assert not (folder / "out").exists()
-
-
-def test_tile_options_reach_the_task(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks: list[TileTask] = []
-
-    def run_tasks(given: list[TileTask], **options: object) -> Summary:
-        tasks.extend(given)
-        assert options["hang_seconds"] == 9
-        return Summary()
-
-    monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", run_tasks)
-    monkeypatch.setattr("hlorank_collect.program.require_device", lambda _: None)
-    options = ["--collection", "tile:gpu", "--kernels", "2", "--hang-seconds", "9"]
-    assert collect("cli_programs:dots", *SHAPES, *options) == 0
-    assert [(one.program, one.arguments, one.kernels, one.configurations) for one in tasks] == [
-        ("cli_programs:dots", SHAPES[1], 2, 8)
-    ]
-
-
-@pytest.mark.parametrize("collection", ["layout:gpu:random", "tile:gpu"])
-def test_without_a_gpu_one_message_says_so(
-    folder: Path, collection: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert collect("cli_programs:dots", *SHAPES, "--collection", collection) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: jax finds no gpu")
-    assert "pip install 'jax[cuda12]==0.10.2'" in error
-    assert error.count("\n") == 1
-    assert not (folder / "out").exists()
 
 
 def test_programs_are_measured_once(
@@ -147,18 +100,6 @@ def test_programs_are_measured_once(
     assert collect(names[0], names[2], *SHAPES) == 0
     assert capsys.readouterr().out.count("\n") == 1
     assert {path: path.read_bytes() for path in files} == before
-
-
-@pytest.mark.parametrize(("out", "status"), [("cli_programs.py", 2), ("cli_programs.py/own", 2), ("/proc/own", 1)])
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
-    out: str, status: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", None)
-    assert main(["collect", "cli_programs:dots", *SHAPES, "--out", out]) == status
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert out in error
-    assert error.count("\n") == 1
 
 
 MODULE = """HloModule dots
@@ -200,3 +141,12 @@ def test_a_real_model_is_measured_with_one_example(command: str, folder: Path, s
     assert main([command, *arguments]) == 0
     about = read_json(next((folder / "out").rglob("imagenette.inference.b1.json")))
     assert about["measured"] == 4 if command == "collect" else len(about["measured"]) == 2
+
+
+@pytest.mark.parametrize(("out", "status"), [("cli_programs.py/own", 2), ("/proc/own", 1)])
+@pytest.mark.parametrize("command", [["collect"], ["autotune", "--random"]])
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
+    command: list[str], out: str, status: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", None)
+    assert main([*command, "cli_programs:dots", *SHAPES, "--out", out]) == status

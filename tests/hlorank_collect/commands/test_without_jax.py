@@ -6,8 +6,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 CALLS = (
     ["--help"],
     ["collect"],
@@ -59,13 +57,3 @@ def test_commands_without_jax_name_the_line_that_installs_it() -> None:
         assert errors.startswith("error: ")
         assert INSTALL in errors
         assert errors.count("\n") == 1
-
-
-def test_with_jax_the_help_of_all_commands_names_no_installation(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("jax", reason="needs jax (extra collect)")
-    from hlorank.cli.main import main
-
-    main([])
-    shown = capsys.readouterr().out
-    assert "collect" in shown
-    assert "pip install" not in shown

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from hlorank.config import ConfigError
-from hlorank.data.collection import read_graph
 from hlorank.files import DataError
 from hlorank_collect import child_process, machine
 from hlorank_collect.autotune.tune_program import tune
 from hlorank_collect.autotune.tuned import Tuned, TuneTask
 from hlorank_collect.compiled_layouts import captured
-from hlorank_collect.measure_layouts import measure_layouts
 from hlorank_collect.modules.module_program import check_measurable, check_memory, module_program
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import LayoutTask, Progress, load_program
@@ -77,13 +75,6 @@ def task(folder: Path) -> LayoutTask:
     return small_task(LayoutTask, program="net.small.hlo.txt", collection="layout:cpu:random", output="out")
 
 
-def test_a_file_is_measured(task: LayoutTask) -> None:
-    about = measure_layouts(task, silent)
-    assert (about["name"], about["family"], about["program"]) == ("net.small", "net", "net.small.hlo.txt")
-    assert read_graph(task.npz("net.small"), "layout").graph.nodes == about["nodes"]
-    assert task.is_complete("net.small")
-
-
 def test_its_content_decides_whether_it_was_measured(task: LayoutTask, folder: Path) -> None:
     (folder / "elsewhere").mkdir()
     copy = folder / "elsewhere" / "net.small.hlo.txt"
@@ -92,12 +83,6 @@ def test_its_content_decides_whether_it_was_measured(task: LayoutTask, folder: P
     assert dataclasses.replace(task, program=str(copy)).fingerprint == before
     copy.write_text(MODULE.replace("main", "other"))
     assert dataclasses.replace(task, program=str(copy)).fingerprint != before
-
-
-def test_names_are_safe() -> None:
-    made = module_program(Path("/a/B c%d.v1.hlo.txt.xz"), 0)
-    assert (made.name, made.family) == ("B-c-d.v1", "B-c-d")
-    assert module_program(Path("<é>.txt"), 0).name == "module"
 
 
 def test_neither_a_file_nor_a_function_is_an_error(folder: Path) -> None:
@@ -158,16 +143,6 @@ def test_a_file_that_cannot_be_measured_names_the_reason(folder: Path, old: str,
         captured(module_program(folder / "net.small.hlo.txt", 0), "cpu")
 
 
-def test_a_smaller_batch_has_a_name_and_a_fingerprint_of_its_own(task: LayoutTask) -> None:
-    smaller = dataclasses.replace(task, scale_batch=2)
-    assert smaller.load().name == "net.small.b2"
-    assert smaller.load().family == "net"
-    assert smaller.fingerprint != task.fingerprint
-    module, inputs = captured(smaller.load(), "cpu")
-    assert [array.shape for array in inputs] == [(8, 16), (2,), (16, 4)]
-    assert list(module.host_program_shape.result.tuple_shapes[0].dimensions) == [2, 4]
-
-
 def test_a_module_beyond_the_memory_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hlorank_collect.modules.module_program.memory_limit", lambda: 1000)
     with pytest.raises(SkippedError, match="--scale-batch"):
@@ -218,11 +193,6 @@ def test_what_cannot_run_is_named(parsed: Parsed, body: str, instruction: str, r
     with pytest.raises(SkippedError, match=reason) as raised:
         check_measurable(parsed(f"{ADD}ENTRY %e {{\n{body}\n}}"))
     assert f"instruction {instruction}: " in str(raised.value)
-
-
-def test_one_device_has_a_number(parsed: Parsed) -> None:
-    numbers = "%r = u32[] replica-id()\n%p = u32[] partition-id()"
-    check_measurable(parsed(f"ENTRY %e {{\n{numbers}\nROOT %s = u32[] add(%r, %p)\n}}"))
 
 
 def test_memory_is_that_of_inputs_outputs_and_the_largest_product(parsed: Parsed) -> None:

@@ -1,7 +1,13 @@
+"""Matrix products of programs, and configurations of them."""
+
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +22,8 @@ from hlorank_collect.tiles.triton_gemm import (
     draw_configurations,
     fits,
 )
+
+from .conftest import GemmsOf
 
 CONFIGURATION = GemmConfiguration(block_m=64, block_n=128, block_k=32, split_k=4, num_stages=3, num_warps=8)
 LARGE = GemmSizes(batch=1, batch_dims=0, m=1024, n=1024, k=1024, element_bytes=4)
@@ -60,17 +68,6 @@ def test_configurations_are_distinct_and_fit_and_the_default_is_first(
     assert found == draw_configurations(gemm, 12, np.random.default_rng(seed))
 
 
-def test_a_small_product_has_few_configurations() -> None:
-    found = draw_configurations(GemmSizes(1, 0, 8, 8, 8, 4), 100, np.random.default_rng(0))
-    assert len(found) == 20  # stages and warps
-    assert {(one.block_m, one.block_n, one.block_k, one.split_k) for one in found} == {(16, 16, 16, 1)}
-
-
-def test_the_default_is_limited_by_the_product() -> None:
-    assert default_configuration(LARGE) == GemmConfiguration(64, 64, 32, 1, 3, 4)
-    assert default_configuration(GemmSizes(1, 0, 20, 3000, 8, 2)) == GemmConfiguration(32, 64, 16, 1, 3, 4)
-
-
 @pytest.mark.parametrize(
     ("configuration", "expected"),
     [
@@ -84,3 +81,51 @@ def test_the_default_is_limited_by_the_product() -> None:
 )
 def test_configurations_that_no_gpu_can_run_are_not_drawn(configuration: GemmConfiguration, expected: bool) -> None:
     assert fits(configuration, LARGE) is expected
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "left", "right", "expected"),
+    [
+        ("mk,kn->mn", (8, 16), (16, 32), GemmSizes(1, 0, 8, 32, 16, 4)),
+        ("km,nk->mn", (16, 8), (32, 16), GemmSizes(1, 0, 8, 32, 16, 4)),
+        ("bmk,bkn->bmn", (3, 8, 16), (3, 16, 32), GemmSizes(3, 1, 8, 32, 16, 4)),
+        ("abmk,abnk->abmn", (2, 3, 8, 16), (2, 3, 32, 16), GemmSizes(6, 2, 8, 32, 16, 4)),
+        ("amkl,kln->amn", (5, 8, 4, 6), (4, 6, 32), GemmSizes(1, 0, 40, 32, 24, 4)),
+    ],
+)
+def test_sizes_of_a_product(
+    gemms_of: GemmsOf, subscripts: str, left: tuple[int, ...], right: tuple[int, ...], expected: GemmSizes
+) -> None:
+    (gemm,) = gemms_of(lambda x, y: jnp.einsum(subscripts, x, y), left, right).distinct
+    found = gemm.sizes
+    # jax may put either operand first
+    assert found in (expected, dataclasses.replace(expected, m=expected.n, n=expected.m))
+    assert found.work == expected.work
+
+
+def test_products_are_found_once_wherever_they_are(gemms_of: GemmsOf) -> None:
+    def steps(x: Any, w: Any) -> Any:
+        y, _ = jax.lax.scan(lambda carry, _: (jnp.tanh(carry @ w), None), x, None, length=3)
+        return (y @ w) @ w[:, :8]
+
+    gemms = gemms_of(steps, (16, 32), (32, 32))
+    assert [gemm.sizes.n for gemm in gemms.distinct] == [32, 8]
+    assert gemms.repeated == 1
+    assert [gemm.name for gemm in gemms.distinct] == [f"program.{gemm.fingerprint[:8]}" for gemm in gemms.distinct]
+    assert all(gemm.module.name == gemm.name for gemm in gemms.distinct)
+
+
+def test_fingerprints_are_those_of_files_measured_earlier(gemms_of: GemmsOf) -> None:
+    (gemm,) = gemms_of(lambda x, y: jnp.tanh(x) @ y, (64, 128), (128, 96)).distinct
+    assert gemm.fingerprint == "63be92bbca712b19d7237e0dcc6602184673b6eb1db0ad8517ff7f892c334341"
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, jnp.bfloat16])
+def test_a_module_of_one_product_computes_it(gemms_of: GemmsOf, dtype: Any) -> None:
+    (gemm,) = gemms_of(lambda x, y: x @ y, np.zeros((8, 16), dtype), np.zeros((16, 4), dtype)).distinct
+    assert gemm.sizes.element_bytes == np.dtype(dtype).itemsize
+    operands = gemm.random_operands(np.random.default_rng(0))
+    assert [operand.dtype for operand in operands] == [np.dtype(dtype)] * 2
+    (output,) = xla.compile_module(gemm.module.SerializeToString()).run(xla.put(operands))
+    left, right = (operand.astype(np.float32) for operand in operands)
+    np.testing.assert_allclose(np.asarray(output).astype(np.float32), left @ right, rtol=2e-2, atol=2e-2)
