@@ -47,7 +47,9 @@ def given(measured: MeasuredGraph) -> tuple[Graph, LayoutConfigurations | TileCo
         *((method, "tile:synthetic") for method in ("full", "gradient_boosting")),
     ],
 )
-def test_raw_graphs_rank_as_in_evaluation(method: str, address: str, settings: Settings, tmp_path: Path) -> None:
+def test_raw_graphs_rank_as_in_evaluation_and_equal_embeddings_score_the_same(
+    method: str, address: str, settings: Settings, tmp_path: Path
+) -> None:
     collection, config = Collection.parse(address), settings(collection=address, method=method)
     ranker = trained(config, tmp_path / "model")
     assert ranker.collection == collection
@@ -63,50 +65,33 @@ def test_raw_graphs_rank_as_in_evaluation(method: str, address: str, settings: S
         label = runtime if normalizer is None else runtime / normalizer
         assert kendall_tau(score, label) == pytest.approx(evaluated[path.stem])
         np.testing.assert_array_equal(ranker.rank(*given(measured), name=path.stem), np.argsort(score, kind="stable"))
+    if collection.kind == "layout":
+        embedding = ranker.embed(*given(measured), name=path.stem)
+        _, group = np.unique(embedding, axis=0, return_inverse=True)
+        assert 2 < group.max() + 1 < len(score) == len(embedding)  # repeated configurations share a row
+        for number in range(group.max() + 1):
+            np.testing.assert_allclose(score[group == number], score[group == number][0], rtol=1e-6, atol=1e-6)
 
 
-def test_a_graph_is_partitioned_as_in_training(settings: Settings, tmp_path: Path) -> None:
+def test_a_network_partitions_as_in_training_and_its_head_scores_the_embeddings(
+    settings: Settings, tmp_path: Path
+) -> None:
     config = settings(method="gst")
-    ranker = trained(config, tmp_path / "model")
+    ranker, whole = trained(config, tmp_path / "model"), trained(settings(method="full"), tmp_path / "whole")
     path = graph_files(Path(config.paths.raw), Collection.parse(config.collection), "test")[0]
-    whole = trained(settings(method="full"), tmp_path / "whole")
-    measured = read_graph(path, "layout")
-    assert not np.allclose(ranker.score(*given(measured)), whole.score(*given(measured)))
-
-
-def test_the_wrong_kind_is_refused(settings: Settings, tmp_path: Path) -> None:
-    ranker = trained(settings(method="full"), tmp_path / "model")
-    path = graph_files(Path(settings().paths.raw), Collection.parse("tile:synthetic"), "test")[0]
-    with pytest.raises(DataError, match="expected configurations of layout:synthetic:random, found TileConfigurations"):
-        ranker.score(*given(read_graph(path, "tile")))
-
-
-@pytest.mark.parametrize("method", ["gst", *BASELINES])
-def test_configurations_with_equal_embeddings_score_the_same(method: str, settings: Settings, tmp_path: Path) -> None:
-    config = settings(method=method)
-    ranker = trained(config, tmp_path / "model")
-    path = graph_files(Path(config.paths.raw), Collection.parse(config.collection), "test")[0]
-    measured = read_graph(path, "layout")
-    scores, embedding = (
-        ranker.score(*given(measured)),
-        ranker.embed(*given(measured)),
-    )
-    assert len(embedding) == len(scores)
-    _, group = np.unique(embedding, axis=0, return_inverse=True)
-    assert 2 < group.max() + 1 < len(scores)  # repeated configurations share a row
-    for number in range(group.max() + 1):
-        np.testing.assert_allclose(scores[group == number], scores[group == number][0], rtol=1e-6, atol=1e-6)
-
-
-def test_the_head_scores_the_embeddings(settings: Settings, tmp_path: Path) -> None:
-    config = settings(method="gst")
-    ranker = trained(config, tmp_path / "model")
-    path = graph_files(Path(config.paths.raw), Collection.parse(config.collection), "test")[0]
-    measured = read_graph(path, "layout")
+    graph, configurations = given(read_graph(path, "layout"))
+    expected = ranker.score(graph, configurations)
+    assert not np.allclose(expected, whole.score(graph, configurations))
     (model,), _ = load_model(tmp_path / "model", torch.device("cpu"))
     with torch.no_grad():
-        scores = model.head(torch.from_numpy(ranker.embed(*given(measured))).float()).squeeze(-1).numpy()
-    np.testing.assert_allclose(scores, ranker.score(*given(measured)), rtol=1e-4, atol=1e-5)
+        scores = model.head(torch.from_numpy(ranker.embed(graph, configurations)).float()).squeeze(-1).numpy()
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_wrong_kind_is_refused(linear_model: Callable[..., Path], tiny_collections: Path) -> None:
+    path = graph_files(tiny_collections / "raw", Collection.parse("tile:synthetic"), "test")[0]
+    with pytest.raises(DataError, match="expected configurations of layout:synthetic:random, found TileConfigurations"):
+        Ranker(linear_model()).score(*given(read_graph(path, "tile")))
 
 
 def test_arrays_of_layouts(linear_model: Callable[..., Path], tiny_collections: Path) -> None:
