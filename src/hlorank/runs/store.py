@@ -5,20 +5,18 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import platform
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from filelock import FileLock
 
 from hlorank.compute import ComputeError
 from hlorank.config import ConfigError, TrackingConfig
-from hlorank.files import DataError, atomic_path, fingerprint, one_line, redact_credentials
+from hlorank.files import DataError, atomic_path, one_line, redact_credentials
 from hlorank.metrics import BEST_TAU
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
@@ -28,8 +26,6 @@ FINGERPRINT = "hlorank.fingerprint"
 """Tag of a training's run: the fingerprint of its configuration and data."""
 CODE = "hlorank.code"
 """Tag of a training's run: the digest of the code that it ran."""
-CHECKOUT = "hlorank.checkout"
-"""Tag of a run: the fingerprint of the machine and the folder of locks of the process that opened it."""
 FEATURES = "features"
 """Tag of a run: the fingerprint of its features, however these are cut into segments."""
 MODEL = "model"
@@ -40,7 +36,7 @@ ENDED_BY = "ended_by"
 """Tag of a run that ended early: by its search, `PRUNING`."""
 PRUNING = "pruning"
 SWEEP, NAME = "hlorank.sweep", "hlorank.sweep.name"
-"""Tags of a sweep's run: its command, and its name."""
+"""Tags of a sweep's run: its command, and its name. The former, with the sweep's id, is a tag of its trainings, too."""
 NOTE = "mlflow.note.content"
 """Tag of a run or an experiment that MLflow shows as its description, in Markdown."""
 NOTE_LENGTH = 5000
@@ -221,11 +217,6 @@ def open_experiment(config: TrackingConfig) -> str:
     return experiment_id
 
 
-def checkout(locks: Path) -> str:
-    """Return the value of the tag `CHECKOUT` for a folder of locks on this machine."""
-    return fingerprint([platform.node(), str(locks.resolve())])
-
-
 def stored_run(client: Any, run_id: str) -> Any:
     """Return a run, None if the store has no such run or it was deleted."""
     from mlflow.exceptions import MlflowException
@@ -237,13 +228,11 @@ def stored_run(client: Any, run_id: str) -> Any:
     return run if run.info.lifecycle_stage == "active" else None
 
 
-def finished_training(
-    config: TrackingConfig, key: str, tags: Mapping[str, str] = MappingProxyType({})
-) -> tuple[str, float] | None:
+def finished_training(config: TrackingConfig, key: str) -> tuple[str, float] | None:
     """Return run and validation Kendall tau of a training that has finished before, None if there is none.
 
     The best tau, which a training logs last of all, says that it has finished; the status of the run may be that of a
-    later evaluation which was killed. `tags` are further tags that the run must have.
+    later evaluation which was killed.
     """
     from mlflow.tracking import MlflowClient
 
@@ -251,8 +240,7 @@ def finished_training(
     experiment = client.get_experiment_by_name(config.experiment)
     if experiment is None:
         return None
-    conditions = [f"tags.`{tag}` = '{value}'" for tag, value in ({FINGERPRINT: key} | dict(tags)).items()]
-    query = " and ".join([*conditions, f"metrics.`{BEST_TAU}` > -2"])
+    query = f"tags.`{FINGERPRINT}` = '{key}' and metrics.`{BEST_TAU}` > -2"
     runs = client.search_runs([experiment.experiment_id], query, max_results=1, order_by=["attributes.start_time"])
     return (runs[0].info.run_id, runs[0].data.metrics[BEST_TAU]) if runs else None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import platform
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +26,6 @@ from hlorank.config import Config, ConfigError, TrackingConfig, load
 from hlorank.files import DataError, fingerprint, one_process, redact_credentials
 from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
 from hlorank.runs.store import (
-    CHECKOUT,
     ENDED_BY,
     MANY,
     NAME,
@@ -35,7 +35,6 @@ from hlorank.runs.store import (
     PRUNING,
     SWEEP,
     Pruned,
-    checkout,
     error_lines,
     open_experiment,
     tracking_uri,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TAU = "valid_kendall_tau"
+_KEY = "hlorank.sweep.key"  # machine, folder and command
 _REASON = "hlorank.reason"
 _REASON_LENGTH = 500  # a tag has room for 8,000 characters
 _NAME_LENGTH = 250  # every store of MLflow has room for
@@ -218,21 +218,19 @@ class Sweep:
 
         experiment, command = open_experiment(tracking), redact_credentials(" ".join(overrides))
         self._client = client = MlflowClient(tracking_uri(tracking))
+        key = fingerprint([platform.node(), str(locks.resolve()), experiment, {"name": name} if name else command])
         self._lock = ExitStack()
-        self._lock.enter_context(one_process(locks / fingerprint([SWEEP, experiment, name or command]), "this sweep"))
-        query = f"tags.`{NAME}` = '{name}'" if name else f"tags.`{CHECKOUT}` = '{checkout(locks)}'"
-        query += f" and tags.`{SWEEP}` LIKE '%'"
-        found = client.search_runs([experiment], query, max_results=MANY, order_by=["attributes.start_time DESC"])
-        # The command may have any quotes, so it is not part of the query.
-        earlier = [run for run in found if name or (run.data.tags[SWEEP] == command and _is_interrupted(run))]
+        self._lock.enter_context(one_process(locks / key, "this sweep"))
+        interrupted = f"tags.`{_KEY}` = '{key}' and attributes.status != 'FINISHED' and attributes.status != 'FAILED'"
+        query = f"tags.`{NAME}` = '{name}'" if name else interrupted
+        earlier = client.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time DESC"])
         if earlier:
             self.run_id: str = earlier[0].info.run_id
             log.info("the sweep continues: run %s", self.run_id)
             _retry(client, self.run_id)
             client.update_run(self.run_id, status="RUNNING")
-            client.set_tag(self.run_id, CHECKOUT, checkout(locks))
         else:
-            tags = {SWEEP: command, CHECKOUT: checkout(locks)} | ({NAME: name} if name else {})
+            tags = {SWEEP: command, _KEY: key} | ({NAME: name} if name else {})
             run = client.create_run(experiment, run_name=f"sweep {name or command}"[:_NAME_LENGTH], tags=tags)
             self.run_id = run.info.run_id
 
@@ -261,10 +259,6 @@ class Sweep:
         _print(table, f"sweep {self.run_id}")
         if (seeds["seeds"] > 1).any():
             _print(seeds, "over seeds")
-
-
-def _is_interrupted(run: Any) -> bool:
-    return NAME not in run.data.tags and run.info.status in {"RUNNING", "KILLED"}
 
 
 def note(summary: str) -> str:
