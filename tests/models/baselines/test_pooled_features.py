@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures
 from hlorank.models.baselines.pooled_features import PooledGraph, changed_column, pooled_columns
 from hlorank.models.graph_inputs import InputSizes
-from hlorank.models.serialization import input_sizes
 from tests.layouts import layout_features
 
 SIZES = InputSizes("layout", node_columns=2, opcodes=3, tile_columns=0)
@@ -155,17 +152,6 @@ def test_a_graph_without_configurable_nodes(known: GraphFeatures) -> None:
     rows = everything(replace(known, configurations=nothing), SIZES)
     np.testing.assert_array_equal(rows[:, :6], everything(known, SIZES)[:1, :6])
     np.testing.assert_array_equal(rows[:, 6:], 0.5)  # of a single configuration
-
-
-@pytest.mark.parametrize("collection", ["layout/synthetic/random", "tile/synthetic"])
-def test_stored_graphs_have_the_columns_of_their_collection(collection: str, tiny_collections: Path) -> None:
-    store = FeatureStore(tiny_collections / "features" / collection)
-    sizes = input_sizes(store.spec)
-    for name in store.graphs("train"):
-        graph = store.open("train", name)
-        rows = everything(graph, sizes)
-        assert rows.shape == (graph.distinct, pooled_columns(sizes))
-        assert np.isfinite(rows).all()
 
 
 def test_what_copies_move_is_summed_and_ranked(known: GraphFeatures) -> None:

@@ -7,8 +7,6 @@ from typing import cast
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from hlorank.config import Config
@@ -22,17 +20,6 @@ from hlorank.training.baselines.fit_linear import draw_differences, draw_pairs, 
 
 Settings = Callable[..., Config]
 StoreOf = Callable[[Config], FeatureStore]
-
-
-@given(
-    labels=st.lists(st.integers(1, 5), min_size=2, max_size=12).filter(lambda labels: len(set(labels)) > 1),
-    seed=st.integers(0, 9),
-)
-def test_every_pair_has_a_slower_configuration(labels: list[int], seed: int) -> None:
-    runtimes = np.array(labels, dtype=np.float64)
-    faster, slower = draw_pairs(np.random.default_rng(seed), runtimes, 50)
-    assert faster.shape == slower.shape == (50,)
-    assert (runtimes[faster] < runtimes[slower]).all()
 
 
 def test_all_pairs_of_different_labels_are_drawn() -> None:
