@@ -187,28 +187,29 @@ def test_any_number_of_workers_writes_the_same_bytes(
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Address of a Ray cluster of one node with two CPUs, and a token."""
+    for name, value in {"MODE": "token", "TOKEN": secrets.token_hex(32)}.items():
+        monkeypatch.setenv(f"RAY_AUTH_{name}", value)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
+    ray = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"]
+    ray += ["--node-ip-address=127.0.0.1", "--num-cpus=2", "--include-dashboard=false"]
+    ray += ['--resources={"hlorank_measure": 1}']
     with TemporaryDirectory(prefix="ray", dir="/tmp") as root:  # sockets are in it, and their paths are limited
-        for name, value in {
-            "AUTH_MODE": "token",
-            "AUTH_TOKEN": secrets.token_hex(32),
-            "USAGE_STATS_ENABLED": "0",
-        }.items():
-            monkeypatch.setenv(f"RAY_{name}", value)
-        monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        ray = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"]
-        options = ["--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=2", "--include-dashboard=false"]
-        node = subprocess.Popen([*ray, *options, f"--temp-dir={root}"], stdout=subprocess.PIPE, text=True)
-        assert node.stdout is not None
-        assert any("Ray runtime started" in line for line in node.stdout)
-        yield f"127.0.0.1:{port}"
-        processes = [*psutil.Process(node.pid).children(recursive=True), psutil.Process(node.pid)]
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        node.communicate()
-        psutil.wait_procs(processes, timeout=30)
+        for _ in range(5):  # Ray gives up after 30 seconds, which are few on a busy machine
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                port = server.getsockname()[1]
+            command = [*ray, f"--port={port}", f"--temp-dir={root}"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as node:
+                assert node.stdout is not None
+                if not any("Ray runtime started" in line for line in node.stdout):
+                    continue
+                yield f"127.0.0.1:{port}"
+                processes = [*psutil.Process(node.pid).children(recursive=True), psutil.Process(node.pid)]
+                for process in processes:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+                psutil.wait_procs(processes, timeout=30)
+                return
+        pytest.fail("Ray does not start")
 
 
 ON_RAY = """
@@ -232,6 +233,7 @@ for function, items in [(partial(die, folder=folder, deadly={9}, deaths=9), rang
     treated, error = treated_and_error(function, items, config)
     print(treated, type(error).__name__, str(error)[:40], sep="|")
 print(treated_and_error(even, range(2), config.model_copy(update={"cpus": 64}))[1])
+print(*map_graphs(even, [2], config, "test", resources={"hlorank_measure": 1}))
 """
 
 
@@ -239,11 +241,31 @@ print(treated_and_error(even, range(2), config.model_copy(update={"cpus": 64}))[
 def test_results_failures_and_deaths_on_a_ray_cluster(cluster: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", ON_RAY, cluster], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    died, failed, full, refused = [line for line in done.stdout.splitlines() if "(raylet)" not in line]
+    died, failed, full, refused, measured = [line for line in done.stdout.splitlines() if "(raylet)" not in line]
     assert died.startswith("[8, 10]|ComputeError|test: 9: its worker died, WorkerCrashed")
     assert failed == "[0, 2]|DataError|a.npz: item: expected an even number, fo"
     assert full == "[]|OSError|[Errno 28] No space left on device: '1'"
     assert refused == "compute=ray: no node of the cluster has what a task takes: CPU 64; see `ray status`"
+    assert measured == "2"
+
+
+@pytest.mark.slow
+def test_nodes_write_and_rank_what_one_process_does(
+    cluster: str, tiny_collections: Path, linear_model: Callable[..., Path], settings: Settings, tmp_path: Path
+) -> None:
+    collection, config = Collection.parse("layout:synthetic:random"), settings()
+    ray = compute_config(form="ray", address=cluster, workers="auto")
+    for name, compute in (("here", SERIAL), ("there", ray)):
+        featurize_collection(tiny_collections / "raw", collection, config.featurize, tmp_path / name, compute)
+    assert _digests(tmp_path / "here") == _digests(tmp_path / "there")
+    files = map(str, sorted((tiny_collections / "raw/layout/synthetic/random").rglob("*.npz")))
+    main = "import sys; from hlorank.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", main, "rank", f"--model={linear_model()}", "--json", *files]
+    here, there = (
+        subprocess.run([*command, *more], capture_output=True, text=True, check=True).stdout
+        for more in ([], [f"--ray={cluster}"])
+    )
+    assert here == there
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere:port"])
