@@ -249,23 +249,37 @@ def test_results_failures_and_deaths_on_a_ray_cluster(cluster: str, tmp_path: Pa
     assert measured == "2"
 
 
+FEATURIZE = """
+import sys
+from pathlib import Path
+from hlorank.compute import SERIAL
+from hlorank.config import FeaturizeConfig
+from hlorank.data.collection import Collection
+from hlorank.featurize.featurize_collection import featurize_collection
+from tests.sections import compute_config
+
+address, raw, featurize = sys.argv[1:]
+ray = compute_config(form="ray", address=address, workers="auto")
+for name, compute in (("here", SERIAL), ("there", ray)):
+    collection, config = Collection.parse("layout:synthetic:random"), FeaturizeConfig.model_validate_json(featurize)
+    featurize_collection(Path(raw), collection, config, Path(name), compute)
+"""
+
+
 @pytest.mark.slow
 def test_nodes_write_and_rank_what_one_process_does(
     cluster: str, tiny_collections: Path, linear_model: Callable[..., Path], settings: Settings, tmp_path: Path
 ) -> None:
-    collection, config = Collection.parse("layout:synthetic:random"), settings()
-    ray = compute_config(form="ray", address=cluster, workers="auto")
-    for name, compute in (("here", SERIAL), ("there", ray)):
-        featurize_collection(tiny_collections / "raw", collection, config.featurize, tmp_path / name, compute)
+    def shown(*command: str) -> str:
+        started = [sys.executable, "-c", *command]
+        return subprocess.run(started, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    shown(FEATURIZE, cluster, str(tiny_collections / "raw"), settings().featurize.model_dump_json())
     assert _digests(tmp_path / "here") == _digests(tmp_path / "there")
     files = map(str, sorted((tiny_collections / "raw/layout/synthetic/random").rglob("*.npz")))
     main = "import sys; from hlorank.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", main, "rank", f"--model={linear_model()}", "--json", *files]
-    here, there = (
-        subprocess.run([*command, *more], capture_output=True, text=True, check=True).stdout
-        for more in ([], [f"--ray={cluster}"])
-    )
-    assert here == there
+    rank = [main, "rank", f"--model={linear_model()}", "--json", *files]
+    assert shown(*rank) == shown(*rank, f"--ray={cluster}")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere:port"])

@@ -154,11 +154,6 @@ ALONE = ProcessGroup()
 """A process that trains alone, on the CPU."""
 
 
-def launched() -> bool:
-    """Return whether torchrun started this process as one of the ranks of a training."""
-    return all(name in os.environ for name in _VARIABLES)
-
-
 @contextmanager
 def process_group(settings: TrainerConfig) -> Iterator[ProcessGroup]:
     """Connect this process with the other ranks that torchrun started; otherwise it trains alone.
@@ -167,12 +162,13 @@ def process_group(settings: TrainerConfig) -> Iterator[ProcessGroup]:
         ConfigError: `trainer.devices` is another number than that of the ranks, or a machine has too few devices.
         RankLostError: another rank has ended, or cannot be reached.
     """
-    number, count, local, per_machine = (int(os.environ[name]) for name in _VARIABLES) if launched() else (0, 1, 0, 1)
+    launched = all(name in os.environ for name in _VARIABLES)
+    number, count, local, per_machine = (int(os.environ[name]) for name in _VARIABLES) if launched else (0, 1, 0, 1)
     if settings.devices not in {1, count}:
         remedy = f"start the stage with torchrun --nproc-per-node {settings.devices} -m hlorank.stages.train"
         raise ConfigError(f"trainer.devices={settings.devices}: found {count} ranks; leave it out, or {remedy}")
     device = find_device(settings.accelerator)
-    if not launched():
+    if not launched:
         yield ProcessGroup(device=device)
         return
     if device.type == "cuda":
