@@ -71,10 +71,7 @@ def ranked(arguments: list[Any], capsys: Capture) -> tuple[int, dict[str, Any]]:
     return status, printed
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [(BEFORE, TEXT), ("own.hlo", TEXT), ("own.mlir", STABLEHLO), ("own.before_optimizations.mlir", STABLEHLO)],
-)
+@pytest.mark.parametrize(("name", "text"), [(BEFORE, TEXT), ("own.mlir", STABLEHLO)])
 def test_a_module_before_the_passes_is_compiled(
     name: str, text: str, cpu_model: Path, tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
