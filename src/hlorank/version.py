@@ -1,3 +1,3 @@
 """The version of hlorank; a leaf, which every module may import."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
