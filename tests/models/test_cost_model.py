@@ -25,15 +25,16 @@ from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.plan_tensors import tensors
 from hlorank.stages.command import load_composed
 from tests.models.dense_form import (
+    CPU,
     ROWS,
     MakeInputs,
     MakeModel,
     assert_exact,
     block,
+    embed_rows,
     reference_embedding,
     scores_of,
 )
-from tests.models.run_layer import CPU, embed_rows
 
 CONF = Path(__file__).parents[2] / "conf"
 WIDTH = 8

@@ -24,17 +24,19 @@ from hlorank.models.graph_inputs import GraphInputs, InputSizes
 from hlorank.models.layers.registry import RESIDUAL, widths
 from hlorank.models.serialization import input_sizes
 from hlorank.partition.partitioners import partition_graph
-from hlorank.partition.segments import Partition, local_codes, no_halo
+from hlorank.partition.segments import Partition
 from tests.models.dense_form import (
+    ALL_LAYERS,
+    ONE_OF_EACH_MIXING,
     ROWS,
     MakeInputs,
     MakeModel,
     assert_exact,
     block,
+    embed_rows,
     reference_embedding,
     scores_of,
 )
-from tests.models.run_layer import ALL_LAYERS, ONE_OF_EACH_MIXING, embed_rows
 from tests.sections import featurize_config
 
 
@@ -212,20 +214,3 @@ def test_the_order_of_nodes_does_not_matter(
     partition = Partition(graph.partition.segment_of[order], graph.partition.local_codes)
     moved = GraphInputs(features, partition)
     assert_exact(scores_of(model, moved), scores_of(model, graph))
-
-
-def test_a_segment_reads_only_its_own_configuration(make_model: MakeModel, make_inputs: MakeInputs) -> None:
-    model, graph = make_model(), make_inputs(segments=3)
-    layouts = graph.features.configurations
-    assert isinstance(layouts, LayoutFeatures)
-    column = 0
-    inside = int(graph.partition.segment_of[layouts.node_ids[column]])
-    codes = layouts.codes.copy()
-    codes[:, column] = 2  # a code of no configuration
-    changed_layouts = replace(layouts, codes=codes)
-    segment_of = graph.partition.segment_of
-    partition = Partition(segment_of, local_codes(changed_layouts, segment_of, no_halo()))
-    changed = GraphInputs(replace(graph.features, configurations=changed_layouts), partition)
-    for j in range(3):
-        before, after = (embed_rows(model, inputs, j, ROWS) for inputs in (graph, changed))
-        assert torch.equal(before, after) == (j != inside)

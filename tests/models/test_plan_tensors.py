@@ -21,7 +21,7 @@ from hlorank.models.compression.plan import PoolIndex, Sparse
 from hlorank.models.cost_model import POOLINGS, CostModel
 from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.plan_tensors import PackedPlan, max_nodes, propagate, tensors
-from tests.models.run_layer import ALL_LAYERS, ONE_OF_EACH_MIXING
+from tests.models.dense_form import ALL_LAYERS, ONE_OF_EACH_MIXING
 
 CPU = torch.device("cpu")
 MakeModel = Callable[..., CostModel]

@@ -21,7 +21,7 @@ from hlorank.models.scoring import (
     score_configurations,
     sum_segments,
 )
-from tests.models.run_layer import embed_rows
+from tests.models.dense_form import embed_rows
 
 MakeInputs = Callable[..., GraphInputs]
 MakeModel = Callable[..., CostModel]

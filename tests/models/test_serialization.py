@@ -22,7 +22,7 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.serialization import ModelSpec, input_sizes, load_model, save_model, sealed
 from hlorank.version import __version__
-from tests.models.run_layer import embed_rows
+from tests.models.dense_form import embed_rows
 
 CPU = torch.device("cpu")
 BLOCK = ["layer_norm", "sage", "gelu", "dropout", "residual"]

@@ -30,36 +30,19 @@ def opened(config: Config) -> GraphLoader:
     return GraphLoader(Path(config.paths.features) / path, Path(config.paths.segments) / path)
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_scores_of_members_are_averaged_and_their_embeddings_concatenated(
-    seeds: int, settings: Settings, tmp_path: Path
+def test_scores_of_members_are_averaged_their_embeddings_concatenated_and_their_plans_shared(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = settings(ensemble__seeds=seeds, trainer__max_epochs=1)
-    train(config, tmp_path / "model")
-    graphs = opened(config)
-    (name, *_) = graphs.store.graphs("valid")
-    features, cut, inputs = (
-        graphs.store.open("valid", name),
-        graphs.open_partition("valid", name),
-        graphs.open("valid", name),
-    )
-    members, _ = load_model(tmp_path / "model", CPU)
-    rows = np.arange(features.distinct)
-    alone = np.stack([score_configurations(member, inputs, rows, MEMORY) for member in members])
-    if seeds > 1:
-        alone = (alone - alone.mean(axis=1, keepdims=True)) / alone.std(axis=1, keepdims=True)
-    trained = load_trained(tmp_path / "model", MEMORY)
-    np.testing.assert_allclose(trained.score(features, cut), alone.mean(axis=0), rtol=1e-9, atol=1e-12)
-    embedded = [embed_configurations(member, inputs, rows, MEMORY) for member in members]
-    np.testing.assert_array_equal(trained.embed(features, cut), np.concatenate(embedded, axis=1))
-
-
-def test_members_share_plans(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(ensemble__seeds=3, trainer__max_epochs=1)
     train(config, tmp_path / "model")
     graphs = opened(config)
     (name, *_) = graphs.store.graphs("valid")
-    segments = len(graphs.open("valid", name).segments)
+    features, partition = graphs.store.open("valid", name), graphs.open_partition("valid", name)
+    graph, rows = graphs.open("valid", name), np.arange(features.distinct)
+    members, _ = load_model(tmp_path / "model", CPU)
+    alone = np.stack([score_configurations(member, graph, rows, MEMORY) for member in members])
+    alone = (alone - alone.mean(axis=1, keepdims=True)) / alone.std(axis=1, keepdims=True)
+    embedded = [embed_configurations(member, graph, rows, MEMORY) for member in members]
     planned: list[int] = []
     plan = GraphInputs.plan
 
@@ -68,10 +51,10 @@ def test_members_share_plans(settings: Settings, tmp_path: Path, monkeypatch: py
         return plan(self, rows, recipe)
 
     monkeypatch.setattr(GraphInputs, "plan", recorded)
-    load_trained(tmp_path / "model", MEMORY).score(
-        graphs.store.open("valid", name), graphs.open_partition("valid", name)
-    )
-    assert planned == [*range(segments)]
+    trained = load_trained(tmp_path / "model", MEMORY)
+    np.testing.assert_allclose(trained.score(features, partition), alone.mean(axis=0), rtol=1e-9, atol=1e-12)
+    assert planned == [*range(len(graph.segments))]
+    np.testing.assert_array_equal(trained.embed(features, partition), np.concatenate(embedded, axis=1))
 
 
 def test_a_saved_model_averages_over_permutations_and_validation_does_not(
@@ -93,10 +76,10 @@ def test_a_saved_model_averages_over_permutations_and_validation_does_not(
     graphs = opened(config)
     assert sum(scored) == sum(graphs.store.open("valid", name).distinct for name in graphs.store.graphs("valid"))
     (name, *_) = graphs.store.graphs("valid")
-    features, cut = graphs.store.open("valid", name), graphs.open_partition("valid", name)
+    features, partition = graphs.store.open("valid", name), graphs.open_partition("valid", name)
     trained = load_trained(tmp_path / "model", MEMORY)
     scored.clear()
-    scores = trained.score(features, cut)
+    scores = trained.score(features, partition)
     assert sum(scored) == 3 * features.distinct
-    np.testing.assert_array_equal(trained.score(features, cut), scores)  # the same orders on every call
-    assert trained.embed(features, cut).shape[0] == len(scores)
+    np.testing.assert_array_equal(trained.score(features, partition), scores)  # the same orders on every call
+    assert trained.embed(features, partition).shape[0] == len(scores)

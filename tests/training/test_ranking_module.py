@@ -26,7 +26,7 @@ from hlorank.training.ranking_module import RankingModule
 from hlorank.training.setup import Member, open_networks
 from hlorank.training.step_data import Ranking
 from hlorank.training.step_plans import PlannedStep, Step, StepMemory
-from tests.models.run_layer import embed_rows
+from tests.models.dense_form import embed_rows
 from tests.training.training_helpers import planned
 
 Settings = Callable[..., Config]

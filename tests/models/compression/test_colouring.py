@@ -19,7 +19,7 @@ from hlorank.models.compression.declarations import EdgeKind, Norm
 from hlorank.models.compression.plan import QuotientGraph
 from hlorank.models.compression.segment import Neighbourhood
 from hlorank.models.graph_inputs import GraphInputs
-from tests.models.run_layer import colouring_of
+from tests.models.dense_form import colouring_of
 
 MakeInputs = Callable[..., GraphInputs]
 

@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from hlorank.config import ConfigError, Directions
-from hlorank.models.compression.declarations import Mixing
+from hlorank.models.compression.declarations import EdgeForm, EdgeKind, Mixing, Norm
 from hlorank.models.compression.segment import Edges, Segment
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
+from hlorank.models.layers.attention import ConfigurationAttention, LinearAttention
 from hlorank.models.layers.layer import Dropout, InstanceNorm, Layer
-from tests.models.dense_form import ROWS
-from tests.models.run_layer import ALL_LAYERS, embed_rows, run_dense
+from hlorank.models.layers.message_passing import EdgeWise
+from tests.models.dense_form import ALL_LAYERS, ROWS, colouring_of, embed_rows, run_dense
 
 WIDTH, CONFIGURATIONS = 64, 3
 
@@ -161,3 +162,66 @@ def test_both_forms_have_the_same_masks_of_dropout(
         results.append(torch.cat([embed_rows(model, graph, j, ROWS) for j in range(3)]))
     torch.testing.assert_close(*results)
     assert (results[0] - torch.cat([embed_rows(model, graph, j, ROWS) for j in range(3)])).abs().max() > 0.01
+
+
+class Recorded(EdgeWise):
+    """A layer that sums over neighbours, and records the number of edges that are in memory at once."""
+
+    def __init__(self) -> None:
+        super().__init__(4, EdgeKind(Norm.SUM, "separate", form=EdgeForm.PIECES))
+        self.pieces: list[tuple[int, int]] = []
+
+    def combine(self, target: Tensor, source: Tensor, row: Tensor, rows: int) -> Tensor:
+        self.pieces.append((len(target), rows))
+        assert len(target) == len(source) == len(row)
+        assert row.numel() == 0 or (row.min() == 0 and row.max() == rows - 1 and (row.diff() >= 0).all())
+        return source.new_zeros(rows, 4).index_add(0, row, target + source)
+
+
+@pytest.mark.parametrize("segments", [1, 5, 40])
+def test_edges_are_computed_in_pieces_and_again_for_gradients(
+    segments: int, make_inputs: Callable[..., GraphInputs]
+) -> None:
+    (segment, *_) = make_inputs(nodes=40, segments=segments).segments
+    layer, x = Recorded().double(), torch.randn(segment.nodes, 2, 4, dtype=torch.float64)
+    result = run_dense(layer, x, segment)
+    pieces = list(layer.pieces)
+    entries = 2 * (segment.nodes + 2 * len(segment.edges))
+    assert [sum(column) for column in zip(*pieces, strict=True)] == [entries, 2 * segment.nodes]
+    assert len(pieces) == entries // (2 * segment.nodes)
+    torch.autograd.backward(result.sum())
+    assert sorted(layer.pieces) == sorted(2 * pieces)
+
+
+def test_nodes_without_edges_to_them_get_no_more_colours(make_layer: Callable[..., Layer], segment: Segment) -> None:
+    """Nodes that are not configurable keep their colours, which a residual connection needs."""
+    before, free = colouring_of(segment, 5, share=True), segment.configurable
+    edges = make_layer("reproductions:EdgeMlp").edges
+    assert edges is not None
+    after = before.refine(segment.edges.neighbourhood(edges), segment.k_hop_prefix(1))
+    assert len(set(after.colour_of[free:].flat)) == len(set(before.colour_of[free:].flat))
+    assert (after.colour_of[free:] == after.colour_of[free:, :1]).all()
+
+
+def test_features_that_round_to_zero_give_numbers(make_layer: Callable[..., LinearAttention], segment: Segment) -> None:
+    layer = make_layer("linear_attention").float()
+    with torch.no_grad():
+        layer.inputs.weight.fill_(-100.0)
+    x = torch.ones(24, 3, 6, requires_grad=True)
+    result = run_dense(layer, x, segment)
+    torch.testing.assert_close(result, layer.output.bias.expand_as(result))
+    torch.autograd.backward(result.sum())
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
+def test_repeated_configurations_change_nothing(
+    make_layer: Callable[..., ConfigurationAttention], segment: Segment
+) -> None:
+    """The weights average 1 however many configurations there are, at the first temperature of 0.5."""
+    layer, x = make_layer("configuration_attention"), torch.randn(24, 4, 6, dtype=torch.float64)
+    assert layer.log_temperature.exp().item() == pytest.approx(0.5)
+    result = run_dense(layer, x, segment)
+    torch.testing.assert_close(run_dense(layer, x.repeat(1, 5, 1), segment), result.repeat(1, 5, 1))
+    alone, seven = x[:, :1], x[:, :1].repeat(1, 7, 1)
+    torch.testing.assert_close(run_dense(layer, seven, segment)[:, :1], run_dense(layer, alone, segment))

@@ -20,7 +20,7 @@ from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.layers.layer import Layer
 from hlorank.models.layers.operator import Operator
-from tests.models.run_layer import ALL_LAYERS, both_forms, run_dense
+from tests.models.dense_form import ALL_LAYERS, both_forms, run_dense
 
 NODES, CONFIGURATIONS, WIDTH = 24, 3, 6
 DIRECTIONS = get_args(Directions)

@@ -23,7 +23,7 @@ from hlorank.models.layers.layer import Layer, map_nodes
 from hlorank.models.scoring import score_configurations
 from hlorank.models.trained_model import load_trained
 from hlorank.stages.train import train
-from tests.models.run_layer import both_forms, embed_rows
+from tests.models.dense_form import both_forms, embed_rows
 
 MakeModel = Callable[..., CostModel]
 MakeInputs = Callable[..., GraphInputs]

@@ -25,7 +25,7 @@ from hlorank.training.gst.aggregator import Aggregator, MissingPlans, StepCost
 from hlorank.training.gst.embedding_table import EmbeddingTable
 from hlorank.training.methods import METHODS, Method
 from hlorank.training.step_plans import PlannedStep, Step, StepPlanner
-from tests.models.run_layer import embed_rows
+from tests.models.dense_form import embed_rows
 from tests.training.training_helpers import planned, segments_config
 
 MakeInputs = Callable[..., GraphInputs]
