@@ -48,16 +48,7 @@ class GraphInputs:
         return self.features.targets()
 
     def distinct(self, configurations: NDArray[np.int64], j: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the configurations that differ in a segment.
-
-        Args:
-            configurations: (configurations,) int64, indices of distinct configurations of the graph.
-            j: the segment.
-
-        Returns:
-            (d,) int64, a part of `configurations`, and (configurations,) int64, the inverse: the place of the equal
-            local configuration in it.
-        """
+        """Return the configurations that differ in segment j, and the place of each given configuration among them."""
         local = self.partition.local_codes[configurations, j]
         _, first, inverse = np.unique(local, return_index=True, return_inverse=True)
         return configurations[first], inverse
@@ -181,8 +172,7 @@ class GraphLoader:
 
     Attributes:
         store: the featurized graphs.
-        partition: fingerprint of the partition, empty for whole graphs.
-        options: the options of the partition; None for whole graphs.
+        partition, options: fingerprint and options of the partition; empty and None for whole graphs.
 
     Raises:
         DataError: features or segments are missing, or the segments belong to other features.

@@ -38,8 +38,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
 def keep_memory() -> None:
     """Keep freed memory for the next tensors, until `release_memory`, in all of the process.
 
-    glibc would give the memory of a large tensor back at once, and the operating system clears that of the next one:
-    half of the time of scoring, and more on large graphs. Other C libraries are left as they are.
+    glibc would give the memory of a large tensor back at once, and the operating system clears the memory of the next
+    tensor: half of the time of scoring, and more on large graphs.
     """
     if set_option := getattr(ctypes.CDLL(None), "mallopt", None):
         set_option(_MMAP_THRESHOLD, _KEPT_BYTES)
@@ -47,11 +47,7 @@ def keep_memory() -> None:
 
 
 def release_memory() -> None:
-    """Return freed memory to the operating system.
-
-    Sizes of tensors differ a little from chunk to chunk, and glibc keeps freed memory in fragments, which over many
-    chunks grow to several times the bound. Other C libraries need no such call.
-    """
+    """Return freed memory to the operating system: fragments that glibc keeps grow to several times the bound."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 

@@ -122,9 +122,8 @@ def _check_origin(value: Mapping[str, Any]) -> None:
 def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
     """Return the specification of a model folder, and the path of its weights, whose digest is checked.
 
-    Raises:
-        DataError: a file is missing, damaged or changed, another version of hlorank wrote it, the specification is
-            not a `kind`, or it names a plugin that the user has not named.
+    A DataError says that a file is missing, damaged, changed or of another version, that the specification is no
+    `kind`, or that it names a plugin that the user has not named.
     """
     value, path = read_json(folder / SPEC), folder / WEIGHTS
     try:
@@ -150,11 +149,7 @@ def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
 def save_model(
     folder: Path, members: Sequence[CostModel], spec: ModelSpec, baselines: Mapping[str, NDArray[Any]] | None = None
 ) -> None:
-    """Write a cost model or an ensemble.
-
-    The names of weights begin with the number of their member, those of the `baselines` that are blended with it with
-    the name and the number of the baseline.
-    """
+    """Write an ensemble; names of weights begin with the number of a member, or the name and number of a baseline."""
     weights = nn.ModuleList(members).state_dict()
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     tensors |= {name: torch.from_numpy(array) for name, array in (baselines or {}).items()}
@@ -162,11 +157,7 @@ def save_model(
 
 
 def load_model(folder: Path, device: torch.device) -> tuple[list[CostModel], ModelSpec]:
-    """Read the members of a model folder, one or more, and its specification.
-
-    Raises:
-        DataError: a file is missing or damaged, or the weights do not fit the specification.
-    """
+    """Read the members of a model folder, one or more, and its specification."""
     spec, path = read_folder(folder, ModelSpec)
     sizes = input_sizes(spec.features)
     try:

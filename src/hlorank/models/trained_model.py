@@ -30,12 +30,7 @@ from hlorank.partition.segments import Partition, whole_graph
 
 
 class TrainedModel(ABC):
-    """A trained model or ensemble.
-
-    Attributes:
-        spec: its specification.
-        partition: options of the partition of graphs for the model; None for a model of whole graphs.
-    """
+    """A trained model or ensemble: its specification and, unless it reads whole graphs, options of their partition."""
 
     def __init__(self, spec: Spec, partition: PartitionConfig | None, memory_bytes: int) -> None:
         self.spec = spec
@@ -95,17 +90,7 @@ class _TrainedNetworks(TrainedModel):
 
 
 def load_trained(folder: Path, memory_bytes: int, accelerator: str = "auto") -> TrainedModel:
-    """Read a model folder of the stage train.
-
-    Args:
-        folder: the model folder.
-        memory_bytes: bound of the activations held while scoring.
-        accelerator: auto, cpu or cuda; baselines run on the CPU.
-
-    Raises:
-        ConfigError: there is no such accelerator.
-        DataError: a file is missing or damaged.
-    """
+    """Read a model folder, of which scoring holds activations of at most `memory_bytes`; baselines run on the CPU."""
     if read_json(folder / SPEC).get("method") in BASELINES:
         return _TrainedBaseline(*load_baseline(folder), memory_bytes)
     keep_memory()

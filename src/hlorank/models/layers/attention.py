@@ -25,9 +25,6 @@ class LinearAttention(Layer):
     y_v = W [o_v of each head] + b, o_v = sum over nodes u of (f(q_v) . f(k_u)) v_u / sum over u of f(q_v) . f(k_u),
     f = elu + 1, where q, k and v are linear in x (Katharopoulos et al., ICML 2020, arXiv 2006.16236, equations 5
     and 7). The sums over u are the same for every node, so that no two nodes are ever compared.
-
-    Raises:
-        ConfigError: `heads` does not divide `width`.
     """
 
     mixing = Mixing.SEGMENT
@@ -55,9 +52,6 @@ class Gps(Layer):
     y = norm(z + MLP(z)), z = norm(x + GraphSAGE(x)) + norm(x + LinearAttention(x)) (Rampasek et al., NeurIPS 2022,
     arXiv 2205.12454), with layer normalization, and twice the width within the MLP. It has its own residual
     connections.
-
-    Raises:
-        ConfigError: `heads` does not divide `width`.
     """
 
     mixing = Mixing.SEGMENT

@@ -62,15 +62,9 @@ def run(layer: Layer, values: Tensor, index: StepIndex[Tensor]) -> Tensor:
 
 
 def map_nodes(function: Callable[[Tensor], Tensor], values: Tensor, index: NodeIndex[Tensor]) -> Tensor:
-    """Apply a function to the states of nodes, all configurations of a node at once.
+    """Apply a function to (colours, width), all configurations of a node at once.
 
-    Args:
-        function: of (nodes, configurations, width) to the same shape, for a part of the nodes.
-        values: (colours, width).
-        index: the nodes.
-
-    Returns:
-        (colours, width).
+    The function gets (nodes, configurations, width) of a part of the nodes, and returns the same shape.
     """
     if index.colour is None:
         return function(values.view(index.nodes, -1, values.shape[1])).flatten(0, 1)
@@ -79,11 +73,7 @@ def map_nodes(function: Callable[[Tensor], Tensor], values: Tensor, index: NodeI
 
 
 class RowLayer(Layer):
-    """A layer that computes each state by itself, with a module over the last axis.
-
-    Args:
-        module: (..., width) to the same shape.
-    """
+    """A layer that computes each state by itself, with a module over the last axis."""
 
     mixing = Mixing.ROW
 
@@ -132,11 +122,7 @@ def mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 
 def head_width(width: int, heads: int) -> int:
-    """Return the number of channels of each attention head.
-
-    Raises:
-        ConfigError: `heads` does not divide `width`.
-    """
+    """Return the number of channels of each attention head, which must divide the width."""
     if width % heads:
         raise ConfigError(f"model.heads={heads}: set it to a divisor of model.width={width}")
     return width // heads

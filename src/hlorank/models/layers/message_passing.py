@@ -159,9 +159,6 @@ class Gatv2(EdgeWise):
     y_v = b + [sum over u of a_vu W_u x_u of each head], a_v = softmax over u of a . leaky_relu(W x_v + c + W_u x_u)
     with slope 0.2 (Brody et al., ICLR 2022, arXiv 2105.14491, equations 3, 4 and 7). The weights W_u are the same for
     all u; with separate directions they differ between the node itself, operands and users.
-
-    Raises:
-        ConfigError: `heads` does not divide `width`.
     """
 
     def __init__(self, width: int, heads: int, directions: Directions) -> None:

@@ -87,15 +87,6 @@ def widths(names: Sequence[str], config: ModelConfig, key: str) -> list[int]:
     """Return the width of the states before each layer and after the last one, which is `model.width`.
 
     A layer that widens states reads narrower ones, which are the result of the nearest map before it.
-
-    Args:
-        names: layers in their order, and `residual`.
-        config: the settings of the model.
-        key: the key of the configuration with the names.
-
-    Raises:
-        ConfigError: neither LAYERS nor PyTorch Geometric has a layer of one of the names, or a layer widens states to
-            a width that is no multiple of its factor.
     """
     width, reversed_widths = config.width, [config.width]
     for name in reversed(names):
@@ -109,9 +100,5 @@ def widths(names: Sequence[str], config: ModelConfig, key: str) -> list[int]:
 
 
 def make_layer(name: str, config: ModelConfig, key: str, width: int) -> Layer:
-    """Make a layer by its name; `width` is that of the states after it.
-
-    Raises:
-        ConfigError: neither LAYERS nor PyTorch Geometric has a layer of that name, or `config` does not fit it.
-    """
+    """Make a layer by the name that the configuration's `key` has; `width` is the width of the states after it."""
     return find(LAYERS, key, name).make(config, width)
