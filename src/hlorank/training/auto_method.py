@@ -31,14 +31,8 @@ def choose_method(full: Setup, gst: Setup) -> str:
 
     In this order, the first is chosen that fits into `trainer.memory_bytes` and whose step computes at most twice the
     node states of the cheapest; states with gradient count three times, and four times if they are computed in parts.
-    gst_e computes the share of the other segments that its table is expected to lack.
-
-    Args:
-        full: the collection with whole graphs.
-        gst: the collection with graphs cut into segments.
-
-    Raises:
-        ConfigError: no method fits.
+    gst_e computes the share of the other segments that its table is expected to lack. A ConfigError says that no
+    method fits.
     """
     if gst.graphs.options is None:
         log.info("method auto: full, as each tile kernel is one segment")
@@ -67,9 +61,8 @@ def choose_method(full: Setup, gst: Setup) -> str:
 def _costs(full: Setup, gst: Setup) -> tuple[dict[str, tuple[float, float]], list[str], CostModel]:
     """Plan steps with whole graphs and with segments, and count the passes of the states of a step.
 
-    Returns:
-        Of each method that fits into memory, the passes of the segments with gradient and of the others; the reasons
-        why a method does not; and a model.
+    Returns the passes of the segments with gradient and of the others for each method that fits into memory, the
+    reasons why a method does not, and a model.
     """
     from hlorank.training.fit import build  # imports Lightning, which takes seconds
 
@@ -106,11 +99,7 @@ def _missing(config: Config, counts: Sequence[NDArray[np.int64]], width: int) ->
 
     Draws of a working set are taken for independent: of L local configurations, n draws find L (1 - (1 - 1 / L)^n).
     Each is computed when a working set has it for the first time, and again if the table has no place for all of them.
-
-    Args:
-        config: the whole configuration.
-        counts: of each graph the number of local configurations of each segment.
-        width: numbers in an embedding.
+    `counts` has the number of local configurations of each segment of each graph.
     """
     settings, trainer = config.segments, config.trainer
     table = EmbeddingTable(width, settings.table_bytes, settings.table_dtype)

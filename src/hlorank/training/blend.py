@@ -25,14 +25,7 @@ def blend(setup: Setup, trained: Trained) -> Trained:
     """Fit the baselines of `ensemble.baselines`, each with the seed after that of the last one of its name.
 
     The weights are proportional to exp(tau / 0.03), with tau the mean Kendall tau of each over the graphs of valid, of
-    the networks together; without such graphs they are equal.
-
-    Args:
-        setup: the training.
-        trained: the networks.
-
-    Returns:
-        The networks with the baselines and their weights, and the validation Kendall tau of all together.
+    the networks together; without such graphs they are equal. The result has the Kendall tau of all together.
     """
     names, seed = setup.config.ensemble.baselines, setup.config.seed
     fitted = list[Predictor]()

@@ -7,9 +7,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -40,20 +39,10 @@ def fit(
     logger: Callable[[str], Logger | None],
     callbacks: Sequence[Callback],
 ) -> Trained | None:
-    """Train the networks of a setup one after the other, or fit its baseline.
+    """Train the networks of a setup one after the other, or fit its baseline; return the result on rank 0.
 
-    Args:
-        setup: the training.
-        ranks: the ranks of the training; all of them call this.
-        folder: folder of the checkpoints, from which an interrupted training continues.
-        logger: makes the logger of a member by its name, which is empty for a single one.
-        callbacks: further callbacks of the training of each member.
-
-    Returns:
-        The result, on rank 0; None on the others.
-
-    Raises:
-        DataError: a checkpoint in the folder is one of another training.
+    An interrupted training continues from the checkpoints in the folder; a DataError says that one is of another
+    training. `logger` makes the logger of a member by its name, which is empty for a single one.
     """
     if setup.method is None:
         from hlorank.training.baselines.fit_baseline import fit_baseline
@@ -63,23 +52,20 @@ def fit(
         log.warning("%s: no graph to train on; the model keeps its initial weights", setup.spec.collection)
         return Trained([initial_model(setup, member) for member in setup.members])
 
-    # Train the members; a complete one continues after its last epoch, which takes no time.
-    fitted = list[_Fitted]()
-    several = len(setup.members) > 1
-    for number, member in enumerate(setup.members):
+    fitted, several = list[_Fitted](), len(setup.members) > 1
+    for number, member in enumerate(setup.members):  # a complete one continues after its last epoch
         if several:
             log.info("member %d of %d", number + 1, len(setup.members))
         own_logger = logger(f"member_{number}" if several else "")
         fitted.append(_fit_member(setup, number, member, ranks, folder / str(number), own_logger, callbacks))
     if not ranks.first:
         return None
-
-    # Blend them with baselines.
+    taus = [one.tau for one in fitted if one.tau is not None]
     trained = Trained(
         members=[one.model for one in fitted],
         steps=sum(one.steps for one in fitted),
         history=[{"member": number, **row} for number, one in enumerate(fitted) for row in one.history],
-        tau=_mean([one.tau for one in fitted if one.tau is not None]),
+        tau=float(np.mean(taus)) if taus else None,
         seconds=sum(one.seconds for one in fitted),
     )
     if setup.config.ensemble.baselines:
@@ -112,15 +98,14 @@ def build(setup: Setup, member: Member, ranks: ProcessGroup) -> tuple[CostModel,
     return model, StepData(setup, member, StepPlanner.of(model, setup.method, max_states), ranks)
 
 
-@dataclass
-class _Fitted:
+class _Fitted(NamedTuple):
     """A trained member: the network with the weights of its best epoch, and how it got them."""
 
     model: CostModel
     steps: int
     tau: float | None
-    history: list[dict[str, Any]] = field(default_factory=list)
-    seconds: float = 0.0
+    history: list[dict[str, Any]]
+    seconds: float
 
 
 def _fit_member(
@@ -162,11 +147,7 @@ def _run(
     own: Sequence[Callback],
     ranks: ProcessGroup,
 ) -> tuple[int, float | None]:
-    """Train with Lightning from the last checkpoint in a folder, if any, and load the weights of the best epoch.
-
-    Returns:
-        The optimizer steps taken, and the best validation Kendall tau.
-    """
+    """Train with Lightning from the last checkpoint, load the best epoch, and return the steps and its Kendall tau."""
     import lightning
 
     from hlorank.training.callbacks import callbacks_of, check_checkpoint
@@ -240,7 +221,3 @@ def _without_routine_warnings() -> Iterator[None]:
         for message in routine:
             warnings.filterwarnings("ignore", message)
         yield
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None

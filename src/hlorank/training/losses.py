@@ -36,9 +36,6 @@ def pairwise_hinge(scores: Tensor, labels: Tensor, margin: float) -> Tensor:
         scores: (configurations,) floating point.
         labels: (configurations,) runtimes.
         margin: difference by which a slower configuration must score above a faster one.
-
-    Returns:
-        A scalar; 0 where all labels tie.
     """
     return _over_ordered_pairs(lambda difference: (margin - difference).clamp(min=0), scores, labels)
 
@@ -48,13 +45,6 @@ def ranknet(scores: Tensor, labels: Tensor) -> Tensor:
 
     It is the negative log likelihood of the order of each pair, where i is slower with the probability
     1 / (1 + exp(-(scores_i - scores_j))) (Burges et al., ICML 2005, equations 2 and 3 for a target of 1).
-
-    Args:
-        scores: (configurations,) floating point.
-        labels: (configurations,) runtimes.
-
-    Returns:
-        A scalar; 0 where all labels tie.
     """
     return _over_ordered_pairs(lambda difference: softplus(-difference), scores, labels)
 
@@ -64,13 +54,6 @@ def listmle(scores: Tensor, labels: Tensor) -> Tensor:
 
     The order is fastest first, under a Plackett-Luce model whose logits are the negated scores; equal labels keep
     their order in the input.
-
-    Args:
-        scores: (configurations,) floating point.
-        labels: (configurations,) runtimes.
-
-    Returns:
-        A scalar.
     """
     ordered = -scores[torch.argsort(labels, stable=True)]
     remaining = torch.logcumsumexp(ordered.flip(0), dim=0).flip(0)
@@ -92,13 +75,6 @@ def pairwise_l1(scores: Tensor, labels: Tensor) -> Tensor:
     The absolute error of the differences of all pairs does not depend on a constant of the graph. Pairs of equal labels
     count too: their scores should be equal. (What the second place of Kaggle's "Google - Fast or Slow? Predict AI Model
     Runtime" calls differences of all pairs is another loss: a hinge on the sign of each.)
-
-    Args:
-        scores: (configurations,) floating point.
-        labels: (configurations,) positive runtimes.
-
-    Returns:
-        A scalar; 0 for a single configuration.
     """
     residual = _residual(scores, labels)
     pairs = len(residual) * (len(residual) - 1)
@@ -106,15 +82,7 @@ def pairwise_l1(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def log_mse(scores: Tensor, labels: Tensor) -> Tensor:
-    """Compute the mean squared error of log runtime, both sides centred over the configurations.
-
-    Args:
-        scores: (configurations,) floating point.
-        labels: (configurations,) positive runtimes.
-
-    Returns:
-        A scalar.
-    """
+    """Compute the mean squared error of log runtime, both sides centred over the configurations."""
     return _residual(scores, labels).square().mean()
 
 
@@ -125,13 +93,6 @@ def log_mape(scores: Tensor, labels: Tensor) -> Tensor:
     error is |exp(r) - 1|. Centring gives the predicted runtimes the geometric mean of the measured ones, so that
     neither a constant added to the scores nor the unit of time has an influence. Above r = 1, where a prediction is
     more than e times too long, the exponential, which would overflow, is replaced by its tangent e r - 1.
-
-    Args:
-        scores: (configurations,) floating point.
-        labels: (configurations,) positive runtimes.
-
-    Returns:
-        A scalar.
     """
     residual = _residual(scores, labels)
     return (residual.clamp(max=1).expm1().abs() + math.e * (residual - 1).clamp(min=0)).mean()
@@ -159,7 +120,11 @@ LOSSES: ExtensionPoint[Callable[..., Tensor]] = ExtensionPoint(
     "a function of scores, labels and arguments with types",
     _function,
 )
-"""Training losses by name: functions of scores, labels and the arguments of the loss that return a scalar."""
+"""Training losses by name.
+
+A loss is a function of scores, (configurations,) floating point, larger = slower; of labels, (configurations,) runtimes
+of any unit; and of arguments of its own with types, which are keys of `loss.<name>`. It returns a scalar of at least 0.
+"""
 
 
 def make_loss(terms: Mapping[str, LossTerm]) -> Loss:

@@ -57,18 +57,12 @@ class Stream(IntEnum):
 
 
 def seed_sequence(seed: int, stream: Stream, *key: int) -> np.random.SeedSequence:
-    """Return the seed of one draw from a stream.
-
-    Args:
-        seed: the seed of the configuration.
-        stream: the purpose.
-        key: numbers that identify the draw within the stream.
-    """
+    """Return the seed of the draw from a stream that some numbers identify."""
     return np.random.SeedSequence([seed, stream, *key])
 
 
 def generator(seed: int, stream: Stream, *key: int) -> np.random.Generator:
-    """Return the generator of one draw from a stream; the arguments are those of `seed_sequence`."""
+    """Return the generator of the draw from a stream that some numbers identify."""
     return np.random.default_rng(seed_sequence(seed, stream, *key))
 
 

@@ -48,8 +48,7 @@ class Setup:
         train, valid: the graphs of train that can be trained on, and those of valid that validation ranks.
         members: the networks; empty for a baseline.
         memory: of a step of any member; None without networks or without graphs.
-        settings: the settings that the training reads, by section.
-        identity: what the result depends on: settings, data, partition and code.
+        settings, identity: what the training reads by section, and what its result depends on besides: data and code.
     """
 
     config: Config
@@ -127,7 +126,6 @@ class Trained:
         steps: optimizer steps, trees or iterations of a solver; 0 where there was nothing to train on.
         history: a row for each epoch of each member, or for each candidate of a baseline.
         tau: validation Kendall tau of the model, None if no graph can be validated.
-        seconds: time of the training.
     """
 
     members: Sequence[CostModel] = ()

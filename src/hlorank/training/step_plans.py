@@ -32,15 +32,13 @@ _BACKWARD = 1.6
 
 
 class Step(NamedTuple):
-    """Draw of a training step on one graph; J is the number of its segments.
+    """Draw of a training step on one graph of J segments.
 
     Attributes:
-        graph: the graph.
-        number: the graph's number among those that are trained on, for the keys of the embedding table.
-        configurations: (configurations,) int64, distinct configurations.
-        labels: (configurations,) float64, their runtimes.
-        with_gradient: (S,) int64, the segments that are computed with gradient, increasing.
-        draws: (J,) float64, uniform in [0, 1), which decide on stale-embedding dropout.
+        number: of the graph among those that are trained on, for the keys of the embedding table.
+        configurations, labels: (configurations,), distinct configurations and their runtimes.
+        with_gradient: (S,), the segments that are computed with gradient, increasing.
+        draws: (J,), uniform in [0, 1), which decide on stale-embedding dropout.
     """
 
     graph: GraphInputs
@@ -101,14 +99,10 @@ class PlannedStep(NamedTuple):
 
 @dataclass(frozen=True)
 class StepPlanner:
-    """Planning of training steps.
+    """Planning of training steps of a model by its recipe; a step leaves out a share of the edges, `drop_edge`.
 
-    Attributes:
-        recipe: the steps of the model in training.
-        method: determines which segments are computed.
-        drop_edge: share of the edges that a step leaves out.
-        max_states: bound of the states of a plan; segments with more are divided, a single one into parts of its
-            configurations as long as these have fewer, unless a layer mixes configurations. None for no bound.
+    Segments with more states than `max_states` are divided, a single one into parts of its configurations as long as
+    these have fewer, unless a layer mixes configurations.
     """
 
     recipe: Recipe

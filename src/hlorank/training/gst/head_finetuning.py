@@ -26,13 +26,7 @@ HEAD_TAU = "curves/finetune_kendall_tau"
 
 
 class Aggregates(NamedTuple):
-    """Summed embeddings of configurations of one graph, with their runtimes.
-
-    Attributes:
-        total: (configurations, width * poolings), the sum over up-to-date embeddings of all segments.
-        segments: number of segments.
-        labels: (configurations,) float64, runtimes.
-    """
+    """Sums of the up-to-date embeddings of a graph's segments, (configurations, width * poolings), and runtimes."""
 
     total: Tensor
     segments: int
