@@ -9,7 +9,7 @@ import shutil
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 
@@ -42,7 +42,7 @@ _TRANSIENT_ERRORS = (requests.ConnectionError, requests.Timeout, ChunkedEncoding
 # Lengths of at most 18 digits fit in 64 bits.
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18})")
-_PARTIAL = re.compile(r"\.([0-9]{1,18}|None)-[0-9a-f]{16}\.partial")
+_PARTIAL = re.compile(r"\.([0-9]{1,18}|None)-([0-9a-f]{16})-[0-9a-f]{16}\.partial")
 
 
 class DownloadError(OSError):
@@ -105,19 +105,25 @@ def _partial_name(url: str, target: Path, total: int | None, response: requests.
     """
     etag = response.headers.get("ETag", "")
     identity = etag if etag and not etag.startswith("W/") else response.headers.get("Last-Modified")
-    return f"{target.name}.{total}-{fingerprint([redact_credentials(url), identity])}.partial"
+    return f"{target.name}.{total}-{fingerprint(redact_credentials(url))}-{fingerprint(identity)}.partial"
 
 
-def _partial(target: Path) -> tuple[Path | None, int, int | None]:
-    """Return the file with the first bytes of a file, if there is one, their number, and the size of the whole."""
+def _partials(target: Path) -> Iterator[tuple[Path, re.Match[str]]]:
     for path in target.parent.iterdir():
         if path.name.startswith(target.name) and (match := _PARTIAL.fullmatch(path.name.removeprefix(target.name))):
+            yield path, match
+
+
+def _partial(url: str, target: Path) -> tuple[Path | None, int, int | None]:
+    """Return the file with the first bytes of an address, if there is one, their number, and the size of the whole."""
+    for path, match in _partials(target):
+        if match[2] == fingerprint(redact_credentials(url)):
             return path, path.stat().st_size, None if match[1] == "None" else int(match[1])
     return None, 0, None
 
 
 def _discard(target: Path) -> None:
-    while (path := _partial(target)[0]) is not None:
+    for path, _ in [*_partials(target)]:
         path.unlink()
 
 
@@ -168,7 +174,7 @@ def _attempt(
     session: requests.Session, url: str, target: Path, timeout: float, unpack_to: Path | None, bar: Progress
 ) -> None:
     """Request the missing bytes of a file once."""
-    known, size, total = _partial(target)
+    known, size, total = _partial(url, target)
     if known is not None and size == total:  # an earlier call was killed between the last byte and the rename
         known.replace(target)
         return
@@ -177,7 +183,7 @@ def _attempt(
         headers["Range"] = f"bytes={size}-"
     with session.get(url, headers=headers, stream=True, timeout=timeout) as response:
         path = _appended(url, target, response, known, size)
-        _, size, total = _partial(target)
+        _, size, total = _partial(url, target)
         limit = MAX_UNANNOUNCED_BYTES if total is None else total
         if total is not None:
             require_space([(target, total - size), *([] if unpack_to is None else [(unpack_to, total)])])
@@ -199,11 +205,11 @@ def _attempt(
 def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to: Path | None = None) -> None:
     """Download a file over HTTP; do nothing if it exists.
 
-    The bytes so far are in `<target>.<size>-<version>.partial`, and a later call continues there if the server still
-    has the same version of the file (RFC 9110, 14.2 Range); `target` appears only when it is complete. Dropped
-    connections and the status codes 408, 425, 429 and 5xx are retried with exponential backoff, or after the server's
-    Retry-After, at most MAX_WAIT_SECONDS each, until `retries` attempts in a row gained no byte. `unpack_to` is a path
-    whose file system must have the file's size free a second time.
+    The bytes so far are in `<target>.<size>-<address>-<version>.partial`, and a later call continues there if the
+    server still has the same version of the file (RFC 9110, 14.2 Range); `target` appears only when it is complete.
+    Dropped connections and the status codes 408, 425, 429 and 5xx are retried with exponential backoff, or after the
+    server's Retry-After, at most MAX_WAIT_SECONDS each, until `retries` attempts in a row gained no byte. `unpack_to`
+    is a path whose file system must have the file's size free a second time.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     failures = furthest = 0
@@ -214,7 +220,7 @@ def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to:
         session.hooks["response"].append(_close_redirect)
         bar.add_task(target.name, total=None)
         while not target.exists():
-            furthest = max(furthest, _partial(target)[1])
+            furthest = max(furthest, _partial(url, target)[1])
             try:
                 _attempt(session, url, target, timeout, unpack_to, bar)
                 break
@@ -223,7 +229,7 @@ def download(url: str, target: Path, *, retries: int, timeout: float, unpack_to:
             # Malformed addresses and headers raise errors of urllib3 and ValueError too.
             except (requests.RequestException, HTTPError, ValueError) as error:
                 raise DownloadError.of(url, f"{error}; check the base URL") from None
-            failures = 1 if _partial(target)[1] > furthest else failures + 1
+            failures = 1 if _partial(url, target)[1] > furthest else failures + 1
             if failures > retries:
                 summary = f"gave up after {failures} failures in a row, the last one: {reason}; run again to continue"
                 raise DownloadError.of(url, summary)
