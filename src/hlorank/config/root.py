@@ -120,15 +120,10 @@ class Config(Section):
 
 
 def load(composed: object, registries: Registries | None = None) -> Config:
-    """Validate a composed configuration.
+    """Validate a configuration of plain values; a ConfigError has a line for each wrong key.
 
-    Args:
-        composed: the configuration as nested dicts and lists of plain values, as Hydra composes it from conf/.
-        registries: the extension points whose names are checked, and of origins the settings too. Names of the others
-            are checked where they are used. Plugins that the configuration names are imported in any case.
-
-    Raises:
-        ConfigError: keys are wrong; the message has a line for each, with its value and what is allowed.
+    Names of the given extension points are checked, and of origins the settings too; names of the others are checked
+    where they are used. Plugins that the configuration names are imported in any case.
     """
     values, registries = _given(composed), registries or {}
     wrong = mistakes(Config, values, registries=registries)

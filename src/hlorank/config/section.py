@@ -69,17 +69,7 @@ def refused(expected: str, **field: object) -> PydanticCustomError:
 def parse(
     section: type[SectionType], values: object, *, prefix: str = "", registries: Registries | None = None
 ) -> SectionType:
-    """Validate plain values as a section.
-
-    Args:
-        section: the class to make.
-        values: nested dicts and lists of plain values.
-        prefix: dotted key of the section within the configuration.
-        registries: the extension points whose names are checked.
-
-    Raises:
-        ConfigError: `values` has wrong keys; the message has a line for each, with its value and what is allowed.
-    """
+    """Validate plain values as a section, whose dotted key is `prefix`; a ConfigError has a line for each wrong key."""
     if wrong := mistakes(section, values, prefix=prefix, registries=registries):
         raise ConfigError("\n".join(wrong))
     return section.model_validate(values, context=registries)
