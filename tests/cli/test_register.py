@@ -57,34 +57,15 @@ def test_a_champion_that_a_later_model_replaces_is_none_in_the_end(
     assert [one["champion"] for one in json.loads(capsys.readouterr().out)] == [False, True]
 
 
-def test_json(registered: list[Any], capsys: Capture) -> None:
+def test_json_and_errors(registered: list[Any], capsys: Capture, tracking_environment: Callable[..., Any]) -> None:
+    for arguments, named in ((["one", "two", "--champion"], "--champion: "), (["missing"], "missing: model: ")):
+        assert main(["register", *arguments]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {named}")
+        assert not registered
     assert main(["register", "one", "--champion", "--json"]) == 0
     assert registered == [("one", True)]
     (printed,) = json.loads(capsys.readouterr().out)
-    assert tuple(printed[key] for key in ("model", "version", "new", "champion")) == (
-        "layout.cpu.random",
-        1,
-        True,
-        True,
-    )
+    expected = {"model": "layout.cpu.random", "version": 1, "new": True, "champion": True}
+    assert {key: printed[key] for key in expected} == expected
     assert printed["valid_tau"] == {"evaluate": 0.5, "training": 0.25}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        (["one", "two", "--champion"], 2, "error: --champion: expected one model, found 2"),
-        (["missing"], 2, "error: missing: model: expected a model folder, found no such folder"),
-    ],
-)
-def test_errors(
-    arguments: list[str],
-    status: int,
-    message: str,
-    registered: list[Any],
-    capsys: Capture,
-    tracking_environment: Callable[..., Any],
-) -> None:
-    assert main(["register", *arguments]) == status
-    assert capsys.readouterr().err.strip() == message
-    assert not registered

@@ -45,10 +45,7 @@ def test_the_first_line_names_the_model_and_the_address(model: Path, served: dic
     assert line == f"hlorank serves {model} (linear_ranking of layout:synthetic:random) at http://{host}:{port}"
 
 
-def test_addresses_that_cannot_be_used(model: Path, served: dict[str, Any], capsys: Capture) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["serve", "--model", str(model), "--port", "99999"])
-    capsys.readouterr()
+def test_addresses_that_cannot_be_used(served: dict[str, Any], capsys: Capture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as used:
         port = used.getsockname()[1]
         assert main(["serve", "--model", "nowhere", "--port", str(port)]) == 1  # before the model is loaded
