@@ -9,8 +9,22 @@ import pytest
 
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph, Measurements, TileConfigurations
 from hlorank.data.graph import Graph
+from hlorank.hlo.node_features import OPCODES
 
 MakeGraph = Callable[..., MeasuredGraph]
+Node = tuple[str, list[int], list[int]]
+
+
+def graph_of(*nodes: Node, columns: dict[int, dict[int, float]] | None = None) -> Graph:
+    """Make a graph of float32 nodes (opcode, dimensions, operands); `columns` are further features by node."""
+    feat = np.zeros((len(nodes), 140), dtype=np.float32)
+    for row, (_, dims, _) in zip(feat, nodes, strict=True):
+        row[21 : 21 + len(dims)], row[28], row[13] = dims, np.prod(dims), 1
+    for node, values in (columns or {}).items():
+        feat[node, [*values]] = [*values.values()]
+    edges = sorted((user, operand) for user, (_, _, operands) in enumerate(nodes) for operand in operands)
+    opcodes = np.array([OPCODES[opcode] for opcode, _, _ in nodes], dtype=np.uint8)
+    return Graph(feat, opcodes, np.array(edges, dtype=np.int64).reshape(-1, 2), np.array([0, len(nodes)]))
 
 
 def _graph(rng: np.random.Generator, nodes: int) -> Graph:

@@ -17,24 +17,9 @@ from hlorank.featurize.index_maps import Access, Accesses, Axis, dot_axes, opera
 from hlorank.fetch.synthetic_graphs import Program as SyntheticProgram
 from hlorank.fetch.synthetic_graphs import Shape, convolution_fields
 from hlorank.hlo.hlo_pb2 import HloModuleProto
-from hlorank.hlo.node_features import OPCODES
 from hlorank.hlo.program import Program
 from hlorank.hlo.reader import Record, featurize, read_records
-
-Node = tuple[str, list[int], list[int]]
-
-
-def graph_of(*nodes: Node, columns: dict[int, float] | None = None) -> Graph:
-    """Make a graph of nodes (opcode, dimensions, operands); `columns` are further features of the last node."""
-    feat = np.zeros((len(nodes), 140), dtype=np.float32)
-    for row, (_, dims, _) in zip(feat, nodes, strict=True):
-        row[21 : 21 + len(dims)] = dims
-        row[28] = np.prod(dims)
-    for column, value in (columns or {}).items():
-        feat[-1, column] = value
-    edges = sorted((user, operand) for user, (_, _, operands) in enumerate(nodes) for operand in operands)
-    opcodes = np.array([OPCODES[opcode] for opcode, _, _ in nodes], dtype=np.uint8)
-    return Graph(feat, opcodes, np.array(edges, dtype=np.int64).reshape(-1, 2), np.array([0, len(nodes)]))
+from tests.featurize.conftest import Node, graph_of
 
 
 def pair(graph: Graph, first: int = 0, second: int = 0) -> list[int]:
@@ -109,14 +94,14 @@ def test_convolutions(
     features: dict[int, float] = {**CONVOLUTION, **dict(enumerate(window, 37)), **columns}
     for shapes, expected in (((image, kernel), [0, 1]), ((kernel, image), [1, 0])):
         parameters: list[Node] = [("parameter", shape, []) for shape in shapes]
-        found = pair(graph_of(*parameters, ("convolution", output, [0, 1]), columns=features))
+        found = pair(graph_of(*parameters, ("convolution", output, [0, 1]), columns={2: features}))
         assert found == (expected if image != kernel else [0, 1])
 
 
 def test_axes_out_of_range_are_no_error() -> None:
     parameters: list[Node] = [("parameter", [2, 3], []), ("parameter", [3, 4], [])]
     for axis in (-3, 17, 1e9):
-        graph = graph_of(*parameters, ("convolution", [2, 4], [0, 1]), columns={93: axis, 101: axis, 37: 2})
+        graph = graph_of(*parameters, ("convolution", [2, 4], [0, 1]), columns={2: {93: axis, 101: axis, 37: 2}})
         assert pair(graph) == [0, 1]
 
 

@@ -24,6 +24,7 @@ from hlorank.featurize.relayout import (
 )
 from hlorank.fetch.synthetic_graphs import Program
 from hlorank.hlo.node_features import OPCODES
+from tests.featurize.conftest import graph_of
 
 
 def row(*tensors: list[int], missing: int = -1) -> list[int]:
@@ -185,31 +186,17 @@ def test_tensors_are_weighted_by_their_shares() -> None:
     assert copy_moves(own, shares, layouts, shapes).tolist() == [[0.75] * 3, [1] * 3]
 
 
-def graph_of(nodes: list[tuple[str, list[int], list[int]]], dimensions: dict[int, list[int]] | None = None) -> Graph:
-    """Make a graph of float32 tensors from the opcode, dimensions and operands of each node."""
-    feat = np.zeros((len(nodes), 140), dtype=np.float32)
-    for number, (_, dims, _) in enumerate(nodes):
-        feat[number, 21 : 21 + len(dims)], feat[number, 28], feat[number, 13] = dims, np.prod(dims), 1
-        axes = (dimensions or {}).get(number, [])
-        feat[number, 31 : 31 + len(axes)] = axes
-    edges = [[user, operand] for user, (_, _, operands) in enumerate(nodes) for operand in operands]
-    opcodes = np.array([OPCODES[name] for name, *_ in nodes], dtype=np.uint8)
-    return Graph(feat, opcodes, np.array(edges, dtype=np.int64).reshape(-1, 2), np.array([0, len(nodes)]))
-
-
 CHAIN = graph_of(
-    [
-        ("parameter", [8, 3], []),
-        ("parameter", [3, 5], []),
-        ("dot", [8, 5], [0, 1]),
-        ("parameter", [8, 5], []),
-        ("add", [8, 5], [2, 3]),
-        ("transpose", [5, 8], [4]),
-        ("negate", [5, 8], [5]),
-        ("reduce", [5], [6]),
-        ("abs", [5], [7]),  # joined to no configured node
-    ],
-    {5: [1, 0]},
+    ("parameter", [8, 3], []),
+    ("parameter", [3, 5], []),
+    ("dot", [8, 5], [0, 1]),
+    ("parameter", [8, 5], []),
+    ("add", [8, 5], [2, 3]),
+    ("transpose", [5, 8], [4]),
+    ("negate", [5, 8], [5]),
+    ("reduce", [5], [6]),
+    ("abs", [5], [7]),  # joined to no configured node
+    columns={5: {31: 1, 32: 0}},
 )
 
 
@@ -235,7 +222,7 @@ def test_a_transpose_whose_axes_are_unknown_has_the_layout_of_the_graph(axes: li
 
 
 def test_a_reshape_has_one_operand_and_a_square_one_tensor_of_two_slots() -> None:
-    graph = graph_of([("parameter", [4, 4], []), ("dot", [4, 4], [0]), ("reshape", [16], [1])])
+    graph = graph_of(("parameter", [4, 4], []), ("dot", [4, 4], [0]), ("reshape", [16], [1]))
     tensors, uses = copy_tensors(graph, np.array([1, 2]), np.array([[1, 0, 0], [2, 1, 1]]))
     assert uses.tolist() == [[0, 1, 1], [0, 1, 2], [1, 2, 1]]
     assert tensors[:, 2].tolist() == [0, 0, 1]
