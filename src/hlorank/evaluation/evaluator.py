@@ -47,7 +47,7 @@ class Evaluator:
         entries = self._store.entries(split)
         self.configurations: dict[str, int] = {name: entry.configurations for name, entry in entries.items()}
         if not self.configurations:
-            found = ", ".join(f"{len(self._store.graphs(one))} in {one}" for one in SPLITS)
+            found = ", ".join(f"{len(self._store.graphs(other))} in {other}" for other in SPLITS)
             raise DataError(split, f"at least one graph of {self.collection}", found, file=Path(root))
 
     @property

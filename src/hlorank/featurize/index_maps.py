@@ -218,22 +218,15 @@ def dot_axes(
         lefts = _shared_dims(left, output[:batch], output[batch:split], count)
         rights = _shared_dims(right, output[:batch], output[split:], count)
         fits = [
-            (one, other)
-            for one in reversed(lefts)
-            if list(one[batch:]) == sorted(one[batch:])
-            for other in rights
-            if [left[dim] for dim in one[batch:]] == [right[dim] for dim in other[batch:]]
+            (of_left, of_right)
+            for of_left in reversed(lefts)
+            if list(of_left[batch:]) == sorted(of_left[batch:])
+            for of_right in rights
+            if [left[dim] for dim in of_left[batch:]] == [right[dim] for dim in of_right[batch:]]
         ]
         if fits:
-            first = list(range(batch))
-            one, other = min(
-                fits,
-                key=lambda fit: (
-                    *(list(dims[:batch]) != first for dims in fit),
-                    list(fit[1][batch:]) != sorted(fit[1][batch:]),
-                ),
-            )
-            return _axes_of(len(left), batch, one, batch), _axes_of(len(right), batch, other, split)
+            of_left, of_right = min(fits, key=lambda fit: _irregularities(batch, *fit))
+            return _axes_of(len(left), batch, of_left, batch), _axes_of(len(right), batch, of_right, split)
     return None
 
 
@@ -245,6 +238,13 @@ def _shared_dims(dims: list[float], batch: list[float], free: list[float], count
         if [dims[dim] for dim in chosen[: len(batch)]] == batch
         and [size for dim, size in enumerate(dims) if dim not in chosen] == free
     ]
+
+
+def _irregularities(batch: int, of_left: Sequence[int], of_right: Sequence[int]) -> tuple[bool, bool, bool]:
+    """Return whether batch dimensions of either operand do not come first, and contracted ones are out of order."""
+    first = list(range(batch))
+    unordered = list(of_right[batch:]) != sorted(of_right[batch:])
+    return list(of_left[:batch]) != first, list(of_right[:batch]) != first, unordered
 
 
 def _axes_of(rank: int, batch: int, chosen: Sequence[int], first_free: int) -> tuple[Axis, ...]:
