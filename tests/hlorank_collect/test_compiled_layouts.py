@@ -95,22 +95,6 @@ def test_what_fails_is_left_out_with_its_reason(make: Callable[..., CompiledLayo
     ]
 
 
-def test_a_configuration_that_killed_before_is_not_tried(
-    make: Callable[..., CompiledLayouts], space: LayoutSpace
-) -> None:
-    bad = constraining(space, 1)
-    compiled: list[int] = []
-
-    def outputs(calls: int, emitters: bool) -> Values:
-        compiled.append(calls)
-        return [1.0]
-
-    layouts = make(outputs, forbidden={configuration_name(bad): "no message"})
-    assert layouts.executable(bad) is None
-    assert layouts.left_out == {configuration_name(bad): "no message"}
-    assert compiled == [0]
-
-
 def test_fast_compilation_falls_back_where_it_computes_something_else(
     make: Callable[..., CompiledLayouts], space: LayoutSpace
 ) -> None:

@@ -138,11 +138,3 @@ def test_what_was_left_out_is_below_the_table(tmp_path: Path, capsys: pytest.Cap
         *("", "Left out:", "", "- b: why b", "- c: why c", ""),
     ]
     assert tile.splitlines() == ["tile:cpu", "", "Left out:", "", "- d: why d"]
-
-
-def test_a_graph_without_its_json_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "tile/cpu").mkdir(parents=True)
-    (tmp_path / "tile/cpu/k.npz").touch()
-    with pytest.raises(SystemExit, match="1"):
-        main([str(tmp_path)])
-    assert "k.json" in capsys.readouterr().err

@@ -92,17 +92,6 @@ def test_another_program_is_refused(task: TuneTask) -> None:
     assert not Path("tuned").exists()
 
 
-def test_the_default_is_nothing_to_measure(task: TuneTask) -> None:
-    module, _ = captured(task.load(), "cpu")
-    exported(module, Path("own.json"), default=True)
-    one = apply_task(task)
-    about = apply.apply(one, silent)
-    assert (about["winner"], about["configuration"]["instructions"], about["rounds"]) == ("default", [], 0)
-    assert about["speedup"] is None
-    assert "own.json" in one.summarize(about)
-    assert (Tuned(one.saved(about["name"])).configuration == -1).all()
-
-
 def test_a_configuration_that_compiles_to_the_default_is_nothing_to_measure(task: TuneTask) -> None:
     module, _ = captured(task.load(), "cpu")
     layouts = layout_space(module).default

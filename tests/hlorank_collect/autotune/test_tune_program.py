@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hlorank.files import read_json
@@ -17,7 +16,6 @@ from hlorank_collect.autotune import tune_program
 from hlorank_collect.autotune.apply import apply
 from hlorank_collect.autotune.search import Speedup
 from hlorank_collect.autotune.tuned import TuneTask, remeasure_tasks
-from hlorank_collect.compiled_layouts import captured, configurable
 from hlorank_collect.task import Progress, Task
 
 
@@ -93,12 +91,3 @@ def test_where_no_candidate_works_the_default_stays(task: TuneTask, monkeypatch:
     about = tune_program.tune(task, silent)
     assert (about["speedup"], about["winner"], about["measured"]) == (None, "default", [])
     assert len(about["left_out"]) == 12
-
-
-def test_the_default_is_no_candidate(task: TuneTask) -> None:
-    module, _ = captured(task.load(), "cpu")
-    space = configurable(module)
-    candidates = tune_program.find_candidates(module, space, task, np.random.default_rng(0))
-    assert (candidates.layouts[0] == space.default).all()
-    assert (candidates.layouts[1:] != space.default).any(axis=(1, 2)).all()
-    assert candidates.choose({}, set(), 100).tolist() == [*range(1, 13)]

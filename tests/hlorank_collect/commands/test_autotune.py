@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,9 +91,3 @@ def test_a_model_may_be_one_of_mlflow(folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("hlorank.runs.find.model_folder", {name: folder}.__getitem__)
     monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", run_tasks)
     assert main(["autotune", "cli_tuned:dots", *SHAPES, "--model", name]) == 0
-
-
-def test_a_model_of_tiles_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "spec.json").write_text('{"collection": "tile:cpu"}')
-    assert main(["autotune", "cli_tuned:dots", *SHAPES, "--model", "."]) == 2
-    assert re.search(r"--model \.: .*tile:cpu", capsys.readouterr().err)

@@ -68,16 +68,6 @@ class TestBounds:
         """
         assert bounds(parsed, body, before) == {1: 8}
 
-    def test_of_labels_that_are_compared_with_all_classes(self, parsed: Parsed) -> None:
-        body = """
-          %label = s32[4] parameter(0)
-          %labels = s32[4,7] broadcast(%label), dimensions={0}
-          %class = s32[7] iota(), iota_dimension=0
-          %classes = s32[4,7] broadcast(%class), dimensions={1}
-          ROOT %hot = pred[4,7] compare(%labels, %classes), direction=EQ
-        """
-        assert bounds(parsed, body) == {0: 7}
-
     def test_through_tuples_calls_loops_and_branches(self, parsed: Parsed) -> None:
         before = """
           %pick {
@@ -180,13 +170,6 @@ def test_values_depend_on_the_seed_and_the_number_of_the_parameter_only(parsed: 
     assert first.tolist() != second.tolist()
     assert drawn(parsed, one)[0].tolist() == first.tolist()
     assert drawn(parsed, one, seed=1)[0].tolist() != first.tolist()
-
-
-def test_tuples_are_drawn_flat(parsed: Parsed) -> None:
-    arrays = drawn(parsed, "%t = (f32[4], (s32[], f32[2,3])) parameter(0)\n%u = pred[5] parameter(1)")
-    assert [(array.dtype.name, array.shape) for array in arrays] == [
-        ("float32", (4,)), ("int32", ()), ("float32", (2, 3)), ("bool", (5,)),
-    ]  # fmt: skip
 
 
 def test_every_type_can_be_put_and_run(parsed: Parsed) -> None:

@@ -179,12 +179,9 @@ DYNAMIC = "ROOT %d = f32[<=4] set-dimension-size(%x, %n)"
     ("body", "instruction", "reason"),
     [
         (f"{PARAMETER}\nROOT %r = f32[4] all-reduce(%x), replica_groups={{{{0,1}}}}, to_apply=%sum", "r", "all-reduce"),
-        (f"{PARAMETER}\nROOT %r = f32[8] all-gather(%x), replica_groups={{}}, dimensions={{0}}", "r", "all-gather"),
-        (f"{PARAMETER}\nROOT %r = f32[4] collective-permute(%x), source_target_pairs={{{{0,1}}}}", "r", "permute"),
         (f"{PARAMETER}\nROOT %r = (f32[4], f32[8]) all-gather-start(%x), dimensions={{0}}", "r", "all-gather-start"),
         ("%x = f32[<=4] parameter(0)\nROOT %n = f32[<=4] negate(%x)", "x", "dynamic"),
         (f"{PARAMETER}\n%n = s32[] constant(2)\n{DYNAMIC}, dimensions={{0}}", "d", "dynamic"),
-        ("%t = token[] parameter(0)\nROOT %r = () tuple()", "t", "token"),
         ("%t = (f32[4], token[]) parameter(0)\nROOT %r = () tuple()", "t", "token"),
         ("%p = s1[4] parameter(0)\nROOT %r = () tuple()", "p", "s1"),
     ],
