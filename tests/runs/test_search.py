@@ -20,7 +20,6 @@ from hlorank.runs.search import (
     SearchSettings,
     SearchTrial,
     Space,
-    as_overrides,
     current_trial,
     open_study,
     split,
@@ -60,9 +59,6 @@ def test_fixed_values_and_the_last_of_a_key() -> None:
     fixed, space = parsed("a=range(1,4)", "b=1,2", "b=7", "c=x", "c='p q'", "d=[1,2]", "+e=1")
     assert fixed == ["b=7", "c='p q'", "d=[1,2]", "+e=1"]
     assert list(space) == ["a"]
-    parameters = {"a": 3, "b": 1.5e-07, "c": "[x,y]", "d": "'p q'"}
-    overrides = OverridesParser.create().parse_overrides(as_overrides(parameters))
-    assert [override.value() for override in overrides] == [3, 1.5e-07, ["x", "y"], "p q"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -67,11 +67,6 @@ def _distribution(key: str, override: Override) -> BaseDistribution:
         return FloatDistribution(low, high, log=log_scale, step=step)
     except ValueError as error:
         raise ConfigError(f"{override.input_line}: {error}") from None
-
-
-def as_overrides(parameters: Mapping[str, Any]) -> list[str]:
-    """Return the overrides that set the parameters of a trial."""
-    return [f"{key}={value}" for key, value in parameters.items()]
 
 
 def open_study(config: SweepConfig, parent: str, create: bool) -> optuna.Study:
@@ -190,7 +185,8 @@ class Search:
         ):
             batch, waiting = waiting[:count], waiting[count:]
             batch += [self._ask() for _ in range(count - len(batch))]
-            jobs = [[*self._fixed, *as_overrides(trial.params), f"sweep.trial={trial.number}"] for trial in batch]
+            values = [{**trial.params, "sweep.trial": trial.number} for trial in batch]
+            jobs = [[*self._fixed, *(f"{key}={value}" for key, value in job.items())] for job in values]
             for trial, value in zip(batch, launch(jobs), strict=True):
                 self._tell(trial.number, value)
         for trial in waiting:  # left over after `n_trials` was reduced
