@@ -141,9 +141,10 @@ def _check_counts(message: type[Message], data: bytes) -> None:
     modules = [data]
     if message is not HloModuleProto:
         parts = RecordParts.FromString(data)
-        modules = [*parts.modules]
         if message is ModuleTuningData and len(parts.runs) > MAX_RUNS:
             raise DataError("module", f"at most {MAX_RUNS:,} runs", "more")
+        modules = [*parts.modules]
+        del parts  # up to twenty times the size of the file
     count = 0
     for module in modules:
         computations = ModuleParts.FromString(module).computations
@@ -175,6 +176,17 @@ def _is_tuning(tuning: ModuleTuningData) -> bool:
         return False
     timed = any(run.profile.compute_time_ns for run in tuning.runs)
     return tuning.HasField("fingerprint") or bool(tuning.config_index_to_node) or timed
+
+
+def _tuning_parts(data: bytes) -> list[bytes]:
+    """Return the serialized records of a TuningData; none of another message."""
+    try:
+        parts = TuningData.FromString(data).modules
+    except DecodeError:
+        return []
+    if len(parts) > MAX_MODULES:
+        raise DataError("modules", f"at most {MAX_MODULES:,}", "more")
+    return [*parts] if any(_is_module(_parse(ModuleTuningData, part).module) for part in parts) else []
 
 
 def _tuning_records(path: Path, parts: Sequence[bytes]) -> Iterator[Record]:
@@ -214,13 +226,7 @@ def parse_records(file: BinaryIO, path: Path) -> Iterator[Record]:
     try:
         data = as_protobuf(file)
         # A TuningData first: it may have many modules, and parsing it as another message would load all of them.
-        try:
-            parts = TuningData.FromString(data).modules
-        except DecodeError:
-            parts = TuningData().modules
-        if len(parts) > MAX_MODULES:
-            raise DataError("modules", f"at most {MAX_MODULES:,}", "more")
-        if any(_is_module(_parse(ModuleTuningData, part).module) for part in parts):
+        if parts := _tuning_parts(data):
             yield from _tuning_records(path, parts)
         else:
             yield _single_record(data, path)
