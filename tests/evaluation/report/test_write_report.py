@@ -117,7 +117,7 @@ def test_missing_parts_are_one_line_each(make_run: MakeRun, tmp_path: Path) -> N
         "No graph was evaluated",
         "No history of more than one epoch",
         "The memory of a step is not recorded for these runs",
-        "The MLflow run is unreachable",
+        "The MLflow run of the training is unreachable",
     ):
         assert line in page.text
     assert page.charts == 0

@@ -279,7 +279,7 @@ def _metric(value: float | None, name: str) -> str:
 def settings(group: Group) -> Row:
     """Return the configuration of a group without its seed; without MLflow, the part in the model folder."""
     run = group.runs[0]
-    if run.tracked is not None:
+    if run.tracked is not None and run.tracked.settings:
         found: Row = {key: value for key, value in run.tracked.settings.items() if key != "seed"}
     else:
         spec = {key: run.spec[key] for key in ("model", "settings", "aggregation", "partition") if key in run.spec}
