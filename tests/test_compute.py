@@ -107,6 +107,8 @@ def test_a_configuration_error_and_a_full_disk_end_the_work_at_once(
 def test_errors_of_libraries_that_cannot_be_read_again_keep_their_message() -> None:
     _, error = treated_and_error(partial(fail, error=foreign), range(1, 2), TWO)
     assert (type(error), str(error)) == (RuntimeError, "ForeignError: 1 and 2")
+    _, error = treated_and_error(partial(fail, error=SystemExit), range(1, 2), TWO)
+    assert (type(error), str(error)) == (RuntimeError, "SystemExit: 1")
     assert treated_and_error(threading.Thread, range(1), TWO)[1].__notes__ == ["test: 0"]  # type: ignore[arg-type]
     assert [*map_graphs(even, [2], TWO, "test")] == [2], "the workers are alive"
 

@@ -37,7 +37,7 @@ def inverse(item: tuple[str, Path, int]) -> float:
     return 1 / item[2]
 
 
-def fail(item: int, error: Callable[[int], Exception]) -> NoReturn:
+def fail(item: int, error: Callable[[int], BaseException]) -> NoReturn:
     raise error(item)
 
 

@@ -47,7 +47,6 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # featurize makes statistics, has up to 24 MB.
 _CALLS_AHEAD = 32
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-
 _log = logging.getLogger(__name__)
 
 
@@ -328,10 +327,12 @@ def _enter(environment: _Environment) -> None:
 
 
 def _call(environment: _Environment, function: Callable[[Item], Result], item: Item) -> Result:
-    """Make a call in a worker; an error that cannot be sent becomes a RuntimeError."""
+    """Make a call in a worker; an error that cannot be sent, or that would end this process, becomes a RuntimeError."""
     _enter(environment)
     try:
         return function(item)
+    except SystemExit as error:
+        raise RuntimeError(f"SystemExit: {error}") from None
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))  # noqa: S301 - errors of libraries are often written but not read
