@@ -66,11 +66,11 @@ def test_a_skipped_program_has_its_reason(run: Run) -> None:
 
 
 def test_a_configuration_that_hangs_is_killed_and_left_out(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    outcome = run("if not task.left_out:\n  at('compile', 'bad')\n  time.sleep(600)", hang_seconds=8)
+    outcome = run("if not task.left_out:\n  at('compile', 'bad')\n  time.sleep(600)", hang_seconds=12)
     assert outcome.about is not None
     assert list(outcome.about["left_out"]) == ["bad"]
     (message,) = caplog.messages
-    assert all(part in message for part in ("p: ", " bad: ", "8 s"))
+    assert all(part in message for part in ("p: ", " bad: ", "12 s"))
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_a_configuration_that_kills_its_process_is_left_out(run: Run, death: str
 
 
 def test_a_crash_outside_of_any_configuration_ends_the_program(run: Run) -> None:
-    outcome = run("time.sleep(600)", hang_seconds=8)
+    outcome = run("time.sleep(600)", hang_seconds=12)
     assert outcome.about is None
-    assert all(part in outcome.reason for part in ("trace", "8 s", "--hang-seconds"))
+    assert all(part in outcome.reason for part in ("trace", "12 s", "--hang-seconds"))
     outcome = run("at('compile', 'c0'); at('measure'); os.abort()")
     assert outcome.about is None
     assert all(part in outcome.reason for part in ("measure", "SIGABRT"))
