@@ -24,11 +24,12 @@ _IMPURE_OPCODES = {"infeed", "outfeed", "send", "recv"}
 
 def _check_pure(module: HloModuleProto) -> None:
     for computation in module.computations:
-        for one in computation.instructions:
-            called = one.custom_call_has_side_effect or "callback" in one.custom_call_target
-            if called or one.opcode in _IMPURE_OPCODES:
-                what = one.custom_call_target or one.opcode
-                raise SkippedError(f"instruction {one.name}: it has side effects ({what})")
+        for instruction in computation.instructions:
+            target = instruction.custom_call_target
+            called = instruction.custom_call_has_side_effect or "callback" in target
+            if called or instruction.opcode in _IMPURE_OPCODES:
+                what = target or instruction.opcode
+                raise SkippedError(f"instruction {instruction.name}: it has side effects ({what})")
 
 
 def captured(
@@ -157,13 +158,13 @@ class CompiledLayouts:
 
     def timer(self, configurations: Layouts) -> Timer:
         """Return a timer of configurations that have an executable, by their position."""
-        executables = [self._executables[configuration_name(one)] for one in configurations]
+        executables = [self._executables[configuration_name(configuration)] for configuration in configurations]
         return timing.timer_of(lambda index: executables[index].run(self._inputs))
 
     def quick(self, configurations: Layouts, rng: np.random.Generator) -> Float64:
         """Return runtimes in few rounds divided by the default's, inf where a configuration is left out."""
         stacked = np.stack([self._space.default, *configurations])
-        kept = [self.executable(one) is not None for one in stacked]
+        kept = [self.executable(configuration) is not None for configuration in stacked]
         relative = np.full(len(stacked), np.inf)
         times = timing.runtimes(timing.measure(self.timer(stacked[kept]), sum(kept), rng, _QUICK))
         relative[kept] = times / times[0]

@@ -53,7 +53,7 @@ def require_quiet() -> None:
 def memory_limit() -> int:
     """Return three quarters of the memory, or the limit of this process if that is less, in bytes."""
     limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
-    return min([limit, *(one for one in resource.getrlimit(resource.RLIMIT_DATA) if one != resource.RLIM_INFINITY)])
+    return min([limit, *(own for own in resource.getrlimit(resource.RLIMIT_DATA) if own != resource.RLIM_INFINITY)])
 
 
 def limit_memory() -> None:

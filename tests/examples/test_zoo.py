@@ -57,7 +57,8 @@ def test_a_training_step_and_the_forward_function_trace(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_an_application_of_keras_traces() -> None:
+def test_an_application_of_keras_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "jax")  # read at the first import
     pytest.importorskip("keras", reason="needs keras")
     traced = programs()["keras.mobilenetv3small.train"].trace("cpu")
     assert len(traced.inputs()) > 100

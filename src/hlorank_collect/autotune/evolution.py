@@ -72,7 +72,7 @@ class Evolution:
         relative = (scores[reference:] - scores[0]) / scale if scale > 0 else np.zeros(len(layouts))
         self.layouts = np.concatenate([self.layouts, layouts])
         self.scores = np.concatenate([self.scores, relative])
-        self._known.update(one.tobytes() for one in layouts)
+        self._known.update(configuration.tobytes() for configuration in layouts)
         self._left -= len(layouts)
 
     def _breed(self, measured: Mapping[int, float]) -> None:
