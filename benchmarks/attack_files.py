@@ -17,7 +17,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from attack import archives, mirrors, npz, protobufs  # type: ignore[import-not-found] # same folder
 from attack.cases import run_cases  # type: ignore[import-not-found] # same folder
-from attack.counts import parse_arguments, report  # type: ignore[import-not-found] # same folder
+from attack.counts import report  # type: ignore[import-not-found] # same folder
+from harness import Parser  # type: ignore[import-not-found] # as above
 
 ATTACKS = {
     "npz": (npz.npz_cases, 3000),
@@ -29,13 +30,15 @@ ATTACKS = {
 
 
 def main() -> int:
-    arguments = parse_arguments(__doc__, quick=0.02)
+    parser = Parser(__doc__)
+    parser.add_argument("--quick", action="store_true", help="a fiftieth of the mutated files")
+    parser.add_json()
+    arguments = parser.parse_args()
     counts = {}
     for number, (name, (cases, mutated)) in enumerate(ATTACKS.items()):
-        random = np.random.default_rng([arguments.seed, number])
-        counts[name] = run_cases(cases(random), round(mutated * arguments.scale))
-    status: int = report(counts, arguments.json)
-    return status
+        random = np.random.default_rng(number)
+        counts[name] = run_cases(cases(random), mutated // 50 if arguments.quick else mutated)
+    return int(report(counts, arguments.json))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,9 @@ class Difference(NamedTuple):
         """Ahead if the whole interval is above 0, behind if it is below, else level."""
         return "ahead" if self.low > 0 else "behind" if self.high < 0 else "level"
 
+    def __str__(self) -> str:
+        return f"{self.verdict} {self.mean:+.3f} ({self.low:+.3f} to {self.high:+.3f})"
+
     def reversed(self) -> Difference:
         """Return the difference of the second and the first."""
         return Difference(-self.mean, -self.high, -self.low)
@@ -89,13 +92,9 @@ def verdicts(names: Sequence[str], pairs: Mapping[tuple[str, str], Difference]) 
     """Return a Markdown table of each pair: the row's experiment is ahead of, level with or behind the column's."""
     lines = [f"| | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
     for first in names:
-        cells = [_cell(pairs.get((first, second))) for second in names]
+        cells = [str(pairs.get((first, second), "")) for second in names]
         lines.append(f"| {first} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _cell(pair: Difference | None) -> str:
-    return "" if pair is None else f"{pair.verdict} {pair.mean:+.3f} ({pair.low:+.3f} to {pair.high:+.3f})"
 
 
 def draw(

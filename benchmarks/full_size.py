@@ -12,7 +12,7 @@ collection after the other takes disk space, as its files are deleted at its end
 
     python benchmarks/full_size.py --json rows.json --collection tile/xla
     python benchmarks/full_size.py --json rows.json --configurations 0.03
-    python benchmarks/full_size.py --json rows.json --show --plot growth.svg
+    python benchmarks/full_size.py --json rows.json --show
 
 With gst, layout/nlp/random took an hour on two cores that were shared, and the other layouts half of it or less.
 The quick form takes three minutes.
@@ -297,41 +297,6 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def draw_growth(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw CPU time and peak memory of the stages of each collection against the share that varies, as SVG."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    series: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        for size, other in (("configurations", "nodes"), ("nodes", "configurations")):
-            if "cpu_seconds" in row:
-                series.setdefault((size, *(row[key] for key in ("collection", other, "graphs", "cores"))), []).append(
-                    row
-                )
-    grown = {key: some for key, some in series.items() if len({row[key[0]] for row in some}) > 1}
-    if not grown:
-        raise ConfigError("--plot: no collection has rows of two sizes")
-    with mpl.rc_context({"svg.hashsalt": "hlorank", "svg.fonttype": "none", "font.size": 9}):
-        figure = Figure(figsize=(3.4 * len(grown), 5.4), layout="constrained")
-        panels = figure.subplots(2, len(grown), squeeze=False)
-        for axes_row, (value, label) in zip(
-            panels, (("cpu_seconds", "CPU time, s"), ("peak_bytes", "peak memory, bytes")), strict=True
-        ):
-            for axes, ((size, collection, *_), some) in zip(axes_row, grown.items(), strict=True):
-                for stage in dict.fromkeys(row["stage"] for row in some):
-                    points = sorted((row[size], row[value]) for row in some if row["stage"] == stage)
-                    axes.loglog(*zip(*points, strict=True), marker=".", label=stage)
-                x = sorted({row[size] for row in some})
-                top = max(row[value] for row in some)
-                axes.loglog(x, [top * share / x[-1] for share in x], color="gray", linestyle=":", label="linear")
-                axes.set(title=collection, xlabel=f"share of {size}", ylabel=label)
-                axes.set_xticks(x, [f"{share:g}" for share in x], minor=False)
-                axes.minorticks_off()
-        panels[1, -1].legend(fontsize=7)
-        figure.savefig(path, format="svg", metadata={"Date": None})
-
-
 def main() -> None:
     parser = Parser(__doc__)
     parser.add_json("rows of the stages, also those of earlier calls (default: full_size.json in the folder of --work)")
@@ -351,7 +316,6 @@ def main() -> None:
         help="files of the pipeline, deleted after each collection (default: .hlorank/full_size)",
     )  # fmt: skip
     parser.add_argument("--show", action="store_true", help="only print the rows")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw time and memory over sizes, as SVG")
     options = parser.parse_args()
     results = options.json or options.work / "full_size.json"
     for collection in options.collection or map(Collection.parse, PUBLISHED):
@@ -363,8 +327,6 @@ def main() -> None:
             measure(collection, size, steps, trainings, options.work, results)
     if options.show:
         print(*map(line, _rows(results)), sep="\n")
-    if options.plot:
-        draw_growth(_rows(results), options.plot)
 
 
 if __name__ == "__main__":

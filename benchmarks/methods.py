@@ -45,7 +45,6 @@ SHARED = (
     *("segments.finetune_epochs=4", "evaluate.splits=[train,valid,test]"),
 )
 QUICK = ("model.width=16", "data.synthetic.max_nodes=2500", "partition.max_nodes=100", "segments.sampled=2")
-VARIANTS = {"reweight": ("segments.missing=reweight",)}
 COLUMNS = ["workload", "method", "variant", "seed", "learning_rate", "key", "steps", "cpu_seconds", "valid_tau"]
 TAUS = ["train_tau", "test_tau"]
 
@@ -98,7 +97,9 @@ class Trainings:
         own = (f"method={method}", f"trainer.learning_rate={rate}", f"segments.sampled={max(1, sampled)}")
         length = (f"trainer.max_epochs={epochs}", f"trainer.steps_per_epoch={max(1, steps // epochs)}")
         overrides = (*self.workload.overrides, *SHARED, *own, *length, "trainer.patience=1000")
-        overrides += VARIANTS.get(variant, ()) + (QUICK if self._arguments.quick else ())
+        overrides += (("segments.missing=reweight",) if variant == "reweight" else ()) + (
+            QUICK if self._arguments.quick else ()
+        )
         data = DATA.get(self.name)
         return harness.composed(self.workload.collection, overrides, seed, self._place, data)
 
@@ -149,10 +150,7 @@ class Trainings:
 
 def table(rows: pd.DataFrame) -> str:
     """Return a Markdown table: means over seeds and half the width of their 95 % interval, by Student's t."""
-    lines = [
-        "| workload | method | seeds | rate | valid tau | test tau | train tau | steps | CPU s |",
-        "|---" * 9 + "|",
-    ]
+    lines = ["| workload | method | seeds | rate | valid | test | train tau | steps | CPU s |", "|---" * 9 + "|"]
     for names, part in rows.groupby(["workload", "method", "variant"], sort=False):
         workload, *method = [str(name) for name in names] if isinstance(names, tuple) else [str(names)]
         count = len(part)

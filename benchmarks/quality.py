@@ -97,9 +97,7 @@ ABLATIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """Overrides that remove one part of an experiment, or replace it by the plain one."""
-COLLECTIONS = (
-    *PARTS, JOINED, "layout/synthetic/random", "layout/xla/default", "tile/cpu", "tile/xla",
-)  # fmt: skip
+COLLECTIONS = (*PARTS, JOINED, "layout/synthetic/random", "layout/xla/default", "tile/cpu", "tile/xla")
 CELL = ["collection", "experiment", "fold", "seed"]
 COLUMNS = [*CELL, "split", "fingerprint", "parameters", "steps", "cpu_seconds", "valid_tau", "settings"]
 FIGURES = ["kendall_tau", "opa", "slowdown_1", "slowdown_5", "noise_ceiling"]

@@ -1,4 +1,4 @@
-"""Outcomes of attacks, their table and JSON, and the arguments of the commands.
+"""Outcomes of attacks, their table and JSON.
 
 An attack is accepted (with the right content), or it ends with a clean error. All other outcomes are findings: a
 traceback, more than 10 s (in a process of its own: of CPU time, or a minute in all), more than 1 GB of memory, or wrong
@@ -7,7 +7,6 @@ content.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,23 +59,6 @@ class Counts:
             "largest": self.largest[1],
             "findings": self.findings,
         }
-
-
-def parse_arguments(description: str | None, quick: float) -> argparse.Namespace:
-    """Return the arguments of the command line, with `scale`, a factor of the number of attacks.
-
-    Args:
-        description: the command's docstring.
-        quick: the factor of `--quick`.
-    """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"{100 * quick:g} %% of the attacks")
-    parser.add_argument("--count", type=float, default=1.0, metavar="SCALE", help="multiplies the number of attacks")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the counts as JSON")
-    arguments = parser.parse_args()
-    arguments.scale = arguments.count * (quick if arguments.quick else 1)
-    return arguments
 
 
 def report(counts: Mapping[str, Counts], path: Path | None) -> int:

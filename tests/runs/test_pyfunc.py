@@ -257,7 +257,7 @@ print(json.dumps({"predictions": predictions, "hlorank": hlorank.__file__}))
 """
 _MODULES = {"hydra-core": "hydra", "scikit-learn": "sklearn"}
 # MLflow and PyTorch Geometric require these.
-_INDIRECT = {"jinja2", "markupsafe", "matplotlib", "requests", "scikit-learn", "sqlalchemy", "urllib3", "uvicorn"}
+_INDIRECT = {"jinja2", "matplotlib", "requests", "scikit-learn", "sqlalchemy", "urllib3", "uvicorn"}
 
 
 def name_of(requirement: str) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
-from markupsafe import Markup
 
 from hlorank import files
 from hlorank.evaluation.report.tables import Group, SplitScores
@@ -60,7 +59,7 @@ def _escaped(value: Any) -> Any:
     return value
 
 
-def draw_chart(chart: Chart) -> Markup:
+def draw_chart(chart: Chart) -> str:
     """Return a chart as SVG text, which needs neither scripts nor a network.
 
     Labels of points become titles, which browsers show as tooltips, and coordinates are rounded to a tenth of a pixel:
@@ -70,7 +69,7 @@ def draw_chart(chart: Chart) -> Markup:
 
     spec = _escaped({**chart.to_dict(), "config": _CONFIG})  # a NUL would abort the process
     svg = _MARK.sub(r"<path\2><title>\1</title></path>", vl_convert.vegalite_to_svg(spec))
-    return Markup(_GEOMETRY.sub(lambda geometry: _DECIMALS.sub("", geometry[0]), svg))  # noqa: S704 - Vega escapes text
+    return _GEOMETRY.sub(lambda geometry: _DECIMALS.sub("", geometry[0]), svg)
 
 
 def _chart(values: Values, description: str, height: int = 220) -> alt.Chart:
