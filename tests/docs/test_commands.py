@@ -116,6 +116,8 @@ def _python(arguments: Sequence[str]) -> None:
         case ["-m", module, *rest] if module.startswith("hlorank.stages."):
             assert importlib.util.find_spec(module) is not None
             _stage(rest)
+        case ["-m", "examples.zoo", *families]:
+            assert importlib.import_module("examples.zoo.__main__").main(families) == 0
         case ["-m", module, *rest]:
             _script(importlib.import_module(module).main, module, rest)
         case [path, *rest] if path not in READERS:
