@@ -36,7 +36,6 @@ EXECUTED = (
     "docs/how-to/reproduce-a-published-system.md",
     "docs/how-to/search-hyperparameters.md",
     "docs/how-to/sweep-and-experiment.md",
-    "docs/how-to/compare-experiments.md",
 )
 """In an order in which each page finds the outputs that it needs."""
 PORT = "5002"
@@ -47,7 +46,6 @@ PARSED = {
     "docs/how-to/cluster.md": "several machines",
     "docs/how-to/dvc-remote.md": "a remote",
     "docs/how-to/measure-your-own-programs.md": "a quiet machine, hours, and a GPU",
-    "docs/how-to/real-tpu-sample.md": "data that only TpuGraphs has",
     "docs/how-to/tracking-server.md": "a server in /srv; tests/runs/test_postgresql.py runs the part on PostgreSQL",
     "docs/how-to/use-tpugraphs.md": "a network",
     "docs/how-to/use-your-own-npz.md": "data in /data",
@@ -57,7 +55,7 @@ PARSED = {
 }
 """Reasons why pages are not executed."""
 # Commands that never end, take hours, or repeat others, do nothing; experiments have one method. Sweeps start no
-# processes, as tests/sweeps/test_launchers.py does. The server of hlorank and the worker of the queue are waited for.
+# processes, as tests/runs/test_launchers.py does. The server of hlorank and the worker of the queue are waited for.
 PRELUDE = r"""
 make() { case $1 in ui | test) ;; *) command make "$@" ;; esac; }
 python() {
@@ -81,7 +79,6 @@ curl() { command curl --fail-with-body "$@"; }
 mlflow() { :; }
 dvc() {
   case "$*" in *experiment=kaggle_6* | *"-n short" | *"-n synthetic") return ;; esac
-  set -- "${@/\[full\],\[gst\],\[gst_efd\]/[gst_efd]}"
   if [ "$1 $2" = "exp run" ] && [[ "$*" != *pipeline.methods=* ]]; then set -- "$@" -S 'pipeline.methods=[gst]'; fi
   command dvc "$@"
   if [ "$1 $2" = "queue start" ]; then
