@@ -113,6 +113,8 @@ def test_a_killed_pipeline_ends_with_the_same_bytes(clone: Callable[[str], Path]
         if kind == "dvc":
             process.kill()  # its stage continues, and the next call waits for it
             process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
         else:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
