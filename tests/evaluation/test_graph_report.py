@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hlorank.data.collection import Collection
 from hlorank.evaluation.graph_report import (
     PREDICTIONS_PER_GRAPH,
+    metric_names,
     predictions,
     properties,
     rank_metrics,
@@ -30,7 +31,7 @@ ROW_OF, RUNTIME, SCORES = [0, 1, 2, 0], [100, 200, 300, 110], np.array([2.0, 1.0
 
 def test_layout_metrics_of_a_graph_with_a_repeated_configuration(make_graph: MakeGraph) -> None:
     report = report_graph("layout", "valid", make_graph(ROW_OF, RUNTIME), SCORES)
-    assert report.metrics == pytest.approx(
+    assert {name: report[name] for name in metric_names("layout")} == pytest.approx(
         {
             "kendall_tau": (3 - 2) / math.sqrt(6 * 5),
             "repeat_ceiling": 5 / math.sqrt(6 * 5),
@@ -42,15 +43,15 @@ def test_layout_metrics_of_a_graph_with_a_repeated_configuration(make_graph: Mak
             "kaggle": (3 - 2) / math.sqrt(6 * 5),
         }
     )
-    assert (report.protocol, report.nodes, report.configurations, report.distinct) == ("all", 2, 4, 3)
-    assert (report.withheld, report.notes) == (False, ())
+    columns = ("protocol", "nodes", "configurations", "distinct", "note")
+    assert [report[name] for name in columns] == ["all", 2, 4, 3, ""]
 
 
 def test_tile_metrics_rank_normalised_runtimes(make_graph: MakeGraph) -> None:
     # Labels 1..6, predicted in reverse: the best of the first five is 2, though its runtime is the longest.
     graph = make_graph(range(6), [7, 200, 30, 40, 50, 60], [7, 100, 10, 10, 10, 10])
     report = report_graph("tile", "valid", graph, np.arange(6, 0, -1.0))
-    assert report.metrics == pytest.approx(
+    assert {name: report[name] for name in metric_names("tile")} == pytest.approx(
         {
             "kendall_tau": -1.0,
             "repeat_ceiling": 1.0,
@@ -67,28 +68,27 @@ def test_listed_configurations_are_measured_among_themselves(make_graph: MakeGra
     graph = make_graph(ROW_OF, RUNTIME)
     report = report_graph("layout", "valid", graph, SCORES, np.array([2, 3, 3, 0]))
     # Scores 3 2 2 2, runtimes 300 110 110 100: three pairs agree, none disagrees; ties 3 and 1.
-    assert report.metrics["kendall_tau"] == pytest.approx(3 / math.sqrt((6 - 3) * (6 - 1)))
-    assert report.metrics["opa"] == pytest.approx(3 / 5)
-    assert report.metrics["slowdown_1"] == pytest.approx(0.1)
-    assert (report.protocol, report.configurations, report.distinct) == ("indexed", 4, 2)
-    assert report.notes == ("1 of 4 listed indices are repeats",)
+    assert report["kendall_tau"] == pytest.approx(3 / math.sqrt((6 - 3) * (6 - 1)))
+    assert report["opa"] == pytest.approx(3 / 5)
+    assert report["slowdown_1"] == pytest.approx(0.1)
+    columns = ("protocol", "configurations", "distinct", "note")
+    assert [report[name] for name in columns] == ["indexed", 4, 2, "1 of 4 listed indices are repeats"]
 
 
 @pytest.mark.parametrize(
-    ("row_of", "runtime", "notes"),
+    ("row_of", "runtime", "note"),
     [
-        ([0, 1], [0, 0], ("labels withheld",)),
-        ([0, 1], [5, 5], ("fewer than two distinct runtimes",)),
-        ([0, 0], [0, 0], ("labels withheld", "one distinct configuration")),
-        ([0], [5], ("fewer than two distinct runtimes", "one distinct configuration")),
+        ([0, 1], [0, 0], "labels withheld"),
+        ([0, 1], [5, 5], "fewer than two distinct runtimes"),
+        ([0, 0], [0, 0], "labels withheld; one distinct configuration"),
+        ([0], [5], "fewer than two distinct runtimes; one distinct configuration"),
     ],
 )
 def test_a_graph_without_anything_to_rank_has_notes_and_no_metrics(
-    make_graph: MakeGraph, row_of: list[int], runtime: list[int], notes: tuple[str, ...]
+    make_graph: MakeGraph, row_of: list[int], runtime: list[int], note: str
 ) -> None:
     report = report_graph("layout", "test", make_graph(row_of, runtime), np.array(row_of, dtype=np.float64))
-    assert (report.metrics, report.notes) == ({}, notes)
-    assert report.row["note"] == "; ".join(notes)
+    assert ({report[name] for name in metric_names("layout")}, report["note"]) == ({None}, note)
 
 
 @settings(deadline=None, max_examples=60)

@@ -13,7 +13,6 @@ from hypothesis.extra.numpy import arrays
 from hlorank.data.collection import Collection
 from hlorank.evaluation.submission import (
     main,
-    merge_submissions,
     open_submission,
     read_scores,
     read_submission,
@@ -114,7 +113,7 @@ def test_files_of_several_collections_are_merged(tmp_path: Path, capsys: pytest.
 def test_a_graph_of_two_files_is_refused(tmp_path: Path) -> None:
     files = [write(tmp_path, GOOD, name) for name in ("a.csv", "b.csv")]
     with pytest.raises(DataError, match=r"b\.csv: layout:nlp:random:a: .*a\.csv"):
-        merge_submissions(files, tmp_path / "merged.csv")
+        main([str(tmp_path / "merged.csv"), *map(str, files)])
     assert not (tmp_path / "merged.csv").exists()
 
 
@@ -164,10 +163,10 @@ def test_blank_lines_and_a_byte_order_mark_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "match"),
     [
-        (["a,0,1", "a,2,1"], r"a: .*\b2\b.*no 1$"),
-        (["a,1,1", "a,2,1"], r"a: .*\b2\b.*no 0$"),
-        (["a,0,1", "a,0,2", "a,1,2"], r"a: .*\b1\b.*\b0 twice"),
-        (["a,0,1", "a,-1,2"], r"a: .*\b0\b.*-1$"),
+        (["a,0,1", "a,2,1"], r"a: .*\b1\b.* 2$"),
+        (["a,1,1", "a,2,1"], r"a: .*\b0\b.* 1$"),
+        (["a,0,1", "a,0,2", "a,1,2"], r"a: .*\b1\b.* 0$"),
+        (["a,0,1", "a,-1,2"], r"a: .*\b0\b.* -1$"),
         (["a,0,1", "a,1"], "line 3.*a,1"),
         (["a,0,1,2"], "line 2"),
         (["a,0,fast"], "line 2.*fast"),

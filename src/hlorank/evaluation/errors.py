@@ -96,20 +96,14 @@ def mean_effects(graphs: Sequence[tuple[str, Mapping[str, float]]]) -> list[dict
 
     `effect` is the mean over families of means over graphs, `agreeing` the number of families whose mean has its sign.
     """
-    by_family: dict[str, dict[str, list[float]]] = {}
+    by_property: dict[str, dict[str, list[float]]] = {}
     for family, found in graphs:
         for name, value in found.items():
-            by_family.setdefault(name, {}).setdefault(family, []).append(value)
-    rows: list[dict[str, Any]] = []
-    for name, families in by_family.items():
+            by_property.setdefault(name, {}).setdefault(family, []).append(value)
+    rows = list[dict[str, Any]]()
+    for name, families in by_property.items():
         means = np.array([np.mean(values) for values in families.values()])
-        rows.append(
-            {
-                "property": name,
-                "effect": float(means.mean()),
-                "families": len(means),
-                "agreeing": int((np.sign(means) == np.sign(means.mean())).sum()),
-                "graphs": sum(map(len, families.values())),
-            }
-        )
+        effect, agreeing = float(means.mean()), int((np.sign(means) == np.sign(means.mean())).sum())
+        counts = {"families": len(means), "agreeing": agreeing, "graphs": sum(map(len, families.values()))}
+        rows.append({"property": name, "effect": effect, **counts})
     return sorted(rows, key=lambda row: (-abs(row["effect"]), row["property"]))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from hlorank.evaluation.graph_report import (
     PREDICTION_COLUMNS,
     PREDICTIONS,
     PROPERTIES,
-    GraphReport,
+    Row,
     check_scores,
     mean_metrics,
     per_graph_columns,
@@ -35,7 +35,17 @@ from hlorank.evaluation.graph_report import (
 )
 from hlorank.evaluation.submission import open_submission
 from hlorank.featurize.features import GraphFeatures
-from hlorank.files import METRICS, SPEC, DataError, atomic_path, read_json, recorded_run, resolve_path, write_json
+from hlorank.files import (
+    METRICS,
+    SPEC,
+    DataError,
+    atomic_path,
+    flatten,
+    read_json,
+    recorded_run,
+    resolve_path,
+    write_json,
+)
 from hlorank.metrics import EXPERIMENT, ranking
 from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.trained_model import TrainedModel, load_trained
@@ -44,150 +54,7 @@ SUBMISSION = "submission.csv"
 
 _MIN_NODE_STATES = 10_000_000  # one for each node and distinct configuration; a worker takes seconds to import PyTorch
 
-Score = Callable[[Split, str, GraphFeatures], NDArray[np.float64]]
-"""Function that scores the distinct configurations of a graph: (distinct,) numbers, larger = slower."""
-
 log = logging.getLogger(__name__)
-
-
-class Features(Protocol):
-    """The graphs, and what configurations are called."""
-
-    def graphs(self, split: Split) -> Sequence[str]:
-        """Return the names of a split's graphs."""
-
-    def open(self, split: Split, name: str) -> GraphFeatures:
-        """Return one graph."""
-
-    def properties(self, graph: GraphFeatures, rows: NDArray[np.int64]) -> Mapping[str, NDArray[np.float64]]:
-        """Return the properties of distinct configurations by name, as `graph_report.properties`."""
-
-
-def read_indices(path: Path, configurations: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
-    """Read an index file, a JSON object of graph -> configuration indices, for graphs with their numbers of them.
-
-    A list may contain an index several times, which then counts as often: the published list of unet_3d in
-    layout:xla:random has 481 different indices among 1,000. Lists of other graphs are ignored.
-
-    Raises:
-        DataError: the file is not a JSON object or lists none of the graphs, or a list is empty or contains anything
-            but indices of configurations.
-    """
-    listed = {name: indices for name, indices in read_json(path).items() if name in configurations}
-    if not listed:
-        graphs = ", ".join(sorted(configurations)[:5]) or "no graph"
-        raise DataError("graphs", f"at least one graph of the split valid ({graphs})", "none of them", file=path)
-    for name, indices in listed.items():
-        count = configurations[name]
-        if not isinstance(indices, list) or not indices:
-            raise DataError(name, "a list of configuration indices", indices, file=path)
-        if wrong := [index for index in indices if type(index) is not int or not 0 <= index < count]:
-            raise DataError(name, f"configuration indices in 0..{count - 1}", wrong[0], file=path)
-    return {name: np.array(indices, dtype=np.int64) for name, indices in listed.items()}
-
-
-@contextmanager
-def _table(path: Path, columns: Sequence[str]) -> Iterator[csv.DictWriter[str]]:
-    """Open a CSV file that replaces `path` when the block succeeds; it ignores other keys of a row than `columns`."""
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        yield writer
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Return nested metrics as `valid/kendall_tau`, without unknown ones."""
-    flat: dict[str, float] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}/")
-        elif value is not None:
-            flat[prefix + key] = float(value)
-    return flat
-
-
-def _evaluate_graph(
-    task: tuple[Split, str, NDArray[np.int64] | None], features: Features, kind: Kind, score: Score
-) -> tuple[list[GraphReport], list[dict[str, object]], dict[str, float], NDArray[np.int64] | None]:
-    """Score one graph of a split, with the configurations that the index file lists.
-
-    The result are reports over all and over the listed configurations, rows of predictions.csv, partial correlations of
-    properties, and the ranking if the labels are withheld.
-    """
-    split, name, listed = task
-    graph = features.open(split, name)
-    key = f"scores of {split}/{name}"
-    distinct = check_scores(score(split, name, graph), key, graph.distinct, "distinct configuration")
-    scores = distinct[graph.row_of]
-    reports = [report_graph(kind, split, graph, scores)]
-    points, correlations = list[dict[str, object]](), dict[str, float]()
-    if reports[0].metrics:
-        points = predictions(split, graph, scores)
-        shown = subsample(graph.label, ANALYSED)
-        known = features.properties(graph, graph.row_of[shown])
-        correlations = partial_correlations(known, scores[shown], graph.label[shown])
-    if listed is not None:
-        reports.append(report_graph(kind, split, graph, scores, listed))
-    return reports, points, correlations, ranking(scores) if graph.withheld else None
-
-
-def evaluate_collection(
-    features: Features,
-    collection: Collection,
-    score: Score,
-    config: EvaluateConfig,
-    output: Path,
-    about: Mapping[str, str | bool | None] = MappingProxyType({}),
-    compute: ComputeConfig = SERIAL,
-) -> dict[str, float]:
-    """Score all configurations of all graphs of the splits, and write the tables, each in one step.
-
-    They are per_graph.csv, predictions.csv (predicted against measured rank), properties.csv (properties of
-    configurations that the model misjudges), metrics.json (means over graphs by split; means over the index file under
-    `indexed`; facts `about` the model) and submission.csv, with a row for each graph whose labels are withheld. The
-    index file of the paper's protocol applies to the split valid. Processes get `features` and `score` by pickle.
-
-    Returns:
-        The values of metrics.json by path, such as `valid/kendall_tau` or `valid/indexed/opa`, without unknown ones.
-
-    Raises:
-        DataError: scores have another shape or are not finite, or the index file is wrong.
-    """
-    splits, kind = [split for split in SPLITS if split in config.splits], collection.kind
-    indices: dict[str, NDArray[np.int64]] = {}
-    if config.index_file is not None:
-        counts = {name: len(features.open("valid", name).row_of) for name in features.graphs("valid")}
-        indices = read_indices(resolve_path(config.index_file), counts)
-    tasks = [
-        (split, name, indices.get(name) if split == "valid" else None)
-        for split in splits
-        for name in features.graphs(split)
-    ]
-    evaluate_graph = partial(_evaluate_graph, features=features, kind=kind, score=score)
-    reports = list[GraphReport]()
-    correlations: dict[Split, list[tuple[str, Mapping[str, float]]]] = {split: [] for split in splits}
-    with (
-        open_submission(output / SUBMISSION, collection) as submit,
-        _table(output / PREDICTIONS, PREDICTION_COLUMNS) as points,
-        _table(output / PER_GRAPH, per_graph_columns(kind)) as per_graph,
-    ):
-        for rows, shown, found, order in map_graphs(evaluate_graph, tasks, compute, "Scoring"):
-            if order is not None:
-                submit(rows[0].graph, order)
-            points.writerows(shown)
-            correlations[rows[0].split].append((rows[0].family, found))
-            if rows[0].split == "valid" and config.index_file is not None and rows[0].graph not in indices:
-                rows[0] = replace(rows[0], notes=(*rows[0].notes, f"not in {Path(config.index_file).name}"))
-            per_graph.writerows(report.row for report in rows)
-            reports += rows
-    with _table(output / PROPERTIES, PROPERTY_COLUMNS) as table:
-        for split in splits:
-            table.writerows({"split": split, **row} for row in mean_effects(correlations[split]))
-    metrics: dict[str, Any] = {
-        split: mean_metrics(kind, [report for report in reports if report.split == split]) for split in splits
-    }
-    write_json(output / METRICS, metrics | {key: fact for key, fact in about.items() if fact})
-    return _flatten(metrics)
 
 
 class GraphFolders(NamedTuple):
@@ -204,8 +71,8 @@ class GraphFolders(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _ModelScores:
-    """Scores of a model for the graphs of its collection; each process reads the files when it needs them."""
+class ModelScores:
+    """Graphs of a collection and a model's scores of them; each process reads the files when it needs them."""
 
     model: Path
     folders: GraphFolders
@@ -214,21 +81,31 @@ class _ModelScores:
     threads: int | None
 
     def graphs(self, split: Split) -> Sequence[str]:
+        """Return the names of a split's graphs."""
         return _loaded(self)[1].store.graphs(split)
 
     def open(self, split: Split, name: str) -> GraphFeatures:
+        """Return one graph."""
         return _loaded(self)[1].store.open(split, name)
 
+    def score(self, split: Split, graph: GraphFeatures) -> NDArray[np.float64]:
+        """Score the distinct configurations of a graph: (distinct,) numbers, larger = slower."""
+        trained, graphs = _loaded(self)
+        return trained.score(graph, graphs.open_partition(split, graph.name))
+
     def properties(self, graph: GraphFeatures, rows: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+        """Return the properties of distinct configurations by name, as `graph_report.properties`."""
         return properties(graph, rows, _loaded(self)[1].store.spec)
 
-    def score(self, split: Split, name: str, graph: GraphFeatures) -> NDArray[np.float64]:
-        trained, graphs = _loaded(self)
-        return trained.score(graph, graphs.open_partition(split, name))
+    def is_for_one_process(self, splits: Sequence[Split]) -> bool:
+        """Return True on a GPU, which one process uses, and where several would need longer to begin than to score."""
+        entries = [entry for split in splits for entry in _loaded(self)[1].store.entries(split).values()]
+        little = sum(entry.nodes * entry.distinct for entry in entries) < _MIN_NODE_STATES
+        return little or find_device(self.accelerator).type != "cpu"
 
 
 @lru_cache(maxsize=1)
-def _loaded(scores: _ModelScores) -> tuple[TrainedModel, GraphLoader]:
+def _loaded(scores: ModelScores) -> tuple[TrainedModel, GraphLoader]:
     """Return the model and the graphs, which this process reads once."""
     if scores.threads is not None:
         torch.set_num_threads(scores.threads)
@@ -236,11 +113,108 @@ def _loaded(scores: _ModelScores) -> tuple[TrainedModel, GraphLoader]:
     return trained, GraphLoader(scores.folders.features, None if trained.partition is None else scores.folders.segments)
 
 
-def _is_for_one_process(scores: _ModelScores, splits: Sequence[Split]) -> bool:
-    """Return True on a GPU, which one process uses, and where several would need longer to begin than to score."""
-    entries = [entry for split in splits for entry in _loaded(scores)[1].store.entries(split).values()]
-    little = sum(entry.nodes * entry.distinct for entry in entries) < _MIN_NODE_STATES
-    return little or find_device(scores.accelerator).type != "cpu"
+def read_indices(path: Path, configurations: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
+    """Read an index file, a JSON object of graph -> configuration indices, for graphs with their numbers of them.
+
+    A list may contain an index several times, which then counts as often: the published list of unet_3d in
+    layout:xla:random has 481 different indices among 1,000. Lists of other graphs are ignored.
+    """
+    listed = {name: indices for name, indices in read_json(path).items() if name in configurations}
+    if not listed:
+        graphs = ", ".join(sorted(configurations)[:5]) or "no graph"
+        raise DataError("graphs", f"at least one graph of the split valid ({graphs})", "none of them", file=path)
+    for name, indices in listed.items():
+        last = configurations[name] - 1
+        entries = indices if isinstance(indices, list) and indices else [indices]
+        if wrong := [index for index in entries if type(index) is not int or not 0 <= index <= last]:
+            raise DataError(name, f"a list of configuration indices in 0..{last}", wrong[0], file=path)
+    return {name: np.array(indices, dtype=np.int64) for name, indices in listed.items()}
+
+
+@contextmanager
+def _table(path: Path, columns: Sequence[str]) -> Iterator[csv.DictWriter[str]]:
+    """Open a CSV file that replaces `path` when the block succeeds; it ignores other keys of a row than `columns`."""
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        yield writer
+
+
+def _evaluate_graph(
+    task: tuple[Split, str, NDArray[np.int64] | None], scored: ModelScores, kind: Kind
+) -> tuple[list[Row], list[Row], dict[str, float], NDArray[np.int64] | None]:
+    """Score one graph of a split, with the configurations that the index file lists.
+
+    The result are rows of per_graph.csv over all and over the listed configurations, rows of predictions.csv, partial
+    correlations of properties, and the ranking if the labels are withheld.
+    """
+    split, name, listed = task
+    graph = scored.open(split, name)
+    distinct = check_scores(
+        scored.score(split, graph), f"scores of {split}/{name}", graph.distinct, "distinct configuration"
+    )
+    scores = distinct[graph.row_of]
+    rows = [report_graph(kind, split, graph, scores)]
+    points, correlations = list[Row](), dict[str, float]()
+    if rows[0]["kendall_tau"] is not None:
+        points = predictions(split, graph, scores)
+        shown = subsample(graph.label, ANALYSED)
+        known = scored.properties(graph, graph.row_of[shown])
+        correlations = partial_correlations(known, scores[shown], graph.label[shown])
+    if listed is not None:
+        rows.append(report_graph(kind, split, graph, scores, listed))
+    return rows, points, correlations, ranking(scores) if graph.withheld else None
+
+
+def evaluate_collection(
+    scored: ModelScores,
+    collection: Collection,
+    config: EvaluateConfig,
+    output: Path,
+    about: Mapping[str, str | bool | None] = MappingProxyType({}),
+    compute: ComputeConfig = SERIAL,
+) -> dict[str, float]:
+    """Score all configurations of all graphs of the splits, write the tables, each in one step, and return the metrics.
+
+    The tables are per_graph.csv, predictions.csv (predicted against measured rank), properties.csv (properties of
+    configurations that the model misjudges), metrics.json (means over graphs by split; means over the index file under
+    `indexed`; facts `about` the model) and submission.csv, with a row for each graph whose labels are withheld. The
+    metrics are the known values of metrics.json by path, such as `valid/kendall_tau` or `valid/indexed/opa`.
+    """
+    splits, kind = [split for split in SPLITS if split in config.splits], collection.kind
+    indices: dict[str, NDArray[np.int64]] = {}
+    if config.index_file is not None:
+        counts = {name: len(scored.open("valid", name).row_of) for name in scored.graphs("valid")}
+        indices = read_indices(resolve_path(config.index_file), counts)
+    tasks = [
+        (split, name, indices.get(name) if split == "valid" else None)
+        for split in splits
+        for name in scored.graphs(split)
+    ]
+    evaluate_graph = partial(_evaluate_graph, scored=scored, kind=kind)
+    rows: dict[Split, list[Row]] = {split: [] for split in splits}
+    correlations: dict[Split, list[tuple[str, Mapping[str, float]]]] = {split: [] for split in splits}
+    with (
+        open_submission(output / SUBMISSION, collection) as submit,
+        _table(output / PREDICTIONS, PREDICTION_COLUMNS) as points,
+        _table(output / PER_GRAPH, per_graph_columns(kind)) as per_graph,
+    ):
+        results = map_graphs(evaluate_graph, tasks, compute, "Scoring")
+        for (split, name, _), (own, shown, found, order) in zip(tasks, results, strict=True):
+            if order is not None:
+                submit(name, order)
+            if split == "valid" and config.index_file is not None and name not in indices:
+                own[0]["note"] = "; ".join(filter(None, [own[0]["note"], f"not in {Path(config.index_file).name}"]))
+            points.writerows(shown)
+            per_graph.writerows(own)
+            rows[split] += own
+            correlations[split].append((own[0]["family"], found))
+    with _table(output / PROPERTIES, PROPERTY_COLUMNS) as table:
+        for split in splits:
+            table.writerows({"split": split, **row} for row in mean_effects(correlations[split]))
+    metrics: dict[str, Any] = {split: mean_metrics(kind, rows[split]) for split in splits}
+    write_json(output / METRICS, metrics | {key: fact for key, fact in about.items() if fact})
+    return {key.replace(".", "/"): float(value) for key, value in flatten(metrics).items() if value is not None}
 
 
 def score_model(
@@ -256,12 +230,9 @@ def score_model(
     """Score every configuration of every graph with a model folder, write the tables, and return the metrics by path.
 
     `threads` is the number of threads of PyTorch in each process, on which the rounding of scores may depend.
-
-    Raises:
-        DataError: the model is damaged, or was trained on other features or segments.
     """
     _loaded.cache_clear()  # the files may have changed
-    scores = _ModelScores(model, folders, settings.memory_bytes, accelerator, threads)
+    scores = ModelScores(model, folders, settings.memory_bytes, accelerator, threads)
     trained, graphs = _loaded(scores)
     spec = trained.spec
     if spec.data != graphs.fingerprint:
@@ -271,9 +242,9 @@ def score_model(
         log.warning("%s: the model was never trained; its scores are meaningless", collection)
     experiment = recorded_run(model).get(EXPERIMENT)
     about = {EXPERIMENT: experiment, "one_segment": trained.partition is not None and folders.one_segment}
-    if compute.form == "processes" and _is_for_one_process(scores, settings.splits):
+    if compute.form == "processes" and scores.is_for_one_process(settings.splits):
         compute = SERIAL
-    return evaluate_collection(scores, collection, scores.score, settings, output, about, compute)
+    return evaluate_collection(scores, collection, settings, output, about, compute)
 
 
 def evaluate(config: Config, model: Path, output: Path) -> dict[str, float]:

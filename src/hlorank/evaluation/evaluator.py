@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from hlorank.config import ConfigError
 from hlorank.data.collection import RAW, SPLITS, Collection, Split
 from hlorank.datasets import processed_store
-from hlorank.evaluation.graph_report import check_scores, mean_metrics, per_graph_columns, report_graph
+from hlorank.evaluation.graph_report import check_scores, mean_metrics, report_graph
 from hlorank.files import DataError
 
 _NAMED = 5
@@ -54,10 +54,9 @@ class Evaluator:
     def expected_input_format(self) -> str:
         """Description of the argument of `eval`."""
         shown = [f'"{name}": {count:,} scores' for name, count in list(self.configurations.items())[:3]]
-        more = len(self.configurations) - len(shown)
         return (
             f"A dictionary with the scores of each of the {len(self.configurations)} graphs of the split {self.split} "
-            f"of {self.collection} by name, {{{', '.join(shown)}{f', and {more} more' if more else ''}}}.\n"
+            f"of {self.collection} by name, {{{', '.join(shown)}, ...}}.\n"
             "Scores are an array, a list or a tensor of shape (configurations,), in the order of the npz file, of "
             "finite numbers.\n"
             "A lower score means faster, so predicted runtimes are scores; scores are only compared inside one graph."
@@ -82,14 +81,13 @@ class Evaluator:
         if not isinstance(scores, Mapping):
             raise DataError("scores", "a mapping of the names of graphs to their scores", type(scores).__name__)
         self._check_graphs(scores)
-        kind, reports = self.collection.kind, []
+        kind, rows = self.collection.kind, []
         for name, count in self.configurations.items():
             key = f"scores of {name}"
             checked = check_scores(_as_array(scores[name], key), key, count, "configuration")
-            reports.append(report_graph(kind, self.split, self._store.open(self.split, name), checked))
-        rows = [{column: report.row.get(column) for column in per_graph_columns(kind)} for report in reports]
+            rows.append(report_graph(kind, self.split, self._store.open(self.split, name), checked))
         about = {"collection": str(self.collection), "split": self.split}
-        return {**about, **mean_metrics(kind, reports), "per_graph": rows}
+        return {**about, **mean_metrics(kind, rows), "per_graph": rows}
 
     def _check_graphs(self, scores: Mapping[str, ArrayLike]) -> None:
         place = f"{self.split} of {self.collection}"

@@ -1,10 +1,9 @@
-"""Results of one graph: its metrics, notes, points of the plot of ranks, and properties of its configurations."""
+"""Results of one graph: its row of per_graph.csv, points of the plot of ranks, and properties of its configurations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,19 +16,17 @@ from hlorank.featurize.features import GraphFeatures, LayoutFeatures
 from hlorank.featurize.tile_columns import tile_names
 from hlorank.files import DataError
 from hlorank.hlo.node_features import OPCODES
-from hlorank.metrics import (
-    kendall_tau,
-    noise_ceiling,
-    ordered_pair_accuracy,
-    repeat_ceiling,
-    top_k_slowdown,
-)
+from hlorank.metrics import kendall_tau, noise_ceiling, ordered_pair_accuracy, repeat_ceiling, top_k_slowdown
 
 SLOWDOWN_AT: dict[Kind, tuple[int, ...]] = {"layout": (1, 5, 10, 100), "tile": (1, 5, 10)}
 PER_GRAPH, PREDICTIONS, PROPERTIES = "per_graph.csv", "predictions.csv", "properties.csv"
 PREDICTIONS_PER_GRAPH = 200
 PREDICTION_COLUMNS = ("split", "graph", "configuration", "predicted_rank", "measured_rank")
 
+Row = dict[str, Any]
+"""Row of a table, by column; None where a value is unknown."""
+
+_WITHHELD = "labels withheld"
 _BOUNDS = (*(f"[{i}]" for i in range(LAYOUT_DIMS)), " sum", " product")
 _OFFICIAL = [f"{part} bounds{place}" for part in ("kernel", "output", "input") for place in _BOUNDS]
 _NAMES = {number: name for name, number in OPCODES.items()}
@@ -66,81 +63,48 @@ def rank_metrics(
     }
 
 
-@dataclass(frozen=True)
-class GraphReport:
-    """One graph under one protocol, `all` configurations or those `indexed` by the index file: a row of per_graph.csv.
-
-    `metrics` and `errors` are those of `rank_metrics` and `wrong_pairs`, empty if labels are withheld or all runtimes
-    are equal. Split-half tau, noise ceiling and width are None if nothing was measured twice.
-    """
-
-    split: Split
-    graph: str
-    family: str
-    protocol: Literal["all", "indexed"]
-    nodes: int
-    configurations: int
-    distinct: int
-    withheld: bool
-    metrics: dict[str, float]
-    split_half_tau: float | None
-    noise_ceiling: float | None
-    noise_width: float | None
-    errors: dict[str, float]
-    notes: tuple[str, ...]
-
-    @property
-    def row(self) -> dict[str, object]:
-        """The values by column of per_graph.csv."""
-        return {**asdict(self), **self.metrics, **self.errors, "note": "; ".join(self.notes)}
-
-
 def report_graph(
     kind: Kind,
     split: Split,
     graph: GraphFeatures,
     scores: NDArray[np.float64],
     listed: NDArray[np.int64] | None = None,
-) -> GraphReport:
-    """Compute the results of one graph over all configurations, or over those listed, (listed,) with repeats.
+) -> Row:
+    """Return a graph's row of per_graph.csv, over all configurations or over those listed, (listed,) with repeats.
 
-    `scores` are (configurations,), larger = slower, equal for repeated configurations.
+    `scores` are (configurations,), larger = slower, equal for repeated configurations. Metrics and errors are None if
+    labels are withheld or all runtimes are equal; noise ceiling and width if nothing was measured twice.
     """
     rows = np.arange(len(graph.row_of)) if listed is None else listed
     row_of, label = graph.row_of[rows], graph.label[rows]
-    distinct = len(np.unique(row_of))
-    rankable = bool(label.min() < label.max())
-    notes = []
-    if graph.withheld:
-        notes.append("labels withheld")
-    elif not rankable:
-        notes.append("fewer than two distinct runtimes")
-    if distinct == 1:
-        notes.append("one distinct configuration")
-    if repeated := len(rows) - len(np.unique(rows)):
-        notes.append(f"{repeated} of {len(rows)} listed indices are repeats")
-    half = graph.split_half_tau
-    shown = subsample(label, ANALYSED)
-    width = None if half is None or not rankable else noise_width(label[shown], half)
-    return GraphReport(
-        split=split,
-        graph=graph.name,
-        family=graph.family,
-        protocol="all" if listed is None else "indexed",
-        nodes=graph.nodes,
-        configurations=len(rows),
-        distinct=distinct,
-        withheld=graph.withheld,
-        metrics=rank_metrics(kind, row_of, scores[rows], label) if rankable else {},
-        split_half_tau=half,
-        noise_ceiling=None if half is None else noise_ceiling(half),
-        noise_width=width,
-        errors=wrong_pairs(scores[rows][shown], label[shown], width) if rankable else {},
-        notes=tuple(notes),
-    )
+    distinct, repeated = len(np.unique(row_of)), len(rows) - len(np.unique(rows))
+    rankable, half = bool(label.min() < label.max()), graph.split_half_tau
+    notes = {
+        _WITHHELD: graph.withheld,
+        "fewer than two distinct runtimes": not graph.withheld and not rankable,
+        "one distinct configuration": distinct == 1,
+        f"{repeated} of {len(rows)} listed indices are repeats": repeated > 0,
+    }
+    row = dict.fromkeys(per_graph_columns(kind)) | {
+        "split": split,
+        "graph": graph.name,
+        "family": graph.family,
+        "protocol": "all" if listed is None else "indexed",
+        "nodes": graph.nodes,
+        "configurations": len(rows),
+        "distinct": distinct,
+        "split_half_tau": half,
+        "noise_ceiling": None if half is None else noise_ceiling(half),
+        "note": "; ".join(note for note, holds in notes.items() if holds),
+    }
+    if rankable:
+        shown = subsample(label, ANALYSED)
+        row["noise_width"] = width = None if half is None else noise_width(label[shown], half)
+        row |= rank_metrics(kind, row_of, scores[rows], label) | wrong_pairs(scores[rows][shown], label[shown], width)
+    return row
 
 
-def predictions(split: Split, graph: GraphFeatures, scores: NDArray[np.float64]) -> list[dict[str, object]]:
+def predictions(split: Split, graph: GraphFeatures, scores: NDArray[np.float64]) -> list[Row]:
     """Return rows of predictions.csv: the ranks of at most 200 configurations, evenly spaced in the measured ranking.
 
     Ranks are fractions, 0 = fastest and 1 = slowest, so that graphs of all sizes share one plot. Ties get the mean of
@@ -148,20 +112,15 @@ def predictions(split: Split, graph: GraphFeatures, scores: NDArray[np.float64])
     """
     from scipy.stats import rankdata
 
-    last = len(graph.label) - 1
     shown = subsample(graph.label, PREDICTIONS_PER_GRAPH)
-    predicted = (rankdata(scores) - 1) / last
-    measured = (rankdata(graph.label) - 1) / last
-    rows = zip(shown.tolist(), predicted[shown].round(5).tolist(), measured[shown].round(5).tolist(), strict=True)
+    last = len(graph.label) - 1
+    ranks = (((rankdata(values) - 1) / last)[shown].round(5).tolist() for values in (scores, graph.label))
+    rows = zip(shown.tolist(), *ranks, strict=True)
     return [dict(zip(PREDICTION_COLUMNS, (split, graph.name, *row), strict=True)) for row in rows]
 
 
 def check_scores(scores: NDArray[np.float64], key: str, count: int, noun: str) -> NDArray[np.float64]:
-    """Return scores that are one finite number for each of `count` configurations; `key` and `noun` are for errors.
-
-    Raises:
-        DataError: the shape is not (count,), or a score is NaN or infinite.
-    """
+    """Return scores that are one finite number for each of `count` configurations; `key` and `noun` are for errors."""
     if scores.shape != (count,):
         raise DataError(key, f"shape ({count},), one for each {noun}", scores.shape)
     if not np.isfinite(scores).all():
@@ -176,19 +135,18 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known and len(known) == len(values) else None
 
 
-def mean_metrics(kind: Kind, reports: Sequence[GraphReport]) -> dict[str, Any]:
+def mean_metrics(kind: Kind, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the metrics of a split for metrics.json: means over ranked graphs, None without any, and counts."""
 
-    def mean(over: Sequence[GraphReport]) -> dict[str, Any]:
-        ranked = [report for report in over if report.metrics]
-        withheld = sum(report.withheld for report in over)
-        counts = {"graphs": len(ranked), "skipped": len(over) - len(ranked) - withheld, "withheld": withheld}
-        means = {name: _mean([report.metrics[name] for report in ranked]) for name in metric_names(kind)}
-        return {**counts, **means, "noise_ceiling": _mean([report.noise_ceiling for report in ranked])}
+    def means(protocol: str) -> dict[str, Any]:
+        own = [row for row in rows if row["protocol"] == protocol]
+        ranked = [row for row in own if row["kendall_tau"] is not None]
+        withheld = sum(row["note"].startswith(_WITHHELD) for row in own)
+        counts = {"graphs": len(ranked), "skipped": len(own) - len(ranked) - withheld, "withheld": withheld}
+        return counts | {name: _mean([row[name] for row in ranked]) for name in (*metric_names(kind), "noise_ceiling")}
 
-    indexed = [report for report in reports if report.protocol == "indexed"]
-    whole = mean([report for report in reports if report.protocol == "all"])
-    return {**whole, "indexed": mean(indexed)} if indexed else whole
+    indexed = {"indexed": means("indexed")} if any(row["protocol"] == "indexed" for row in rows) else {}
+    return means("all") | indexed
 
 
 def properties(graph: GraphFeatures, rows: NDArray[np.int64], spec: FeatureSpec) -> dict[str, NDArray[np.float64]]:

@@ -40,17 +40,10 @@ def _line(row_id: str, indices: NDArray[np.int64]) -> str:
 
 @contextmanager
 def open_submission(path: Path, collection: Collection) -> Iterator[Callable[[str, NDArray[np.int64]], None]]:
-    """Open a submission file of one collection, which replaces `path` when the block succeeds.
+    """Open a submission of one collection, which replaces `path` when the block succeeds; no row is held in memory.
 
-    No row is held in memory. A file without graphs has a header only.
-
-    Yields:
-        A function that adds one graph, given its name and its ranking, (configurations,) int64; a tile row keeps the
-        first 5.
-
-    Raises:
-        DataError: a graph's name contains a comma, a quote or a blank or was added before, or its ranking does not have
-            each configuration once.
+    It yields a function that adds one graph, given its name and its ranking, (configurations,) int64; a tile row keeps
+    the first 5.
     """
     added = set()
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
@@ -71,11 +64,7 @@ def open_submission(path: Path, collection: Collection) -> Iterator[Callable[[st
 
 
 def read_submission(path: Path) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Yield ID and indices, int64, of each row: for layouts all of 0..n-1 once, for tiles up to five different ones.
-
-    Raises:
-        DataError: the header or the form of a row is wrong, or an ID or an index is repeated.
-    """
+    """Yield ID and indices, int64, of each row: for layouts all of 0..n-1 once, for tiles up to five different ones."""
     seen: set[str] = set()
     with path.open(encoding="utf-8", errors="replace") as file:
         if (header := file.readline().rstrip("\n")) != HEADER:
@@ -97,34 +86,12 @@ def read_submission(path: Path) -> Iterator[tuple[str, NDArray[np.int64]]]:
             yield row_id, indices
 
 
-def merge_submissions(files: Sequence[Path], output: Path) -> int:
-    """Merge the submissions of several collections into one file, in one step, and return the number of rows.
-
-    Raises:
-        DataError: `read_submission` refuses a file, or two files have the same ID.
-    """
-    origin: dict[str, Path] = {}
-    with atomic_path(output) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as merged:
-        merged.write(f"{HEADER}\n")
-        for file in files:
-            for row_id, indices in read_submission(file):
-                if row_id in origin:
-                    raise DataError(row_id, "each ID in one file", f"one in {origin[row_id]} too", file=file)
-                origin[row_id] = file
-                merged.write(_line(row_id, indices))
-    return len(origin)
-
-
 def read_scores(path: Path, collection: Collection) -> Scores:
     """Read a file of scores, by its suffix and its header.
 
     It is `.npz`, with an array for each graph under its name; or CSV with the columns graph, configuration (its index
     in the npz file of the graph) and score, in any order of rows; or a submission of layouts, whose rankings become
     scores 0, 1, ..., and whose rows of other collections are ignored.
-
-    Raises:
-        DataError: the file is none of these, or does not have each configuration of a graph once; or it is a submission
-            of tiles, which has five configurations of each kernel only.
     """
     if path.suffix == ".npz":
         with NpzFile(path) as file:
@@ -157,13 +124,11 @@ def _read_table(path: Path) -> Scores:
             raise DataError(f"line {lines.line_num}", expected, repr(",".join(line)[:_SHOWN]), file=path) from None
     found = {}
     for graph, (indices, scores) in columns.items():
-        index = np.array(indices)
-        order = np.argsort(index, kind="stable")
-        if (wrong := np.flatnonzero(index[order] != np.arange(len(index)))).size:
-            at, there = int(wrong[0]), int(index[order][wrong[0]])
-            expected = f"each index once, from 0 to the highest, {max(index.max(), 0)}"
-            found_instead = f"no {at}" if there > at else f"{there}" if there < 0 else f"{there} twice"
-            raise DataError(graph, expected, found_instead, file=path)
+        order = np.argsort(indices, kind="stable")
+        index = np.array(indices)[order]
+        if (wrong := np.flatnonzero(index != np.arange(len(index)))).size:
+            expected = f"each configuration once, from 0 on: {wrong[0]} next"
+            raise DataError(graph, expected, index[wrong[0]], file=path)
         found[graph] = np.array(scores)[order]
     return found
 
@@ -182,7 +147,7 @@ def _read_submission_scores(path: Path, collection: Collection) -> Scores:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Merge submission files: `MERGED FILE...`."""
+    """Merge the submissions of several collections into one file, in one step: `MERGED FILE...`."""
     parser = argparse.ArgumentParser(
         prog="python -m hlorank.evaluation.submission",
         description="Merge the submission files of several collections.",
@@ -190,8 +155,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("merged", type=Path, help="the file to write")
     parser.add_argument("files", type=Path, nargs="+", help="reports/<collection>/<method>/submission.csv, ...")
     options = parser.parse_args(arguments)
-    rows = merge_submissions(options.files, options.merged)
-    print(f"{options.merged}: {rows} rows")  # noqa: T201 - the result of a command
+    origin: dict[str, Path] = {}
+    with atomic_path(options.merged) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as merged:
+        merged.write(f"{HEADER}\n")
+        for file in options.files:
+            for row_id, indices in read_submission(file):
+                if row_id in origin:
+                    raise DataError(row_id, "each ID in one file", f"one in {origin[row_id]} too", file=file)
+                origin[row_id] = file
+                merged.write(_line(row_id, indices))
+    print(f"{options.merged}: {len(origin)} rows")  # noqa: T201 - the result of a command
 
 
 if __name__ == "__main__":

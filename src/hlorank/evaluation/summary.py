@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from hlorank.config import ADDRESS
 from hlorank.data.collection import SPLITS, Collection
 from hlorank.files import METRICS, DataError, one_line, read_json
 from hlorank.terminal import Column, add_table_options, allow_any_encoding, print_table, quiet_pipe
@@ -39,40 +40,30 @@ _COLUMNS = (
 )
 
 
-def _reports(folder: Path) -> Iterator[tuple[Collection, str, dict[str, Any]]]:
-    for file in sorted(folder.rglob(METRICS)):
-        *address, method = file.relative_to(folder).parent.parts or ("",)
-        try:
-            collection = Collection.parse("/".join(address))
-        except ValueError:
-            _log.warning("%s: left out, as its folder is not <collection>/<method>", file)
-            continue
-        yield collection, method, read_json(file)
-
-
 def summary(folder: Path) -> list[dict[str, Any]]:
-    """Return the metrics of all reports, by collection, split, protocol and method.
+    """Return the metrics of all reports, <collection path>/<method>/metrics.json, a row for each split and protocol.
 
-    Files of that name that are not <collection path>/<method>/metrics.json are ignored with a warning. The split of the
-    protocol of an index file is "valid, indexed".
-
-    Raises:
-        FileNotFoundError: `folder` contains no report.
-        DataError: a metrics.json is not a JSON object.
+    Rows are by collection, split, protocol and method; the split of the protocol of an index file is "valid, indexed".
     """
     rows = []
-    for collection, method, report in _reports(folder):
-        about = {"experiment": report.get("experiment"), "one_segment": bool(report.get("one_segment"))}
+    for file in sorted(folder.rglob(METRICS)):
+        *address, method = file.relative_to(folder).parent.parts or ("",)
+        if ADDRESS.fullmatch("/".join(address)) is None:
+            _log.warning("%s: left out, as its folder is not <collection>/<method>", file)
+            continue
+        report = read_json(file)
+        about = {"collection": str(Collection.parse("/".join(address))), "method": method}
+        facts = {"experiment": report.get("experiment"), "one_segment": bool(report.get("one_segment"))}
         for split in (split for split in SPLITS if split in report):
             metrics = dict(report[split])
             indexed = metrics.pop("indexed", None)
-            for name, values in ((split, metrics), (f"{split}, indexed", indexed)):
-                if values:
-                    rows.append({"collection": str(collection), "method": method, "split": name, **about, **values})
+            rows.append({**about, "split": split, **facts, **metrics})
+            if indexed is not None:
+                rows.append({**about, "split": f"{split}, indexed", **facts, **indexed})
     if not rows:
         raise FileNotFoundError(f"{folder}: no metrics.json of a report; the stage evaluate writes them (make repro)")
-    order = {name: number for number, split in enumerate(SPLITS) for name in (split, f"{split}, indexed")}
-    return sorted(rows, key=lambda row: (row["collection"], order[row["split"]], row["split"], row["method"]))
+    order = [name for split in SPLITS for name in (split, f"{split}, indexed")]
+    return sorted(rows, key=lambda row: (row["collection"], order.index(row["split"]), row["method"]))
 
 
 def metric_cells(row: Mapping[str, Any], ranked: bool) -> Iterator[str]:
@@ -93,18 +84,14 @@ def _cells(row: Mapping[str, Any]) -> Iterator[str]:
     yield row["experiment"] or ""
 
 
-def _heading(collection: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the line above the rows of a collection; it names the methods that had nothing to sample."""
-    uncut = dict.fromkeys(row["method"] for row in rows if row["one_segment"])
-    return f"{collection}   ({', '.join(uncut)}: one segment per graph, as in full)" if uncut else collection
-
-
 def print_summary(rows: Sequence[Mapping[str, Any]], wide: bool = False) -> None:
-    """Print the result of `summary` as a table with a part for each collection."""
+    """Print a table with a part for each collection, whose heading names the methods that had nothing to sample."""
     lines: list[Sequence[str] | str] = []
     for collection, group in groupby(rows, lambda row: str(row["collection"])):
         part = [*group]
-        lines += ["", _heading(collection, part), *([f"  {(cells := [*_cells(row)])[0]}", *cells[1:]] for row in part)]
+        uncut = ", ".join(dict.fromkeys(row["method"] for row in part if row["one_segment"]))
+        lines += ["", f"{collection}   ({uncut}: one segment per graph, as in full)" if uncut else collection]
+        lines += [(f"  {method}", *cells) for method, *cells in map(_cells, part)]
     print_table(_COLUMNS, lines[1:], wide, f"{_COMMAND} --wide")
 
 
