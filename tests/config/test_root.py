@@ -13,13 +13,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from hlorank.config import (
-    Config,
-    ConfigError,
-    DataConfig,
-    ModelConfig,
-    parse,
-)
+from hlorank.config import ConfigError, DataConfig, ModelConfig, load, parse
 from hlorank.stages.command import EXTENSION_POINTS, load_composed, registries
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -215,8 +209,15 @@ def test_sections_are_frozen_and_dump_to_json() -> None:
         config.trainer.max_epochs = 3
     plain = config.model_dump(mode="json")
     assert plain["loss"] == {"hinge": {"weight": 1.0, "margin": 0.1}}
-    assert json.loads(json.dumps(plain)) == plain
-    assert Config.model_validate(plain) == config
+
+
+def test_a_configuration_that_was_dumped_loads_as_itself() -> None:
+    known, raw = registries(*EXTENSION_POINTS), composed("loss=hinge")
+    for raw.method in [*known["methods"], "auto"]:
+        config = load_composed(raw, known)
+        plain = json.loads(json.dumps(config.model_dump(mode="json")))
+        for values in (plain, OmegaConf.create(plain)):  # a DictConfig is no dict, but a mapping
+            assert load(values, known) == config
 
 
 def test_a_section_alone_is_parsed_below_its_prefix() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
@@ -135,8 +136,8 @@ def load(composed: object, registries: Registries | None = None) -> Config:
 
 
 def _given(values: Any) -> Any:
-    """Return nested values without those that are missing."""
-    if not isinstance(values, dict):
+    """Return nested mappings, of whatever type, as dicts without the values that are missing."""
+    if not isinstance(values, Mapping):
         return values
     return {str(key): _given(value) for key, value in values.items() if value != _MISSING}
 
