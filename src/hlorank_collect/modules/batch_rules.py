@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, ShapeProto, WindowDimension
 
 Place = tuple[int, int]
 """A dimension of an operand (positions from 0) or output (-1, -2 and so on): position, dimension."""
+Labels = Mapping[int, Sequence[int | Place | None]]
+"""Position -> label of each dimension: equal ones change together; None cannot change."""
 
 
 class NotScalableError(Exception):
@@ -18,43 +20,42 @@ class NotScalableError(Exception):
 class Op:
     """An instruction with the sizes of its operands and outputs, by position; several outputs if it is a tuple."""
 
-    def __init__(self, instruction: HloInstructionProto, operands: Sequence[ShapeProto], batch: int) -> None:
-        self.instruction, self.batch, self.operands = instruction, batch, len(operands)
+    def __init__(self, instruction: HloInstructionProto, operands: Sequence[ShapeProto], unit: int) -> None:
+        self.instruction, self.operands, self.unit = instruction, len(operands), unit
         outputs = list(instruction.shape.tuple_shapes) or [instruction.shape]
+        shapes = {**dict(enumerate(operands)), **{-1 - number: shape for number, shape in enumerate(outputs)}}
         self.outputs = range(-1, -1 - len(outputs), -1)
-        shapes = {**dict(enumerate(operands)), **dict(zip(self.outputs, outputs, strict=True))}
         self.sizes = {position: tuple(shape.dimensions) for position, shape in shapes.items()}
 
-    def same(self, dim: int) -> list[Place]:
-        """Return a dimension of all arrays that have it."""
-        return [(position, dim) for position, sizes in self.sizes.items() if len(sizes) > dim]
-
-
-Rule = Callable[[Op, Place, int], Iterable[Place]]
-"""Maps an instruction, a dimension of size n * batch * inner, and batch * inner to the dimensions that change with it.
-
-A rule raises NotScalableError where the instruction does something with the batch that depends on its size.
-"""
-_Groups = Callable[[Op], Iterable[Sequence[Place]]]
+    def dims(self, position: int) -> range:
+        """Return the dimensions of an array."""
+        return range(len(self.sizes[position]))
 
 
 def tied(op: Op, at: Place, inner: int) -> Iterator[tuple[Place, int]]:
-    """Yield the dimensions of an instruction that change with one of size n * batch * inner, each with its `inner`."""
+    """Yield the dimensions of an instruction that change with one of size n * op.unit, each with its `inner`.
+
+    NotScalableError is raised where the instruction does something with the batch that depends on its size.
+    """
     opcode = op.instruction.opcode
     if opcode in ("reshape", "bitcast"):
         yield _reshaped(op, at, inner)
         return
     if opcode not in _RULES:
         raise NotScalableError("it is not known how its output depends on the batch")
-    unit = op.batch * inner
-    size = op.sizes[at[0]][at[1]]
-    for position, dim in _RULES[opcode](op, at, unit):
-        other = op.sizes[position][dim]
-        if other != size and opcode not in ("slice", "concatenate"):
-            raise NotScalableError("a slice cuts the batch")
-        if other % unit:
-            raise NotScalableError("the batch is concatenated with something else")
-        yield (position, dim), inner
+    rule, reason = _RULES[opcode]
+    labels = rule(op)
+    label = labels[at[0]][at[1]]
+    if label is None:
+        raise NotScalableError(reason)
+    for position, others in labels.items():
+        for dim in (dim for dim, other in enumerate(others) if other == label):
+            size = op.sizes[position][dim]
+            if size != op.sizes[at[0]][at[1]] and opcode not in ("slice", "concatenate"):
+                raise NotScalableError("a slice cuts the batch")
+            if size % op.unit:
+                raise NotScalableError("the batch is concatenated with something else")
+            yield (position, dim), inner
 
 
 def _reshaped(op: Op, at: Place, inner: int) -> tuple[Place, int]:
@@ -64,48 +65,22 @@ def _reshaped(op: Op, at: Place, inner: int) -> tuple[Place, int]:
     after = math.prod(sizes[at[1] + 1 :]) * inner  # elements after the batch, in memory
     for dim, size in enumerate(others):
         found, rest = divmod(after, math.prod(others[dim + 1 :]))
-        if size > 1 and found and not rest and size % (op.batch * found) == 0:
+        if size > 1 and found and not rest and size % (op.unit // inner * found) == 0:
             return (position, dim), found
     raise NotScalableError("a reshape divides the batch")
 
 
-def _grouped(groups: _Groups) -> Rule:
-    """Return the rule of an opcode whose dimensions change together in groups."""
-    return lambda op, at, _: [place for group in groups(op) if at in group for place in group]
+def _same(op: Op) -> Labels:
+    return {position: op.dims(position) for position in op.sizes}
 
 
-def _elementwise(op: Op, at: Place, _: int) -> Iterable[Place]:
-    return op.same(at[1])
+def _same_if(may_change: Callable[[Op, int], bool]) -> Callable[[Op], Labels]:
+    """Return the rule of an opcode that keeps dimensions apart, of which some may hold the batch."""
 
+    def rule(op: Op) -> Labels:
+        return {position: [dim if may_change(op, dim) else None for dim in op.dims(position)] for position in op.sizes}
 
-def _free(_: Op, __: Place, ___: int) -> Iterable[Place]:
-    return ()
-
-
-def _broadcast(op: Op) -> Iterator[Sequence[Place]]:
-    yield from (((0, source), (-1, dim)) for source, dim in enumerate(op.instruction.dimensions))
-
-
-def _transpose(op: Op) -> Iterator[Sequence[Place]]:
-    yield from (((0, source), (-1, dim)) for dim, source in enumerate(op.instruction.dimensions))
-
-
-def _reduce(op: Op) -> Iterator[Sequence[Place]]:
-    kept = [dim for dim in range(len(op.sizes[0])) if dim not in op.instruction.dimensions]
-    for source in range(len(op.sizes[0])):
-        outputs = [(output, kept.index(source)) for output in op.outputs] if source in kept else []
-        yield [*((array, source) for array in range(op.operands // 2)), *outputs]
-
-
-def _dot(op: Op) -> Iterator[Sequence[Place]]:
-    numbers = op.instruction.dot_dimension_numbers
-    batch = [*zip(numbers.lhs_batch_dimensions, numbers.rhs_batch_dimensions, strict=True)]
-    contracted = [*zip(numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions, strict=True)]
-    used = {(side, pair[side]) for pair in batch + contracted for side in (0, 1)}
-    free = [(side, dim) for side in (0, 1) for dim in range(len(op.sizes[side])) if (side, dim) not in used]
-    yield from (((0, lhs), (1, rhs), (-1, dim)) for dim, (lhs, rhs) in enumerate(batch))
-    yield from (((0, lhs), (1, rhs)) for lhs, rhs in contracted)
-    yield from ((place, (-1, dim)) for dim, place in enumerate(free, len(batch)))
+    return rule
 
 
 def _trivial(window: WindowDimension) -> bool:
@@ -114,108 +89,104 @@ def _trivial(window: WindowDimension) -> bool:
     return window.size == window.stride == 1 and not padded and max(window.base_dilation, window.window_dilation) <= 1
 
 
-def _convolution(op: Op, at: Place, _: int) -> Iterable[Place]:
+def _sliced(op: Op, dim: int) -> bool:
+    part = op.instruction.slice_dimensions[dim]
+    return part.stride == 1 and not any(place % op.unit for place in (op.sizes[0][dim], part.start, part.limit))
+
+
+def _unpadded(op: Op, dim: int) -> bool:
+    padding = op.instruction.padding_config.dimensions[dim]
+    return not (padding.edge_padding_low or padding.edge_padding_high or padding.interior_padding)
+
+
+def _alone(op: Op) -> Labels:
+    return {position: [(position, dim) for dim in op.dims(position)] for position in op.sizes}
+
+
+def _others(op: Op, position: int, alone: Iterable[int], labels: Iterable[int]) -> list[int | Place | None]:
+    """Return labels of the dimensions of an array: their own of those that change alone, given ones of the others."""
+    left, own = iter(labels), {*alone}
+    return [(position, dim) if dim in own else next(left) for dim in op.dims(position)]
+
+
+def _reduce(op: Op) -> Labels:
+    dims, half = op.dims(0), op.operands // 2
+    kept = [dim for dim in dims if dim not in op.instruction.dimensions]
+    return {**dict.fromkeys(range(half), dims), **dict.fromkeys(op.outputs, kept)}
+
+
+def _dot(op: Op) -> Labels:
+    numbers = op.instruction.dot_dimension_numbers
+    lhs, rhs = ([(side, dim) for dim in op.dims(side)] for side in (0, 1))
+    lefts = [*numbers.lhs_batch_dimensions, *numbers.lhs_contracting_dimensions]
+    rights = [*numbers.rhs_batch_dimensions, *numbers.rhs_contracting_dimensions]
+    free = [lhs[dim] for dim in op.dims(0) if dim not in lefts] + [rhs[dim] for dim in op.dims(1) if dim not in rights]
+    for left, right in zip(lefts, rights, strict=True):
+        rhs[right] = lhs[left]
+    return {0: lhs, 1: rhs, -1: [lhs[dim] for dim in numbers.lhs_batch_dimensions] + free}
+
+
+def _convolution(op: Op) -> Labels:
     instruction, numbers = op.instruction, op.instruction.convolution_dimension_numbers
     features, batches = instruction.feature_group_count <= 1, instruction.batch_group_count <= 1
-    outputs = features and batches
-    groups = [
-        (batches, (0, numbers.input_batch_dimension), (-1, numbers.output_batch_dimension)),
-        (features, (0, numbers.input_feature_dimension), (1, numbers.kernel_input_feature_dimension)),
-        (outputs, (1, numbers.kernel_output_feature_dimension), (-1, numbers.output_feature_dimension)),
-    ]
+    image, kernel, output = (list[int | None]([None] * len(op.sizes[position])) for position in (0, 1, -1))
+    if batches:
+        image[numbers.input_batch_dimension] = output[numbers.output_batch_dimension] = 0
+    if features:
+        image[numbers.input_feature_dimension] = kernel[numbers.kernel_input_feature_dimension] = 1
+    if features and batches:
+        kernel[numbers.kernel_output_feature_dimension] = output[numbers.output_feature_dimension] = 2
     dims = zip(numbers.input_spatial_dimensions, numbers.output_spatial_dimensions, strict=True)
-    for (first, last), window in zip(dims, instruction.window.dimensions, strict=True):
-        groups.append((_trivial(window), (0, first), (-1, last)))
-    for allowed, one, other in groups:
-        if allowed and at in (one, other):
-            return one, other
-    raise NotScalableError("a convolution has windows or groups in the batch")
+    for number, ((first, last), window) in enumerate(zip(dims, instruction.window.dimensions, strict=True)):
+        if _trivial(window):
+            image[first] = output[last] = 3 + number
+    return {0: image, 1: kernel, -1: output}
 
 
-def _window(op: Op, at: Place, _: int) -> Iterable[Place]:
-    if not _trivial(op.instruction.window.dimensions[at[1]]):
-        raise NotScalableError("a window moves over the batch")
-    return op.same(at[1])
-
-
-def _slice(op: Op, at: Place, unit: int) -> Iterable[Place]:
-    part = op.instruction.slice_dimensions[at[1]]
-    if op.sizes[0][at[1]] % unit or part.start % unit or part.limit % unit or part.stride != 1:
-        raise NotScalableError("a slice cuts the batch")
-    return op.same(at[1])
-
-
-def _pad(op: Op, at: Place, _: int) -> Iterable[Place]:
-    padding = op.instruction.padding_config.dimensions[at[1]]
-    if padding.edge_padding_low or padding.edge_padding_high or padding.interior_padding:
-        raise NotScalableError("the batch is padded")
-    return op.same(at[1])
-
-
-def _leading(op: Op, at: Place, _: int) -> Iterable[Place]:
-    places = op.same(at[1])
-    if len(places) < sum(bool(sizes) for sizes in op.sizes.values()):
-        raise NotScalableError("the batch is not among the dimensions that stay")
-    return places
-
-
-def _indexed(array: int, without: Iterable[int], windows: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of a dimension of an indexed array and one of its slices."""
-    left_out = set(without)
-    yield from zip((dim for dim in range(array) if dim not in left_out), windows, strict=True)
-
-
-def _gather(op: Op) -> Iterator[Sequence[Place]]:
+def _gather(op: Op) -> Labels:
     numbers = op.instruction.gather_dimension_numbers
-    array, indices, slices = len(op.sizes[0]), len(op.sizes[1]), len(op.sizes[-1])
-    without = [*numbers.collapsed_slice_dims, *numbers.operand_batching_dims]
-    yield from (((0, dim), (-1, window)) for dim, window in _indexed(array, without, numbers.offset_dims))
-    rows = [dim for dim in range(slices) if dim not in {*numbers.offset_dims}]
-    yield from (((1, dim), (-1, row)) for dim, row in _indexed(indices, [numbers.index_vector_dim], rows))
-    batch = zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
-    yield from (((0, dim), (1, other)) for dim, other in batch)
+    rows = [dim for dim in op.dims(-1) if dim not in numbers.offset_dims]
+    indices = _others(op, 1, [numbers.index_vector_dim], rows)
+    array = _others(op, 0, [*numbers.collapsed_slice_dims, *numbers.operand_batching_dims], numbers.offset_dims)
+    for dim, other in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True):
+        array[dim] = indices[other]
+    return {0: array, 1: indices, -1: op.dims(-1)}
 
 
-def _scatter(op: Op) -> Iterator[Sequence[Place]]:
+def _scatter(op: Op) -> Labels:
     numbers, count = op.instruction.scatter_dimension_numbers, op.operands // 2
-    arrays, updates = [*range(count), *op.outputs], [*range(count + 1, op.operands)]
-    without = [*numbers.inserted_window_dims, *numbers.input_batching_dims]
-    sizes, slices = len(op.sizes[0]), len(op.sizes[count + 1])
-    windows = dict(_indexed(sizes, without, numbers.update_window_dims))
-    batch = dict(zip(numbers.input_batching_dims, numbers.scatter_indices_batching_dims, strict=True))
-    for dim in range(sizes):
-        others = [(update, windows[dim]) for update in updates] if dim in windows else []
-        others += [(count, batch[dim])] if dim in batch else []
-        yield [*((array, dim) for array in arrays), *others]
-    rows = [dim for dim in range(slices) if dim not in {*numbers.update_window_dims}]
-    for dim, row in _indexed(len(op.sizes[count]), [numbers.index_vector_dim], rows):
-        yield [(count, dim), *((update, row) for update in updates)]
+    rows = [dim for dim in op.dims(count + 1) if dim not in numbers.update_window_dims]
+    indices = _others(op, count, [numbers.index_vector_dim], rows)
+    array = _others(op, 0, [*numbers.inserted_window_dims, *numbers.input_batching_dims], numbers.update_window_dims)
+    for dim, other in zip(numbers.input_batching_dims, numbers.scatter_indices_batching_dims, strict=True):
+        array[dim] = indices[other]
+    updates = dict.fromkeys(range(count + 1, op.operands), op.dims(count + 1))
+    return {**dict.fromkeys([*range(count), *op.outputs], array), count: indices, **updates}
 
 
-_RULES: dict[str, Rule] = {
-    **dict.fromkeys(
-        (
-            "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "compare", "complex", "concatenate", "convert",
-            "cosine", "count-leading-zeros", "divide", "dynamic-slice", "dynamic-update-slice", "erf", "exponential",
-            "exponential-minus-one", "floor", "imag", "is-finite", "log", "log-plus-one", "logistic", "map", "maximum",
-            "minimum", "multiply", "negate", "not", "or", "popcnt", "power", "real", "reduce-precision", "remainder",
-            "reverse", "round-nearest-afz", "round-nearest-even", "rsqrt", "select", "shift-left",
-            "shift-right-arithmetic", "shift-right-logical", "sign", "sine", "sort", "sqrt", "stochastic-convert",
-            "subtract", "tan", "tanh", "xor",
-        ),
-        _elementwise,
-    ),
-    **dict.fromkeys(("constant", "get-dimension-size", "iota", "parameter", "rng", "rng-bit-generator"), _free),
-    **dict.fromkeys(("reduce-window", "select-and-scatter"), _window),
-    **dict.fromkeys(("bitcast-convert", "topk"), _leading),
-    "broadcast": _grouped(_broadcast),
-    "convolution": _convolution,
-    "dot": _grouped(_dot),
-    "gather": _grouped(_gather),
-    "pad": _pad,
-    "reduce": _grouped(_reduce),
-    "scatter": _grouped(_scatter),
-    "slice": _slice,
-    "transpose": _grouped(_transpose),
-}  # fmt: skip
-"""Opcode -> rule, for those that are not tuples, calls, loops and branches."""
+_SAME = (
+    "abs", "add", "and", "atan2", "bitcast-convert", "cbrt", "ceil", "clamp", "compare", "complex", "concatenate",
+    "convert", "cosine", "count-leading-zeros", "divide", "dynamic-slice", "dynamic-update-slice", "erf", "exponential",
+    "exponential-minus-one", "floor", "get-dimension-size", "imag", "iota", "is-finite", "log", "log-plus-one",
+    "logistic", "map", "maximum", "minimum", "multiply", "negate", "not", "or", "popcnt", "power", "real",
+    "reduce-precision", "remainder", "reverse", "rng", "round-nearest-afz", "round-nearest-even", "rsqrt", "select",
+    "shift-left", "shift-right-arithmetic", "shift-right-logical", "sign", "sine", "sort", "sqrt", "stochastic-convert",
+    "subtract", "tan", "tanh", "topk", "xor",
+)  # fmt: skip
+_WINDOW = (_same_if(lambda op, dim: _trivial(op.instruction.window.dimensions[dim])), "a window moves over the batch")
+_RULES: dict[str, tuple[Callable[[Op], Labels], str]] = {
+    **dict.fromkeys(_SAME, (_same, "")),
+    **dict.fromkeys(("reduce-window", "select-and-scatter"), _WINDOW),
+    "broadcast": (lambda op: {0: op.instruction.dimensions, -1: op.dims(-1)}, ""),
+    "constant": (_same_if(lambda *_: False), "a constant has the batch"),
+    "convolution": (_convolution, "a convolution has windows or groups in the batch"),
+    "dot": (_dot, ""),
+    "gather": (_gather, ""),
+    "pad": (_same_if(_unpadded), "the batch is padded"),
+    "reduce": (_reduce, ""),
+    "rng-bit-generator": (_alone, ""),
+    "scatter": (_scatter, ""),
+    "slice": (_same_if(_sliced), "a slice cuts the batch"),
+    "transpose": (lambda op: {0: op.dims(0), -1: op.instruction.dimensions}, ""),
+}
+"""Opcode -> rule and why a dimension cannot change, for those that are not tuples, calls, loops and branches."""

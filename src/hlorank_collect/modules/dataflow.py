@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloInstructionProto, HloModuleProto, ShapeProto
 from hlorank.hlo.program import flatten
 
-CALLS = ("call", "fusion")
-_SAME = ("optimization-barrier", "copy", "domain")
-FLOWS = (*CALLS, *_SAME, "while", "conditional", "tuple", "get-tuple-element", "parameter")
-"""Opcodes whose outputs are copies of other values, or of their elements."""
-ANNOTATIONS = ("Sharding", "xla.sdy.FuncResultSharding", "annotate_device_placement", "LayoutConstraint")
-"""Targets of custom calls that return their operand."""
-TUPLE = 13
-"""The xla.PrimitiveType of tuples."""
+_COPIES = ("optimization-barrier", "copy", "domain")
+_FLOWS = (*_COPIES, "call", "fusion", "while", "conditional", "tuple", "get-tuple-element", "parameter")
+_ANNOTATIONS = ("Sharding", "xla.sdy.FuncResultSharding", "annotate_device_placement", "LayoutConstraint")
+_TUPLE = 13  # the xla.PrimitiveType
 
 
 class Value(NamedTuple):
@@ -28,12 +25,9 @@ class Value(NamedTuple):
     path: tuple[int, ...] = ()
 
 
-_ANY = Value(0)
-
-
-def leaves(shape: ShapeProto, value: Value = _ANY) -> Iterator[tuple[Value, ShapeProto]]:
+def leaves(shape: ShapeProto, value: Value = Value(0)) -> Iterator[tuple[Value, ShapeProto]]:  # noqa: B008 (immutable)
     """Yield the arrays of a value, which may be a tuple, in the order in which XLA flattens it."""
-    if shape.element_type != TUPLE:
+    if shape.element_type != _TUPLE:
         yield value, shape
         return
     for index, element in enumerate(shape.tuple_shapes):
@@ -42,8 +36,8 @@ def leaves(shape: ShapeProto, value: Value = _ANY) -> Iterator[tuple[Value, Shap
 
 def is_flow(instruction: HloInstructionProto) -> bool:
     """Return True if the outputs of an instruction are copies of other values, or of their elements."""
-    annotation = instruction.opcode == "custom-call" and instruction.custom_call_target in ANNOTATIONS
-    return annotation or instruction.opcode in FLOWS
+    annotation = instruction.opcode == "custom-call" and instruction.custom_call_target in _ANNOTATIONS
+    return annotation or instruction.opcode in _FLOWS
 
 
 class Dataflow:
@@ -69,33 +63,23 @@ class Dataflow:
         for node, operands in enumerate(self.operands):
             for position, operand in enumerate(operands):
                 self.users[operand].append((node, position))
+        roots: dict[int, int] = {}
         parameters: dict[int, list[int]] = {}
-        self._roots: dict[int, int] = {}
-        self._computation: list[int] = [0] * len(self.nodes)
-        start = 0
+        stored = iter(program.node_of.tolist())
         for computation in module.computations:
-            own = program.node_of[start : start + len(computation.instructions)].tolist()
-            start += len(own)
-            place = [instruction.id for instruction in computation.instructions].index(computation.root_id)
-            self._roots[computation.id] = own[place]
-            numbered = [node for node in own if self.nodes[node].opcode == "parameter"]
-            parameters[computation.id] = sorted(numbered, key=lambda node: self.nodes[node].parameter_number)
-            for node in own:
-                self._computation[node] = computation.id
+            own = {instruction.id: next(stored) for instruction in computation.instructions}
+            roots[computation.id] = own[computation.root_id]
+            found = [node for node in own.values() if self.nodes[node].opcode == "parameter"]
+            parameters[computation.id] = sorted(found, key=lambda node: self.nodes[node].parameter_number)
         if module.entry_computation_id not in parameters:
             raise DataError("entry_computation_id", "the id of a computation", module.entry_computation_id)
         self.entry = parameters[module.entry_computation_id]
-        self._callers: dict[int, list[tuple[int, int]]] = defaultdict(list)  # node, place among its computations
-        for node, instruction in enumerate(self.nodes):
-            for place, called in enumerate(instruction.called_computation_ids):
-                self._callers[called].append((node, place))
-        self.sources: dict[Value, list[Value]] = {}
+        self.sources: dict[Value, list[Value]] = defaultdict(list)
         self.sinks: dict[Value, list[Value]] = defaultdict(list)
         for node, instruction in enumerate(self.nodes):
-            for value, _ in leaves(instruction.shape, Value(node)) if is_flow(instruction) else ():
-                self.sources[value] = [*self._sources(value, instruction)]
-                for source in self.sources[value]:
-                    self.sinks[source].append(value)
+            if is_flow(instruction):
+                called = instruction.called_computation_ids
+                self._link(node, [roots[one] for one in called], [parameters[one] for one in called])
 
     def shape(self, value: Value) -> ShapeProto:
         """Return the shape of a value."""
@@ -104,39 +88,38 @@ class Dataflow:
             shape = shape.tuple_shapes[index]
         return shape
 
-    def _operand(self, node: int, position: int, path: tuple[int, ...]) -> Iterator[Value]:
-        if position < len(self.operands[node]):
-            yield Value(self.operands[node][position], path)
-
-    def _sources(self, value: Value, instruction: HloInstructionProto) -> Iterator[Value]:
-        (node, path), called = value, instruction.called_computation_ids
-        match instruction.opcode:
-            case "get-tuple-element":
-                yield from self._operand(node, 0, (instruction.tuple_index, *path))
+    def _link(self, node: int, roots: list[int], parameters: list[list[int]]) -> None:
+        """Record the copies that an instruction makes, given the roots and the parameters of what it calls."""
+        operands = self.operands[node]
+        match self.nodes[node].opcode:
             case "tuple":
-                yield from self._operand(node, path[0], path[1:]) if path else ()
+                for index, operand in enumerate(operands):
+                    self._copied(Value(operand), Value(node, (index,)))
+            case "get-tuple-element":
+                self._copied(Value(operands[0], (self.nodes[node].tuple_index,)), Value(node))
             case "call" | "fusion":
-                yield Value(self._roots[called[0]], path)
-            case "while":
-                yield from self._loop(node, path)
+                for operand, parameter in zip(operands, parameters[0], strict=False):
+                    self._copied(Value(operand), Value(parameter))
+                self._copied(Value(roots[0]), Value(node))
+            case "while":  # the body is before the condition
+                for source in (operands[0], roots[0]):
+                    for sink in (node, *chain(*parameters)):
+                        self._copied(Value(source), Value(sink))
             case "conditional":
-                yield from (Value(self._roots[branch], path) for branch in called)
+                for operand, root, found in zip(operands[1:], roots, parameters, strict=False):
+                    self._copied(Value(root), Value(node))
+                    for parameter in found:
+                        self._copied(Value(operand), Value(parameter))
             case "parameter":
-                for caller, place in self._callers[self._computation[node]]:
-                    opcode = self.nodes[caller].opcode
-                    if opcode in CALLS:
-                        yield from self._operand(caller, instruction.parameter_number, path)
-                    elif opcode == "while":
-                        yield from self._loop(caller, path)
-                    elif opcode == "conditional":
-                        yield from self._operand(caller, 1 + place, path)
+                pass  # linked by what calls its computation
             case _:
-                yield from self._operand(node, 0, path)
+                self._copied(Value(operands[0]), Value(node))
 
-    def _loop(self, node: int, path: tuple[int, ...]) -> Iterator[Value]:
-        """Yield the initial value of a loop, and the result of its body, which is before the condition."""
-        yield from self._operand(node, 0, path)
-        yield Value(self._roots[self.nodes[node].called_computation_ids[0]], path)
+    def _copied(self, source: Value, sink: Value) -> None:
+        wholes, parts = (leaves(self.shape(value), value) for value in (source, sink))
+        for (whole, _), (part, _) in zip(wholes, parts, strict=False):
+            self.sources[part].append(whole)
+            self.sinks[whole].append(part)
 
 
 @dataclass(frozen=True)
@@ -154,30 +137,31 @@ class Demand:
         return Demand(min(bounds, default=None), self.positive or other.positive)
 
 
-_MOVES = ("convert", "reshape", "bitcast", "broadcast", "transpose")
-_FIRST = (*_MOVES, "slice", "reverse", "pad", "reduce", "dynamic-slice")
+_FIRST = (
+    "convert", "reshape", "bitcast", "broadcast", "transpose", "slice", "reverse", "pad", "reduce", "dynamic-slice",
+)  # fmt: skip
 _ALL = ("add", "concatenate", "maximum", "minimum")
-# Operands whose elements reach the output, or are added to something that does; None stands for all operands.
-_INDEX: dict[str, tuple[int, ...] | None] = {
-    **dict.fromkeys((*_FIRST, "gather", "reduce-window", "sort"), (0,)),
-    **dict.fromkeys((*_ALL, "subtract"), None),
-    "select": (1, 2), "dynamic-update-slice": (0, 1), "clamp": (1,),
+# Operands whose elements reach the output, or are added to something that does.
+_INDEX = {
+    **dict.fromkeys((*_FIRST, "gather", "reduce-window", "sort"), slice(1)),
+    **dict.fromkeys((*_ALL, "subtract"), slice(None)),
+    "select": slice(1, 3), "dynamic-update-slice": slice(2), "clamp": slice(1, 2),
 }  # fmt: skip
-_POSITIVE: dict[str, tuple[int, ...] | None] = {
-    **dict.fromkeys((*_FIRST, "sqrt", "power"), (0,)),
-    **dict.fromkeys((*_ALL, "multiply", "divide"), None),
-    "select": (1, 2), "clamp": (1,),
+_POSITIVE = {
+    **dict.fromkeys((*_FIRST, "sqrt", "power"), slice(1)),
+    **dict.fromkeys((*_ALL, "multiply", "divide"), slice(None)),
+    "select": slice(1, 3), "clamp": slice(1, 2),
 }  # fmt: skip
 
 
 def demands(flow: Dataflow) -> dict[Value, Demand]:
     """Return the demands on the parameters of the entry computation, and on the elements of those that are tuples.
 
-    Demands go back from the operands of gathers, scatters, dynamic slices, comparisons with an iota, roots and
-    logarithms, through everything that copies, moves or adds elements.
+    Demands go back from the indices of gathers, scatters and dynamic slices, from roots and from logarithms, through
+    everything that copies, moves or adds elements.
     """
     found: dict[Value, Demand] = {}
-    waiting = [(Value(node), demand) for number in range(len(flow.nodes)) for node, demand in _own(flow, number)]
+    waiting = [(Value(operand), demand) for node in range(len(flow.nodes)) for operand, demand in _own(flow, node)]
     while waiting:
         value, demand = waiting.pop()
         before = found.get(value, Demand())
@@ -186,33 +170,26 @@ def demands(flow: Dataflow) -> dict[Value, Demand]:
         found[value] = after
         waiting += [(source, after) for source in flow.sources.get(value, ())]
         if not value.path:
-            waiting += _passed_on(flow, value.node, after)
-    entry = {*flow.entry}
-    return {value: demand for value, demand in found.items() if value.node in entry}
-
-
-def _passed_on(flow: Dataflow, node: int, demand: Demand) -> Iterator[tuple[Value, Demand]]:
-    """Yield the operands that must meet the demand on a node."""
-    opcode, operands = flow.nodes[node].opcode, flow.operands[node]
-    square = opcode == "multiply" and operands[0] == operands[1]
-    index, positive = demand.bound is not None, demand.positive and not square
-    for table, part in [(_INDEX, Demand(demand.bound))] * index + [(_POSITIVE, Demand(positive=True))] * positive:
-        positions = table.get(opcode, ())
-        for operand in operands if positions is None else (operands[position] for position in positions):
-            yield Value(operand), part
+            opcode, operands = flow.nodes[value.node].opcode, flow.operands[value.node]
+            if after.bound is not None:
+                waiting += [(Value(one), Demand(after.bound)) for one in operands[_INDEX.get(opcode, slice(0))]]
+            square = opcode == "multiply" and operands[0] == operands[1]
+            if after.positive and not square:
+                waiting += [(Value(one), Demand(positive=True)) for one in operands[_POSITIVE.get(opcode, slice(0))]]
+    return {value: demand for value, demand in found.items() if value.node in flow.entry}
 
 
 def _own(flow: Dataflow, node: int) -> Iterator[tuple[int, Demand]]:
     """Yield the operands of a node on which it has a demand by itself."""
     instruction, operands = flow.nodes[node], flow.operands[node]
-    sizes = [[*flow.nodes[operand].shape.dimensions] for operand in operands]
+    sizes = [flow.nodes[operand].shape.dimensions for operand in operands]
     match instruction.opcode:
         case "sqrt" | "rsqrt" | "log" | "power":
             yield operands[0], Demand(positive=True)
         case "gather":
             numbers = instruction.gather_dimension_numbers
             bounds = [sizes[0][dim] - instruction.gather_slice_sizes[dim] + 1 for dim in numbers.start_index_map]
-            yield from _components(flow, operands[1], numbers.index_vector_dim, bounds)
+            yield operands[1], Demand(max(1, min(bounds, default=1)))
         case "scatter":
             scattered, indices = instruction.scatter_dimension_numbers, len(operands) // 2
             without = {*scattered.inserted_window_dims, *scattered.input_batching_dims}
@@ -220,38 +197,9 @@ def _own(flow: Dataflow, node: int) -> Iterator[tuple[int, Demand]]:
             windows = zip(dims, scattered.update_window_dims, strict=False)
             window = {dim: sizes[indices + 1][place] for dim, place in windows}
             bounds = [sizes[0][dim] - window.get(dim, 1) + 1 for dim in scattered.scatter_dims_to_operand_dims]
-            yield from _components(flow, operands[indices], scattered.index_vector_dim, bounds)
+            yield operands[indices], Demand(max(1, min(bounds, default=1)))
         case "dynamic-slice" | "dynamic-update-slice" as opcode:
             update = opcode == "dynamic-update-slice"
-            part = sizes[1] if update else [*instruction.dynamic_slice_sizes]
+            part = sizes[1] if update else instruction.dynamic_slice_sizes
             for start, size, length in zip(operands[1 + update :], sizes[0], part, strict=False):
-                yield start, _smallest([size - length + 1])
-        case "compare":
-            for operand, other in (operands, operands[::-1]):
-                if (counted := _counted(flow, other)) is not None:
-                    yield operand, _smallest([counted])
-
-
-def _smallest(sizes: list[int]) -> Demand:
-    return Demand(max(1, min(sizes, default=1)))
-
-
-def _components(flow: Dataflow, indices: int, dim: int, bounds: list[int]) -> Iterator[tuple[int, Demand]]:
-    """Yield the arrays that a tensor of index vectors is concatenated from; each has its own bound."""
-    while flow.nodes[indices].opcode == "convert":
-        (indices,) = flow.operands[indices]
-    instruction, parts = flow.nodes[indices], flow.operands[indices]
-    if instruction.opcode == "concatenate" and [*instruction.dimensions] == [dim] and len(parts) == len(bounds):
-        yield from ((part, _smallest([bound])) for part, bound in zip(parts, bounds, strict=True))
-    else:
-        yield indices, _smallest(bounds)
-
-
-def _counted(flow: Dataflow, node: int) -> int | None:
-    """Return the size of the iota that a node repeats; None for other values."""
-    while flow.nodes[node].opcode in (*_MOVES, "copy"):
-        node = flow.operands[node][0]
-    instruction = flow.nodes[node]
-    if instruction.opcode != "iota":
-        return None
-    return instruction.shape.dimensions[instruction.dimensions[0] if instruction.dimensions else 0]
+                yield start, Demand(max(1, size - length + 1))

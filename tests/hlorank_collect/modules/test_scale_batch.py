@@ -105,28 +105,6 @@ def test_loops_calls_and_embeddings() -> None:
     np.testing.assert_allclose(found[0], run(module(1))[0], rtol=1e-5, atol=1e-6)
 
 
-def test_constants_are_cut_and_repeated(parsed: Parsed) -> None:
-    text = """ENTRY %e {
-      %x = f32[4,2] parameter(0)
-      %w = f32[2,2] parameter(1)
-      %c = f16[4] constant({0, 1, 2, 3})
-      %h = bf16[4] constant({5, 6, 7, 8})
-      %p = pred[4] constant({true, false, true, true})
-      %g = f32[4] convert(%c)
-      %f = f32[4] convert(%h)
-      %s = f32[4] select(%p, %g, %f)
-      %b = f32[4,2] broadcast(%s), dimensions={0}
-      %d = f32[4,2] dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-      %zero = f32[4,2] subtract(%d, %d)
-      ROOT %r = f32[4,2] add(%zero, %b)
-    }"""
-    for size, expected in ((2, [0, 6]), (6, [0, 6, 2, 3, 0, 6])):
-        module = parsed(text)
-        scale_batch(module, size)
-        assert run(module)[0][:, 0].tolist() == expected
-        assert list(module.host_program_shape.result.dimensions) == [size, 2]
-
-
 BATCH = """
   %x = f32[8,6] parameter(0)
   %w = f32[6,6] parameter(1)
@@ -142,14 +120,16 @@ BATCH = """
         ("f32[4,6] slice(%d), slice={[0:8:2], [0:6]}", "slice"),
         ("f32[14,6] concatenate(%d, %w), dimensions={0}", "concatenate"),
         ("f32[1,6] dynamic-slice(%d, %i, %i), dynamic_slice_sizes={1,6}", "dynamic-slice"),
+        ("f32[8,6] add(%d, %rows)", "constant"),
         ("f32[9,6] pad(%d, %z), padding=1_0x0_0", "pad"),
         ('f32[8,6] custom-call(%d), custom_call_target="anything"', "custom-call"),
     ],
 )
 def test_what_does_not_follow_is_refused_by_name(parsed: Parsed, root: str, opcode: str) -> None:
-    text = f"ENTRY %e {{\n{BATCH}%i = s32[] constant(0)\n%z = f32[] constant(0)\nROOT %root = {root}\n}}"
-    with pytest.raises(SkippedError, match=rf"instruction root \({opcode}\)"):
-        scale_batch(parsed(text), 2)
+    constants = "%i = s32[] constant(0)\n%z = f32[] constant(0)\n%eight = f32[8] constant({0, 1, 2, 3, 4, 5, 6, 7})"
+    rows = "%rows = f32[8,6] broadcast(%eight), dimensions={0}"
+    with pytest.raises(SkippedError, match=rf"instruction (root|eight) \({opcode}\)"):
+        scale_batch(parsed(f"ENTRY %e {{\n{BATCH}{constants}\n{rows}\nROOT %root = {root}\n}}"), 2)
 
 
 def test_weights_have_no_batch(parsed: Parsed) -> None:
