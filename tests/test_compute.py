@@ -55,16 +55,13 @@ def test_results_keep_their_order_and_workers_have_one_thread() -> None:
     assert {threads for _, _, threads in results} == {"1"}
     again = [*map_graphs(process_of, range(20), TWO, "test")]
     assert len({process for _, process, _ in results + again}) <= 2, "workers are kept for the next map"
+    begun: list[int] = []
+    next(map_graphs(begun.append, range(100), SERIAL, "test"))
+    assert begun == [0], "few items are in progress at a time"
 
 
 def test_a_long_first_item_does_not_hold_up_the_others(tmp_path: Path) -> None:
     assert all(map_graphs(partial(wait_for_the_last, folder=tmp_path, count=36), range(36), TWO, "test"))
-
-
-def test_few_items_are_in_progress_at_a_time() -> None:
-    begun: list[int] = []
-    next(map_graphs(begun.append, range(100), SERIAL, "test"))
-    assert begun == [0]
 
 
 def test_workers_have_folder_and_plugins_of_their_parent(
@@ -81,14 +78,8 @@ def test_all_bad_items_are_named_and_the_others_finished(config: ComputeConfig) 
     treated, error = treated_and_error(even, range(5), config)
     assert treated == [0, 2, 4]
     assert isinstance(error, ExceptionGroup)
-    assert [(type(one), one.found, one.file) for one in error.exceptions if isinstance(one, DataError)] == [
-        (DataError, 1, Path("a.npz")),
-        (DataError, 3, Path("a.npz")),
-    ]
-
-
-@pytest.mark.parametrize("config", FORMS)
-def test_unexpected_errors_name_the_item(config: ComputeConfig) -> None:
+    found = [(bad.found, bad.file) for bad in error.exceptions if isinstance(bad, DataError)]
+    assert found == [(1, Path("a.npz")), (3, Path("a.npz"))]
     items = [("train", Path("a"), 1), ("valid", Path("raw/b.npz"), 0)]
     with pytest.raises(ZeroDivisionError) as caught:
         list(map_graphs(inverse, items, config, "test"))
@@ -113,29 +104,22 @@ def test_errors_of_libraries_that_cannot_be_read_again_keep_their_message() -> N
     assert [*map_graphs(even, [2], TWO, "test")] == [2], "the workers are alive"
 
 
-def test_the_work_of_a_dead_worker_is_repeated(tmp_path: Path) -> None:
+def test_the_work_of_a_dead_worker_is_repeated_and_a_graph_that_always_ends_it_is_named(tmp_path: Path) -> None:
     function = partial(die, folder=tmp_path, deadly={2, 5}, deaths=1)
     assert [*map_graphs(function, range(60), compute_config(workers=2, retries=1), "test")] == [*range(60)]
     assert len([*tmp_path.iterdir()]) < 120, "results before a death are kept"
-
-
-@pytest.mark.parametrize("retries", [0, 2])
-def test_work_that_always_ends_its_worker_is_named(tmp_path: Path, retries: int) -> None:
     function = partial(die, folder=tmp_path, deadly={2}, deaths=99)
-    treated, error = treated_and_error(function, range(8), compute_config(workers=2, retries=retries))
+    treated, error = treated_and_error(function, range(8), compute_config(workers=2, retries=0))
     assert treated == [0, 1, 3, 4, 5, 6, 7]
     assert isinstance(error, ComputeError)
-    assert str(error) == (
-        f"test: 2: its worker process died, EXIT(3) (attempt {max(2, retries + 1)}); "
-        "if memory ran out (SIGKILL), set compute.workers lower"
-    )
+    assert str(error).startswith("test: 2: its worker died, EXIT(3); if memory ran out")
 
 
 def test_a_lack_of_memory_is_one_line() -> None:
     _, error = treated_and_error(be_killed, range(1, 2), compute_config(workers=1, retries=0))  # type: ignore[arg-type]
-    assert "test: 1: its worker process died, SIGKILL(-9)" in str(error)
+    assert "test: 1: its worker died, SIGKILL(-9)" in str(error)
     _, error = treated_and_error(partial(fail, error=MemoryError), range(1, 2), SERIAL)
-    assert (type(error), str(error)) == (ComputeError, "test: 1: memory ran out")
+    assert (type(error), str(error).partition(";")[0]) == (ComputeError, "test: 1: memory ran out")
 
 
 SCRIPT = """
@@ -218,11 +202,15 @@ ON_RAY = """
 import sys
 from functools import partial
 from pathlib import Path
-from hlorank.compute import map_graphs
+from hlorank.compute import SERIAL, map_graphs
+from hlorank.config import FeaturizeConfig
+from hlorank.data.collection import Collection
+from hlorank.featurize.featurize_collection import featurize_collection
 from tests.sections import compute_config
 from tests.worker_functions import die, even, fail, full_disk, process_of, treated_and_error
 
-config = compute_config(form="ray", address=sys.argv[1], workers="auto", retries=1)
+address, raw, featurize = sys.argv[1:]
+config = compute_config(form="ray", address=address, workers="auto", retries=1)
 folder = Path("deaths")
 results = list(map_graphs(process_of, range(40), config, "test", outputs=[folder]))
 assert [item for item, _, _ in results] == [*range(40)] and not [*folder.glob(".shared.*")]
@@ -230,6 +218,9 @@ assert {threads for _, _, threads in results} == {"1"}
 once = partial(die, folder=folder, deadly={2, 5}, deaths=1)
 assert list(map_graphs(once, range(8), config, "test")) == [*range(8)]
 assert len([*folder.iterdir()]) == 10
+for name, compute in (("here", SERIAL), ("there", config)):
+    collection, settings = Collection.parse("layout:synthetic:random"), FeaturizeConfig.model_validate_json(featurize)
+    featurize_collection(Path(raw), collection, settings, Path(name), compute)
 for function, items in [(partial(die, folder=folder, deadly={9}, deaths=9), range(8, 11)), (even, range(3)),
                         (partial(fail, error=full_disk), range(1, 100))]:
     treated, error = treated_and_error(function, items, config)
@@ -240,43 +231,21 @@ print(*map_graphs(even, [2], config, "test", resources={"hlorank_measure": 1}))
 
 
 @pytest.mark.slow
-def test_results_failures_and_deaths_on_a_ray_cluster(cluster: str, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", ON_RAY, cluster], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    died, failed, full, refused, measured = [line for line in done.stdout.splitlines() if "(raylet)" not in line]
+def test_nodes_of_a_ray_cluster_do_and_report_what_one_process_does(
+    cluster: str, tiny_collections: Path, linear_model: Callable[..., Path], settings: Settings, tmp_path: Path
+) -> None:
+    def shown(*command: str) -> str:
+        done = subprocess.run([sys.executable, "-c", *command], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    printed = shown(ON_RAY, cluster, str(tiny_collections / "raw"), settings().featurize.model_dump_json())
+    died, failed, full, refused, measured = [line for line in printed.splitlines() if "(raylet)" not in line]
     assert died.startswith("[8, 10]|ComputeError|test: 9: its worker died, WorkerCrashed")
     assert failed == "[0, 2]|DataError|a.npz: item: expected an even number, fo"
     assert full == "[]|OSError|[Errno 28] No space left on device: '1'"
     assert refused == "compute=ray: no node of the cluster has what a task takes: CPU 64; see `ray status`"
     assert measured == "2"
-
-
-FEATURIZE = """
-import sys
-from pathlib import Path
-from hlorank.compute import SERIAL
-from hlorank.config import FeaturizeConfig
-from hlorank.data.collection import Collection
-from hlorank.featurize.featurize_collection import featurize_collection
-from tests.sections import compute_config
-
-address, raw, featurize = sys.argv[1:]
-ray = compute_config(form="ray", address=address, workers="auto")
-for name, compute in (("here", SERIAL), ("there", ray)):
-    collection, config = Collection.parse("layout:synthetic:random"), FeaturizeConfig.model_validate_json(featurize)
-    featurize_collection(Path(raw), collection, config, Path(name), compute)
-"""
-
-
-@pytest.mark.slow
-def test_nodes_write_and_rank_what_one_process_does(
-    cluster: str, tiny_collections: Path, linear_model: Callable[..., Path], settings: Settings, tmp_path: Path
-) -> None:
-    def shown(*command: str) -> str:
-        started = [sys.executable, "-c", *command]
-        return subprocess.run(started, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-
-    shown(FEATURIZE, cluster, str(tiny_collections / "raw"), settings().featurize.model_dump_json())
     assert _digests(tmp_path / "here") == _digests(tmp_path / "there")
     files = map(str, sorted((tiny_collections / "raw/layout/synthetic/random").rglob("*.npz")))
     main = "import sys; from hlorank.cli.main import main; sys.exit(main())"
@@ -285,13 +254,12 @@ def test_nodes_write_and_rank_what_one_process_does(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere:port"])
-def test_an_address_without_a_cluster_is_refused_at_once(address: str) -> None:
+def test_an_address_without_a_cluster_is_refused_at_once_and_a_missing_extra_is_named(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("ray")
     with pytest.raises(ConfigError, match=rf"^compute\.address={address}: no Ray cluster answers: .*ray start"):
         list(map_graphs(even, [2], compute_config(form="ray", address=address), "test"))
-
-
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"Ray is not installed; pip install .*ray"):
         list(map_graphs(even, [2], compute_config(form="ray", address="auto"), "test"))

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -54,17 +54,11 @@ class ComputeError(RuntimeError):
     """Work that ended its worker in each attempt; the message, one line, names the graph, the reason and a remedy."""
 
 
-class _WorkerDiedError(Exception):
-    """The reason why a worker ended before its call returned."""
-
-
 class _Workers(NamedTuple):
-    """Place where calls run: the start of a call, the number of started calls at most, and what to do after a death."""
+    """Place where calls run: the start of a call, and the number of started calls at most."""
 
     start: Callable[[Callable[[Any], Any], Any], Future[Any]]
     capacity: Callable[[], int]
-    repeats: int = 0
-    remedy: str = ""
 
 
 def map_graphs(
@@ -99,10 +93,9 @@ def map_graphs(
             if _died(pending[0][1]):
                 # The error of a pool does not say whose call ended a process: after all have ended, each runs alone.
                 died = [_died(call) for _, call in pending]
-                pending = deque(
-                    (item, _repeat(workers, function, item, call, title) if dead else call)
-                    for (item, call), dead in zip(pending, died, strict=True)
-                )
+                repeat = partial(_repeat, partial(workers.start, function), max(1, settings.retries), title)
+                both = zip(pending, died, strict=True)
+                pending = deque((item, repeat(item, call) if dead else call) for (item, call), dead in both)
             item, call = pending.popleft()
             error = call.exception()
             if error is None:
@@ -119,29 +112,25 @@ def map_graphs(
 
 def _died(call: Future[Any]) -> bool:
     """Wait for a call, and return whether its worker died or had no memory."""
-    return isinstance(call.exception(), BrokenProcessPool | _WorkerDiedError | MemoryError)
+    return isinstance(call.exception(), BrokenProcessPool | MemoryError)
 
 
 def _repeat(
-    workers: _Workers, function: Callable[[Item], Result], item: Item, call: Future[Result], title: str
+    start: Callable[[Item], Future[Result]], repeats: int, title: str, item: Item, call: Future[Result]
 ) -> Future[Result]:
     """Repeat a call until its worker lives; a ComputeError takes the place of the last death."""
-    label = f"{title}: {_name(item)}"
-    for _ in range(workers.repeats):
-        _log.warning("%s: %s; started again", label, _reason(call))
-        call = workers.start(function, item)
+    for _ in range(repeats):
+        _log.warning("%s: %s: %s; started again", title, _name(item), _reason(call.exception()))
+        call = start(item)
         if not _died(call):
             return call
-    attempts = f" (attempt {workers.repeats + 1})" if workers.repeats else ""
-    return _failed(ComputeError("; ".join(filter(None, [f"{label}: {_reason(call)}{attempts}", workers.remedy]))))
+    remedy = "if memory ran out (SIGKILL), set compute.workers lower, or with compute=ray compute.memory_bytes higher"
+    return _failed(ComputeError(f"{title}: {_name(item)}: {_reason(call.exception())}; {remedy}"))
 
 
-def _reason(call: Future[Any]) -> str:
-    error = call.exception()
-    if isinstance(error, BrokenProcessPool):
-        codes = re.search(r"{(.+)}", str(error))  # only for the message
-        return f"its worker process died{f', {codes[1]}' if codes else ''}"
-    return "memory ran out" if isinstance(error, MemoryError) else str(error)
+def _reason(error: BaseException | None) -> str:
+    codes = re.search(r"{(.+)}", str(error))  # how processes ended
+    return "memory ran out" if isinstance(error, MemoryError) else f"its worker died, {codes[1] if codes else error}"
 
 
 def _name(item: object) -> str:
@@ -155,11 +144,12 @@ def _name(item: object) -> str:
 def _open_workers(
     settings: ComputeConfig, outputs: Iterable[Path], resources: Mapping[str, float]
 ) -> Iterator[_Workers]:
+    """Yield the place where calls run; processes are killed where the work ends early."""
     if settings.form == "serial":
         yield _Workers(_call_here, lambda: 1)
     elif settings.form == "processes":
         try:
-            yield _processes(settings)
+            yield _processes(settings.process_count)
         except BaseException:
             get_reusable_executor(reuse=True).shutdown(kill_workers=True)
             raise
@@ -183,24 +173,23 @@ def _failed(error: Exception) -> Future[Any]:
     return call
 
 
-def _processes(settings: ComputeConfig) -> _Workers:
+def _processes(count: int) -> _Workers:
     """Return processes of this machine, which wait some seconds for other work."""
-    environment, count = _Environment.here(), settings.process_count
+    enter = _environment()
     # loky starts other processes if any of these is another.
-    begin = {"initializer": _begin_process, "initargs": (os.getpid(), tuple(sys.path), environment)}
+    begin = {"initializer": _begin_process, "initargs": (os.getpid(), tuple(sys.path), *enter.args)}
     # A process that has grown is replaced, and loky warns if the next call is already on its way.
     warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor")
 
     def start(function: Callable[[Any], Any], item: object) -> Future[Any]:
         pool = get_reusable_executor(count, timeout=30, env=_ONE_THREAD, **begin)
         try:
-            call: Future[Any] = pool.submit(_call, environment, function, item)
+            call: Future[Any] = pool.submit(_call, enter, function, item)
             return call
         except BrokenProcessPool as error:  # just now
             return _failed(error)
 
-    remedy = "if memory ran out (SIGKILL), set compute.workers lower"
-    return _Workers(start, lambda: 2 * count + _CALLS_AHEAD, max(1, settings.retries), remedy)
+    return _Workers(start, lambda: 2 * count + _CALLS_AHEAD)
 
 
 def _begin_process(parent: int, *_: object) -> None:
@@ -227,7 +216,7 @@ def _cluster(
     needs = {name: amount for name, amount in needs.items() if amount}
     options = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "memory": settings.memory_bytes, "max_retries": 0}
     task = ray.remote(_call).options(**options, resources=dict(resources))
-    environment = _Environment.here(marks)
+    enter = _environment(marks)
 
     def room() -> int:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -243,20 +232,15 @@ def _cluster(
             elif isinstance(error, ray.exceptions.RayTaskError):
                 call.set_exception(error.cause)
             else:
-                call.set_exception(_WorkerDiedError(one_line(f"its worker died, {type(error).__name__}: {error}")))
+                call.set_exception(BrokenProcessPool(one_line(f"{type(error).__name__}: {error}")))
 
-        task.remote(environment, function, item).future().add_done_callback(finish)
+        task.remote(enter, function, item).future().add_done_callback(finish)
         return call
 
     if room() == 0:
         wanted = ", ".join(f"{name} {amount:g}" for name, amount in needs.items())
         raise ConfigError(f"compute=ray: no node of the cluster has what a task takes: {wanted}; see `ray status`")
-    return _Workers(
-        start,
-        lambda: 2 * room() if settings.workers == "auto" else settings.workers,
-        settings.retries,
-        "if memory ran out, set compute.memory_bytes to what a graph needs, so that fewer share a node",
-    )
+    return _Workers(start, lambda: 2 * room() if settings.workers == "auto" else settings.workers)
 
 
 @contextmanager
@@ -292,43 +276,33 @@ def _connected(address: str) -> Iterator[ModuleType]:
         ray.shutdown()
 
 
-class _Environment(NamedTuple):
-    """What workers have in common with this process; `marks` are new files in the folders that they write to."""
-
-    folder: Path
-    plugins: tuple[str, ...]
-    shared: str | None
-    code: str
-    marks: tuple[Path, ...]
-
-    @classmethod
-    def here(cls, marks: Iterable[Path] = ()) -> _Environment:
-        """Return the environment of this process."""
-        plugins, shared = imported_plugins(), os.environ.get(SHARED_VARIABLE)
-        return cls(Path.cwd(), plugins, shared, code_digest("hlorank", *plugins), tuple(marks))
+def _environment(marks: Iterable[Path] = ()) -> partial[None]:
+    """Return what makes a worker like this process; `marks` are new files in the folders that workers write to."""
+    plugins, shared = imported_plugins(), os.environ.get(SHARED_VARIABLE)
+    return partial(_enter, Path.cwd(), plugins, shared, code_digest("hlorank", *plugins), tuple(marks))
 
 
 @cache  # once in each worker
-def _enter(environment: _Environment) -> None:
+def _enter(folder: Path, plugins: tuple[str, ...], shared: str | None, code: str, marks: tuple[Path, ...]) -> None:
     """Make this worker like the process that has the work; ConfigError if its code differs or a folder is missing."""
-    for name in environment.plugins:
+    for name in plugins:
         import_plugin(name)
     node, deadline = f"node {platform.node()}", time.monotonic() + 10  # a network file system shows new files late
-    if code_digest("hlorank", *environment.plugins) != environment.code:
+    if code_digest("hlorank", *plugins) != code:
         raise ConfigError(f"{node} has other code of hlorank than this process; install the same on every node")
-    for path in (environment.folder, *environment.marks):
+    for path in (folder, *marks):
         while not path.exists():
             if time.monotonic() > deadline:
                 raise ConfigError(f"{node} does not see {path}; it must be on a file system that all nodes share")
             time.sleep(0.5)
-    os.chdir(environment.folder)
-    if environment.shared is not None:
-        os.environ[SHARED_VARIABLE] = environment.shared
+    os.chdir(folder)
+    if shared is not None:
+        os.environ[SHARED_VARIABLE] = shared
 
 
-def _call(environment: _Environment, function: Callable[[Item], Result], item: Item) -> Result:
+def _call(enter: Callable[[], None], function: Callable[[Item], Result], item: Item) -> Result:
     """Make a call in a worker; an error that cannot be sent, or that would end this process, becomes a RuntimeError."""
-    _enter(environment)
+    enter()
     try:
         return function(item)
     except SystemExit as error:

@@ -42,12 +42,10 @@ EXTENSION_POINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "methods": ("hlorank.training.methods:METHODS", "hlorank.models.baselines.baseline:BASELINES"),
     }
 )
-"""The mappings of names that the configuration may use. Imported on demand: some need PyTorch, which fetch does not."""
+"""Mappings of names that the configuration may use. Imported on demand: some need PyTorch, which fetch does not."""
 
 ALWAYS_READ = ("plugins", "collection", "kind", "output", "paths", "experiment", "hparams_search")
 """Keys that every stage accepts; files of the last two groups set keys of several stages."""
-_STAGE_OF = {"data": "fetch", "compute": "featurize"} | {name: name for name in ("featurize", "partition", "evaluate")}
-"""Stages that read a section; train reads the others."""
 
 
 def stage(
@@ -55,19 +53,15 @@ def stage(
 ) -> Callable[[Task], Callable[[], None]]:
     """Return a decorator that makes a command of a function of the validated configuration and the output folder.
 
-    The configuration is composed from conf/ in the current folder, or read from params.yaml with
-    `--config-dir . --config-name params`. Bad data or a bad configuration ends the command with one line for each
-    problem and exit status 2; inside a multirun the job fails and the others continue. So does an override of a key
-    that the stage does not read, which would change nothing.
+    A mistake ends the command with a line for each problem and exit status 2; inside a multirun the job fails and the
+    others continue.
 
     Args:
         extension_points: the ones whose names the stage uses; wrong names are reported with all other mistakes.
-        reads: sections and keys that the stage reads, besides `ALWAYS_READ`.
+        reads: sections and keys that the stage reads besides `ALWAYS_READ`; an override of another key is a mistake.
         writes: key of `paths` for the folder that the stage writes.
-        lock: no other process writes the folder meanwhile: a second one waits, and then finds the files of the first,
-            most of which stages reuse. The stage train takes the lock itself, on the first of its ranks.
+        lock: no other process writes the folder meanwhile: a second one waits, and then reuses most of its files.
     """
-    read = (*ALWAYS_READ, *reads)
 
     def decorate(task: Task) -> Callable[[], None]:
         name = Path(inspect.getfile(task)).stem
@@ -76,7 +70,7 @@ def stage(
         def run(composed: DictConfig) -> Any:
             _quieten()  # a launcher may run this in a process of its own
             try:
-                config = _validated(composed, _unread(HydraConfig.get().overrides.task, name, read), extension_points)
+                config = load_composed(composed, registries(*extension_points))
                 output = output_folder(config, writes)
                 folder_lock = Path(config.paths.state) / LOCKS / fingerprint(str(output.resolve()))
                 with one_process(folder_lock, f"a stage that writes {output}") if lock else nullcontext():
@@ -92,11 +86,10 @@ def stage(
         @wraps(task)
         def command() -> None:
             _quieten()
+            if unread := _unread(sys.argv[1:], name, (*ALWAYS_READ, *reads)):
+                raise SystemExit(_report(ConfigError("\n".join(unread))))
             if not {"-m", "--multirun"} & {*sys.argv}:
                 sys.argv[1:] = map(_accepted_by_hydra, sys.argv[1:])
-            elif unread := _unread(sys.argv[1:], name, read):  # before the run of a sweep is opened
-                sys.stderr.writelines(f"error: {problem}\n" for problem in unread)
-                raise SystemExit(2)
             try:
                 with sweep_report():
                     composed_run()
@@ -109,28 +102,17 @@ def stage(
 
 
 def registries(*extension_points: str) -> Registries:
-    """Return extension points by name, each a mapping of names to its entries."""
+    """Return extension points by name."""
     return {point: reduce(or_, map(resolve_name, EXTENSION_POINTS[point])) for point in extension_points}
 
 
 def load_composed(composed: DictConfig, registries: Registries | None = None) -> Config:
-    """Validate a configuration as Hydra composed it, from conf/ or params.yaml; see `hlorank.config.load`."""
+    """Validate a configuration as Hydra composed it; see `hlorank.config.load`."""
     try:
         values = OmegaConf.to_container(composed, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {(error.msg or str(error)).splitlines()[0]}") from None
     return load(values, registries)
-
-
-def _validated(composed: DictConfig, problems: list[str], extension_points: Sequence[str]) -> Config:
-    """Validate a configuration; a ConfigError has its mistakes after the given problems."""
-    try:
-        config = load_composed(composed, registries(*extension_points))
-    except ConfigError as error:
-        problems = [*problems, *str(error).splitlines()]
-    if problems:
-        raise ConfigError("\n".join(problems))
-    return config
 
 
 def _report(error: Exception) -> int:
@@ -145,7 +127,7 @@ def _report(error: Exception) -> int:
 
 
 def _unread(arguments: Iterable[str], name: str, reads: Sequence[str]) -> list[str]:
-    """Return a line for each override of a key that exists and that the stage does not read."""
+    """Return a line for each override of a key that the stage does not read, though another does."""
     problems = []
     for argument in arguments:
         key, separator, _ = argument.lstrip("+~").partition("=")
@@ -153,16 +135,15 @@ def _unread(arguments: Iterable[str], name: str, reads: Sequence[str]) -> list[s
         if not separator or section not in Config.model_fields:
             continue
         if not any(f"{key}.".startswith(f"{read}.") or read.startswith(f"{key}.") for read in reads):
-            where = "" if section == "pipeline" else f"give it to the stage {_STAGE_OF.get(section, 'train')}, or "
-            problems.append(one_line(f"{key}: no effect on the stage {name}; {where}use dvc exp run -S {argument}"))
+            remedy = f"give it to a stage that reads it, or use dvc exp run -S {argument}"
+            problems.append(one_line(f"{key}: no effect on the stage {name}; {remedy}"))
     return problems
 
 
 def _accepted_by_hydra(argument: str) -> str:
-    """Return an override so that Hydra accepts it although the schema lacks its key.
+    """Mark the override of a key that does not exist as an addition: so it reaches the validation with other mistakes.
 
-    Hydra stops at the first such key. Marked as an addition, the key reaches the validation, which reports it together
-    with all other mistakes. Origins and losses have keys of their own, which only Hydra knows here.
+    Origins and losses have keys of their own, which only Hydra knows here.
     """
     key, separator, _ = argument.partition("=")
     *parents, name = key.split(".")
@@ -173,7 +154,7 @@ def _accepted_by_hydra(argument: str) -> str:
 
 
 class _Formatter(logging.Formatter):
-    """Formatter of lines on the console: warnings begin with WARNING, routine lines with no level."""
+    """Formatter of lines on the console, of which routine ones have no level."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
