@@ -106,7 +106,7 @@ def test_errors_of_libraries_that_cannot_be_read_again_keep_their_message() -> N
 
 def test_the_work_of_a_dead_worker_is_repeated_and_a_graph_that_always_ends_it_is_named(tmp_path: Path) -> None:
     function = partial(die, folder=tmp_path, deadly={2, 5}, deaths=1)
-    assert [*map_graphs(function, range(60), compute_config(workers=2, retries=1), "test")] == [*range(60)]
+    assert [*map_graphs(function, range(60), compute_config(workers=2, retries=2), "test")] == [*range(60)]
     assert len([*tmp_path.iterdir()]) < 120, "results before a death are kept"
     function = partial(die, folder=tmp_path, deadly={2}, deaths=99)
     treated, error = treated_and_error(function, range(8), compute_config(workers=2, retries=0))
