@@ -128,9 +128,10 @@ def tiny_collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tracking_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """End an active run of MLflow, and restore its settings in the environment."""
+    """Leave a test without a store of MLflow, and end its active run."""
     import mlflow
 
+    mlflow.set_tracking_uri(None)
     on_server = ("MLFLOW_SQLALCHEMYSTORE_POOLCLASS", "PGCONNECT_TIMEOUT")
     variables = ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID", "HLORANK_PARENT_RUN", *on_server)
     for name in variables:
@@ -138,6 +139,7 @@ def tracking_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     while mlflow.active_run() is not None:
         mlflow.end_run()
+    mlflow.set_tracking_uri(None)
     for name in variables:
         os.environ.pop(name, None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,11 @@ def client(config: Config) -> MlflowClient:
 @pytest.fixture
 def make_run(
     linear_model: Callable[..., Path], tracking_database: Path, tracking_environment: None, tmp_path: Path
-) -> Iterator[MakeRun]:
+) -> MakeRun:
     """Function that makes a model folder and its run of metrics, tags, parameters and changes of the specification."""
     import mlflow
 
     shutil.copy(tracking_database, tmp_path / "mlflow.db")
-    before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
     experiment = mlflow.create_experiment("some", artifact_location=(tmp_path / "artifacts").as_uri())
 
@@ -52,5 +51,4 @@ def make_run(
         write_json(folder / "run.json", {"run_id": run.info.run_id, "tracking_uri": mlflow.get_tracking_uri()})
         return folder
 
-    yield make
-    mlflow.set_tracking_uri(before)
+    return make

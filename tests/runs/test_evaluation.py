@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
 from mlflow.tracking import MlflowClient
 
@@ -16,11 +17,10 @@ from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection
 from hlorank.evaluation.evaluate import evaluate
 from hlorank.featurize.feature_store import FeatureStore
-from hlorank.files import SPEC, WEIGHTS, read_json, write_json
+from hlorank.files import SPEC, WEIGHTS, DataError, read_json, write_json
 from hlorank.metrics import BEST_TAU
 from hlorank.models.graph_inputs import GraphLoader
-from hlorank.runs.evaluation import LOGGED, TABLE, EvaluationRun, find_runs
-from hlorank.runs.find import tracked
+from hlorank.runs.evaluation import LOGGED, TABLE, EvaluationRun, find_runs, tracked
 from hlorank.runs.store import FINGERPRINT, SWEEP, finished_training
 from hlorank.runs.sweeps import _record_failure
 
@@ -123,8 +123,6 @@ def tracked_model(
     linear_model: MakeModel, tracking_database: Path, tracking_environment: None, tmp_path: Path
 ) -> Callable[..., Path]:
     """Function that makes a model folder and its run, in the store MLFLOW_TRACKING_URI of the test's folder."""
-    import mlflow
-
     uri = f"sqlite:///{shutil.copy(tracking_database, tmp_path / 'mlflow.db')}"
     os.environ["MLFLOW_TRACKING_URI"] = uri
     client = mlflow.MlflowClient(uri)
@@ -162,8 +160,6 @@ def test_a_training_is_found_by_its_folder_and_by_its_run(tracked_model: Callabl
 def test_a_sweep_is_replaced_by_its_trainings(
     tracked_model: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    import mlflow
-
     client = mlflow.MlflowClient(os.environ["MLFLOW_TRACKING_URI"])
     parent = client.create_run(client.get_experiment_by_name("some").experiment_id).info.run_id
     for seed in (0, 1):
@@ -191,8 +187,6 @@ def test_models_without_an_evaluation_are_scored_on_demand(tracked_model: Callab
 def test_unknown_names_are_refused(
     tracked_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import mlflow
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     other = mlflow.MlflowClient(os.environ["MLFLOW_TRACKING_URI"]).create_run("0").info.run_id
@@ -205,25 +199,25 @@ def test_unknown_names_are_refused(
         with pytest.raises(ConfigError, match=complaint):
             find_runs([name])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
-    with pytest.raises(ConfigError, match=r"no MLflow store sqlite:///none.db here; set MLFLOW_TRACKING_URI"):
+    with pytest.raises(DataError, match=r"none\.db: tracking store"):
         find_runs(["f" * 32])
     assert not (tmp_path / "none.db").exists(), "MLflow makes no database"
 
 
-def test_a_store_that_lost_the_run_is_no_error(
-    tracked_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+def test_a_folder_does_not_choose_the_store(
+    tracked_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import mlflow
-
+    """It might be somebody else's, and would get the user's credentials."""
     model, uri = tracked_model(), os.environ["MLFLOW_TRACKING_URI"]
     client, run_id = mlflow.MlflowClient(uri), read_json(model / "run.json")["run_id"]
     client.set_tag(run_id, "model", read_json(model / SPEC)["spec_sha256"])
-    write_json(model / "run.json", {"run_id": "0" * 32, "tracking_uri": "sqlite:///nowhere/mlflow.db"})
-    found = tracked(model, uri)
+    write_json(model / "run.json", {"run_id": "0" * 32, "tracking_uri": "http://127.0.0.1:1"})
+    found = tracked(model)
     assert found is not None
     assert found.run_id == run_id, "found by the digest of the model"
     client.delete_run(run_id)
-    assert tracked(model, uri) is None
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert tracked(model) is None
-    assert tracked(model, "postgresql+psycopg://me@127.0.0.1:1/mlflow") is None
+    (warning,) = caplog.messages
+    assert "http://127.0.0.1:1; set MLFLOW_TRACKING_URI" in warning
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql+psycopg://me@127.0.0.1:1/mlflow")
+    assert tracked(model) is None

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import mlflow
@@ -27,17 +27,9 @@ def model(linear_model: MakeModel) -> Path:
 
 
 @pytest.fixture
-def use(tracking_environment: None) -> Iterator[Callable[[Path], None]]:
-    """Function that sets the store; the previous store is restored after the test."""
-    before = mlflow.get_tracking_uri()
-    yield lambda path: mlflow.set_tracking_uri(f"sqlite:///{path}")
-    mlflow.set_tracking_uri(before)
-
-
-@pytest.fixture
-def store(use: Callable[[Path], None], tracking_database: Path, tmp_path: Path) -> str:
+def store(tracking_environment: None, tracking_database: Path, tmp_path: Path) -> str:
     """Id of a run in an MLflow store that only one test uses."""
-    use(Path(shutil.copy(tracking_database, tmp_path / "mlflow.db")))
+    mlflow.set_tracking_uri(f"sqlite:///{shutil.copy(tracking_database, tmp_path / 'mlflow.db')}")
     experiment = mlflow.create_experiment("some", artifact_location=(tmp_path / "artifacts").as_uri())
     with mlflow.start_run(experiment_id=experiment) as run:
         run_id: str = run.info.run_id
@@ -57,7 +49,7 @@ def test_paths(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for reference, message in (
         (tmp_path, "found none in it"),
         (model.parent, f"found one that holds the models .*{model.name}"),
-        (model / "spec.json", "model: expected a folder, found a file"),
+        (model / "spec.json", "found a file; give the folder that holds it"),
         ("nowhere", "nowhere: model: expected a model folder, an MLflow run id, .* found no such folder"),
         ("models", "models: model: expected a model folder"),
     ):
@@ -100,8 +92,8 @@ def test_registered_models(model: Path, store: str) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_a_missing_database_is_not_made(use: Callable[[Path], None], tmp_path: Path) -> None:
-    use(tmp_path / "none.db")
+def test_a_missing_database_is_not_made(tracking_environment: None, tmp_path: Path) -> None:
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/none.db")
     with pytest.raises(DataError, match=r"none\.db: tracking store: "):
         model_folder("models:/some@champion")
     assert not (tmp_path / "none.db").exists()

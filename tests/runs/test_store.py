@@ -247,7 +247,7 @@ def test_processes_that_start_at_once_share_one_new_store(tmp_path: Path) -> Non
         ("http://me:secret@127.0.0.1:1", "no MLflow server answers: .*Connection refused; start it, or give another"),
         ("http://nowhere.invalid:1", "no MLflow server answers: Failed to resolve 'nowhere.invalid'"),
         ("http://me:secret@127.0.0.1:{silent}", r"no MLflow server answers: Read timed out\. .read timeout=1"),
-        ("http://me:secret@127.0.0.1:{other}", "the MLflow server refuses requests: .*error code 404"),
+        ("http://me:secret@127.0.0.1:{other}", "the MLflow server refuses requests: status 404"),
     ],
 )
 def test_a_server_that_cannot_be_used(

@@ -303,7 +303,7 @@ def test_settings_of_the_data_are_those_of_the_stores(
 
     changes = {"featurize__scaling": "minmax", "partition__max_nodes": 7}
     setup = open_networks(settings(**changes))
-    assert (made(setup)["featurize"]["scaling"], made(setup)["partition"]["max_nodes"]) == ("standard", 20)
+    assert (made(setup)["featurize.scaling"], made(setup)["partition.max_nodes"]) == ("standard", 20)
     assert caplog.text == ""  # outside of experiments the stores alone decide
     monkeypatch.setattr(training_module, "chosen_experiment", lambda: "synthetic")
     with caplog.at_level(logging.WARNING):
@@ -313,4 +313,4 @@ def test_settings_of_the_data_are_those_of_the_stores(
     assert "standard" in first
     assert second.startswith("partition.max_nodes=7: ")
     assert "20" in second
-    assert "partition" not in made(open_networks(settings(method="full", **changes)))
+    assert "partition.max_nodes" not in made(open_networks(settings(method="full", **changes)))

@@ -7,38 +7,34 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pandas as pd
+from mlflow.entities import Metric, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_LOGGED_ARTIFACTS
 
 from hlorank.config import Config, ConfigError
 from hlorank.data.collection import Collection
-from hlorank.evaluation.graph_report import PER_GRAPH, PREDICTIONS, PROPERTIES
+from hlorank.evaluation.graph_report import PER_GRAPH
 from hlorank.evaluation.report.trainings import Run, Score, Tracked, model_and_report_folders, read_run, scored
 from hlorank.featurize.feature_store import GraphStore
-from hlorank.files import (
-    HISTORY,
-    METRICS,
-    RUN,
-    SPEC,
-    WEIGHTS,
-    code_digest,
-    fingerprint,
-    read_json,
-    recorded_run,
-)
-from hlorank.runs.find import download_files, run_of_model, tracked, trainings_of
-from hlorank.runs.store import EVALUATION, FEATURES, MODEL, connect, open_experiment
+from hlorank.files import SPEC, DataError, code_digest, fingerprint, read_json, recorded_run
+from hlorank.metrics import BEST_TAU, TRAIN_SECONDS
+from hlorank.runs.find import run_of_model
+from hlorank.runs.store import EVALUATION, FEATURES, MODEL, URI_VARIABLE, connect, existing_store, open_run
+from hlorank.runs.sweeps import job_names, job_table
 
 LOGGED = ("kendall_tau", "slowdown_1", "slowdown_5", "slowdown_10")
 """Metrics of an evaluation in MLflow; the others follow from these or are facts of the data: metrics.json has all."""
 TABLE = "per_graph.json"
 """Artifact of an evaluated run: the table of graphs that MLflow's UI compares between runs."""
 
+_STEP_MEMORY = "train/step_memory_bytes"  # with a prefix for each member of an ensemble
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-_FILES = {"model": (SPEC, HISTORY, RUN), "report": (METRICS, PER_GRAPH, PREDICTIONS, PROPERTIES)}
 
 _log = logging.getLogger(__name__)
 
@@ -48,53 +44,39 @@ class EvaluationRun:
 
     A model whose run is not in the store, such as one from a DVC remote, gets a new run, tagged `evaluated elsewhere`;
     later evaluations find it by the digest of the model. It connects at once, before the scores, which may take hours.
-
-    Raises:
-        ConnectionError: the store is on a server that cannot be used.
     """
 
     def __init__(self, config: Config, model: Path) -> None:
-        from mlflow.tracking import MlflowClient
-
-        self._config, self._model, self._store = config, model, connect(config.tracking)
-        self._client = MlflowClient(self._store)
+        self._config, self._model = config, model
+        self._client = MlflowClient(connect(config.tracking))
 
     @property
     def tracked(self) -> Tracked | None:
         """Record of the training, None if the store has none."""
-        return tracked(self._model, self._store)
-
-    @cached_property
-    def _spec(self) -> Mapping[str, str]:
-        return read_json(self._model / SPEC)
+        return tracked(self._model)
 
     def log(self, metrics: Mapping[str, float], output: Path) -> None:
         """Log metrics by path, such as `valid/kendall_tau`, and the folder of tables and report."""
-        digest = self._spec["spec_sha256"]
-        if (earlier := run_of_model(self._client, recorded_run(self._model).get("run_id"), digest)) is not None:
-            self._log(earlier, metrics, output)
-            return
-        tags = {key: str(self._spec[key]) for key in ("collection", "method", "data")}
-        name = f"{tags['method']} evaluation {self._config.collection}"
-        experiment = open_experiment(self._config.tracking)
-        created = self._client.create_run(experiment, tags={**tags, "run": "evaluated elsewhere"}, run_name=name)
-        try:
-            self._log(created.info.run_id, metrics, output)
-        except BaseException:
-            self._client.set_terminated(created.info.run_id, "FAILED")
-            raise
-        self._client.set_terminated(created.info.run_id, "FINISHED")
-
-    def _log(self, run_id: str, metrics: Mapping[str, float], output: Path) -> None:
-        from mlflow.entities import Metric, RunTag
-        from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
-
+        spec = read_json(self._model / SPEC)
         path = Collection.parse(self._config.collection).path
-        features = GraphStore(Path(self._config.paths.features) / path).fingerprint
         # The fingerprint of the features has their code.
         code = code_digest("hlorank.evaluation.evaluate", "hlorank.metrics", "hlorank.models")
-        tags = {FEATURES: features, MODEL: self._spec["spec_sha256"], EVALUATION: fingerprint(code)}
-        tags[MLFLOW_LOGGED_ARTIFACTS] = json.dumps([{"path": TABLE, "type": "table"}])
+        tags = {
+            FEATURES: GraphStore(Path(self._config.paths.features) / path).fingerprint,
+            MODEL: spec["spec_sha256"],
+            EVALUATION: fingerprint(code),
+            MLFLOW_LOGGED_ARTIFACTS: json.dumps([{"path": TABLE, "type": "table"}]),
+        }
+        run_id = run_of_model(self._client, recorded_run(self._model).get("run_id"), spec["spec_sha256"])
+        if run_id is not None:
+            self._log(run_id, metrics, output, tags)
+            return
+        described = {key: str(spec[key]) for key in ("collection", "method", "data")} | {"run": "evaluated elsewhere"}
+        name = f"{spec['method']} evaluation {self._config.collection}"
+        with open_run(self._config.tracking, name, described) as (run_id, _):
+            self._log(run_id, metrics, output, tags)
+
+    def _log(self, run_id: str, metrics: Mapping[str, float], output: Path, tags: Mapping[str, str]) -> None:
         now = round(time.time() * 1000)
         logged = {key: value for key, value in metrics.items() if key.rpartition("/")[2] in LOGGED}
         values = [Metric(f"evaluate/{key}", value, now, 0) for key, value in logged.items()]
@@ -117,6 +99,36 @@ def _ui_table(per_graph: Path) -> dict[str, object]:
     return found
 
 
+def tracked(model: Path) -> Tracked | None:
+    """Return the store's record of the run of a model folder; None if the store lacks the run or cannot be used."""
+    digest = read_json(model / SPEC).get("spec_sha256", "") if (model / SPEC).is_file() else ""
+    recorded, run = recorded_run(model), None
+    try:
+        client = MlflowClient(existing_store())
+        if (run_id := run_of_model(client, recorded.get("run_id"), digest)) is not None:
+            run = client.get_run(run_id)
+            memories = [key for key in run.data.metrics if key.endswith(_STEP_MEMORY)]
+            sizes = [entry.value for key in memories for entry in client.get_metric_history(run_id, key)]
+    except (DataError, MlflowException, ConnectionError):
+        pass
+    if run is None:
+        # A folder does not choose the store, which gets the user's credentials.
+        if "://" in (address := recorded.get("tracking_uri", "")) and not address.startswith("sqlite:"):
+            _log.warning("%s: without costs, which are in the MLflow store %s; set %s", model, address, URI_VARIABLE)
+        return None
+    metrics = run.data.metrics
+    return Tracked(
+        run_id=run.info.run_id,
+        settings=run.data.params,
+        commit=run.data.tags.get(MLFLOW_GIT_COMMIT),
+        parameters=metrics.get("train/parameters"),
+        step_memory_bytes=max(sizes, default=None),
+        seconds=metrics.get(TRAIN_SECONDS),
+        step_seconds=metrics.get("train/step_seconds"),
+        best_tau=metrics.get(BEST_TAU),
+    )
+
+
 def find_runs(names: Sequence[str], score: Score | None = None) -> list[Run]:
     """Find trainings for a report by name, each once.
 
@@ -127,7 +139,7 @@ def find_runs(names: Sequence[str], score: Score | None = None) -> list[Run]:
 
     Raises:
         ConfigError: a name is neither a folder nor the id of a run, or has no model and no report.
-        DataError: a file is damaged.
+        DataError: a file is damaged, or there is no MLflow store for the id of a run.
     """
     runs: dict[str, Run] = {}
     for name in names:
@@ -146,31 +158,25 @@ def find_runs(names: Sequence[str], score: Score | None = None) -> list[Run]:
 
 def _stored_runs(run_id: str, score: Score | None) -> list[Run]:
     """Return the run of an id, or the trainings of a sweep, from artifacts; jobs without a model are warned of."""
-    from mlflow.exceptions import MlflowException
-
-    uri, trainings = trainings_of(run_id)
-    found = []
+    client, found = MlflowClient(store := existing_store()), []
     try:
-        for training in trainings:
-            run = _downloaded(uri, training.run_id, score)
+        table = job_table(client, run_id)
+        jobs = table.assign(job=job_names(table)).to_dict("records")
+        for job in jobs or [{"run_id": run_id}]:
+            run = _downloaded(client, job["run_id"], score)
             if run is not None:
                 found.append(run)
-            elif training.job:
-                _log.warning("%s: left out, as it has no model: %s", training.job, training.problem)
+            elif jobs:
+                _log.warning("%s: left out, as it has no model: %s", job["job"], job["reason"] or job["state"])
     except MlflowException as error:
-        raise ConfigError(f"{run_id}: {str(error).splitlines()[0]} (MLflow store {uri})") from None
+        raise ConfigError(f"{run_id}: {str(error).splitlines()[0]} (MLflow store {store})") from None
     return found
 
 
-def _downloaded(uri: str, run_id: str, score: Score | None) -> Run | None:
-    """Download a run's artifacts, with the weights if they must be scored; None for a run without a model."""
+def _downloaded(client: Any, run_id: str, score: Score | None) -> Run | None:
+    """Download the model and the report of a run, and read them; None for a run without a model."""
     with TemporaryDirectory() as folder:
-        model, report = (Path(folder) / root for root in _FILES)
-        for root, names in _FILES.items():
-            Path(folder, root).mkdir()
-            download_files(uri, run_id, root, names, Path(folder, root))
-        if not (model / SPEC).is_file():
-            return None
-        if score is not None and not (report / PER_GRAPH).is_file():
-            download_files(uri, run_id, "model", [WEIGHTS], model)
-        return scored(read_run(model, report, tracked(model, uri), run_id), model, score)
+        for root in {artifact.path for artifact in client.list_artifacts(run_id)} & {"model", "report"}:
+            client.download_artifacts(run_id, root, folder)
+        model, report = Path(folder, "model"), Path(folder, "report")
+        return scored(read_run(model, report, tracked(model), run_id), model, score) if model.is_dir() else None

@@ -6,7 +6,6 @@ import logging
 import math
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -15,7 +14,7 @@ from pydantic import Field
 
 from hlorank.config import ConfigError, SweepConfig
 from hlorank.config.section import Section
-from hlorank.runs.store import PARENT_VARIABLE, Pruned, database_problem
+from hlorank.runs.store import PARENT_VARIABLE, Pruned, database_file, database_problem
 
 if TYPE_CHECKING:
     import optuna
@@ -26,8 +25,6 @@ Space = dict[str, "BaseDistribution"]
 Launch = Callable[[list[list[str]]], Sequence[Any]]
 """Runs jobs, each given by its overrides, and returns their values, None for a failed or pruned job."""
 
-_SPACE = "space"
-_SQLITE = "sqlite:///"
 _PATIENCE_SECONDS = 120  # time limit for the lock of a sqlite file
 
 log = logging.getLogger(__name__)
@@ -78,10 +75,10 @@ def open_study(config: SweepConfig, parent: str, create: bool) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # A server has a limit of connections: each is closed after use, not kept open by every training.
     settings: dict[str, Any] = {"poolclass": NullPool}
-    if config.storage.startswith(_SQLITE):
-        Path(config.storage.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
-        settings = {"connect_args": {"timeout": _PATIENCE_SECONDS}}
     try:
+        if (file := database_file(config.storage)) is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            settings = {"connect_args": {"timeout": _PATIENCE_SECONDS}}
         storage = optuna.storages.RDBStorage(config.storage, engine_kwargs=settings)
     except (SQLAlchemyError, ImportError) as error:
         problem = database_problem(error, "sweep.storage")
@@ -89,23 +86,22 @@ def open_study(config: SweepConfig, parent: str, create: bool) -> optuna.Study:
     pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
     if config.prune:
         pruner = optuna.pruners.MedianPruner(config.prune_after_trials, config.prune_after_epochs)
-    name, sampler = config.name or parent, optuna.samplers.RandomSampler()
+    name = config.name or parent
     if create:
         optuna.create_study(study_name=name, storage=storage, direction="maximize", load_if_exists=True)
-    return optuna.load_study(study_name=name, storage=storage, sampler=sampler, pruner=pruner)
+    return optuna.load_study(study_name=name, storage=storage, pruner=pruner)
 
 
 class SearchTrial:
     """Trial in the process of its training, by its number in the study."""
 
     def __init__(self, study: optuna.Study, number: int) -> None:
-        import optuna
+        from optuna.trial import Trial
 
-        self._study = study
-        self._number = number
+        self._study, self._number = study, number
         frozen = study.trials[number]
         self._reported = set(frozen.intermediate_values)
-        self._trial = optuna.trial.Trial(study, frozen._trial_id)  # Optuna's own way to open a trial of another process
+        self._trial = Trial(study, frozen._trial_id)  # Optuna's own way to open a trial of another process
 
     def report(self, tau: float, step: int) -> None:
         """Report a validation, once for each step: a training that is resumed may repeat its last one."""
@@ -114,10 +110,10 @@ class SearchTrial:
 
     def raise_if_pruned(self) -> None:
         """Raise `Pruned` if the best validation of the trial is below the median of earlier trials."""
-        import optuna
+        from optuna.trial import TrialState
 
         if self._trial.should_prune():
-            self._study.tell(self._number, state=optuna.trial.TrialState.PRUNED)
+            self._study.tell(self._number, state=TrialState.PRUNED)
             raise Pruned
 
 
@@ -151,38 +147,31 @@ class Search:
     """
 
     def __init__(self, study: optuna.Study, settings: SearchSettings, fixed: list[str], space: Space) -> None:
+        from optuna.distributions import distribution_to_json
+
         self.study, self.settings = study, settings
         self._fixed, self._space = fixed, space
         if not space:
             raise ConfigError("nothing to search: give a key a choice(), range() or interval()")
-        self._check_space()
-
-    def _check_space(self) -> None:
-        from optuna.distributions import distribution_to_json
-
-        space = {key: distribution_to_json(value) for key, value in self._space.items()}
-        earlier = self.study.user_attrs.setdefault(_SPACE, space)
-        if earlier != space:
-            keys = sorted(key for key in {*space, *earlier} if space.get(key) != earlier.get(key))
-            raise ConfigError(
-                f"sweep.name={self.study.study_name}: an earlier search of this name has another space for "
-                f"{', '.join(keys)}; choose another name"
-            )
-        self.study.set_user_attr(_SPACE, space)
+        written = {key: distribution_to_json(value) for key, value in space.items()}
+        earlier = study.user_attrs.get("space", written)
+        if keys := sorted(key for key in {*space, *earlier} if written.get(key) != earlier.get(key)):
+            found = f"an earlier search of this name has another space for {', '.join(keys)}; choose another name"
+            raise ConfigError(f"sweep.name={study.study_name}: {found}")
+        study.set_user_attr("space", written)
 
     def run(self, launch: Launch) -> None:
         """Run interrupted trials, then new ones, until enough have a result."""
         from optuna.trial import TrialState
 
-        results, failed = (TrialState.COMPLETE, TrialState.PRUNED), (TrialState.FAIL,)
-        wanted = self.settings.n_trials
+        results, wanted = (TrialState.COMPLETE, TrialState.PRUNED), self.settings.n_trials
         waiting = self._interrupted()
         if waiting:
             log.info("%d trials were interrupted and run again", len(waiting))
-        max_failed = self._count(failed) + wanted
-        while (
-            self._count(failed) < max_failed and (count := min(self.settings.n_jobs, wanted - self._count(results))) > 0
-        ):
+        max_failed = self._count(TrialState.FAIL) + wanted
+        while self._count(TrialState.FAIL) < max_failed:
+            if (count := min(self.settings.n_jobs, wanted - self._count(*results))) <= 0:
+                break
             batch, waiting = waiting[:count], waiting[count:]
             batch += [self._ask() for _ in range(count - len(batch))]
             values = [{**trial.params, "sweep.trial": trial.number} for trial in batch]
@@ -196,14 +185,16 @@ class Search:
         """Return the trials that an earlier process did not finish; trials without all values fail."""
         from optuna.trial import TrialState
 
-        trials = self.study.get_trials(states=(TrialState.RUNNING,))
-        for trial in trials:
-            if set(trial.params) != set(self._space):
+        complete = []
+        for trial in self.study.get_trials(states=(TrialState.RUNNING,)):
+            if trial.params.keys() == self._space.keys():
+                complete.append(trial)
+            else:
                 self.study.tell(trial.number, state=TrialState.FAIL)
-        return [trial for trial in trials if set(trial.params) == set(self._space)]
+        return complete
 
-    def _count(self, states: Sequence[TrialState]) -> int:
-        return len(self.study.get_trials(deepcopy=False, states=tuple(states)))
+    def _count(self, *states: TrialState) -> int:
+        return len(self.study.get_trials(deepcopy=False, states=states))
 
     def _ask(self) -> Any:
         import optuna

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -39,23 +40,24 @@ SWEEP, NAME = "hlorank.sweep", "hlorank.sweep.name"
 """Tags of a sweep's run: its command, and its name. The former, with the sweep's id, is a tag of its trainings, too."""
 NOTE = "mlflow.note.content"
 """Tag of a run or an experiment that MLflow shows as its description, in Markdown."""
-NOTE_LENGTH = 5000
-"""Characters that every store has room for in a tag."""
+NOTE_LENGTH, NAME_LENGTH = 5000, 250
+"""Characters that every store has room for in a tag, and in the name of a run."""
 MANY = 50_000
 """Runs that MLflow returns at most for one query."""
 
-_CONNECT_SECONDS = "10"
-_FIRST_REQUEST = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+_CONNECT_SECONDS, _RESPONSE_SECONDS = "10", "20"
+_BUSY = {408, 429, 500, 502, 503, 504}  # statuses that MLflow tries again
 _PLACE = f"{URI_VARIABLE} or tracking.uri"
 _TABLES_LOCK = 0x686C6F72  # any number that other programs do not lock
 
 _ABOUT = """\
-Trainings of hlorank: learned rankers of compiler configurations.
-
 One run is one training; a sweep is the parent of its runs. Compare runs of one collection by `valid/best_kendall_tau`,
-the Kendall tau on valid of the epoch whose weights were kept (1 is the measured order, 0 is chance). Look at
-`evaluate/test` once, at the end.
+the Kendall tau on valid of the epoch whose weights were kept. Look at `evaluate/test` once, at the end.
 """
+
+
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # otherwise it logs each new database
 
 
 class Pruned(Exception):  # noqa: N818 - nothing went wrong
@@ -111,26 +113,20 @@ def check_server(uri: str) -> None:
 def _problem_of_mlflow_server(uri: str) -> str | None:
     """Make one request, once: MLflow repeats each for minutes, so that trainings outlast a restart of the server."""
     from mlflow.exceptions import MlflowException
-    from mlflow.tracking import MlflowClient
-    from requests import RequestException
-    from requests.exceptions import RetryError
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
 
-    limits = {name: value for name, value in _FIRST_REQUEST.items() if name not in os.environ}
-    os.environ.update(limits)
+    request = get_default_host_creds(uri), "/api/2.0/mlflow/experiments/search", "GET"
+    seconds = int(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT", _RESPONSE_SECONDS))
     try:
-        MlflowClient(uri).search_experiments(max_results=1)
+        response = http_request(
+            *request, params={"max_results": 1}, max_retries=0, timeout=seconds, raise_on_status=False
+        )
     except MlflowException as error:
-        reason = error.__context__
-        if isinstance(reason, RetryError):  # the server responds, and is busy
-            return None
-        if not isinstance(reason, RequestException):
-            return f"the MLflow server refuses requests: {str(error).strip().splitlines()[0]}"
-        innermost = str(reason).rpartition(": ")[2].strip("\"')")  # without the names of urllib3's objects
+        innermost = str(error.__context__).rpartition(": ")[2].strip("\"')")  # without the names of urllib3's objects
         return f"no MLflow server answers: {innermost}; start it, or give another address in {_PLACE}"
-    finally:
-        for name in limits:
-            del os.environ[name]
-    return None
+    refused = response.status_code != HTTPStatus.OK and response.status_code not in _BUSY
+    return f"the MLflow server refuses requests: status {response.status_code}" if refused else None
 
 
 def _problem_of_database_server(uri: str) -> str | None:
@@ -141,7 +137,6 @@ def _problem_of_database_server(uri: str) -> str | None:
     os.environ.setdefault("PGCONNECT_TIMEOUT", _CONNECT_SECONDS)  # of all connections; by default over two minutes
     # A server has a limit of connections: each is closed after use, not kept open by every training.
     os.environ.setdefault("MLFLOW_SQLALCHEMYSTORE_POOLCLASS", sqlalchemy.NullPool.__name__)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # otherwise it logs each new database
     try:
         engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.NullPool)
         with engine.connect() as connection:
@@ -171,7 +166,6 @@ def _make_database(uri: str, path: Path) -> None:
     from sqlalchemy import make_url
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # otherwise it logs each new database
     with FileLock(path.with_name(f"{path.name}.lock")):
         if not path.exists() or path.stat().st_size == 0:
             with atomic_path(path) as partial:  # MLflow cannot continue a creation that was killed
@@ -245,15 +239,6 @@ def finished_training(config: TrackingConfig, key: str) -> tuple[str, float] | N
     return (runs[0].info.run_id, runs[0].data.metrics[BEST_TAU]) if runs else None
 
 
-def _git_commit() -> dict[str, str]:
-    """Return the tag with the commit of the current folder; MLflow itself records that of the installed package."""
-    from mlflow.utils.git_utils import get_git_commit
-    from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT
-
-    commit = get_git_commit(str(Path.cwd()))
-    return {} if commit is None else {MLFLOW_GIT_COMMIT: commit}
-
-
 @contextmanager
 def open_run(
     config: TrackingConfig, name: str, tags: Mapping[str, str], run_id: str | None = None
@@ -267,13 +252,16 @@ def open_run(
         The run's id, and whether it is resumed.
     """
     import mlflow
+    from mlflow.utils.git_utils import get_git_commit
+    from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT
 
     client = mlflow.MlflowClient(connect(config))
     earlier = None if run_id is None else stored_run(client, run_id)
     if earlier is None:
         open_experiment(config)
-        parent = os.environ.get(PARENT_VARIABLE)
-        run = mlflow.start_run(run_name=name, tags={**tags, **_git_commit()}, parent_run_id=parent)
+        commit = get_git_commit(str(Path.cwd()))  # MLflow itself records that of the installed package
+        own = {**tags, **({MLFLOW_GIT_COMMIT: commit} if commit else {})}
+        run = mlflow.start_run(run_name=name, tags=own, parent_run_id=os.environ.get(PARENT_VARIABLE))
     else:
         mlflow.set_experiment(experiment_id=earlier.info.experiment_id)
         run = mlflow.start_run(run_id=run_id)
@@ -296,10 +284,8 @@ def error_lines(error: BaseException) -> list[str] | None:
     if isinstance(error, BaseExceptionGroup):
         groups = [error_lines(member) for member in error.exceptions]
         return None if None in groups else [line for lines in groups for line in lines or ()]
-    if isinstance(error, ConfigError):
+    if isinstance(error, ConfigError | DataError | ComputeError):
         problems = str(error).splitlines()
-    elif isinstance(error, DataError | ComputeError):
-        problems = [str(error)]
     elif isinstance(error, OSError):
         names = (str(error.filename2 or error.filename or ""), error.strerror or str(error) or type(error).__name__)
         problems = [": ".join(filter(None, names))]

@@ -29,6 +29,7 @@ from hlorank.runs.store import (
     ENDED_BY,
     MANY,
     NAME,
+    NAME_LENGTH,
     NOTE,
     NOTE_LENGTH,
     PARENT_VARIABLE,
@@ -48,7 +49,7 @@ TAU = "valid_kendall_tau"
 _KEY = "hlorank.sweep.key"  # machine, folder and command
 _REASON = "hlorank.reason"
 _REASON_LENGTH = 500  # a tag has room for 8,000 characters
-_NAME_LENGTH = 250  # every store of MLflow has room for
+_DESCRIBED = 15  # rows of a table in the description of a sweep's run
 _STATES = ("interrupted", "failed", "pruned", "finished")
 _SEED, _SECONDS = "seed", "train_seconds"
 _NOT_VARIED = ("sweep.", "output")  # number of the job, and its folder
@@ -192,18 +193,12 @@ def _cells(table: pd.DataFrame) -> list[list[str]]:
     return [[text(row[column], 1 if column == _SECONDS else 4) for column in table.columns] for row in rows]
 
 
-def markdown(table: pd.DataFrame) -> str:
-    """Return a table in Markdown."""
-    lines = [list(table.columns), ["---"] * len(table.columns), *_cells(table)]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
-
-
 def _print(table: pd.DataFrame, title: str) -> None:
     ranks = {"run_id": 1, "state": 2, _SECONDS: 3}
     numbers = {_SEED, TAU, _SECONDS, "seeds", "mean", "standard_deviation"}
     columns = [Column(column, ranks.get(column, 0), number=column in numbers) for column in table.columns]
     sys.stdout.write(f"\n{title}\n")
-    print_table(columns, _cells(table), option="sweep/summary.md of the run")
+    print_table(columns, _cells(table), option="sweep/jobs.csv of the run")
 
 
 class Sweep:
@@ -231,43 +226,30 @@ class Sweep:
             client.update_run(self.run_id, status="RUNNING")
         else:
             tags = {SWEEP: command, _KEY: key} | ({NAME: name} if name else {})
-            run = client.create_run(experiment, run_name=f"sweep {name or command}"[:_NAME_LENGTH], tags=tags)
+            run = client.create_run(experiment, run_name=f"sweep {name or command}"[:NAME_LENGTH], tags=tags)
             self.run_id = run.info.run_id
 
     def close(self, completed: bool) -> int:
         """Write and print tables and failures, and return the number of jobs that failed or were interrupted."""
-        table = job_table(self._client, self.run_id)
+        client, table = self._client, job_table(self._client, self.run_id)
+        jobs, seeds = table.drop(columns="reason"), seed_table(table)
         failures = table.assign(job=job_names(table))[table["state"].isin(["failed", "interrupted"])]
         if len(table):
-            self._log_tables(table.drop(columns="reason"))
+            heads = (shown.head(_DESCRIBED) for shown in (seeds, jobs))
+            texts = [head.to_string(index=False, float_format="%.4f", na_rep="") for head in heads]
+            client.set_tag(self.run_id, NOTE, "".join(f"```\n{text}\n```\n" for text in texts)[:NOTE_LENGTH])
+            for name, shown in (("jobs", jobs), ("seeds", seeds)):
+                client.log_text(self.run_id, shown.to_csv(index=False), f"sweep/{name}.csv")
+            _print(jobs, f"sweep {self.run_id}")
+        if (seeds["seeds"] > 1).any():
+            _print(seeds, "over seeds")
         for row in failures.sort_values("job").to_dict("records"):
             sys.stderr.write(f"error: {row['job'] or 'the job'}: {row['reason'] or row['state']}\n")
         if len(table) and not completed:
             sys.stderr.write("error: the sweep was interrupted; the same command continues with the remaining jobs\n")
-        status = "FAILED" if len(failures) else "FINISHED"
-        self._client.set_terminated(self.run_id, status if completed else "KILLED")
+        client.set_terminated(self.run_id, "KILLED" if not completed else "FAILED" if len(failures) else "FINISHED")
         self._lock.close()
         return len(failures)
-
-    def _log_tables(self, table: pd.DataFrame) -> None:
-        seeds = seed_table(table)
-        summary = f"{markdown(seeds)}\n{markdown(table)}"
-        self._client.set_tag(self.run_id, NOTE, note(summary))
-        texts = {"jobs.csv": table.to_csv(index=False), "seeds.csv": seeds.to_csv(index=False), "summary.md": summary}
-        for name, text in texts.items():
-            self._client.log_text(self.run_id, text, f"sweep/{name}")
-        _print(table, f"sweep {self.run_id}")
-        if (seeds["seeds"] > 1).any():
-            _print(seeds, "over seeds")
-
-
-def note(summary: str) -> str:
-    """Return the description of a sweep's run: as many lines of its summary as it has room for."""
-    lead = "Best on valid first: means over seeds, then the jobs.\n\n"
-    if len(lead + summary) <= NOTE_LENGTH:
-        return lead + summary
-    end = "\nThe other jobs are in the artifact `sweep/summary.md`.\n"
-    return lead + summary[: NOTE_LENGTH - len(lead + end)].rpartition("\n")[0] + "\n" + end
 
 
 _open: list[Sweep] = []

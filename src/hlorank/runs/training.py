@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,6 +38,7 @@ from hlorank.runs.store import (
     CODE,
     FEATURES,
     FINGERPRINT,
+    NAME_LENGTH,
     NOTE,
     NOTE_LENGTH,
     Pruned,
@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 _DVC_STAGE = "DVC_STAGE"  # which DVC sets for its commands
 _DVC_EXPERIMENT = "DVC_EXP_NAME"  # which `dvc exp run` sets for its commands
-_NAME_LENGTH = 250  # every store of MLflow has room for
+
 # Sections and keys of overrides that a name has already, or that do not describe the training.
 _UNNAMED = {"collection", "method", "output", "paths", "tracking", "sweep", "evaluate", "hparams_search"}
 _COLUMNS = ["member", "epoch", "train_loss", "valid_kendall_tau"]
@@ -68,13 +68,9 @@ _COLUMNS = ["member", "epoch", "train_loss", "valid_kendall_tau"]
 class TrainingRun:
     """A training while it runs, as one of its ranks sees it.
 
-    Attributes:
-        tau: validation Kendall tau of a training that has finished; None to train.
-        folder: folder of the checkpoints, from which an interrupted training continues.
-        ranks: the ranks of the training.
-        logger: makes the logger of a member by its name.
-        callbacks: callbacks of Lightning that report to a search.
-        record: saves and logs a result; None on other ranks than the first.
+    `tau` is the validation Kendall tau of a training that has finished, None to train; `folder` has the checkpoints of
+    an interrupted one; `logger` makes the logger of a member by its name; `callbacks` of Lightning report to a search;
+    `record` saves and logs a result, None on other ranks than the first.
     """
 
     tau: float | None
@@ -101,9 +97,7 @@ def training(config: Config, setup: Setup, output: Path, ranks: ProcessGroup) ->
     Checkpoints are removed at the end. All ranks call this; only rank 0 writes.
     """
     run = TrainingRun(None, Path(config.paths.state) / "training" / setup.key, ranks)
-    with ExitStack() as opened:
-        if ranks.first:
-            run = opened.enter_context(_opened(config, setup, output, run))
+    with _opened(config, setup, output, run) if ranks.first else nullcontext():
         ranks.wait()  # rank 0 may have waited for another process
         run.tau = ranks.broadcast(run.tau)
         if run.tau is None:
@@ -115,17 +109,18 @@ def training(config: Config, setup: Setup, output: Path, ranks: ProcessGroup) ->
 
 
 @contextmanager
-def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Iterator[TrainingRun]:
-    """Take the locks of a training, and return its earlier result, or open its MLflow run."""
+def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Iterator[None]:
+    """Take the locks of a training, and note its earlier result, or open its MLflow run."""
     locks = Path(config.paths.state) / LOCKS
     folder_lock = locks / fingerprint(str(output.resolve()))
     with (
         one_process(folder_lock, f"a stage that writes {output}") as waited_for_folder,
         one_process(locks / setup.key, "this training") as waited_for_training,
     ):
-        run.tau = _finished(config.tracking, setup.key, output, waited=waited_for_folder or waited_for_training)
+        if in_sweep() or waited_for_folder or waited_for_training or _DVC_STAGE in os.environ:
+            run.tau = _finished(config.tracking, setup.key, output)
         if run.tau is not None:
-            yield run
+            yield
             return
         _remove_outdated(setup, run.folder, locks)
         with _tracked(config, setup, run.folder) as run_id:
@@ -141,20 +136,18 @@ def _opened(config: Config, setup: Setup, output: Path, run: TrainingRun) -> Ite
 
                 run.callbacks = [TrialReport(trial)]
             try:
-                yield run
+                yield
             except Pruned:
                 shutil.rmtree(run.folder)
                 raise
         shutil.rmtree(run.folder)
 
 
-def _finished(config: TrackingConfig, key: str, output: Path, *, waited: bool) -> float | None:
+def _finished(config: TrackingConfig, key: str, output: Path) -> float | None:
     """Return the Kendall tau of a run that has finished a training before, None to train.
 
     Outside of sweeps the model of the run is written to `output`; a sweep lists the run in its table.
     """
-    if not (in_sweep() or waited or _DVC_STAGE in os.environ):
-        return None
     if (finished := finished_training(config, key)) is None:
         return None
     run_id, tau = finished
@@ -167,15 +160,12 @@ def _finished(config: TrackingConfig, key: str, output: Path, *, waited: bool) -
 
 def _restored(config: TrackingConfig, run_id: str, output: Path) -> bool:
     """Copy the model of a run into a folder; return False if the store does not have it any more."""
-    import mlflow
     from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
 
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", str(sys.stderr.isatty()))  # no bars in logs
     with TemporaryDirectory() as folder:
         try:
-            model = mlflow.artifacts.download_artifacts(
-                run_id=run_id, artifact_path="model", dst_path=folder, tracking_uri=tracking_uri(config)
-            )
+            model = MlflowClient(tracking_uri(config)).download_artifacts(run_id, "model", folder)
         except (MlflowException, OSError):
             return False
         for file in sorted(Path(model).iterdir(), key=lambda file: file.name == SPEC):  # a folder with it is complete
@@ -187,14 +177,10 @@ def _restored(config: TrackingConfig, run_id: str, output: Path) -> bool:
 def _remove_outdated(setup: Setup, state: Path, locks: Path) -> None:
     """Remove checkpoints of the same training by other code, which no training continues from."""
     for path in state.parent.glob(f"*/{RUN}"):
-        if path.parent == state or read_json(path).get("settings") != setup.key_without_code:
-            continue
-        try:
-            with FileLock(locks / path.parent.name).acquire(timeout=0):
+        if path.parent != state and read_json(path).get("settings") == setup.key_without_code:
+            with suppress(Timeout), FileLock(locks / path.parent.name).acquire(timeout=0):  # no process runs it
                 shutil.rmtree(path.parent)
                 log.info("%s: checkpoints that other code wrote are removed; the training starts again", path.parent)
-        except Timeout:  # a process runs it
-            continue
 
 
 @contextmanager
@@ -203,6 +189,11 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
     import mlflow
 
     spec, overrides = setup.spec, task_overrides()
+    valid = len(setup.graphs.store.trainable("valid"))
+    note = (
+        f"Trained on {len(setup.train)} graphs of train; the epoch is chosen on {valid} graphs of valid. Overrides: "
+        f"{' '.join(f'`{override}`' for override in overrides) or 'none'}."
+    )
     tags = {
         "collection": spec.collection,
         "method": spec.method,
@@ -211,7 +202,7 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
         FINGERPRINT: setup.key,
         CODE: code_digest("hlorank"),
         FEATURES: setup.graphs.store.fingerprint,
-        NOTE: _note(setup, overrides)[:NOTE_LENGTH],
+        NOTE: note[:NOTE_LENGTH],
         **({EXPERIMENT: name} if (name := chosen_experiment()) else {}),
         **job_tags(),
     }
@@ -220,7 +211,7 @@ def _tracked(config: Config, setup: Setup, state: Path) -> Iterator[str]:
         if resumed:
             claim(config.tracking, run_id)
         else:
-            mlflow.log_params(flatten({**setup.settings, **_data_settings(setup)}))
+            mlflow.log_params({**flatten(setup.settings), **_data_settings(setup)})
             _log_data(setup)
         write_json(state / RUN, {"run_id": run_id, "settings": setup.key_without_code})
         yield run_id
@@ -239,36 +230,21 @@ def run_name(setup: Setup, overrides: Sequence[str]) -> str:
     changed |= {"seed": str(seed)} if (seed := setup.config.seed) else {}
     experiment = os.environ.get(_DVC_EXPERIMENT)
     settings = [*([experiment] if experiment else []), *(f"{key}={value}" for key, value in changed.items())]
-    return " ".join([setup.spec.method, *settings, setup.spec.collection])[:_NAME_LENGTH]
-
-
-def _note(setup: Setup, overrides: Sequence[str]) -> str:
-    """Return the description of a run, in Markdown."""
-    changed = " ".join(f"`{override}`" for override in overrides)
-    valid = len(setup.graphs.store.trainable("valid"))
-    return (
-        f"Training of `{setup.spec.method}` on {setup.spec.collection}: {len(setup.train)} graphs of train; the epoch "
-        f"is chosen on {valid} graphs of valid.\n\nOverrides: {changed or 'none'}. The parameters `featurize` and "
-        "`partition` are those that the data were made with.\n\nThe artifact `model` is the trained model; after the "
-        "stage evaluate, `report/report.html` is its report and `per_graph.json` the table of graphs.\n"
-    )
+    return " ".join([setup.spec.method, *settings, setup.spec.collection])[:NAME_LENGTH]
 
 
 def _data_settings(setup: Setup) -> dict[str, Any]:
     """Return the settings that graphs were made with, and warn of those that an experiment file sets otherwise."""
-    graphs, config = setup.graphs, setup.config
+    graphs, experiment = setup.graphs, chosen_experiment()
     made = {"featurize": graphs.store.spec.options.model_dump(mode="json")}
     if graphs.options is not None:
         made["partition"] = graphs.options.model_dump(mode="json")
-    if (experiment := chosen_experiment()) is not None:
-        configured = config.model_dump(mode="json", include={"featurize", "partition"})
-        for section, values in made.items():
-            for key, value in values.items():
-                if (wanted := configured[section][key]) != value:
-                    remedy = f"run the stage {section} with experiment={experiment}, and those after it"
-                    shown = f"{section}.{key}={wanted}", value, remedy
-                    log.warning("%s: no effect, as the data were made with %s; %s", *shown)
-    return made
+    wanted = flatten(setup.config.model_dump(mode="json", include={*made}))
+    for key, value in flatten(made).items():
+        if experiment is not None and wanted[key] != value:
+            remedy = f"run the stage {key.partition('.')[0]} with experiment={experiment}, and those after it"
+            log.warning("%s=%s: no effect, as the data were made with %s; %s", key, wanted[key], value, remedy)
+    return flatten(made)
 
 
 def _log_data(setup: Setup) -> None:
