@@ -17,8 +17,9 @@ from hlorank.evaluation.evaluate import evaluate
 from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.featurize_collection import featurize_collection
 from hlorank.files import fingerprint, read_json
+from hlorank.models.graph_inputs import GraphLoader
 from hlorank.models.trained_model import load_trained
-from hlorank.partition.segment_store import PartitionStore, partition_collection
+from hlorank.partition.segment_store import partition_collection
 from hlorank.stages.train import train
 
 ROOT = Path(__file__).parents[1]
@@ -96,7 +97,8 @@ def test_an_experiment_trains_and_scores_as_it_did(
     trained = load_trained(tmp_path / "model", config.evaluate.memory_bytes)
     store = FeatureStore(features / collection.path)
     graph = store.trainable("valid")[0]
-    cut = None if trained.partition is None else PartitionStore(segments / collection.path).open("valid", graph)
+    folder = None if trained.partition is None else segments / collection.path
+    cut = GraphLoader(store.root, folder).open_partition("valid", graph)
     scores = trained.score(store.open("valid", graph), cut)
     again = load_trained(tmp_path / "model", 2**20).score(store.open("valid", graph), cut)
     np.testing.assert_array_equal(scores, again)

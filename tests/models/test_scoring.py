@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,20 +11,18 @@ import torch
 from torch import Tensor
 
 from hlorank.models import scoring
-from hlorank.models.cost_model import CostModel
-from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.scoring import (
+    PlanCache,
     embed_configurations,
     mean_of_members,
     mean_over_orders,
     score_configurations,
     sum_segments,
 )
-from tests.models.dense_form import embed_rows
+from tests.models.dense_form import MakeInputs, MakeModel, scores_of
 
-MakeInputs = Callable[..., GraphInputs]
-MakeModel = Callable[..., CostModel]
 BLOCK = ["layer_norm", "sage", "gelu", "dropout", "residual"]
+ROWS, MEMORY, NO_PLANS = np.arange(30), 2**30, PlanCache(0)
 
 
 @pytest.fixture
@@ -35,42 +32,42 @@ def make_model(make_model: MakeModel) -> MakeModel:
 
 
 @pytest.mark.parametrize(
-    ("kind", "segments", "halo", "instance_norm"),
+    ("kind", "segments", "halo", "more"),
     [
-        ("layout", 1, 0, False),
-        ("layout", 3, 0, False),
-        ("layout", 3, 1, False),
-        ("layout", 3, 0, True),
-        ("tile", 1, 0, False),
+        ("layout", 1, 0, []),
+        ("layout", 3, 0, []),
+        ("layout", 3, 1, []),
+        ("layout", 3, 0, ["instance_norm"]),
+        ("tile", 1, 0, []),
     ],
 )
-def test_the_bound_of_memory_changes_nothing(
-    kind: str, segments: int, halo: int, instance_norm: bool, make_model: MakeModel, make_inputs: MakeInputs
+def test_neither_memory_nor_what_is_ranked_together_changes_a_score(
+    kind: str, segments: int, halo: int, more: list[str], make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
-    model, rows = make_model(kind, block=[*BLOCK, *["instance_norm"] * instance_norm]), np.arange(30)
+    model = make_model(kind, block=[*BLOCK, *more], permutations=5)
     graph = make_inputs(segments=segments, halo=halo, kind=kind, distinct=30)
-    expected = score_configurations(model, graph, rows, 2**40)
+    expected = score_configurations(model, graph, ROWS, 2**40)
     assert expected.dtype == np.float64
     assert len(np.unique(expected)) == 30
-    one_by_one = [score_configurations(model, graph, rows[i : i + 1], 1)[0] for i in rows]
-    np.testing.assert_allclose(one_by_one, expected, rtol=1e-12)
+    np.testing.assert_allclose(expected, scores_of(model.eval(), graph, ROWS).detach(), rtol=1e-12)
     for memory_bytes in (1, 20_000, 100_000):
-        np.testing.assert_allclose(score_configurations(model, graph, rows, memory_bytes), expected, rtol=1e-12)
-    some = np.array([29, 3, 3, 11])
-    np.testing.assert_allclose(score_configurations(model, graph, some, 20_000), expected[some], rtol=1e-12)
+        np.testing.assert_allclose(score_configurations(model, graph, ROWS, memory_bytes), expected, rtol=1e-12)
+    for some in (np.array([29, 3, 3, 11]), np.array([7])):
+        np.testing.assert_allclose(score_configurations(model, graph, some, 20_000), expected[some], rtol=1e-12)
+    np.testing.assert_array_equal(mean_over_orders(score_configurations, model, graph, 2**40, NO_PLANS), expected)
 
 
 @pytest.mark.parametrize("more", [[], ["instance_norm"]])
 def test_no_more_configurations_at_once_than_fit(
     more: list[str], make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
-    model, graph, rows = make_model(block=[*BLOCK, *more]), make_inputs(distinct=30), np.arange(30)
+    model, graph = make_model(block=[*BLOCK, *more]), make_inputs(distinct=30)
     sizes: list[int] = []
     model.register_forward_pre_hook(lambda _, call: sizes.append(call[0].pool.configurations))
-    score_configurations(model, graph, rows, 0)
+    score_configurations(model, graph, ROWS, 0)
     assert sizes == [1] * 30
     sizes.clear()
-    score_configurations(model, graph, rows, 100 * 24 * 6 * 8)  # 100 times the bytes of one state of all nodes
+    score_configurations(model, graph, ROWS, 100 * 24 * 6 * 8)  # 100 times the bytes of one state of all nodes
     assert max(sizes) <= 100 / 2  # a layer needs at least its input and its output
     assert sum(sizes) == 30
     assert len(sizes) < 10
@@ -79,8 +76,8 @@ def test_no_more_configurations_at_once_than_fit(
 def test_no_more_embeddings_at_once_than_fit(
     make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, graph, rows = make_model(), make_inputs(segments=3, distinct=30), np.arange(30)
-    expected = score_configurations(model, graph, rows, 2**30)
+    model, graph = make_model(), make_inputs(segments=3, distinct=30)
+    expected = score_configurations(model, graph, ROWS, MEMORY)
     sizes: list[int] = []
 
     def counted(*arguments: Any) -> Tensor:
@@ -89,7 +86,7 @@ def test_no_more_embeddings_at_once_than_fit(
 
     monkeypatch.setattr(scoring, "sum_segments", counted)
     one = 4 * 3 * 12 * 8  # three embeddings of a configuration exist at once, in a quarter of the memory
-    np.testing.assert_allclose(score_configurations(model, graph, rows, 7 * one + 1), expected, rtol=1e-12)
+    np.testing.assert_allclose(score_configurations(model, graph, ROWS, 7 * one + 1), expected, rtol=1e-12)
     assert sizes == [7, 7, 7, 7, 2]
 
 
@@ -100,91 +97,64 @@ def test_attention_ranks_whole_groups_together(
     monkeypatch.setattr(scoring, "RANKED_TOGETHER", 4)
     model = make_model(block=[*BLOCK, "configuration_attention"]).eval()
     graph, rows = make_inputs(segments=segments, distinct=30), np.array([3, 1, 4, 1, 5, 9, 2, 6, 8, 29])
-    scores = score_configurations(model, graph, rows, 2**30)
+    scores = score_configurations(model, graph, rows, MEMORY)
     for group in range(3):
-        some = rows[group::3]
-        total = torch.stack([embed_rows(model, graph, j, some) for j in range(segments)]).sum(dim=0)
-        np.testing.assert_allclose(scores[group::3], model.score(total, segments).detach().numpy(), rtol=1e-12)
+        together = scores_of(model, graph, rows[group::3]).detach()
+        np.testing.assert_allclose(scores[group::3], together, rtol=1e-12)
     # The bound of memory changes no score.
     np.testing.assert_array_equal(score_configurations(model, graph, rows, 1), scores)
     monkeypatch.setattr(scoring, "RANKED_TOGETHER", 128)
-    assert not np.allclose(score_configurations(model, graph, rows, 2**30), scores, rtol=1e-6)
-
-
-@pytest.mark.parametrize("block", [["layer_norm", "sage", "residual"], ["sage", "instance_norm"]])
-def test_without_attention_scores_do_not_depend_on_what_is_ranked_together(
-    block: list[str], make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scoring, "RANKED_TOGETHER", 4)
-    model, graph = make_model(block=block, permutations=5), make_inputs(segments=3, distinct=30)
-    every = score_configurations(model, graph, np.arange(30), 2**30)
-    for count in (1, 3, 30):
-        chosen = np.random.default_rng(0).permutation(30)[:count]
-        np.testing.assert_allclose(score_configurations(model, graph, chosen, 2**30), every[chosen], rtol=1e-12)
-    np.testing.assert_array_equal(mean_over_orders(score_configurations, model, graph, 2**30), every)
+    assert not np.allclose(score_configurations(model, graph, rows, MEMORY), scores, rtol=1e-6)
 
 
 def test_averaging_over_orders_makes_scores_depend_less_on_the_order(
     make_model: MakeModel, make_inputs: MakeInputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The averages over two disjoint halves of many orders differ less than the scores of two single ones."""
+    """The averages over disjoint sets of orders differ less than the scores of single ones."""
     monkeypatch.setattr(scoring, "RANKED_TOGETHER", 5)
-    model = make_model(block=["sage", "configuration_attention"], permutations=1)
-    graph, rows = make_inputs(distinct=30), np.arange(30)
-
-    def scored(order: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        scores = np.empty(30)
-        scores[order] = score_configurations(model, graph, order, 2**30)
-        return scores
-
-    orders = [rows, *(np.random.default_rng(number).permutation(rows) for number in range(1, 32))]
-    single = np.stack([scored(order) for order in orders])
-    np.testing.assert_array_equal(mean_over_orders(score_configurations, model, graph, 2**30), single[0])
-    for count in (2, 4):
+    model = make_model(block=["sage", "configuration_attention"])
+    graph, single = make_inputs(distinct=30), np.empty((32, 30))
+    for number, scores in enumerate(single):
+        order = np.random.default_rng(number).permutation(ROWS) if number else ROWS
+        scores[order] = score_configurations(model, graph, order, MEMORY)
+    for count in (1, 2, 4):
         model.config = model.config.model_copy(update={"permutations": count})
-        found = mean_over_orders(score_configurations, model, graph, 2**30)
+        found = mean_over_orders(score_configurations, model, graph, MEMORY, NO_PLANS)
         np.testing.assert_allclose(found, single[:count].mean(axis=0), rtol=1e-12)
-    spread = single.std(axis=0).mean()
-    assert spread > 1e-6
-    averaged = single.reshape(4, 8, 30).mean(axis=1)
-    assert averaged.std(axis=0).mean() < 0.6 * spread
-    embedding = mean_over_orders(embed_configurations, model, graph, 2**30)
+    deviation = single.std(axis=0).mean()
+    assert deviation > 1e-6
+    assert single.reshape(4, 8, 30).mean(axis=1).std(axis=0).mean() < 0.6 * deviation
+    embedding = mean_over_orders(embed_configurations, model, graph, MEMORY, NO_PLANS)
     assert embedding.shape == (30, model.embedding_width)
 
 
 def test_members_have_equal_weights_unless_some_are_given() -> None:
     first, second = np.array([0.0, 1.0, 2.0]), np.array([300.0, 0.0, 0.0])
     step = np.sqrt(1.5)  # between (-1, 0, 1) scaled to a standard deviation of 1
-    expected = (np.array([-step, 0, step]) + np.array([2, -1, -1]) / np.sqrt(2)) / 2
-    np.testing.assert_allclose(mean_of_members([first, second]), expected)
-    np.testing.assert_allclose(mean_of_members([5 * first - 7, 1e-3 * second]), expected)  # on any scale
+    scaled = np.array([-step, 0, step]), np.array([2, -1, -1]) / np.sqrt(2)
+    np.testing.assert_allclose(mean_of_members([first, second]), np.mean(scaled, axis=0))
+    np.testing.assert_allclose(mean_of_members([5 * first - 7, 1e-3 * second]), np.mean(scaled, axis=0))  # any scale
     np.testing.assert_array_equal(mean_of_members([first]), first)
-    weighted = (3 * np.array([-step, 0, step]) + np.array([2, -1, -1]) / np.sqrt(2)) / 4
-    np.testing.assert_allclose(mean_of_members([first, second], [3, 1]), weighted)
-
-
-def test_a_member_with_equal_scores_counts_as_0() -> None:
-    scores = np.array([0.5, 3.0, 1.0])
-    for constant in (np.full(3, 0.1), np.array([12.0, 12.000001, 12.0]), np.zeros(3)):
-        np.testing.assert_allclose(2 * mean_of_members([scores, constant]), (scores - 1.5) / scores.std())
+    np.testing.assert_allclose(mean_of_members([first, second], [3, 1]), (3 * scaled[0] + scaled[1]) / 4)
+    for constant in (np.full(3, 0.1), np.array([12.0, 12.000001, 12.0]), np.zeros(3)):  # counts as 0
+        np.testing.assert_allclose(2 * mean_of_members([first, constant]), scaled[0])
     assert mean_of_members([np.array([3.0]), np.array([-1.0])]).tolist() == [0.0]
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("fails", [False, True])
 def test_the_mode_is_restored_and_dropout_is_off(
-    training: bool, fails: bool, make_model: MakeModel, make_inputs: MakeInputs
+    training: bool, make_model: MakeModel, make_inputs: MakeInputs
 ) -> None:
-    model, graph, rows = make_model().train(training), make_inputs(), np.arange(12)
-    first, second = (score_configurations(model, graph, rows, 2**30) for _ in range(2))
+    model, graph = make_model().train(training), make_inputs()
+    first, second = (score_configurations(model, graph, np.arange(12), MEMORY) for _ in range(2))
     assert (first == second).all()
-    assert all(parameter.grad is None for parameter in model.parameters())
 
     def fail(*_: object) -> None:
+        assert not model.training
         raise MemoryError
 
-    if fails:
-        model.register_forward_pre_hook(fail)
-        with pytest.raises(MemoryError):
-            score_configurations(model, graph, rows, 2**30)
+    model.register_forward_pre_hook(fail)
+    with pytest.raises(MemoryError):
+        score_configurations(model, graph, np.arange(12), MEMORY)
     assert all(module.training == training for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
 from hlorank.config import ConfigError, PartitionConfig
 from hlorank.data.collection import read_graph
@@ -22,8 +23,8 @@ from tests.layouts import layout_features
 algorithms = st.sampled_from(sorted(PARTITIONERS))
 
 
-def config(algorithm: str, max_nodes: int, halo: int = 0) -> PartitionConfig:
-    return PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo)
+def cut(features: GraphFeatures, algorithm: str, max_nodes: int, halo: int = 0) -> Partition:
+    return partition_graph(features, PartitionConfig(algorithm=algorithm, max_nodes=max_nodes, halo=halo))
 
 
 def layouts_of(node_ids: np.ndarray, codes: np.ndarray) -> LayoutFeatures:
@@ -33,10 +34,7 @@ def layouts_of(node_ids: np.ndarray, codes: np.ndarray) -> LayoutFeatures:
 
 
 def features_of(
-    nodes: int,
-    edges: list[tuple[int, int]],
-    splits: list[int],
-    configurations: LayoutFeatures | TileFeatures | None = None,
+    nodes: int, edges: ArrayLike, splits: list[int], configurations: LayoutFeatures | TileFeatures | None = None
 ) -> GraphFeatures:
     """Make features of a graph; those that a partition does not depend on are zero."""
     if configurations is None:
@@ -70,40 +68,27 @@ def graphs(draw: st.DrawFn) -> GraphFeatures:
     return features_of(n, edges, splits, layouts_of(node_ids, codes))
 
 
-def assert_valid(features: GraphFeatures, partition: Partition, max_nodes: int) -> None:
-    sizes = np.bincount(partition.segment_of)
-    assert partition.segment_of.shape == (features.nodes,)
-    assert partition.segment_of.dtype == np.int32
-    assert sizes.min() >= 1
-    assert sizes.max() <= max_nodes
-    assert len(sizes) == partition.segments
-    first = [int(np.argmax(partition.segment_of == segment)) for segment in range(partition.segments)]
-    assert first == sorted(first)
-
-
-@given(graphs(), algorithms, st.integers(1, 50))
-@settings(deadline=None, max_examples=300)
-def test_every_node_is_in_one_segment_of_bounded_size(features: GraphFeatures, algorithm: str, max_nodes: int) -> None:
-    partition = partition_graph(features, config(algorithm, max_nodes))
-    assert_valid(features, partition, max_nodes)
-    again = partition_graph(features, config(algorithm, max_nodes))
-    np.testing.assert_array_equal(partition.segment_of, again.segment_of)
-    if features.nodes <= max_nodes:
-        np.testing.assert_array_equal(partition.segment_of, whole_graph(features).segment_of)
-        np.testing.assert_array_equal(partition.local_codes, whole_graph(features).local_codes)
-
-
-@given(graphs(), algorithms, st.integers(1, 20), st.integers(0, 4))
-@settings(deadline=None)
-def test_the_halo_has_the_nodes_within_its_hops(
+@given(graphs(), algorithms, st.integers(1, 50), st.integers(0, 4))
+@settings(max_examples=200)
+def test_segments_halos_and_local_codes_of_any_graph(
     features: GraphFeatures, algorithm: str, max_nodes: int, hops: int
 ) -> None:
-    partition = partition_graph(features, config(algorithm, max_nodes, hops))
-    np.testing.assert_array_equal(
-        partition.segment_of, partition_graph(features, config(algorithm, max_nodes)).segment_of
+    """Every node is in one segment of bounded size; halos are within their hops; equal codes are equal layouts."""
+    partition, layouts = cut(features, algorithm, max_nodes, hops), features.configurations
+    assert isinstance(layouts, LayoutFeatures)
+    sizes = np.bincount(partition.segment_of)
+    assert partition.segment_of.shape == (features.nodes,)
+    assert 1 <= sizes.min() <= sizes.max() <= max_nodes
+    first = np.unique(partition.segment_of, return_index=True)[1]
+    assert (np.diff(first) > 0).all()
+    np.testing.assert_array_equal(partition.segment_of, cut(features, algorithm, max_nodes).segment_of)
+    if features.nodes <= max_nodes:
+        np.testing.assert_array_equal(partition.local_codes, whole_graph(features).local_codes)
+    assert partition.local_codes.shape == (features.distinct, len(sizes))
+    assert (partition.segment_of.dtype, partition.halo.dtype, partition.local_codes.dtype) == (
+        *(np.int32, np.int32),
+        np.uint8,
     )
-    assert partition.halo.dtype == np.int32
-    assert partition.halo.shape[1] == 2
     for j in range(partition.segments):
         own = set(np.flatnonzero(partition.segment_of == j).tolist())
         near = set(own)
@@ -111,12 +96,16 @@ def test_the_halo_has_the_nodes_within_its_hops(
             near |= {end for edge in features.edge_index.tolist() for end in edge if near & set(edge)}
         assert partition.own(j).tolist() == sorted(own)
         assert partition.halo_of(j).tolist() == sorted(near - own)
+        local, codes = layouts.codes[:, np.isin(layouts.node_ids, [*near])], partition.local_codes[:, j]
+        same = (local[:, None] == local[None, :]).all(axis=2)
+        np.testing.assert_array_equal(codes[:, None] == codes[None, :], same)
+        appeared = codes[np.sort(np.unique(codes, return_index=True)[1])]
+        np.testing.assert_array_equal(appeared, np.arange(partition.local_counts[j]))
 
 
 @given(graphs(), st.integers(1, 50))
-@settings(deadline=None)
 def test_topological_segments_are_few_contiguous_and_balanced(features: GraphFeatures, max_nodes: int) -> None:
-    segment_of = partition_graph(features, config("topological", max_nodes)).segment_of
+    segment_of = cut(features, "topological", max_nodes).segment_of
     sizes = np.bincount(segment_of)
     assert (np.diff(segment_of) >= 0).all()
     assert sizes.max() - sizes.min() <= 1
@@ -124,9 +113,8 @@ def test_topological_segments_are_few_contiguous_and_balanced(features: GraphFea
 
 
 @given(graphs(), st.integers(1, 50))
-@settings(deadline=None)
 def test_computation_never_cuts_a_block_that_fits(features: GraphFeatures, max_nodes: int) -> None:
-    segment_of = partition_graph(features, config("computation", max_nodes)).segment_of
+    segment_of = cut(features, "computation", max_nodes).segment_of
     assert (np.diff(segment_of) >= 0).all()
     blocks = list(pairwise(features.node_splits.tolist()))
     for start, stop in blocks:
@@ -142,52 +130,26 @@ def test_computation_never_cuts_a_block_that_fits(features: GraphFeatures, max_n
 
 def test_computation_on_known_blocks() -> None:
     features = features_of(24, [], [0, 2, 5, 6, 18, 20, 23, 24])  # sizes 2 3 1 12 2 3 1
-    segment_of = partition_graph(features, config("computation", 5)).segment_of
-    assert np.bincount(segment_of).tolist() == [5, 1, 4, 4, 4, 5, 1]
+    assert np.bincount(cut(features, "computation", 5).segment_of).tolist() == [5, 1, 4, 4, 4, 5, 1]
 
 
 def test_metis_follows_the_edges() -> None:
     """Two chains whose nodes alternate: METIS separates them, a topological cut cannot."""
     features = features_of(40, [(i, i - 2) for i in range(2, 40)], [0, 40])
-    segment_of = partition_graph(features, config("metis", 25)).segment_of
-    assert segment_of.tolist() == [0, 1] * 20
-
-
-@given(graphs(), algorithms, st.integers(1, 20), st.integers(0, 2))
-@settings(deadline=None)
-def test_local_codes_are_equal_where_local_configurations_are(
-    features: GraphFeatures, algorithm: str, max_nodes: int, halo: int
-) -> None:
-    partition = partition_graph(features, config(algorithm, max_nodes, halo))
-    configurations = features.configurations
-    assert isinstance(configurations, LayoutFeatures)
-    assert partition.local_codes.shape == (features.distinct, partition.segments)
-    assert partition.local_codes.dtype == np.uint8
-    for segment in range(partition.segments):
-        seen = np.concatenate([partition.own(segment), partition.halo_of(segment)])
-        local = configurations.codes[:, np.isin(configurations.node_ids, seen)]
-        codes = partition.local_codes[:, segment]
-        same = (local[:, None] == local[None, :]).all(axis=2)
-        np.testing.assert_array_equal(codes[:, None] == codes[None, :], same)
-        appeared = codes[np.sort(np.unique(codes, return_index=True)[1])]
-        np.testing.assert_array_equal(appeared, np.arange(partition.local_counts[segment]))
+    assert cut(features, "metis", 25).segment_of.tolist() == [0, 1] * 20
 
 
 def test_local_codes_take_the_smallest_type() -> None:
     codes = np.array([[i % 256, i // 256] for i in range(300)], dtype=np.uint16)
     features = features_of(4, [], [0, 4], layouts_of(np.array([0, 3]), codes))
-    cut = partition_graph(features, config("topological", 2))
-    assert cut.local_codes.dtype == np.uint8
-    assert cut.local_counts.tolist() == [256, 2]
-    whole = partition_graph(features, config("topological", 4))
-    assert whole.local_codes.dtype == np.uint16
-    assert whole.local_counts.tolist() == [300]
+    for max_nodes, dtype, counts in ((2, np.uint8, [256, 2]), (4, np.uint16, [300])):
+        partition = cut(features, "topological", max_nodes)
+        assert (partition.local_codes.dtype, partition.local_counts.tolist()) == (dtype, counts)
 
 
-@pytest.mark.parametrize("algorithm", sorted(PARTITIONERS))
-def test_tile_kernels_remain_whole(algorithm: str) -> None:
+def test_tile_kernels_remain_whole() -> None:
     features = features_of(4, [(3, 0)], [0, 4], TileFeatures(np.zeros((3, 2), dtype=np.float32)))
-    partition = partition_graph(features, config(algorithm, 2, halo=1))
+    partition = cut(features, "topological", 2, halo=1)
     assert len(partition.halo) == 0
     assert partition.segment_of.tolist() == [0, 0, 0, 0]
     assert partition.local_codes.tolist() == [[0], [1], [2]]
@@ -195,21 +157,20 @@ def test_tile_kernels_remain_whole(algorithm: str) -> None:
 
 def test_an_unknown_partitioner_is_named() -> None:
     with pytest.raises(ConfigError, match=r"partition\.algorithm=random: .*topological, metis, computation"):
-        partition_graph(features_of(2, [], [0, 2]), config("random", 5))
+        cut(features_of(2, [], [0, 2]), "random", 5)
 
 
 def test_labels_of_a_partitioner_may_skip_numbers_and_exceed_max_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = np.array([7, 7, 7, 7, 2, 2, 2, 9, 9, 0], dtype=np.int64)
     monkeypatch.setitem(PARTITIONERS, "fixed", lambda features, max_nodes: labels)
-    partition = partition_graph(features_of(10, [], [0, 10]), config("fixed", 3))
-    assert partition.segment_of.tolist() == [0, 0, 1, 1, 2, 2, 2, 3, 3, 4]
+    assert cut(features_of(10, [], [0, 10]), "fixed", 3).segment_of.tolist() == [0, 0, 1, 1, 2, 2, 2, 3, 3, 4]
 
 
 def test_halo_and_local_codes_of_a_known_graph() -> None:
     codes = np.array([[0, 0], [0, 1], [1, 0]], dtype=np.uint8)
     layouts = layouts_of(np.array([0, 2]), codes)
     features = features_of(5, [(1, 0), (2, 1), (3, 1), (4, 3), (4, 2)], [0, 5], layouts)
-    partition = partition_graph(features, config("topological", 2, halo=1))
+    partition = cut(features, "topological", 2, halo=1)
     assert partition.segment_of.tolist() == [0, 0, 1, 1, 2]
     assert partition.halo.tolist() == [[0, 2], [0, 3], [1, 1], [1, 4], [2, 2], [2, 3]]
     # The first segment and its halo have both configurable nodes, the others only the second one.
@@ -225,30 +186,25 @@ def test_halo_and_local_codes_of_a_known_graph() -> None:
 
 @pytest.fixture(scope="module")
 def unet_3d(shared_data: Path) -> GraphFeatures:
-    file = shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz"
-    measured = read_graph(file, "layout")
+    measured = read_graph(shared_data / "tpugraphs/npz/layout/xla/default/valid/unet_3d.4x4.bf16.npz", "layout")
     graph, layouts = measured.graph, measured.configurations
     assert isinstance(layouts, LayoutConfigurations)
-    codes = layouts.codes[distinct_rows(layouts.codes)[0]]
-    configurations = layouts_of(layouts.node_ids, codes)
-    edges = [(u, v) for u, v in graph.edge_index.tolist()]
-    return features_of(graph.nodes, edges, graph.node_splits.tolist(), configurations)
+    configurations = layouts_of(layouts.node_ids, layouts.codes[distinct_rows(layouts.codes)[0]])
+    return features_of(graph.nodes, graph.edge_index, graph.node_splits.tolist(), configurations)
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "sizes", "cut", "local"),
+    ("algorithm", "sizes", "edges", "local"),
     [
         ("topological", [452] * 6 + [451], 1585, [2, 8, 194, 105, 30, 160, 184]),
         ("computation", [498, 4, 444, 443, 444, 443, 444, 443], 1591, [2, 1, 8, 194, 105, 30, 63, 184]),
         ("metis", [451] + [452] * 6, 668, [12, 30, 341, 420, 30, 30, 4]),
     ],
 )
-def test_unet_3d(unet_3d: GraphFeatures, algorithm: str, sizes: list[int], cut: int, local: list[int]) -> None:
-    partition = partition_graph(unet_3d, config(algorithm, 500))
-    assert_valid(unet_3d, partition, 500)
-    rows = segment_rows("valid", unet_3d, partition)
+def test_unet_3d(unet_3d: GraphFeatures, algorithm: str, sizes: list[int], edges: int, local: list[int]) -> None:
+    rows = segment_rows("valid", unet_3d, cut(unet_3d, algorithm, 500))
     assert rows["nodes"].tolist() == sizes
     totals = rows[["cut_edges", "inner_edges", "configurable_nodes"]].sum().tolist()
-    assert totals == [2 * cut, 5112 - cut, 62]
+    assert totals == [2 * edges, 5112 - edges, 62]
     assert rows["local_configurations"].tolist() == local
     assert {*rows["configurations"]} == {1469}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from hlorank.data.graph import Int64
 from hlorank.metrics import group_medians
 
 _BLOCK_BYTES = 16 * 2**20
+AnyNumber = TypeVar("AnyNumber", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +138,12 @@ def column_blocks(array: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
     for start in range(0, array.shape[1], step):
         part = slice(start, start + step)
         yield part, np.ascontiguousarray(array[:, part].T)
+
+
+def in_chunks(function: Callable[[Int64], NDArray[AnyNumber]], rows: Int64, most: int) -> NDArray[AnyNumber]:
+    """Concatenate the results of a function of numbers of rows, called for at most so many (at least one) at once."""
+    step = max(1, most)
+    return np.concatenate([function(rows[start : start + step]) for start in range(0, max(1, len(rows)), step)])
 
 
 def distances(edge_index: Int64, nodes: int, sources: Int64) -> Int64:

@@ -20,12 +20,9 @@ from hlorank.models.plan_tensors import max_nodes, propagate, sum_configurable_n
 
 
 class Block(nn.Module):
-    """Layers by their names, one after the other; `residual` adds the input of the block.
+    """Layers by the names under the configuration's `key`, one after the other; `residual` adds the block's input.
 
-    The names are those of the configuration's `key`; the states before have `width`, by default `model.width`.
-
-    Raises:
-        ConfigError: a name is no layer, or the widths of the states do not fit.
+    The states before have `width`, by default `model.width`.
     """
 
     def __init__(self, names: Sequence[str], config: ModelConfig, key: str, width: int | None = None) -> None:
@@ -89,17 +86,7 @@ class CostModel(nn.Module):
     """A ranker of configurations from embeddings of a graph's segments; a larger score means slower.
 
     The score of a configuration depends on the other configurations of a call only if a layer mixes configurations.
-
-    Args:
-        config: the settings of the encoder, the layers, the pooling and the head.
-        sizes: the sizes of the inputs.
-        aggregation: mean or sum over a graph's segments.
-
-    Attributes:
-        recipe: the steps of the model, from which plans are built.
-
-    Raises:
-        ConfigError: `config` names an unknown layer or pooling, or does not fit one of its layers.
+    Plans are built from the `recipe`. The aggregation is the mean or the sum over a graph's segments.
     """
 
     def __init__(self, config: ModelConfig, sizes: InputSizes, aggregation: str) -> None:
@@ -188,18 +175,10 @@ class CostModel(nn.Module):
         return embedding if plan.inverse is None else embedding[plan.inverse]
 
     def aggregate(self, total: Tensor, segments: int) -> Tensor:
-        """Compute A, the embedding of a graph, from the sum over its segments; arguments as for `score`, same shape."""
+        """Compute A, the embedding of a graph, from the sum over its segments: (configurations, width * poolings)."""
         return total / segments if self.aggregation == "mean" else total
 
     def score(self, total: Tensor, segments: int) -> Tensor:
-        """Compute scores by A and H from summed segment embeddings.
-
-        Args:
-            total: (configurations, width * poolings), the sum over the graph's segments.
-            segments: J, the number of segments of the graph.
-
-        Returns:
-            (configurations,) scores.
-        """
+        """Compute scores, (configurations,), by A and H from the sum of a graph's segment embeddings."""
         scores: Tensor = self.head(self.aggregate(total, segments))
         return scores.squeeze(-1)

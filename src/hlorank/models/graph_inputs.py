@@ -13,9 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hlorank.data.collection import Split
-from hlorank.featurize.feature_store import FeatureStore, graph_folder
+from hlorank.featurize.feature_store import FeatureStore
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, TileFeatures, distances, distinct_rows
-from hlorank.files import DataError, fingerprint
+from hlorank.files import fingerprint
 from hlorank.models.compression.build_plan import build_plan
 from hlorank.models.compression.declarations import Recipe
 from hlorank.models.compression.plan import Array, Plan
@@ -170,19 +170,12 @@ def _ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.i
 class GraphLoader:
     """The graphs of a collection in its folders of features and, but for whole graphs, of segments.
 
-    Attributes:
-        store: the featurized graphs.
-        partition, options: fingerprint and options of the partition; empty and None for whole graphs.
-
-    Raises:
-        DataError: features or segments are missing, or the segments belong to other features.
+    `partition` and `options` are those of the segments: fingerprint and settings, empty and None for whole graphs.
     """
 
     def __init__(self, features: Path, segments: Path | None) -> None:
         self.store = FeatureStore(features)
-        self._partitions = None if segments is None else PartitionStore(segments)
-        if self._partitions is not None:
-            self._partitions.check(self.store)
+        self._partitions = None if segments is None else PartitionStore(segments, self.store)
         self.partition = "" if self._partitions is None else self._partitions.spec.fingerprint
         self.options = None if self._partitions is None else self._partitions.spec.options
 
@@ -198,18 +191,5 @@ class GraphLoader:
         return GraphInputs(features, whole_graph(features) if partition is None else partition)
 
     def open_partition(self, split: Split, name: str) -> Partition | None:
-        """Open the segments of one graph, and check that they fit it; None for whole graphs."""
-        if self._partitions is None:
-            return None
-        partition, entry = self._partitions.open(split, name), self.store.entries(split)[name]
-        if partition is None:
-            return None
-        for key, rows, expected, of in (
-            ("segment_of", partition.segment_of, entry.nodes, "nodes"),
-            ("local_codes", partition.local_codes, entry.distinct, "distinct configurations"),
-        ):
-            if len(rows) != expected:
-                found = f"{len(rows)}; re-run the stage partition"
-                folder = graph_folder(self._partitions.root, split, name)
-                raise DataError(key, f"one row for each of the graph's {expected} {of}", found, file=folder)
-        return partition
+        """Open the segments of one graph; None for whole graphs."""
+        return None if self._partitions is None else self._partitions.open(split, name)

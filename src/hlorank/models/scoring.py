@@ -70,6 +70,9 @@ class PlanCache:
         return plan
 
 
+Compute = Callable[[CostModel, GraphInputs, NDArray[np.int64], int, PlanCache], NDArray[np.float64]]
+
+
 class Part(NamedTuple):
     """Configurations of a segment that are computed at once."""
 
@@ -131,24 +134,15 @@ def sum_segments(
     memory_bytes: int,
     cache: PlanCache | None = None,
 ) -> Tensor:
-    """Compute the sum of the embeddings of all segments under distinct configurations.
+    """Compute the sum of the embeddings of all segments under distinct configurations: (configurations, embedding).
 
-    Segments are computed one after the other, each for as many distinct local configurations at once as fit.
+    Segments are computed one after the other, each for as many distinct local configurations at once as fit into
+    `memory_bytes` of activations, but at least one.
 
     If a layer mixes configurations, scores depend on the configurations that are ranked together, and no work is
     shared. The configurations are then divided into as few groups of at most `RANKED_TOGETHER` as possible, number i
     into group i modulo the number of groups, and each group is computed at once: the result depends on the
     configurations and their order, not on the memory.
-
-    Args:
-        model: the cost model; in evaluation mode meanwhile.
-        graph: the graph, divided into the segments that the model was trained on.
-        configurations: (configurations,) int64, indices of distinct configurations.
-        memory_bytes: bound of the activations; at least one configuration, or one group, is computed at once.
-        cache: keeps the plans.
-
-    Returns:
-        (configurations, width * poolings).
     """
     total = torch.zeros(len(configurations), model.embedding_width, dtype=model.dtype, device=model.device)
     embedded = total[:0]
@@ -183,11 +177,7 @@ def score_configurations(
     memory_bytes: int,
     cache: PlanCache | None = None,
 ) -> NDArray[np.float64]:
-    """Score distinct configurations, with as many embeddings in memory as fit; arguments as for `sum_segments`.
-
-    Returns:
-        (configurations,) float64, larger = slower.
-    """
+    """Score distinct configurations, with as many embeddings in memory as fit: (configurations,), larger = slower."""
     scores = np.empty(len(configurations))
     for number, chunk in enumerate(_chunks(model, len(configurations), memory_bytes), start=1):
         total = sum_segments(model, graph, configurations[chunk], memory_bytes, cache)
@@ -211,11 +201,7 @@ def embed_configurations(
 
 
 def mean_over_orders(
-    compute: Callable[[CostModel, GraphInputs, NDArray[np.int64], int, PlanCache | None], NDArray[np.float64]],
-    model: CostModel,
-    graph: GraphInputs,
-    memory_bytes: int,
-    cache: PlanCache | None = None,
+    compute: Compute, model: CostModel, graph: GraphInputs, memory_bytes: int, cache: PlanCache
 ) -> NDArray[np.float64]:
     """Average scores or embeddings over `model.permutations` orders of all distinct configurations of a graph.
 
@@ -237,18 +223,11 @@ def mean_over_orders(
 def mean_of_members(
     scores: Sequence[NDArray[np.float64]], weights: Sequence[float] | None = None
 ) -> NDArray[np.float64]:
-    """Compute the scores of an ensemble.
+    """Average the scores of members by weights, equal if None; those of a single member stay unchanged.
 
     A ranking loss leaves the scale of scores open, so each member's scores are standardized over the graph's
-    configurations to mean 0 and standard deviation 1, and then averaged; a member whose scores are all equal counts
-    as 0. The result depends on the configurations that are ranked together by a constant and a factor per member.
-
-    Args:
-        scores: (configurations,) for each member; the scores of a single member stay unchanged.
-        weights: one above 0 for each of several members; None for equal ones.
-
-    Returns:
-        (configurations,) float64, larger = slower.
+    configurations to mean 0 and standard deviation 1; a member whose scores are all equal counts as 0. The result
+    depends on the configurations that are ranked together by a constant and a factor per member.
     """
     if len(scores) == 1:
         return scores[0]

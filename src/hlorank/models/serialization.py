@@ -120,11 +120,7 @@ def _check_origin(value: Mapping[str, Any]) -> None:
 
 
 def read_folder(folder: Path, kind: type[AnySpec]) -> tuple[AnySpec, Path]:
-    """Return the specification of a model folder, and the path of its weights, whose digest is checked.
-
-    A DataError says that a file is missing, damaged, changed or of another version, that the specification is no
-    `kind`, or that it names a plugin that the user has not named.
-    """
+    """Return the specification of a model folder, and the path of its weights, whose digest is checked."""
     value, path = read_json(folder / SPEC), folder / WEIGHTS
     try:
         _check_origin(value)

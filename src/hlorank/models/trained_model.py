@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from hlorank.models.baselines.baseline import BASELINES, Baseline, load_baseline
 from hlorank.models.cost_model import CostModel
 from hlorank.models.graph_inputs import GraphInputs
 from hlorank.models.scoring import (
+    Compute,
     PlanCache,
     embed_configurations,
     keep_memory,
@@ -70,10 +71,7 @@ class _TrainedNetworks(TrainedModel):
         self._members, self._baselines, self._weights = members, baselines, spec.weights or None
 
     def _of_members(
-        self,
-        compute: Callable[[CostModel, GraphInputs, NDArray[np.int64], int, PlanCache | None], NDArray[np.float64]],
-        features: GraphFeatures,
-        partition: Partition | None,
+        self, compute: Compute, features: GraphFeatures, partition: Partition | None
     ) -> list[NDArray[np.float64]]:
         graph = GraphInputs(features, whole_graph(features) if partition is None else partition)
         plans = PlanCache(self._memory_bytes if len(self._members) > 1 else 0)

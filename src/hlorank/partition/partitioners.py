@@ -74,18 +74,10 @@ PARTITIONERS: ExtensionPoint[Partitioner] = ExtensionPoint(
 
 
 def partition_graph(features: GraphFeatures, config: PartitionConfig) -> Partition:
-    """Cut one graph into segments, numbered by their first node.
+    """Cut one graph into segments, numbered by their first node, that have at most `max_nodes` besides their halos.
 
     A graph of at most `max_nodes` nodes stays whole, and so does a tile kernel: its configuration is a property of the
     whole kernel, which is small.
-
-    Args:
-        features: the graph.
-        config: algorithm; max_nodes, which no segment of a layout graph exceeds, its halo not counted; and hops of
-            the halo.
-
-    Raises:
-        ConfigError: `PARTITIONERS` has no `config.algorithm`.
     """
     partitioner = find(PARTITIONERS, "partition.algorithm", config.algorithm)
     if isinstance(features.configurations, TileFeatures) or features.nodes <= config.max_nodes:

@@ -30,6 +30,10 @@ CODE = ("hlorank.partition", "hlorank.featurize")
 
 _SEGMENT_OF, _LOCAL_CODES, _HALO, _MADE_FROM = "segment_of.npy", "local_codes.npy", "halo.npy", "made_from.json"
 _WHOLE = "whole"
+_COLUMNS = (
+    *("split", "graph", "segment", "nodes", "halo", "inner_edges", "cut_edges"),
+    *("configurable_nodes", "local_configurations", "configurations"),
+)
 
 _log = logging.getLogger(__name__)
 
@@ -47,11 +51,6 @@ class PartitionSpec(Section):
     """Hops of the halos."""
 
     @property
-    def whole(self) -> bool:
-        """True if each graph is one segment."""
-        return self.algorithm == _WHOLE
-
-    @property
     def options(self) -> PartitionConfig:
         """Options that the collection was partitioned with."""
         return PartitionConfig(algorithm=self.algorithm, max_nodes=self.max_nodes, halo=self.halo)
@@ -66,55 +65,40 @@ class PartitionStore:
     """Reader of the partitions of a collection: a folder for each graph under train/, valid/ and test/, and spec.json.
 
     Raises:
-        DataError: `root`, the collection's folder under data/segments, has no complete partition.
+        DataError: `root`, the collection's folder under data/segments, has no complete partition of these features.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._path = root / SPEC
-        if not self._path.is_file():
+    def __init__(self, root: Path, features: FeatureStore) -> None:
+        self.root, self._features, path = root, features, root / SPEC
+        if not path.is_file():
             raise DataError("segments", "a complete partition", "none; run the stage partition", file=root)
-        self.spec = read_section(PartitionSpec, self._path, "run the stage partition again")
-
-    def check(self, features: FeatureStore) -> None:
-        """Check that the partitions were computed from these features.
-
-        Raises:
-            DataError: the features have another fingerprint than those that were partitioned.
-        """
+        self.spec = read_section(PartitionSpec, path, "run the stage partition again")
         if self.spec.features != features.fingerprint:
             expected = f"the fingerprint {features.fingerprint} of {features.root}"
-            raise DataError("features", expected, f"{self.spec.features}; re-run the stage partition", file=self._path)
+            raise DataError("features", expected, f"{self.spec.features}; re-run the stage partition", file=path)
 
     def open(self, split: Split, name: str) -> Partition | None:
-        """Open the partition of one graph, None if the graphs are whole; local codes are memory-mapped.
+        """Open the partition of one graph, None if graphs are whole; local codes are memory-mapped.
 
         Raises:
-            DataError: `split` has no graph `name`, or a file of it is damaged.
+            DataError: a file of the graph is missing, damaged, or of another graph.
         """
-        return None if self.spec.whole else _open_partition(graph_folder(self.root, split, name))
+        if self.spec.algorithm == _WHOLE:
+            return None
+        entry = self._features.entries(split)[name]
+        return _open_partition(graph_folder(self.root, split, name), entry.nodes, entry.distinct)
 
 
 def partition_collection(
     features: Path, config: PartitionConfig, output: Path, compute: ComputeConfig = SERIAL
 ) -> None:
-    """Partition every graph of a featurized collection.
+    """Partition every graph of a featurized collection, from its folder under data/features to that of its segments.
 
     Writes the store that `PartitionStore` reads, with metrics.json (see `_summary`) and segments.csv. A graph's
     partition is reused if its structure, its codes, the options and the code in `CODE` are unchanged; partitions of
     other graphs are removed. After a kill, the same call completes the work with the same result.
 
     Tile kernels are one segment each: their partition is only recorded, and none of the options matters.
-
-    Args:
-        features: the collection's folder under data/features.
-        config: options.
-        output: the collection's folder under data/segments.
-        compute: place where the graphs are partitioned; it does not change the result.
-
-    Raises:
-        ConfigError: PARTITIONERS has no `config.algorithm`.
-        DataError: the features are missing or damaged.
     """
     partitioner = find(PARTITIONERS, "partition.algorithm", config.algorithm)
     store = FeatureStore(features)
@@ -176,18 +160,24 @@ def _stored_partition(folder: Path, features: GraphFeatures, made_from: str) -> 
     """Return the stored partition of a graph, None if it was made from something else or a file is damaged."""
     with suppress(DataError):
         if files.read_json(folder / _MADE_FROM) == {"fingerprint": made_from}:
-            partition = _open_partition(folder)
-            sizes = len(partition.segment_of), len(partition.local_codes)
-            return partition if sizes == (features.nodes, features.distinct) else None
+            return _open_partition(folder, features.nodes, features.distinct)
     return None
 
 
-def _open_partition(folder: Path) -> Partition:
-    """Open the partition of one graph, whose arrays are memory-mapped."""
+def _open_partition(folder: Path, nodes: int, distinct: int) -> Partition:
+    """Open the partition of a graph of so many nodes and distinct configurations; the arrays are memory-mapped."""
     try:
-        return Partition(*(files.map_array(folder / name) for name in (_SEGMENT_OF, _LOCAL_CODES, _HALO)))
+        partition = Partition(*(files.map_array(folder / name) for name in (_SEGMENT_OF, _LOCAL_CODES, _HALO)))
+        for key, rows, expected, of in (
+            ("segment_of", partition.segment_of, nodes, "nodes"),
+            ("local_codes", partition.local_codes, distinct, "distinct configurations"),
+        ):
+            if len(rows) != expected:
+                found = f"{len(rows)}; re-run the stage partition"
+                raise DataError(key, f"one row for each of the graph's {expected} {of}", found)
     except DataError as error:
         raise error.in_file(error.file or folder) from None
+    return partition
 
 
 def segment_rows(split: str, features: GraphFeatures, partition: Partition) -> pd.DataFrame:
@@ -201,39 +191,29 @@ def segment_rows(split: str, features: GraphFeatures, partition: Partition) -> p
     cut = ends[:, 0] != ends[:, 1]
     configurations = features.configurations
     configurable = configurations.node_ids if isinstance(configurations, LayoutFeatures) else np.zeros(0, np.int64)
-    columns = {
-        "split": split,
-        "graph": features.name,
-        "segment": np.arange(count),
-        "nodes": np.bincount(partition.segment_of, minlength=count),
-        "halo": np.bincount(partition.halo[:, 0], minlength=count),
-        "inner_edges": np.bincount(ends[~cut, 0], minlength=count),
-        "cut_edges": np.bincount(ends[cut].reshape(-1), minlength=count),
-        "configurable_nodes": np.bincount(partition.segment_of[configurable], minlength=count),
-        "local_configurations": partition.local_counts,
-        "configurations": features.distinct,
-    }
-    return pd.DataFrame(columns)
+    columns = (
+        split,
+        features.name,
+        np.arange(count),
+        np.bincount(partition.segment_of, minlength=count),
+        np.bincount(partition.halo[:, 0], minlength=count),
+        np.bincount(ends[~cut, 0], minlength=count),
+        np.bincount(ends[cut].reshape(-1), minlength=count),
+        np.bincount(partition.segment_of[configurable], minlength=count),
+        partition.local_counts,
+        features.distinct,
+    )
+    return pd.DataFrame(dict(zip(_COLUMNS, columns, strict=True)))
 
 
 def _whole_graphs(store: FeatureStore) -> pd.DataFrame:
     """Return the rows of graphs that are one segment each, without reading the graphs."""
-    zeros = dict.fromkeys(("segment", "halo", "cut_edges"), 0)
     rows = [
-        {
-            "split": split,
-            "graph": name,
-            "nodes": entry.nodes,
-            "inner_edges": entry.edges,
-            **zeros,
-            "configurable_nodes": entry.configurable_nodes,
-            **dict.fromkeys(("local_configurations", "configurations"), entry.distinct),
-        }
+        (split, name, 0, entry.nodes, 0, entry.edges, 0, entry.configurable_nodes, entry.distinct, entry.distinct)
         for split in SPLITS
         for name, entry in store.entries(split).items()
     ]
-    order = ["split", "graph", "segment", "nodes", "halo", "inner_edges", "cut_edges", "configurable_nodes"]
-    return pd.DataFrame(rows, columns=[*order, "local_configurations", "configurations"])
+    return pd.DataFrame(rows, columns=_COLUMNS)
 
 
 def _summary(table: pd.DataFrame) -> dict[str, float]:
@@ -244,16 +224,16 @@ def _summary(table: pd.DataFrame) -> dict[str, float]:
     """
     segments, graphs = len(table), table.groupby(["split", "graph"]).ngroups
     cut = table["cut_edges"].sum() / 2
-    total = table[["nodes", "halo", "configurable_nodes"]].sum().tolist()
+    nodes, halo, configurable = table[["nodes", "halo", "configurable_nodes"]].sum().tolist()
     shares = (table["local_configurations"] / table["configurations"]).tolist()
     return {
         "graphs": graphs,
         "segments_per_graph": segments / graphs,
         "largest_segment": int(table["nodes"].max()),
-        "mean_segment": total[0] / segments,
+        "mean_segment": nodes / segments,
         "largest_halo": int(table["halo"].max()),
-        "mean_halo": total[1] / segments,
+        "mean_halo": halo / segments,
         "cut_edges": float(cut / max(cut + table["inner_edges"].sum(), 1)),
-        "configurable_nodes_per_segment": total[2] / segments,
+        "configurable_nodes_per_segment": configurable / segments,
         "local_configurations": sum(shares) / segments,
     }

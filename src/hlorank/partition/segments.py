@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from hlorank.featurize.features import GraphFeatures, LayoutFeatures, distinct_rows
 from hlorank.files import DataError
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 
 def no_halo() -> NDArray[np.int32]:
@@ -23,22 +21,14 @@ def no_halo() -> NDArray[np.int32]:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """A graph cut into segments.
+    """A graph cut into segments; DataError where a node has no segment, a segment no node, or the shapes disagree."""
 
-    Attributes:
-        segment_of: (nodes,) int32, the segment of each node, 0..J-1; no segment is empty.
-        local_codes: (distinct configurations, J), unsigned; two configurations have equal entries in a column if they
-            agree at all configurable nodes of that segment and of its halo.
-        halo: (halo rows, 2) int32 in increasing order; in a row [j, v], node v belongs to another segment and is near
-            segment j: it is computed with segment j, but not pooled.
-
-    Raises:
-        DataError: a node has no segment, a segment is empty, the shapes do not agree, or a row of the halo is
-            impossible.
-    """
-
-    segment_of: NDArray[np.int32]
+    segment_of: NDArray[np.int32]  # (nodes,), the segment of each node, 0..J-1
+    # (distinct configurations, J); two configurations have equal entries in a column if they agree at all configurable
+    # nodes of that segment and of its halo
     local_codes: NDArray[np.unsignedinteger[Any]]
+    # (halo rows, 2) in increasing order; in a row [j, v], node v belongs to another segment and is near segment j: it
+    # is computed with segment j, but not pooled
     halo: NDArray[np.int32] = field(default_factory=no_halo)
 
     def __post_init__(self) -> None:
@@ -101,8 +91,6 @@ def whole_graph(features: GraphFeatures) -> Partition:
 
 def neighbours(features: GraphFeatures) -> csr_array[Any]:
     """Return the adjacency matrix: (nodes, nodes) int32, not 0 where an edge of either direction joins two nodes."""
-    from scipy.sparse import csr_array
-
     consumer, producer = features.edge_index.T
     shape = (features.nodes, features.nodes)
     directed = csr_array((np.ones(len(consumer), dtype=np.int32), (consumer, producer)), shape=shape)
@@ -111,12 +99,7 @@ def neighbours(features: GraphFeatures) -> csr_array[Any]:
 
 
 def halo_rows(features: GraphFeatures, segment_of: NDArray[np.int32], hops: int) -> NDArray[np.int32]:
-    """Find the nodes outside each segment that are within some edges, of either direction, of a node inside.
-
-    The result is (halo rows, 2), as `Partition.halo`.
-    """
-    from scipy.sparse import csr_array
-
+    """Return `Partition.halo`: nodes outside each segment within so many edges, of either direction, of one inside."""
     adjacency = neighbours(features).astype(np.bool_)
     own = np.ones(features.nodes, dtype=np.bool_), (segment_of, np.arange(features.nodes))
     near = csr_array(own, shape=(int(segment_of.max()) + 1, features.nodes))
@@ -134,13 +117,9 @@ def halo_rows(features: GraphFeatures, segment_of: NDArray[np.int32], hops: int)
 def local_codes(
     configurations: LayoutFeatures, segment_of: NDArray[np.int32], halo: NDArray[np.int32]
 ) -> NDArray[np.unsignedinteger[Any]]:
-    """Number the distinct configurations of the configurable nodes of each segment and its halo.
+    """Return `Partition.local_codes`, of the smallest type, with numbers in order of first appearance.
 
     Time is linear in the codes of the segments and their halos, memory in the codes of one segment.
-
-    The result is (distinct configurations, J), of the smallest unsigned type that fits: two configurations have equal
-    numbers in a column if and only if they agree at all configurable nodes of that segment and its halo. Numbers count
-    from 0 in order of first appearance; a segment without a configurable node, its halo included, has only 0.
     """
     node_ids = configurations.node_ids
     configurable = np.isin(halo[:, 1], node_ids)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
 from hlorank.config import BaselineConfig
-from hlorank.featurize.features import GraphFeatures
+from hlorank.featurize.features import GraphFeatures, in_chunks
 from hlorank.files import SPEC, WEIGHTS, DataError
 from hlorank.models.baselines.pooled_features import PooledGraph, pooled_columns
 from hlorank.models.baselines.predictors import Analytical, Linear, Predictor, RandomRanker, Trees
@@ -56,10 +58,8 @@ class Baseline:
         """Score all distinct configurations of a graph, as many at once as memory holds: (distinct,) float64."""
         pooled = PooledGraph(graph, self.sizes)
         row_bytes = _COLUMN_BYTES * pooled_columns(self.sizes) + self.predictor.row_bytes
-        step = max(1, memory_bytes // row_bytes)
-        starts = range(0, graph.distinct, step)
-        chunks = (np.arange(start, min(start + step, graph.distinct)) for start in starts)
-        return np.concatenate([self.predictor.score(pooled, rows) for rows in chunks])
+        score = partial(self.predictor.score, pooled)
+        return in_chunks(score, np.arange(graph.distinct), memory_bytes // row_bytes)
 
     def embed(self, graph: GraphFeatures) -> NDArray[np.float64]:
         """Return the inputs of the predictor for all distinct configurations of a graph: (distinct, width) float64."""
@@ -80,17 +80,13 @@ def load_joined(folder: Path, spec: ModelSpec) -> list[Baseline]:
         raise DataError("baselines", f"some of {', '.join(BASELINES)}", ", ".join(unknown), file=folder / SPEC)
     if len(spec.weights) not in (0, expected := 1 + len(spec.baselines)):
         raise DataError("weights", f"{expected} numbers", len(spec.weights), file=folder / SPEC)
-    sizes, arrays = input_sizes(spec.features), load_file(folder / WEIGHTS) if spec.baselines else {}
+    arrays = load_file(folder / WEIGHTS) if spec.baselines else {}
     joined = list[Baseline]()
     known: dict[bytes, Baseline] = {}
     for number, name in enumerate(spec.baselines):
         prefix = f"{name}.{number}."
         own = {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-        try:
-            predictor = _READ[name].from_arrays(own, pooled_columns(sizes))
-        except DataError as error:
-            raise error.in_file(folder / WEIGHTS) from None
-        joined.append(known.setdefault(name.encode() + save(own), Baseline(predictor, sizes)))
+        joined.append(known.setdefault(name.encode() + save(own), _read(name, own, spec, folder / WEIGHTS)))
     return joined
 
 
@@ -99,9 +95,12 @@ def load_baseline(folder: Path) -> tuple[Baseline, BaselineSpec]:
     spec, path = read_folder(folder, BaselineSpec)
     if spec.method not in _READ:
         raise DataError("method", f"one of {', '.join(BASELINES)}", spec.method, file=folder / SPEC)
+    return _read(spec.method, load_file(path), spec, path), spec
+
+
+def _read(name: str, arrays: Mapping[str, NDArray[Any]], spec: Spec, path: Path) -> Baseline:
     sizes = input_sizes(spec.features)
     try:
-        predictor = _READ[spec.method].from_arrays(load_file(path), pooled_columns(sizes))
+        return Baseline(_READ[name].from_arrays(arrays, pooled_columns(sizes)), sizes)
     except DataError as error:
         raise error.in_file(path) from None
-    return Baseline(predictor, sizes), spec

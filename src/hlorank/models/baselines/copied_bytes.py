@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS
 from hlorank.data.graph import Int64
-from hlorank.featurize.features import LayoutFeatures
+from hlorank.featurize.features import LayoutFeatures, in_chunks
 from hlorank.featurize.relayout import AXES, COLUMN, FLEXIBLE, ITEM_BYTES, LAST, READS, SHAPE, copied_bytes
 
 KINDS = ("for a configured user", "for another user", "inside, of operands", "inside, of results", "at the end")
@@ -32,9 +33,6 @@ class CopiedBytes:
     What is no permutation of all dimensions counts as no layout.
 
     For each of the `KINDS` there are the `READS` columns of `copied_bytes`.
-
-    Args:
-        layouts: the configurations.
     """
 
     def __init__(self, layouts: LayoutFeatures) -> None:
@@ -45,13 +43,12 @@ class CopiedBytes:
         self._from_users = _stages(uses[tensors[uses[:, 0], FLEXIBLE] > 0], 0, levels[0])
         self._from_operands = _stages(uses[uses[:, 2] == 0], 1, levels[1])
         self._layouts = _LayoutTable(layouts.codebook, tensors)
-        self._copies = _CopyTable(self._layouts, tensors)
+        shapes = np.column_stack([tensors[:, SHAPE], tensors[:, ITEM_BYTES]])
+        self._shapes, self._shape_of = np.unique(shapes, axis=0, return_inverse=True)
 
     def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the columns of some distinct configurations, (configurations, `COPY_COLUMNS`) float64."""
-        step = max(1, _USES // max(1, len(self._uses)))
-        parts = [self._copied(rows[start : start + step]) for start in range(0, len(rows), step)]
-        return np.concatenate(parts) if parts else np.zeros((0, COPY_COLUMNS))
+        return in_chunks(self._copied, rows, _USES // max(1, len(self._uses)))
 
     def _copied(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         configured = np.ascontiguousarray(self._layouts.of_code[:, np.asarray(self._codes[rows]).T])
@@ -62,7 +59,7 @@ class CopiedBytes:
         assigned[outputs] = np.where(chosen, chosen, own[outputs, None])
         self._spread(configured, assigned)
         wanted = self._demands(configured, assigned, self._uses)
-        first, sums = self._first_ones(wanted), self._copies.sums
+        first, sums = self._first_ones(wanted), self._sums
         fixed, free = np.flatnonzero(self._uses[:, 2]), np.flatnonzero(self._uses[:, 2] == 0)
         parts = [
             *(sums(tensors[some], assigned[tensors[some]], first[some]) for some in (fixed, free)),
@@ -100,20 +97,24 @@ class CopiedBytes:
             first[uses] = np.where((others == wanted[uses]).any(axis=0), 0, wanted[uses])
         return first
 
+    def _sums(self, tensors: Int64, before: Numbers, after: Numbers) -> NDArray[np.float64]:
+        """Return the bytes of copies of tensors, (configurations, `READS`), each sum independently of the others."""
+        before, after = (np.ascontiguousarray(numbers.T) for numbers in np.broadcast_arrays(before, after))
+        moved = (before != after) & (before != 0) & (after != 0)
+        configuration, place = np.nonzero(moved)
+        layouts = self._layouts.layouts
+        sizes = len(self._shapes), len(layouts), len(layouts)
+        of_copy = np.ravel_multi_index((self._shape_of[tensors][place], before[moved], after[moved]), sizes)
+        number, distinct = pd.factorize(of_copy)
+        shape, old, new = np.unravel_index(distinct, sizes)
+        copies = copied_bytes(layouts[old], layouts[new], self._shapes[shape, :-1], self._shapes[shape, -1])
+        ends = np.searchsorted(configuration, np.arange(len(moved) + 1))
+        counts = csr_array((np.ones(len(number)), number, ends), shape=(len(moved), len(copies)))
+        return np.asarray(counts @ copies)
+
 
 class _LayoutTable:
-    """The layouts of a graph's tensors by number.
-
-    Args:
-        codebook: (U, 18) layouts of output, input and kernel.
-        tensors: as `copy_tensors` returns them.
-
-    Attributes:
-        layouts: (layouts, 6), minor_to_major padded with -1; the first one has no dimension.
-        lengths: (layouts,) their dimensions.
-        of_code: (3, U) int16, the numbers of the codebook.
-        own: (tensors,) int16, the number of each tensor's row-major layout.
-    """
+    """The layouts of a graph's tensors by number: minor_to_major padded with -1, first that without a dimension."""
 
     def __init__(self, codebook: NDArray[np.int8], tensors: Int64) -> None:
         slots = codebook.reshape(-1, LAYOUT_DIMS).astype(np.int64)
@@ -128,8 +129,9 @@ class _LayoutTable:
             if len(grown) == len(table):
                 break
             table = grown
-        self.layouts, self.lengths = table, (table >= 0).sum(axis=1)
-        self.of_code, self.own = _find(table, slots).reshape(-1, len(LAYOUT_TENSORS)).T, _find(table, own)
+        self.layouts, self.lengths = table, (table >= 0).sum(axis=1)  # with the number of their dimensions
+        self.of_code = _find(table, slots).reshape(-1, len(LAYOUT_TENSORS)).T  # (3, U), the numbers of the codebook
+        self.own = _find(table, own)  # of each tensor, its row-major layout
         alike = self.lengths == np.arange(LAYOUT_DIMS + 1)[:, None]
         self._fitting = np.where(alike, np.arange(len(table)), 0).astype(np.int16)
         renamed = [_find(table, _renamed(table, axes)) for axes in renamings.reshape(-1, LAYOUT_DIMS)]
@@ -148,59 +150,13 @@ class _LayoutTable:
         return np.asarray(self._renamed[1, self._transpose[tensors][:, None], numbers])
 
 
-class _CopyTable:
-    """Bytes of copies from one layout of a tensor to another, computed where they first occur.
-
-    Args:
-        layouts: the layouts.
-        tensors: as `copy_tensors` returns them.
-    """
-
-    def __init__(self, layouts: _LayoutTable, tensors: Int64) -> None:
-        self._layouts = layouts.layouts
-        shapes = np.column_stack([tensors[:, SHAPE], tensors[:, ITEM_BYTES]])
-        self._shapes, self._shape_of = np.unique(shapes, axis=0, return_inverse=True)
-        lengths = (self._shapes[:, :-1] > 0).sum(axis=1)
-        self._count = np.bincount(layouts.lengths, minlength=LAYOUT_DIMS + 1)[lengths]  # layouts of a shape
-        order = np.argsort(layouts.lengths, kind="stable")
-        self._place = np.empty_like(order)  # of a layout among those of as many dimensions
-        self._place[order] = _numbers_within(layouts.lengths[order])
-        self._start = np.cumsum(self._count**2) - self._count**2
-        self._row = np.zeros((self._count**2).sum(), dtype=np.int32)  # only pages of pairs that occur take memory
-        self._bytes = np.zeros((1, READS))
-
-    def sums(self, tensors: Int64, before: Numbers, after: Numbers) -> NDArray[np.float64]:
-        """Return the bytes of copies of tensors, (configurations, `READS`), each sum independently of the others."""
-        before, after = (np.ascontiguousarray(one.T) for one in np.broadcast_arrays(before, after))
-        moved = (before != after) & (before != 0) & (after != 0)
-        configuration, place = np.nonzero(moved)
-        shape, before, after = self._shape_of[tensors][place], before[moved], after[moved]
-        pairs = self._start[shape] + self._place[before] * self._count[shape] + self._place[after]
-        if len(missing := np.flatnonzero(self._row[pairs] == 0)):
-            new, first = np.unique(pairs[missing], return_index=True)
-            some = missing[first]
-            self._row[new] = len(self._bytes) + np.arange(len(new))
-            sizes, item_bytes = self._shapes[shape[some], :-1], self._shapes[shape[some], -1]
-            copies = copied_bytes(self._layouts[before[some]], self._layouts[after[some]], sizes, item_bytes)
-            self._bytes = np.concatenate([self._bytes, copies])
-        ends = np.searchsorted(configuration, np.arange(len(moved) + 1))
-        counts = csr_array((np.ones(len(pairs)), self._row[pairs], ends), shape=(len(moved), len(self._bytes)))
-        return np.asarray(counts @ self._bytes)
-
-
 def _numbers_within(groups: Int64) -> Int64:
     """Return the number of each element among those of its group, of sorted groups."""
     return np.asarray(np.arange(len(groups)) - np.searchsorted(groups, groups))
 
 
 def _levels(uses: Int64, target: int, tensors: int) -> Int64:
-    """Return for each tensor the longest chain of what takes any layout that ends there, over users or operands.
-
-    Args:
-        uses: as `copy_tensors` returns them.
-        target: 0 for chains from users to operands, 1 for those from operands to users.
-        tensors: their number.
-    """
+    """Return the longest chain of tensors of any layout to each tensor, over its users (target 0) or operands (1)."""
     chains = uses[uses[:, 2] == 0]
     chains = chains[np.argsort(chains[:, target])][:: 1 if target else -1]
     level = [0] * tensors

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from hlorank.data.configurations import LAYOUT_MAX, LAYOUT_MIN, LAYOUT_VALUES
-from hlorank.featurize.features import GraphFeatures, LayoutFeatures, column_blocks
+from hlorank.featurize.features import GraphFeatures, LayoutFeatures, column_blocks, in_chunks
 from hlorank.featurize.relayout import MOVES
 from hlorank.models.baselines.copied_bytes import CopiedBytes
 from hlorank.models.graph_inputs import InputSizes
@@ -112,14 +111,12 @@ class _PooledLayouts:
         self._of_node = np.hstack([np.ones_like(opcode[:, :1]), opcode, graph.node_feat[nodes]], dtype=np.float64)
 
     def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        step = max(1, _CHUNK_BYTES // (_CODE_BYTES * max(1, self._codes.shape[1])))
-        starts = range(0, len(rows), step)
-        parts = [self._pooled(np.asarray(self._codes[rows[start : start + step]])) for start in starts]
-        return np.concatenate(parts) if parts else self._pooled(np.asarray(self._codes[:0]))
+        return in_chunks(self._pooled, rows, _CHUNK_BYTES // (_CODE_BYTES * max(1, self._codes.shape[1])))
 
-    def _pooled(self, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float32]:
+    def _pooled(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         # Sparse: independent of the codebook's length, and each row is summed in the order of its nodes. Sums of
         # float64 that differ only in their order are equal as float32, and so have the same rank.
+        codes = np.asarray(self._codes[rows])
         count, nodes = codes.shape
         place = csr_array(
             (np.ones(codes.size), codes.ravel().astype(np.int32), nodes * np.arange(count + 1)),

@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
+from hlorank.data.graph import check_array
 from hlorank.files import DataError
 from hlorank.models.baselines.copied_bytes import COPY_COLUMNS
 from hlorank.models.baselines.pooled_features import PooledGraph
@@ -46,19 +47,14 @@ class Predictor(ABC):
         return 0
 
     @abstractmethod
+    def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return what scores are computed from, with the arguments of `score`: (configurations, width) float64."""
+
     def score(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Score distinct configurations by their numbers: (configurations,) float64, larger = slower."""
-
-    @abstractmethod
-    def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the inputs of `score`, with the same arguments: (configurations, width) float64."""
-
-
-def check_array(name: str, array: NDArray[Any], dtype: DTypeLike, shape: tuple[int, ...]) -> None:
-    """Check the dtype and shape of an array."""
-    if array.dtype != dtype or array.shape != shape:
-        expected = f"{np.dtype(dtype)} of shape {shape}"
-        raise DataError(name, expected, f"{array.dtype} of shape {array.shape}")
+        # The last bits of a matrix product would depend on the number of rows.
+        summed: NDArray[np.float64] = self.embed(graph, rows).sum(axis=1)
+        return summed
 
 
 def check_values(name: str, valid: NDArray[np.bool_], expected: str) -> None:
@@ -69,45 +65,28 @@ def check_values(name: str, valid: NDArray[np.bool_], expected: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class RandomRanker(Predictor):
-    """Uniform random scores, which depend on the seed, the graph's name and the number of the configuration only.
+    """Uniform random scores, which depend on the seed, the graph's name and the number of the configuration only."""
 
-    Attributes:
-        seed: (1,) int64, from 0.
-    """
-
-    seed: NDArray[np.int64]
-
-    def score(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Draw (configurations,) float64 in [0, 1)."""
-        rng = np.random.default_rng([int(self.seed[0]), zlib.crc32(graph.name.encode())])
-        scores: NDArray[np.float64] = rng.random(rows.max(initial=-1) + 1)[rows]
-        return scores
+    seed: NDArray[np.int64]  # (1,), from 0
 
     def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the scores: (configurations, 1) float64."""
-        return self.score(graph, rows)[:, None]
+        """Draw (configurations, 1) float64 in [0, 1)."""
+        rng = np.random.default_rng([int(self.seed[0]), zlib.crc32(graph.name.encode())])
+        drawn: NDArray[np.float64] = rng.random(rows.max(initial=-1) + 1)[rows, None]
+        return drawn
 
     def check(self, columns: int) -> None:  # noqa: ARG002 - any graph can be scored
-        """Check the seed.
-
-        Raises:
-            DataError: the seed is not a whole number of at least 0.
-        """
+        """Check the seed."""
         check_array("seed", self.seed, np.int64, (1,))
         check_values("seed", self.seed >= 0, "a number of at least 0")
 
 
 @dataclass(frozen=True, eq=False)
 class Linear(Predictor):
-    """Weighted sum: score = sum over columns of weight * x / scale, with x the pooled features of a configuration.
+    """Weighted sum: score = sum over columns of weight * x / scale, with x the pooled features of a configuration."""
 
-    Attributes:
-        weight: (columns,) float64.
-        scale: (columns,) float64, above 0.
-    """
-
-    weight: NDArray[np.float64]
-    scale: NDArray[np.float64]
+    weight: NDArray[np.float64]  # (columns,)
+    scale: NDArray[np.float64]  # (columns,), above 0
 
     @classmethod
     def none(cls, columns: int) -> Linear:
@@ -118,12 +97,6 @@ class Linear(Predictor):
     def of_column(cls, column: int, columns: int) -> Linear:
         """Return the predictor whose score is a single column."""
         return cls(np.eye(columns)[column], np.ones(columns))
-
-    def score(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Compute the sums: (configurations,) float64."""
-        # The last bits of a matrix product would depend on the number of rows.
-        summed: NDArray[np.float64] = self.embed(graph, rows).sum(axis=1)
-        return summed
 
     def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the terms of the sums: (configurations, columns) float64."""
@@ -139,23 +112,14 @@ class Linear(Predictor):
 
 @dataclass(frozen=True, eq=False)
 class Analytical(Predictor):
-    """Time of copies: score = sum of weight * bytes over the columns of `CopiedBytes`.
+    """Time of copies: score = sum of weight * bytes over the columns of `CopiedBytes`."""
 
-    Attributes:
-        weight: (`COPY_COLUMNS`,) float64, at least 0, in ns for a byte.
-    """
-
-    weight: NDArray[np.float64]
+    weight: NDArray[np.float64]  # (`COPY_COLUMNS`,), at least 0, in ns for a byte
 
     @classmethod
     def none(cls) -> Analytical:
         """Return weights of 0, with which every score is 0."""
         return cls(np.zeros(COPY_COLUMNS))
-
-    def score(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Compute the sums: (configurations,) float64."""
-        summed: NDArray[np.float64] = self.embed(graph, rows).sum(axis=1)
-        return summed
 
     def embed(self, graph: PooledGraph, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the terms of the sums: (configurations, `COPY_COLUMNS`) float64."""
@@ -169,25 +133,15 @@ class Analytical(Predictor):
 
 @dataclass(frozen=True, eq=False)
 class Trees(Predictor):
-    """Sum of regression trees. The nodes of all trees are in one array; children come after their parent.
+    """Sum of regression trees. The nodes of all trees are in one array; children come after their parent."""
 
-    Attributes:
-        root: (trees,) int32, the first node of each tree.
-        feature: (nodes,) int32, the column that a node compares; 0 for a leaf.
-        threshold: (nodes,) float64; the next node of a row is `left` if its value is at most this, else `right`.
-        left: (nodes,) int32; for a leaf its own number.
-        right: (nodes,) int32; for a leaf its own number.
-        value: (nodes,) float64, the summand of a leaf; 0 for other nodes.
-        base: (1,) float64, a constant summand.
-    """
-
-    root: NDArray[np.int32]
-    feature: NDArray[np.int32]
-    threshold: NDArray[np.float64]
-    left: NDArray[np.int32]
-    right: NDArray[np.int32]
-    value: NDArray[np.float64]
-    base: NDArray[np.float64]
+    root: NDArray[np.int32]  # (trees,), the first node of each tree
+    feature: NDArray[np.int32]  # (nodes,), the column that a node compares; 0 for a leaf
+    threshold: NDArray[np.float64]  # (nodes,); the next node is `left` if a row's value is at most this, else `right`
+    left: NDArray[np.int32]  # (nodes,); for a leaf its own number
+    right: NDArray[np.int32]  # (nodes,); for a leaf its own number
+    value: NDArray[np.float64]  # (nodes,), the summand of a leaf; 0 for other nodes
+    base: NDArray[np.float64]  # (1,), a constant summand
 
     @classmethod
     def none(cls) -> Trees:

@@ -26,28 +26,17 @@ class Convolution(Layer):
     operands and its users, or its neighbours of either direction together. The `norm` of a subclass defines the weights
     a_vu. All states before are multiplied by all W_k, and the products are summed along the edges: there are fewer
     states before than edges.
-
-    Args:
-        inputs: width of the states before.
-        width: of the states after.
-        directions: of the edges; see `EdgeKind`.
-
-    Attributes:
-        norm: of the edges.
-        own_weights: W_k of the node itself differs from that of its neighbours, if these share one.
-        weights: (edge types, width, inputs), the W_k.
-        bias: (width,), b.
     """
 
     mixing = Mixing.NEIGHBOURS
     norm: ClassVar[Norm]
-    own_weights: ClassVar[bool]
+    own_weights: ClassVar[bool]  # W_k of the node itself differs from that of its neighbours, if these share one
 
     def __init__(self, inputs: int, width: int, directions: Directions) -> None:
         super().__init__()
         self.edges = EdgeKind(self.norm, directions, own_type=self.own_weights or directions == "separate")
         maps = [nn.Linear(inputs, width, bias=place == 0) for place in range(self.edges.types)]
-        self.weights = nn.Parameter(torch.empty(len(maps), width, inputs))
+        self.weights = nn.Parameter(torch.empty(len(maps), width, inputs))  # the W_k
         with torch.no_grad():  # not torch.stack, for which PyTorch imports its compiler on the device meta
             for weight, initial in zip(self.weights, maps, strict=True):
                 weight.copy_(initial.weight)

@@ -25,18 +25,9 @@ class Operator(Layer):
     A colour after is a target node whose own features are those of its colour before, so an operator that takes
     bipartite graphs computes exactly what it computes on the graph of all nodes under all configurations, if its
     result does not depend on the order of the edges. With separate directions there are two convolutions, over
-    operands and over users, whose results are added up.
-
-    Args:
-        name: its name in the configuration.
-        kind: a class that derives from `torch_geometric.nn.MessagePassing`.
-        width: length of a state.
-        directions: of the edges; see `EdgeKind`.
-        arguments: of the class besides the widths; in addition `self_loops`, true if nodes receive from themselves, and
-            `edge_weight`, a norm of edges, for a class with such an argument.
-
-    Raises:
-        ConfigError: the class does not take the arguments, bipartite graphs or the width.
+    operands and over users, whose results are added up. The `arguments` are those of the class besides the widths; in
+    addition `self_loops`, true if nodes receive from themselves, and `edge_weight`, a norm of edges, for a class with
+    such an argument.
     """
 
     mixing = Mixing.NEIGHBOURS
@@ -72,7 +63,8 @@ class Operator(Layer):
                     for count, index in zip((2, 3), edges, strict=True)
                 )
         except Exception as error:  # operators check little themselves
-            message = f"model.block: {name} does not run on a bipartite graph of width {width}: {first_line(error)}"
+            found = next(iter(str(error).splitlines()), type(error).__name__)
+            message = f"model.block: {name} does not run on a bipartite graph of width {width}: {found}"
             raise ConfigError(message) from None
         if plain.shape != (2, width):
             found = f"its results have the shape {[*plain.shape]} for 2 nodes, and model.width is {width}"
@@ -115,11 +107,6 @@ def _make(name: str, kind: type[nn.Module], width: int, arguments: Mapping[str, 
     except (TypeError, ValueError, AssertionError) as error:
         raise ConfigError(f"model.operators.{name}: {error}") from None
     return made
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of a message, or the name of an error without one."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def is_operator(kind: object) -> TypeGuard[type[nn.Module]]:
