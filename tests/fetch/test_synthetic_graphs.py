@@ -19,7 +19,7 @@ from hlorank.fetch.synthetic_graphs import (
     build_graph,
     convolution_fields,
 )
-from hlorank.hlo.node_features import MINOR_TO_MAJOR, OPCODES, SHAPE
+from hlorank.hlo.node_features import COLUMNS, OPCODES, SHAPE
 
 NAMES = {number: name for name, number in OPCODES.items()}
 
@@ -29,7 +29,7 @@ def shape(graph: Graph, node: int) -> tuple[int, ...]:
 
 
 def order(graph: Graph, node: int) -> tuple[int, ...]:
-    layout = graph.node_feat[node, MINOR_TO_MAJOR.start : MINOR_TO_MAJOR.stop]
+    layout = graph.node_feat[node, COLUMNS["minor_to_major"].start :]
     return tuple(int(dim) for dim in layout)[: len(shape(graph, node))]
 
 

@@ -222,7 +222,8 @@ def test_names_follow_nodes_where_the_module_is_not_in_order(dot_and_reshape: Hl
     del computation.instructions[:]
     computation.instructions.extend(instructions)
     space = layout_space(dot_and_reshape)
-    layouts = [*NamedNodes(dot_and_reshape, space.node_ids).layouts(space.default)]
+    named = NamedNodes(dot_and_reshape, space.node_ids).layouts(space.default)
+    layouts = [layout for tensors in named for layout in tensors]
     assert {one.instruction: one.opcode for one in layouts} == {
         name: opcode for name, opcode in expected.items() if opcode in ("dot", "reshape")
     }

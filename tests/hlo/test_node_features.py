@@ -25,7 +25,7 @@ def row(one: HloInstructionProto, is_root: bool = False) -> NDArray[np.float32]:
 
 
 def test_the_columns_are_all_140() -> None:
-    covered = [column for columns in COLUMNS for column in range(columns.start, columns.stop)]
+    covered = [column for columns in COLUMNS.values() for column in range(columns.start, columns.stop)]
     assert covered == list(range(140))
 
 
@@ -33,7 +33,7 @@ def test_the_reference_lists_the_columns() -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "hlo-features.md"
     listed = re.findall(r"^\| (\d+)(?:-(\d+))? \| `(\w+)` \|", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert [(name, int(first), int(last or first) + 1) for first, last, name in listed] == [
-        (columns.name, columns.start, columns.stop) for columns in COLUMNS
+        (columns.name, columns.start, columns.stop) for columns in COLUMNS.values()
     ]
 
 

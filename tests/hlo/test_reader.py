@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hlorank.data.configurations import LayoutConfigurations, MeasuredGraph
 from hlorank.data.npz import NpzFile
 from hlorank.files import DataError
-from hlorank.hlo import forms, reader
+from hlorank.hlo import forms, wire
 from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.reader import featurize, graph_name, program_files, read_records
 
@@ -228,7 +228,7 @@ EMPTY = {1: entry(1, b""), 2: entry(2, b""), 3: entry(3, b"")}
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Divide all limits by a thousand, but for 8 runs."""
     for name, limit in (("MAX_MODULES", 100), ("MAX_INSTRUCTIONS", 500), ("MAX_RUNS", 8)):
-        monkeypatch.setattr(reader, name, limit)
+        monkeypatch.setattr(wire, name, limit)
 
 
 @pytest.mark.parametrize(

@@ -16,22 +16,11 @@ from numpy.typing import NDArray
 from hlorank.data.configurations import LAYOUT_DIMS
 from hlorank.data.graph import Float32, Graph, Int64
 from hlorank.featurize.columns import DIMS, element_bytes, node_layout, node_ranks
-from hlorank.hlo.node_features import (
-    BATCH_GROUPS,
-    CONVOLUTION_INPUT,
-    CONVOLUTION_INPUT_SPATIAL,
-    CONVOLUTION_KERNEL,
-    CONVOLUTION_KERNEL_SPATIAL,
-    CONVOLUTION_OUTPUT,
-    DIMENSIONS,
-    FEATURE_GROUPS,
-    OPCODES,
-    WINDOW,
-    Columns,
-)
+from hlorank.hlo.node_features import COLUMNS, OPCODES
 
 _NAMES = {number: name for name, number in OPCODES.items()}
-_SIZE, _STRIDE, _, _, _DILATION, _BASE_DILATION = WINDOW
+_SPATIAL = COLUMNS["convolution_input_spatial"].width
+_WINDOW = ("window_size", "window_stride", "window_dilation", "window_base_dilation")
 
 
 class Axis(NamedTuple):
@@ -119,16 +108,16 @@ class Accesses:
         if rank == 0:
             return ()
         if name == "broadcast":
-            return tuple(Axis(dim) for dim in self._values(node, DIMENSIONS, rank))
+            return tuple(Axis(dim) for dim in self._values(node, "dimensions", rank))
         if name == "transpose":
-            results = np.argsort(self._values(node, DIMENSIONS, rank)).tolist()
+            results = np.argsort(self._values(node, "dimensions", rank)).tolist()
             return tuple(Axis(dim) for dim in results)
         return tuple(Axis(dim) for dim in range(rank)) if rank == len(self.dims[node]) else None
 
-    def _values(self, node: int, columns: Columns, count: int) -> list[int]:
-        count = min(count, columns.width)
-        values: list[int] = self._feat[node, columns.start : columns.start + count].astype(np.int64).tolist()
-        return values
+    def _values(self, node: int, name: str, count: int) -> list[int]:
+        columns = COLUMNS[name]
+        values = self._feat[node, columns.start : columns.start + min(count, columns.width)]
+        return [*map(int, values.astype(np.int64))]
 
     def _dot(self, node: int) -> Access | None:
         left, right = self._pairs[node]
@@ -142,17 +131,17 @@ class Accesses:
         image, kernel = self._pairs[node]
         rank = len(self.dims[node])
         spatial = rank - 2
-        if image < 0 or not 0 <= spatial <= CONVOLUTION_INPUT_SPATIAL.width:
+        if image < 0 or not 0 <= spatial <= _SPATIAL:
             return None
-        image_batch, image_feature = self._values(node, CONVOLUTION_INPUT, 2)
-        kernel_input, kernel_output = self._values(node, CONVOLUTION_KERNEL, 2)
-        batch, feature = self._values(node, CONVOLUTION_OUTPUT, 2)
+        image_batch, image_feature = self._values(node, "convolution_input_batch_and_feature", 2)
+        kernel_input, kernel_output = self._values(node, "convolution_kernel_input_and_output_feature", 2)
+        batch, feature = self._values(node, "convolution_output_batch_and_feature", 2)
         # The spatial dimensions of the result have no column; all compilers seen number them upwards.
         places = [dim for dim in range(rank) if dim not in (batch, feature)]
         image_axes = {image_batch: Axis(batch), image_feature: Axis(reduced=spatial)}
         kernel_axes = {kernel_input: Axis(reduced=spatial), kernel_output: Axis(feature)}
-        image_places = self._values(node, CONVOLUTION_INPUT_SPATIAL, spatial)
-        kernel_places = self._values(node, CONVOLUTION_KERNEL_SPATIAL, spatial)
+        image_places = self._values(node, "convolution_input_spatial", spatial)
+        kernel_places = self._values(node, "convolution_kernel_spatial", spatial)
         windows = list(self._windows(node, spatial))
         for number, (_, *steps) in enumerate(windows):
             image_axes[image_places[number]] = Axis(places[number], number, *steps)
@@ -172,7 +161,7 @@ class Accesses:
 
     def _windows(self, node: int, count: int) -> Iterator[tuple[int, int, int, int]]:
         """Return size, stride, dilation and base dilation of each dimension of a window, 1 where they are missing."""
-        columns = (self._values(node, part, count) for part in (_SIZE, _STRIDE, _DILATION, _BASE_DILATION))
+        columns = (self._values(node, name, count) for name in _WINDOW)
         return ((max(a, 1), max(b, 1), max(c, 1), max(d, 1)) for a, b, c, d in zip(*columns, strict=True))
 
     def _reduction(self, node: int) -> Access | None:
@@ -189,7 +178,7 @@ class Accesses:
             sizes = tuple(size for size, *_ in windows)
             axes = tuple(Axis(number, number, *steps) for number, (_, *steps) in enumerate(windows))
         else:
-            dims = self._values(node, DIMENSIONS, largest - rank)
+            dims = self._values(node, "dimensions", largest - rank)
             sizes = tuple(self.dims[arrays[0]][dim] for dim in dims)
             kept = iter(range(rank))
             axes = tuple(
@@ -297,20 +286,23 @@ def _fit(graph: Graph, nodes: Int64, pairs: Int64, dims: Int64) -> NDArray[np.bo
 def _convolutions_fit(feat: Float32, left: Float32, right: Float32) -> NDArray[np.bool_]:
     """Return whether features (convolutions, 140) fit shapes (convolutions, 6) of operands: (convolutions,) bool."""
 
-    def values(columns: Columns) -> Float32:
+    def values(name: str) -> Float32:
+        columns = COLUMNS[name]
         return feat[:, columns.start : columns.start + columns.width]
 
-    def sizes(shapes: Float32, axes: Columns) -> Float32:
+    def sizes(shapes: Float32, axes: str) -> Float32:
         inside = np.clip(values(axes), 0, LAYOUT_DIMS - 1).astype(np.int64)
         return np.take_along_axis(shapes, inside, axis=1)
 
-    batch, feature = sizes(left, CONVOLUTION_INPUT).T
-    kernel_input, kernel_output = sizes(right, CONVOLUTION_KERNEL).T
-    output_batch, output_feature = sizes(feat[:, DIMS], CONVOLUTION_OUTPUT).T
-    spatial = sizes(right, CONVOLUTION_KERNEL_SPATIAL)
-    window = values(WINDOW[0])[:, : spatial.shape[1]]
+    batch, feature = sizes(left, "convolution_input_batch_and_feature").T
+    kernel_input, kernel_output = sizes(right, "convolution_kernel_input_and_output_feature").T
+    output_batch, output_feature = sizes(feat[:, DIMS], "convolution_output_batch_and_feature").T
+    spatial = sizes(right, "convolution_kernel_spatial")
+    window = values("window_size")[:, : spatial.shape[1]]
     # Modules older than groups have 0 of them, which means one.
-    batch_groups, feature_groups = (np.maximum(values(groups)[:, 0], 1) for groups in (BATCH_GROUPS, FEATURE_GROUPS))
+    batch_groups, feature_groups = (
+        np.maximum(values(groups)[:, 0], 1) for groups in ("batch_group_count", "feature_group_count")
+    )
     fits: NDArray[np.bool_] = (
         (batch == output_batch * batch_groups)
         & (feature == kernel_input * feature_groups)

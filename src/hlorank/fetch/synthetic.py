@@ -43,7 +43,7 @@ from hlorank.data.configurations import (
 from hlorank.data.graph import Graph, Int64
 from hlorank.fetch.synthetic_graphs import ELEMENTWISE, MIN_NODES, build_graph
 from hlorank.files import DataError, code_digest, counted, fingerprint, read_json, write_json
-from hlorank.hlo.node_features import ELEMENT_TYPE, MINOR_TO_MAJOR, OPCODES, SHAPE
+from hlorank.hlo.node_features import COLUMNS, ELEMENT_TYPE, OPCODES, SHAPE
 
 logger = logging.getLogger(__name__)
 
@@ -269,7 +269,7 @@ class RuntimeModel:
 
     def __init__(self, graph: Graph, node_ids: Int64, codebook: Layouts) -> None:
         dims = graph.node_feat[:, SHAPE.start : SHAPE.start + LAYOUT_DIMS].astype(np.int64)
-        own = graph.node_feat[:, MINOR_TO_MAJOR.start : MINOR_TO_MAJOR.stop].astype(np.int8)
+        own = graph.node_feat[:, COLUMNS["minor_to_major"].start :].astype(np.int8)
         own = np.where(dims > 0, own, np.int8(-1))
         elements = np.maximum(dims, 1).prod(axis=1)
         types = graph.node_feat[:, ELEMENT_TYPE.start : ELEMENT_TYPE.stop].argmax(axis=1)

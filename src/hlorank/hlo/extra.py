@@ -21,23 +21,15 @@ Extra = Mapping[str, Int64]
 """Extra features of a graph by key, as `extra_features` returns them."""
 
 # By key: the field of the instructions that have these features, and the lists of integers in it.
-_LISTS: dict[str, tuple[str, tuple[str, ...]]] = {
+_LISTS: dict[str, tuple[str, list[str]]] = {
     "dot_dimensions": (
         "dot_dimension_numbers",
-        (
-            "lhs_contracting_dimensions",
-            "rhs_contracting_dimensions",
-            "lhs_batch_dimensions",
-            "rhs_batch_dimensions",
-        ),
+        [f"{side}_{kind}_dimensions" for kind in ("contracting", "batch") for side in ("lhs", "rhs")],
     ),
-    "gather_dimensions": (
-        "gather_dimension_numbers",
-        ("offset_dims", "collapsed_slice_dims", "start_index_map"),
-    ),
+    "gather_dimensions": ("gather_dimension_numbers", ["offset_dims", "collapsed_slice_dims", "start_index_map"]),
     "scatter_dimensions": (
         "scatter_dimension_numbers",
-        ("update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims"),
+        ["update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims"],
     ),
 }
 EXTRA_SHAPES: dict[str, tuple[int, ...]] = {
@@ -73,27 +65,23 @@ def extra_features(program: Program) -> dict[str, Int64]:
         `gather_slice_sizes`; `index_vector_dim` of gathers and scatters; and `operand_shapes`, the dimensions of the
         first three operands.
     """
-    instructions = program.instructions
-    count = len(instructions)
-    features: dict[str, Int64] = {}
+    instructions, count = program.instructions, len(program.instructions)
     index_vector_dim = np.full(count, -1, dtype=np.int64)
+    features: dict[str, Int64] = {"index_vector_dim": index_vector_dim}
     for key, (field, lists) in _LISTS.items():
-        rows = with_field(instructions, field)
-        numbers = [getattr(instructions[row], field) for row in rows]
+        rows, numbers = with_field(instructions, field)
         features[key] = _padded(count, rows, [[getattr(number, name) for number in numbers] for name in lists])
         if key != "dot_dimensions":
             index_vector_dim[rows] = [number.index_vector_dim for number in numbers]
-    gathers = with_field(instructions, "gather_dimension_numbers")
+    gathers, _ = with_field(instructions, "gather_dimension_numbers")
+    slice_sizes = [instructions[row].gather_slice_sizes for row in gathers]
+    features["gather_slice_sizes"] = _padded(count, gathers, [slice_sizes])
     dimensions = [instruction.shape.dimensions for instruction in instructions]
     operands: list[list[Collection[int]]] = [
         [dimensions[nodes[number]] if number < len(nodes) else () for nodes in program.operands]
         for number in range(_OPERANDS)
     ]
-    features |= {
-        "gather_slice_sizes": _padded(count, gathers, [[instructions[row].gather_slice_sizes for row in gathers]]),
-        "index_vector_dim": index_vector_dim,
-        "operand_shapes": _padded(count, np.arange(count), operands),
-    }
+    features["operand_shapes"] = _padded(count, np.arange(count), operands)
     return {key: features[key] for key in EXTRA_SHAPES}
 
 
@@ -118,11 +106,7 @@ def existing_extra(graph: Path) -> Path:
 
 
 def read_extra(graph: Path, nodes: int) -> Extra:
-    """Read the extra features next to the npz file of a graph of so many nodes.
-
-    Raises:
-        DataError: the extra file does not exist, is damaged, or has another number of nodes.
-    """
+    """Read the extra features of a graph of so many nodes; a missing, damaged or other file is a DataError."""
     path = existing_extra(graph)
     try:
         with NpzFile(path) as file:

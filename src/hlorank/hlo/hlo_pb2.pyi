@@ -383,23 +383,3 @@ class TuningData(_message.Message):
     MODULES_FIELD_NUMBER: _ClassVar[int]
     modules: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, modules: _Optional[_Iterable[bytes]] = ...) -> None: ...
-
-class RecordParts(_message.Message):
-    __slots__ = ("modules", "runs")
-    MODULES_FIELD_NUMBER: _ClassVar[int]
-    RUNS_FIELD_NUMBER: _ClassVar[int]
-    modules: _containers.RepeatedScalarFieldContainer[bytes]
-    runs: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, modules: _Optional[_Iterable[bytes]] = ..., runs: _Optional[_Iterable[bytes]] = ...) -> None: ...
-
-class ModuleParts(_message.Message):
-    __slots__ = ("computations",)
-    COMPUTATIONS_FIELD_NUMBER: _ClassVar[int]
-    computations: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, computations: _Optional[_Iterable[bytes]] = ...) -> None: ...
-
-class ComputationParts(_message.Message):
-    __slots__ = ("instructions",)
-    INSTRUCTIONS_FIELD_NUMBER: _ClassVar[int]
-    instructions: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, instructions: _Optional[_Iterable[bytes]] = ...) -> None: ...

@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import ConfigDict
 
 from hlorank.config.section import Section, parse, read_section
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS, LAYOUT_VALUES
@@ -37,27 +35,20 @@ def shape_text(shape: ShapeProto) -> str:
 
 @dataclass(frozen=True)
 class NamedLayout:
-    """Layout of one tensor of a configurable instruction.
-
-    Attributes:
-        computation: name of the computation.
-        instruction: name of the instruction.
-        opcode: its opcode.
-        node: its node in the graph.
-        tensor: `output`, `operand 0` or `operand 1`.
-        shape: shape of the tensor, such as `f32[8,128]`.
-        before: layout in the module, minor to major; None where the compiler has not chosen one yet.
-        after: layout in the configuration, minor to major; None where it is the compiler's choice.
-    """
+    """Layout of one tensor of a configurable instruction, which is a node of the graph."""
 
     computation: str
     instruction: str
     opcode: str
     node: int
     tensor: str
+    """`output`, `operand 0` or `operand 1`."""
     shape: str
+    """Shape of the tensor, such as `f32[8,128]`."""
     before: list[int] | None
+    """Layout in the module, minor to major; None where the compiler has not chosen a layout yet."""
     after: list[int] | None
+    """Layout in the configuration, minor to major; None where it is the compiler's choice."""
 
 
 class NamedNodes:
@@ -80,33 +71,30 @@ class NamedNodes:
         ]
         self._assigned = assigned
 
-    def layouts(self, configuration: Layouts) -> Iterator[NamedLayout]:
-        """Yield the layout of each tensor of each configurable node; `configuration` is (configurable nodes, 18)."""
+    def layouts(self, configuration: Layouts) -> Iterator[list[NamedLayout]]:
+        """Yield the layouts of each node's output and operands; `configuration` is (configurable nodes, 18)."""
         rows: Sequence[list[list[int]]] = configuration.reshape(-1, len(LAYOUT_TENSORS), LAYOUT_DIMS).tolist()
         for (node, computation, instructions), row in zip(self._nodes, rows, strict=True):
-            own = instructions[0]
-            for tensor, instruction, layout in zip(_TENSORS, instructions, row, strict=False):
-                yield NamedLayout(
+            yield [
+                NamedLayout(
                     computation,
-                    own.name,
-                    own.opcode,
+                    instructions[0].name,
+                    instructions[0].opcode,
                     node,
                     tensor,
                     shape_text(instruction.shape),
                     [*instruction.shape.layout.minor_to_major] if self._assigned else None,
                     [dim for dim in layout if dim >= 0] or None,
                 )
+                for tensor, instruction, layout in zip(_TENSORS, instructions, row, strict=False)
+            ]
 
     def changes(self, configuration: Layouts) -> list[NamedLayout]:
         """Return the layouts that a configuration does not leave to the compiler."""
-        return [layout for layout in self.layouts(configuration) if layout.after is not None]
+        return [layout for tensors in self.layouts(configuration) for layout in tensors if layout.after is not None]
 
 
-class _Strict(Section):
-    model_config = ConfigDict(coerce_numbers_to_str=False)
-
-
-class TensorLayout(_Strict):
+class TensorLayout(Section):
     """Layout of the output or of an operand of an instruction."""
 
     shape: str
@@ -115,7 +103,7 @@ class TensorLayout(_Strict):
     """Its dimensions, the fastest varying first; null leaves the layout to the compiler."""
 
 
-class InstructionLayouts(_Strict):
+class InstructionLayouts(Section):
     """Layouts of one instruction, which is found by its node; the names are for the reader."""
 
     node: int
@@ -126,7 +114,7 @@ class InstructionLayouts(_Strict):
     """Layouts of the first two operands."""
 
 
-class ModuleConfiguration(_Strict):
+class ModuleConfiguration(Section):
     """Layout configuration of one module."""
 
     version: Literal[2]
@@ -169,24 +157,12 @@ def to_configuration(module: HloModuleProto, layouts: Layouts, about: Mapping[st
         layouts: (configurable nodes, 18) int8, the nodes as in `layout_space`.
         about: `hlorank`, `model`, `collection`, `rank` and `score`.
     """
-
-    def tensor(layout: NamedLayout) -> TensorLayout:
-        return TensorLayout(shape=layout.shape, minor_to_major=layout.after)
-
     instructions: list[InstructionLayouts] = []
-    named = NamedNodes(module, layout_space(module).node_ids).layouts(layouts)
-    for node, tensors in groupby(named, key=lambda layout: layout.node):
-        output, *operands = tensors
-        if any(layout.after is not None for layout in (output, *operands)):
-            instructions.append(
-                InstructionLayouts(
-                    node=node,
-                    computation=output.computation,
-                    instruction=output.instruction,
-                    output=tensor(output),
-                    operands=[tensor(operand) for operand in operands],
-                )
-            )
+    for named in NamedNodes(module, layout_space(module).node_ids).layouts(layouts):
+        if any(layout.after is not None for layout in named):
+            output, *operands = (TensorLayout(shape=layout.shape, minor_to_major=layout.after) for layout in named)
+            names = {"computation": named[0].computation, "instruction": named[0].instruction}
+            instructions.append(InstructionLayouts(node=named[0].node, **names, output=output, operands=operands))
     known = module_fingerprint(module)
     return ModuleConfiguration(version=2, module=module.name, fingerprint=known, instructions=instructions, **about)
 
@@ -202,19 +178,16 @@ def module_layouts(module: HloModuleProto, configuration: ModuleConfiguration) -
         raise DataError("fingerprint of the module", configuration.fingerprint, f"{own}, another module")
     space = layout_space(module)
     result = space.default
-    position_of = {node: position for position, node in enumerate(space.node_ids.tolist())}
-    layouts = NamedNodes(module, space.node_ids).layouts(result)
-    shapes_of = {
-        node: [layout.shape for layout in tensors] for node, tensors in groupby(layouts, key=lambda layout: layout.node)
-    }
+    named = enumerate(NamedNodes(module, space.node_ids).layouts(result))
+    known = {layouts[0].node: (position, [layout.shape for layout in layouts]) for position, layouts in named}
     for entry in configuration.instructions:
         place = f"node {entry.node}, instruction {entry.instruction} of the computation {entry.computation}"
         tensors = [entry.output, *entry.operands]
-        if (shapes := shapes_of.get(entry.node)) is None:
+        if entry.node not in known:
             raise DataError(place, f"an instruction to configure in the module {module.name}", "another one")
+        position, shapes = known[entry.node]
         if (given := [tensor.shape for tensor in tensors]) != shapes:
             raise DataError(f"shapes of {place}", ", ".join(shapes), ", ".join(given))
-        position = position_of[entry.node]
         row = np.full((len(LAYOUT_TENSORS), LAYOUT_DIMS), -1, dtype=np.int8)
         for number, tensor in enumerate(tensors):
             if (dims := tensor.minor_to_major) is None:
@@ -255,9 +228,6 @@ def apply_configuration(program: str | Path | bytes, configuration: str | Path |
     if isinstance(program, bytes):
         records = [*parse_records(BytesIO(program), Path("program"))]
     else:
-        if ":" in str(program) and not Path(program).exists():
-            expected = "a file or a serialized module; for a JAX function, hlorank rank --export wrote <graph>.hlo.pb"
-            raise DataError("program", f"{expected}, with the layouts", f"{str(program)!r}, no such file")
         records = [*read_records(Path(program))]
     if len(records) != 1:
         raise DataError("program", "one module", f"{len(records):,}")

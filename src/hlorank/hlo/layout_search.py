@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +23,11 @@ GENERATION = 8
 _TRIES = 50  # draws for each new configuration before a space counts as exhausted
 
 
-class Search(Protocol):
-    """Function that finds configurations."""
+Search = Callable[[LayoutSpace, int, np.random.Generator, Quick], Layouts]
+"""Finds so many different configurations, fewer where the space has no more.
 
-    def __call__(self, space: LayoutSpace, count: int, rng: np.random.Generator, quick: Quick) -> Layouts:
-        """Return `count` different configurations, fewer where the space has no more.
-
-        Returns:
-            (at most `count`, configurable nodes, 18) int8, the compiler's default first.
-        """
+They are (at most `count`, configurable nodes, 18) int8, the compiler's default first.
+"""
 
 
 def _changed(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from itertools import chain
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from itertools import accumulate, chain
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +33,19 @@ OPCODES = {name: number for number, name in enumerate(_NAMES.split(), start=1)}
 CONFIGURABLE = ("convolution", "dot", "reshape")
 
 
+_Values = Callable[[Any], Collection[int]]
+
+
 class Columns(NamedTuple):
     """Columns of one attribute: its first `width` values and, with `totals`, the sum and product of all."""
 
     name: str
     start: int
-    width: int = 1
+    width: int
     totals: bool = False
+    message: str = ""
+    """Field of the instructions in whose message the values are; empty: in the instruction."""
+    values: _Values | None = None
 
     @property
     def stop(self) -> int:
@@ -46,50 +53,61 @@ class Columns(NamedTuple):
         return self.start + self.width + 2 * self.totals
 
 
-IS_ROOT = Columns("is_root", 0)
-UNUSED = Columns("unused", 1)
-ELEMENT_TYPE = Columns("element_type", 2, 19)
-SHAPE = Columns("shape", 21, 6, totals=True)
-TUPLE_SIZE = Columns("tuple_size", 29)
-PARAMETER_NUMBER = Columns("parameter_number", 30)
-DIMENSIONS = Columns("dimensions", 31, 6)
-WINDOW = (
-    Columns("window_size", 37, 6, totals=True),
-    Columns("window_stride", 45, 6, totals=True),
-    Columns("window_padding_low", 53, 6, totals=True),
-    Columns("window_padding_high", 61, 6, totals=True),
-    Columns("window_dilation", 69, 6, totals=True),
-    Columns("window_base_dilation", 77, 6, totals=True),
-)
-WINDOW_REVERSAL = Columns("window_reversal", 85, 6)
-WINDOW_REVERSAL_COUNTS = Columns("window_reversal_counts", 91, 2)
-CONVOLUTION_INPUT = Columns("convolution_input_batch_and_feature", 93, 2)
-CONVOLUTION_INPUT_SPATIAL = Columns("convolution_input_spatial", 95, 4)
-CONVOLUTION_KERNEL = Columns("convolution_kernel_input_and_output_feature", 99, 2)
-CONVOLUTION_KERNEL_SPATIAL = Columns("convolution_kernel_spatial", 101, 4)
-CONVOLUTION_OUTPUT = Columns("convolution_output_batch_and_feature", 105, 2)
-FEATURE_GROUPS = Columns("feature_group_count", 107)
-BATCH_GROUPS = Columns("batch_group_count", 108)
-SLICE = (
-    Columns("slice_start", 109, 2, totals=True),
-    Columns("slice_stride", 113, 2, totals=True),
-    Columns("slice_limit", 117, 2, totals=True),
-)
-DYNAMIC_SLICE_SIZES = Columns("dynamic_slice_sizes", 121, 2, totals=True)
-PADDING = (
-    Columns("padding_low", 125, 2, totals=True),
-    Columns("padding_high", 129, 2, totals=True),
-)
-IS_STABLE = Columns("is_stable", 133)
-MINOR_TO_MAJOR = Columns("minor_to_major", 134, 6)
+def _numbers(*fields: str) -> _Values:
+    return lambda message: [getattr(message, field) for field in fields]
 
-COLUMNS = (
-    IS_ROOT, UNUSED, ELEMENT_TYPE, SHAPE, TUPLE_SIZE, PARAMETER_NUMBER, DIMENSIONS,
-    *WINDOW, WINDOW_REVERSAL, WINDOW_REVERSAL_COUNTS,
-    CONVOLUTION_INPUT, CONVOLUTION_INPUT_SPATIAL, CONVOLUTION_KERNEL, CONVOLUTION_KERNEL_SPATIAL, CONVOLUTION_OUTPUT,
-    FEATURE_GROUPS, BATCH_GROUPS, *SLICE, DYNAMIC_SLICE_SIZES, *PADDING, IS_STABLE, MINOR_TO_MAJOR,
+
+def _each(repeated: str, field: str) -> _Values:
+    """Return a function that lists a field of each message of a repeated field."""
+    return lambda message: [getattr(part, field) for part in getattr(message, repeated)]
+
+
+def _reversals(window: Any) -> list[int]:
+    flags = [dimension.window_reversal for dimension in window.dimensions]
+    return [sum(flags), len(flags) - sum(flags)]
+
+
+_CONVOLUTION = "convolution_dimension_numbers"
+# Name, number of values, whether their sum and product follow, and message and values as in `Columns`.
+_TABLE: tuple[tuple[str, int, bool, str, _Values | None], ...] = (
+    ("is_root", 1, False, "", None),
+    ("unused", 1, False, "", None),
+    ("element_type", 19, False, "", None),
+    ("shape", 6, True, "shape", attrgetter("dimensions")),
+    ("tuple_size", 1, False, "shape", lambda shape: [len(shape.tuple_shapes)]),
+    ("parameter_number", 1, False, "", _numbers("parameter_number")),
+    ("dimensions", 6, False, "", attrgetter("dimensions")),
+    ("window_size", 6, True, "window", _each("dimensions", "size")),
+    ("window_stride", 6, True, "window", _each("dimensions", "stride")),
+    ("window_padding_low", 6, True, "window", _each("dimensions", "padding_low")),
+    ("window_padding_high", 6, True, "window", _each("dimensions", "padding_high")),
+    ("window_dilation", 6, True, "window", _each("dimensions", "window_dilation")),
+    ("window_base_dilation", 6, True, "window", _each("dimensions", "base_dilation")),
+    ("window_reversal", 6, False, "window", _each("dimensions", "window_reversal")),
+    ("window_reversal_counts", 2, False, "window", _reversals),
+    ("convolution_input_batch_and_feature", 2, False, _CONVOLUTION,
+     _numbers("input_batch_dimension", "input_feature_dimension")),
+    ("convolution_input_spatial", 4, False, _CONVOLUTION, attrgetter("input_spatial_dimensions")),
+    ("convolution_kernel_input_and_output_feature", 2, False, _CONVOLUTION,
+     _numbers("kernel_input_feature_dimension", "kernel_output_feature_dimension")),
+    ("convolution_kernel_spatial", 4, False, _CONVOLUTION, attrgetter("kernel_spatial_dimensions")),
+    ("convolution_output_batch_and_feature", 2, False, _CONVOLUTION,
+     _numbers("output_batch_dimension", "output_feature_dimension")),
+    ("feature_group_count", 1, False, "", _numbers("feature_group_count")),
+    ("batch_group_count", 1, False, "", _numbers("batch_group_count")),
+    ("slice_start", 2, True, "", _each("slice_dimensions", "start")),
+    ("slice_stride", 2, True, "", _each("slice_dimensions", "stride")),
+    ("slice_limit", 2, True, "", _each("slice_dimensions", "limit")),
+    ("dynamic_slice_sizes", 2, True, "", attrgetter("dynamic_slice_sizes")),
+    ("padding_low", 2, True, "padding_config", _each("dimensions", "edge_padding_low")),
+    ("padding_high", 2, True, "padding_config", _each("dimensions", "edge_padding_high")),
+    ("is_stable", 1, False, "", _numbers("is_stable")),
+    ("minor_to_major", 6, False, "shape", attrgetter("layout.minor_to_major")),
 )  # fmt: skip
-"""All 140 columns, in order."""
+_STARTS = accumulate((width + 2 * totals for _, width, totals, _, _ in _TABLE), initial=0)
+COLUMNS = {row[0]: Columns(row[0], start, *row[1:]) for start, row in zip(_STARTS, _TABLE, strict=False)}
+"""All 140 columns, in order, by the name of their attribute."""
+ELEMENT_TYPE, SHAPE, DIMENSIONS = COLUMNS["element_type"], COLUMNS["shape"], COLUMNS["dimensions"]
 
 # By the number of xla.PrimitiveType.
 _ELEMENTS = (
@@ -114,6 +132,17 @@ def has_column(shape: ShapeProto) -> bool:
     return shape.element_type in _TYPE_NUMBERS
 
 
+def opcode_ids(instructions: Sequence[HloInstructionProto]) -> NDArray[np.uint8]:
+    """Return the opcode ids of instructions: (instructions,) uint8, 0 for an opcode that is not in `OPCODES`."""
+    return np.array([OPCODES.get(instruction.opcode, 0) for instruction in instructions], dtype=np.uint8)
+
+
+def with_field(instructions: Sequence[HloInstructionProto], field: str) -> tuple[Int64, list[Any]]:
+    """Return the positions, (instructions with it,), of the instructions with a message field, and the messages."""
+    rows = [row for row, node in enumerate(instructions) if node.HasField(field)]
+    return np.array(rows, dtype=np.int64), [getattr(instructions[row], field) for row in rows]
+
+
 def put_lists(features: NDArray[np.number], columns: Columns, rows: Int64, lists: Sequence[Collection[int]]) -> None:
     """Write a list of 64-bit integers for each of `rows` into the columns of an attribute.
 
@@ -131,57 +160,8 @@ def put_lists(features: NDArray[np.number], columns: Columns, rows: Int64, lists
         features[rows[some], columns.stop - 1] = np.multiply.reduceat(values, starts[some])
 
 
-def opcode_ids(instructions: Sequence[HloInstructionProto]) -> NDArray[np.uint8]:
-    """Return the opcode ids of instructions: (instructions,) uint8, 0 for an opcode that is not in `OPCODES`."""
-    return np.array([OPCODES.get(instruction.opcode, 0) for instruction in instructions], dtype=np.uint8)
-
-
-def with_field(instructions: Sequence[HloInstructionProto], field: str) -> Int64:
-    """Return the positions of the instructions that have a message field: (instructions with it,) int64."""
-    return np.array([row for row, node in enumerate(instructions) if node.HasField(field)], dtype=np.int64)
-
-
-def _put_windows(features: Float32, instructions: Sequence[HloInstructionProto]) -> None:
-    rows = with_field(instructions, "window")
-    windows = [instructions[row].window.dimensions for row in rows]
-    fields = ("size", "stride", "padding_low", "padding_high", "window_dilation", "base_dilation")
-    for columns, field in zip(WINDOW, fields, strict=True):
-        put_lists(features, columns, rows, [[getattr(dimension, field) for dimension in window] for window in windows])
-    reversals = [[dimension.window_reversal for dimension in window] for window in windows]
-    put_lists(features, WINDOW_REVERSAL, rows, reversals)
-    put_lists(features, WINDOW_REVERSAL_COUNTS, rows, [[sum(flags), len(flags) - sum(flags)] for flags in reversals])
-
-
-def _put_convolutions(features: Float32, instructions: Sequence[HloInstructionProto]) -> None:
-    rows = with_field(instructions, "convolution_dimension_numbers")
-    for row in rows:
-        numbers = instructions[row].convolution_dimension_numbers
-        for columns, values in {
-            CONVOLUTION_INPUT: [numbers.input_batch_dimension, numbers.input_feature_dimension],
-            CONVOLUTION_INPUT_SPATIAL: numbers.input_spatial_dimensions,
-            CONVOLUTION_KERNEL: [numbers.kernel_input_feature_dimension, numbers.kernel_output_feature_dimension],
-            CONVOLUTION_KERNEL_SPATIAL: numbers.kernel_spatial_dimensions,
-            CONVOLUTION_OUTPUT: [numbers.output_batch_dimension, numbers.output_feature_dimension],
-        }.items():
-            kept = np.array(values[: columns.width], dtype=np.int64)
-            features[row, columns.start : columns.start + len(kept)] = kept
-
-
-def _put_slices(features: Float32, instructions: Sequence[HloInstructionProto]) -> None:
-    rows = np.array([row for row, node in enumerate(instructions) if node.slice_dimensions], dtype=np.int64)
-    slices = [instructions[row].slice_dimensions for row in rows]
-    for columns, field in zip(SLICE, ("start", "stride", "limit"), strict=True):
-        put_lists(features, columns, rows, [[getattr(dimension, field) for dimension in axes] for axes in slices])
-    rows = with_field(instructions, "padding_config")
-    paddings = [instructions[row].padding_config.dimensions for row in rows]
-    for columns, field in zip(PADDING, ("edge_padding_low", "edge_padding_high"), strict=True):
-        put_lists(features, columns, rows, [[getattr(dimension, field) for dimension in axes] for axes in paddings])
-
-
 def node_features(instructions: Sequence[HloInstructionProto], is_root: NDArray[np.bool_]) -> Float32:
-    """Compute the official features of nodes.
-
-    Of a shape of more than six dimensions, the first six are kept, and the sum and product of all.
+    """Compute the official features of nodes, of a shape of more than six dimensions the first six, and their totals.
 
     Args:
         instructions: instructions in node order.
@@ -192,22 +172,15 @@ def node_features(instructions: Sequence[HloInstructionProto], is_root: NDArray[
     """
     count = len(instructions)
     features = np.zeros((count, NODE_FEATURES), dtype=np.float32)
-    features[:, [columns.stop - 1 for columns in COLUMNS if columns.totals]] = 1  # the product of an empty list
-    features[:, IS_ROOT.start] = is_root
-    shapes = [instruction.shape for instruction in instructions]
-    types = np.array([shape.element_type for shape in shapes])
+    features[:, [columns.stop - 1 for columns in COLUMNS.values() if columns.totals]] = 1  # product of an empty list
+    features[:, COLUMNS["is_root"].start] = is_root
+    types = np.array([instruction.shape.element_type for instruction in instructions])
     features[:, ELEMENT_TYPE.start : ELEMENT_TYPE.stop] = types[:, None] == _TYPE_NUMBERS
-    rows = np.arange(count)
-    put_lists(features, SHAPE, rows, [shape.dimensions for shape in shapes])
-    put_lists(features, MINOR_TO_MAJOR, rows, [shape.layout.minor_to_major for shape in shapes])
-    put_lists(features, DIMENSIONS, rows, [node.dimensions for node in instructions])
-    put_lists(features, DYNAMIC_SLICE_SIZES, rows, [node.dynamic_slice_sizes for node in instructions])
-    features[:, TUPLE_SIZE.start] = [len(shape.tuple_shapes) for shape in shapes]
-    features[:, PARAMETER_NUMBER.start] = [node.parameter_number for node in instructions]
-    features[:, FEATURE_GROUPS.start] = [node.feature_group_count for node in instructions]
-    features[:, BATCH_GROUPS.start] = [node.batch_group_count for node in instructions]
-    features[:, IS_STABLE.start] = [node.is_stable for node in instructions]
-    _put_windows(features, instructions)
-    _put_convolutions(features, instructions)
-    _put_slices(features, instructions)
+    messages: dict[str, tuple[Int64, Sequence[Any]]] = {"": (np.arange(count), instructions)}
+    for columns in COLUMNS.values():
+        if columns.values is not None:
+            if columns.message not in messages:
+                messages[columns.message] = with_field(instructions, columns.message)
+            rows, parts = messages[columns.message]
+            put_lists(features, columns, rows, [columns.values(part) for part in parts])
     return features

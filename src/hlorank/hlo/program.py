@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -63,25 +63,6 @@ def _check_size(computations: Sequence[HloComputationProto]) -> None:
             raise DataError(key, f"at most {limit:,} in a module", f"{found:,}")
 
 
-def _operands(computations: Sequence[HloComputationProto]) -> Iterator[list[int]]:
-    """Yield the stored positions of the operands of each instruction."""
-    start = 0
-    for c, computation in enumerate(computations):
-        # Newer dumps have ids that are unique only within their computation.
-        position_of = {instruction.id: start + i for i, instruction in enumerate(computation.instructions)}
-        if len(position_of) < len(computation.instructions):
-            raise DataError(f"computations[{c}].instructions", "an id of its own for each", "a repeated id")
-        for i, instruction in enumerate(computation.instructions):
-            if not instruction.opcode:
-                raise DataError(f"{_place(c, i)}.opcode", "the name of an opcode", "nothing")
-            try:
-                yield [position_of[operand] for operand in instruction.operand_ids]
-            except KeyError as error:
-                expected = "ids of instructions of the same computation"
-                raise DataError(f"{_place(c, i)}.operand_ids", expected, error.args[0]) from None
-        start += len(computation.instructions)
-
-
 def _roots(computations: Sequence[HloComputationProto]) -> dict[int, int]:
     """Return the stored position of the root of each computation, by the id of the computation."""
     roots: dict[int, int] = {}
@@ -100,21 +81,36 @@ def _roots(computations: Sequence[HloComputationProto]) -> dict[int, int]:
     return roots
 
 
-def _calls(computations: Sequence[HloComputationProto], roots: dict[int, int]) -> Iterator[list[int]]:
-    """Yield the stored positions of the roots of the computations that each instruction calls."""
+def _uses(
+    computations: Sequence[HloComputationProto], roots: Mapping[int, int]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the stored positions of the operands of each instruction, and of the roots of what it calls."""
+
+    def positions(known: Mapping[int, int], instruction: HloInstructionProto, field: str, expected: str) -> list[int]:
+        try:
+            return [known[used] for used in getattr(instruction, field)]
+        except KeyError as error:
+            raise DataError(f"{_place(c, i)}.{field}", expected, error.args[0]) from None
+
+    start = 0
     for c, computation in enumerate(computations):
+        # Newer dumps have ids that are unique only within their computation.
+        position_of = {instruction.id: start + i for i, instruction in enumerate(computation.instructions)}
+        if len(position_of) < len(computation.instructions):
+            raise DataError(f"computations[{c}].instructions", "an id of its own for each", "a repeated id")
         for i, instruction in enumerate(computation.instructions):
-            try:
-                yield [roots[called] for called in instruction.called_computation_ids]
-            except KeyError as error:
-                expected = "ids of computations of the module"
-                raise DataError(f"{_place(c, i)}.called_computation_ids", expected, error.args[0]) from None
+            if not instruction.opcode:
+                raise DataError(f"{_place(c, i)}.opcode", "the name of an opcode", "nothing")
+            yield (
+                positions(position_of, instruction, "operand_ids", "ids of instructions of the same computation"),
+                positions(roots, instruction, "called_computation_ids", "ids of computations of the module"),
+            )
+        start += len(computation.instructions)
 
 
-def _edges(operands: list[list[int]], calls: list[list[int]]) -> Int64:
+def _edges(uses: list[tuple[list[int], list[int]]]) -> Int64:
     """Return the distinct rows [user, used], sorted: (edges, 2) int64."""
-    count = len(operands)
-    used = [nodes + roots for nodes, roots in zip(operands, calls, strict=True)]
+    count, used = len(uses), [operands + roots for operands, roots in uses]
     users = np.repeat(np.arange(count), [len(nodes) for nodes in used])
     keys = np.unique(users * count + np.fromiter(chain.from_iterable(used), np.int64, len(users)))
     return np.stack([keys // count, keys % count], axis=1)
@@ -180,8 +176,8 @@ def flatten(module: HloModuleProto) -> Program:
         raise DataError("computations", "at least one computation", "none")
     _check_size(computations)
     roots = _roots(computations)
-    operands = list(_operands(computations))
-    edges = _edges(operands, list(_calls(computations, roots)))
+    uses = list(_uses(computations, roots))
+    operands, edges = [nodes for nodes, _ in uses], _edges(uses)
     instructions = [instruction for computation in computations for instruction in computation.instructions]
     sizes = [len(computation.instructions) for computation in computations]
     computation_of = np.repeat(np.arange(len(computations)), sizes)

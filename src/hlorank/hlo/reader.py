@@ -21,21 +21,14 @@ from hlorank.data.configurations import (
     Measurements,
     TileConfigurations,
 )
-from hlorank.data.graph import MAX_NODES, Graph
+from hlorank.data.graph import Graph
 from hlorank.files import DataError, counted, open_file
 from hlorank.hlo import configurations
 from hlorank.hlo.forms import COMPRESSED, as_protobuf, is_program_text
-from hlorank.hlo.hlo_pb2 import (
-    ComputationParts,
-    HloModuleProto,
-    HloProto,
-    ModuleParts,
-    ModuleTuningData,
-    RecordParts,
-    TuningData,
-)
+from hlorank.hlo.hlo_pb2 import HloModuleProto, HloProto, ModuleTuningData, TuningData
 from hlorank.hlo.node_features import OPCODES, element_type, has_column, node_features, opcode_ids
 from hlorank.hlo.program import Program, flatten
+from hlorank.hlo.wire import check_counts
 
 _log = logging.getLogger(__name__)
 
@@ -44,29 +37,18 @@ _SUFFIX = re.compile(r"(?:\.hlo)?(?:\.pb|\.txt|\.mlir|\.mlirbc)?(?:\.xz|\.gz)?\Z
 _STAGE = re.compile(r"\.((?:\w+_)?(?:before|after)_\w*optimizations|\d{4}\..*\.after_.*)\Z")
 _M = TypeVar("_M", bound=Message)
 
-MAX_MODULES = 100_000
-MAX_INSTRUCTIONS = 2 * MAX_NODES
-"""Limit of the computations and instructions of a module, by which it is refused before it is parsed."""
-MAX_RUNS = 2**20
-
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One module of a file.
-
-    Attributes:
-        name: name of the graph.
-        path: the file.
-        place: path of the field that contains the record, empty if the whole file is the record.
-        module: the module.
-        tuning: tuning record of the module and its runs; None for a compiler's dump, which has no runs.
-    """
+    """One module of a file, by the name of its graph."""
 
     name: str
     path: Path
     place: str
+    """Path of the field that contains the record, empty if the whole file is the record."""
     module: HloModuleProto
     tuning: ModuleTuningData | None
+    """Tuning record of the module and its runs; None for a compiler's dump, which has no runs."""
 
     @property
     def kind(self) -> Kind | None:
@@ -80,21 +62,20 @@ DUMPS = ("before_layout-assignment", "before_optimizations")
 """Stages of XLA's dumps that are taken of a folder: the first one that it has."""
 
 
-def _ends_with(stage: str, end: str) -> bool:
-    """Return whether the name of a stage has an end; XLA writes layout-assignment, and Python's names _ for -."""
-    return stage.replace("-", "_").endswith(end.replace("-", "_"))
+def _stage(path: Path) -> str:
+    """Return the stage of a dump by the name of its file, empty for another file."""
+    found = _STAGE.search(graph_name(path))
+    return found[1] if found else ""
 
 
 def dumped_stages(folder: Path) -> list[str]:
     """Return the ends of the names of the dumps in a folder, as `program_files` takes them, sorted."""
-    stages = (
-        _STAGE.search(graph_name(path)) for path in folder.iterdir() if is_program_text(path) or ".pb" in path.name
-    )
-    return sorted({stage[1].rpartition(".")[2] for stage in stages if stage})
+    paths = (path for path in folder.iterdir() if is_program_text(path) or ".pb" in path.name)
+    return sorted({stage.rpartition(".")[2] for path in paths if (stage := _stage(path))})
 
 
 def program_files(folder: Path, dump: str | None = None) -> list[Path]:
-    """Return the programs of a folder, sorted; other files of compilers are left out, with a notice of their number.
+    """Return the programs of a folder, sorted; other files are left out, with a notice of their kinds and numbers.
 
     These are *.hlo.pb if there are any, as compilers dump other *.pb too, else *.pb; and files of HLO text and
     StableHLO, without those that are also there as a protobuf. Any of them may be compressed. Of the dumps of one
@@ -108,20 +89,18 @@ def program_files(folder: Path, dump: str | None = None) -> list[Path]:
     protobufs = found("*.hlo.pb") or found("*.pb")
     names = {graph_name(path) for path in protobufs}
     texts = found("*.txt", "*.hlo", "*.mlir", "*.mlirbc")
-    twice = [path for path in texts if graph_name(path) in names]
-    programs = sorted(protobufs + [path for path in texts if path not in twice and is_program_text(path)])
-    stages = {path: _STAGE.search(graph_name(path)) for path in programs}
-    ends = DUMPS if dump is None else (dump,)
-    named = next(
-        (end for end in ends if any(stage and _ends_with(stage[1], end) for stage in stages.values())), ends[-1]
-    )
-    chosen = [path for path, stage in stages.items() if stage is None or _ends_with(stage[1], named)]
-    if chosen:
-        left_out = Counter({"other stages": len(programs) - len(chosen), "texts of protobufs": len(twice)})
-        others = {path for path in folder.iterdir() if path.is_file()}.difference(programs, twice)
-        left_out.update(sorted(_kind(path.name) for path in others))
-        if kinds := ", ".join(f"{count} {kind}" for kind, count in left_out.most_common() if count):
-            _log.warning("%s: %s taken; left out: %s", folder, counted(len(chosen), "program"), kinds)
+    programs = sorted(protobufs + [path for path in texts if graph_name(path) not in names and is_program_text(path)])
+    # XLA writes layout-assignment, and Python's names have _ for -.
+    stages = {path: _stage(path).replace("-", "_") for path in programs}
+    ends = [end.replace("-", "_") for end in (DUMPS if dump is None else (dump,))]
+    chosen_end = next((end for end in ends if any(stage.endswith(end) for stage in stages.values())), ends[-1])
+    chosen = [path for path, stage in stages.items() if not stage or stage.endswith(chosen_end)]
+    others = sorted(path.name for path in {*folder.iterdir()}.difference(programs) if path.is_file())
+    left_out = Counter({"other stages": len(programs) - len(chosen)})
+    left_out.update(map(_kind, others))
+    if chosen and left_out.total():
+        kinds = ", ".join(f"{count} {kind}" for kind, count in left_out.most_common() if count)
+        _log.warning("%s: %s taken; left out: %s", folder, counted(len(chosen), "program"), kinds)
     return chosen
 
 
@@ -136,29 +115,10 @@ def graph_name(path: Path) -> str:
     return _SUFFIX.sub("", path.name)
 
 
-def _check_counts(message: type[Message], data: bytes) -> None:
-    """Raise DataError if a serialized message has too many computations with their instructions, or too many runs."""
-    modules = [data]
-    if message is not HloModuleProto:
-        parts = RecordParts.FromString(data)
-        if message is ModuleTuningData and len(parts.runs) > MAX_RUNS:
-            raise DataError("module", f"at most {MAX_RUNS:,} runs", "more")
-        modules = [*parts.modules]
-        del parts  # up to twenty times the size of the file
-    count = 0
-    for module in modules:
-        computations = ModuleParts.FromString(module).computations
-        count += len(computations)
-        for computation in computations if count <= MAX_INSTRUCTIONS else ():
-            count += len(ComputationParts.FromString(computation).instructions)
-    if count > MAX_INSTRUCTIONS:
-        raise DataError("module", f"at most {MAX_INSTRUCTIONS:,} computations and instructions", "more")
-
-
 def _parse(message: type[_M], data: bytes) -> _M:
     """Parse a message of a limited size; bytes that are not a message give an empty one."""
+    check_counts(message, data)
     try:
-        _check_counts(message, data)
         return message.FromString(data)
     except DecodeError:
         return message()
@@ -180,13 +140,8 @@ def _is_tuning(tuning: ModuleTuningData) -> bool:
 
 def _tuning_parts(data: bytes) -> list[bytes]:
     """Return the serialized records of a TuningData; none of another message."""
-    try:
-        parts = TuningData.FromString(data).modules
-    except DecodeError:
-        return []
-    if len(parts) > MAX_MODULES:
-        raise DataError("modules", f"at most {MAX_MODULES:,}", "more")
-    return [*parts] if any(_is_module(_parse(ModuleTuningData, part).module) for part in parts) else []
+    parts = [*_parse(TuningData, data).modules]
+    return parts if any(_is_module(_parse(ModuleTuningData, part).module) for part in parts) else []
 
 
 def _tuning_records(path: Path, parts: Sequence[bytes]) -> Iterator[Record]:
@@ -195,8 +150,7 @@ def _tuning_records(path: Path, parts: Sequence[bytes]) -> Iterator[Record]:
         tuning = _parse(ModuleTuningData, part)
         # Official names contain the fingerprint as a signed number.
         fingerprint = tuning.fingerprint - 2**64 * (tuning.fingerprint >= 2**63)
-        name = f"{graph_name(path)}_{fingerprint:x}"
-        yield Record(name, path, f"modules[{index}].", tuning.module, tuning)
+        yield Record(f"{graph_name(path)}_{fingerprint:x}", path, f"modules[{index}].", tuning.module, tuning)
 
 
 def _single_record(data: bytes, path: Path) -> Record:
@@ -256,17 +210,18 @@ def _notice(record: Record, program: Program) -> None:
     shapes = [instruction.shape for instruction in program.instructions]
     opcodes = Counter(node.opcode for node in program.instructions if node.opcode not in OPCODES)
     types = Counter(element_type(shape) for shape in shapes if not has_column(shape))
-    for what, unknown in {"unknown opcodes become 0": opcodes, "element types without a feature": types}.items():
-        if unknown:
-            names = ", ".join(f"{name[:40]!r} ({count})" for name, count in unknown.most_common(5))
-            nodes = counted(unknown.total(), "node")
-            _log.warning("%s: %s, in %s: %s", record.path, what, nodes, names)
-    if dynamic := sum(any(shape.is_dynamic_dimension) for shape in shapes):
-        nodes = counted(dynamic, "node")
-        _log.warning("%s: dynamic dimensions count as large as their bounds, in %s", record.path, nodes)
-    if large := sum(len(shape.dimensions) > LAYOUT_DIMS for shape in shapes):
-        nodes = counted(large, "node")
-        _log.warning("%s: only the first %d dimensions are kept, in %s", record.path, LAYOUT_DIMS, nodes)
+    dynamic = sum(any(shape.is_dynamic_dimension) for shape in shapes)
+    large = sum(len(shape.dimensions) > LAYOUT_DIMS for shape in shapes)
+    notices = [
+        ("unknown opcodes become 0", opcodes.total(), opcodes),
+        ("element types without a feature", types.total(), types),
+        ("dynamic dimensions count as large as their bounds", dynamic, Counter[str]()),
+        (f"only the first {LAYOUT_DIMS} dimensions are kept", large, Counter[str]()),
+    ]
+    for what, nodes, unknown in notices:
+        if nodes:
+            names = ", ".join(f"{name[:40]!r} ({number})" for name, number in unknown.most_common(5))
+            _log.warning("%s: %s, in %s%s", record.path, what, counted(nodes, "node"), names and f": {names}")
 
 
 def _configurations(

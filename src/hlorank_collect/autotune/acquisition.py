@@ -15,7 +15,7 @@ from scipy.special import ndtr
 from hlorank.data.configurations import LAYOUT_DIMS, LAYOUT_TENSORS
 from hlorank.data.graph import Graph, Int64
 from hlorank.hlo.layout_space import Layouts
-from hlorank.hlo.node_features import TUPLE_SIZE
+from hlorank.hlo.node_features import COLUMNS
 
 Float64 = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ def node_kinds(graph: Graph, node_ids: Int64) -> Int64:
     features = np.column_stack([graph.node_opcode, graph.node_feat])
     _, own = np.unique(features[node_ids], axis=0, return_inverse=True)
     # Up to the shape: the number of a parameter, for example, is another one in each layer.
-    _, colour = np.unique(features[:, : 1 + TUPLE_SIZE.start], axis=0, return_inverse=True)
+    _, colour = np.unique(features[:, : 1 + COLUMNS["tuple_size"].start], axis=0, return_inverse=True)
     operands: dict[int, list[int]] = {node: [] for node in node_ids.tolist()}
     for user, used in graph.edge_index.tolist():
         if user in operands:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hlorank.data.graph import Graph
-from hlorank.hlo.node_features import DIMENSIONS, PARAMETER_NUMBER, SHAPE
+from hlorank.hlo.node_features import COLUMNS, DIMENSIONS, SHAPE
 from hlorank_collect.autotune.acquisition import NodeEffects, node_kinds
 
 
@@ -26,7 +26,7 @@ def layouts(*changes: dict[int, int], nodes: int = 4) -> Any:
 
 def test_nodes_of_a_kind_are_equal_and_have_operands_of_equal_shapes() -> None:
     feat = np.zeros((8, 140), dtype=np.float32)
-    feat[0:3, PARAMETER_NUMBER.start] = [0, 1, 2]
+    feat[0:3, COLUMNS["parameter_number"].start] = [0, 1, 2]
     feat[2, SHAPE.start] = 5
     feat[7, DIMENSIONS.start] = 1
     opcode = np.array([1, 1, 1, 2, 7, 7, 7, 7], dtype=np.uint8)
