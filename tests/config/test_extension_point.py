@@ -83,15 +83,6 @@ def test_the_environment_names_modules_that_register(
     assert point["seven"] == 7
 
 
-def test_the_union_of_two_finds_plugins(point: ExtensionPoint[int], make_plugin: MakePlugin) -> None:
-    make_plugin("mine", "number = 3")
-    import_plugin("mine")
-    union = point | {"two": 2}
-    assert (union["one"], union["two"], union["mine:number"]) == (1, 2, 3)
-    point["late"] = 4  # by a plugin that is imported after the union was made
-    assert (union["late"], "late" in union, "later" in union) == (4, True, False)
-
-
 @pytest.mark.parametrize(
     ("value", "expected"), [(pow, True), (lambda a, b: 0, True), (len, False), (int, False), (3, False)]
 )

@@ -247,7 +247,7 @@ def test_all_wrong_keys_are_reported_before_anything_is_written(
     [
         ("hlorank.stages.fetch, hlorank.fetch.origins", "torch"),
         # Where stages look for names: one that checks them and doesn't train has no use for Lightning.
-        (", ".join(name.partition(":")[0] for names in EXTENSION_POINTS.values() for name in names), "lightning"),
+        (", ".join(name.partition(":")[0] for name in EXTENSION_POINTS.values()), "lightning"),
         ("hlorank.stages.train, hlorank.training.prepare, hlorank.training.fit, hlorank.runs.training", "lightning"),
     ],
 )

@@ -6,10 +6,10 @@ import os
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from hlorank.config.extension_point import registered
-from hlorank.config.section import Section, refused
+from hlorank.config.section import Section, mistakes, refused, refused_lines, unknown_key
 
 Split = Literal["train", "valid", "test"]
 
@@ -40,6 +40,16 @@ class DataConfig(Section):
     def settings(self) -> Any:
         """The settings of the chosen origin, as composed."""
         return (self.model_extra or {}).get(self.origin, {})
+
+    @model_validator(mode="after")
+    def _check_settings(self, info: ValidationInfo) -> Self:
+        if origins := (info.context or {}).get("origins"):
+            others = [name for name in sorted(self.model_extra or ()) if name not in origins]
+            wrong = [unknown_key(f"data.{name}", [*origins, "origin"]) for name in others]
+            wrong += mistakes(origins[self.origin].settings, self.settings, f"data.{self.origin}")
+            if wrong:
+                raise refused_lines(wrong)
+        return self
 
 
 Derived = Literal["tile_shares", "tile_remainders", "tile_runs", "tile_loops", "layout_moves"]

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import AfterValidator, ValidationInfo
 
-from hlorank.config.section import ConfigError, refused
+from hlorank.config.section import ConfigError
 from hlorank.files import DataError, code_digest
 
 VARIABLE = "HLORANK_PLUGINS"
@@ -30,12 +30,8 @@ Adapter = Callable[[str, Any], Entry | None]
 _imported: list[str] = []
 
 
-class PluginError(ConfigError):
-    """A module that cannot be a plugin; the message says what is expected instead."""
-
-
-class UnknownNameError(LookupError):
-    """A name without an entry; the message says what is expected instead."""
+class UnknownNameError(ConfigError):
+    """A name without an entry, or of no module that can be a plugin; the message says what is expected instead."""
 
 
 def import_plugin(name: str) -> ModuleType:
@@ -50,10 +46,10 @@ def import_plugin(name: str) -> ModuleType:
     try:
         module = import_module(name)
     except (Exception, SystemExit) as error:  # the module may do anything
-        reason = f"{type(error).__name__}: {error}"
-        raise PluginError(f"a module that can be imported; the import of {name} failed: {reason}") from None
+        failure = f"the import of {name} failed: {type(error).__name__}: {error}"
+        raise UnknownNameError(f"expected a module that can be imported; {failure}") from None
     if module.__dict__.get("__file__") is None:
-        raise PluginError(f"a module with a source file, and {name} has none")
+        raise UnknownNameError(f"expected a module with a source file, and {name} has none")
     if name not in _imported:
         _imported.append(name)
     return module
@@ -64,14 +60,14 @@ def imported_plugins() -> tuple[str, ...]:
     return tuple(_imported)
 
 
-def import_named_plugins() -> None:
+def _import_named_plugins() -> None:
     """Import the plugins that the environment variable names."""
     for name in filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(","))):
         if name not in _imported:
             try:
                 import_plugin(name)
-            except PluginError as error:
-                raise ConfigError(f"{VARIABLE}={name}: expected {error}") from None
+            except UnknownNameError as error:
+                raise ConfigError(f"{VARIABLE}={name}: {error}") from None
 
 
 def is_plugin(module: str) -> bool:
@@ -97,16 +93,13 @@ def import_plugins_of_model(digests: Mapping[str, str]) -> list[str]:
         ConfigError: a plugin cannot be imported.
         DataError: the user has not named one of them.
     """
-    import_named_plugins()
+    _import_named_plugins()
     if unnamed := [name for name in digests if not is_plugin(name)]:
         names = ",".join(unnamed)
         remedy = f"if you trust their code, set {VARIABLE}={names}; for a stage, plugins=[{names}] does the same"
         raise DataError("plugins", f"only modules that you let hlorank import ({remedy})", names)
     for name in digests:
-        try:
-            import_plugin(name)
-        except PluginError as error:
-            raise ConfigError(f"plugin {name}: expected {error}") from None
+        import_plugin(name)
     return [name for name, digest in plugin_digests(digests).items() if digest != digests[name]]
 
 
@@ -125,7 +118,6 @@ class ExtensionPoint(dict[str, Entry]):
     def __init__(self, entries: Mapping[str, Entry], expected: str, adapt: Adapter[Entry]) -> None:
         super().__init__(entries)
         self._expected, self._adapt = expected, adapt
-        self._sources: tuple[ExtensionPoint[Entry], ...] = (self,)
 
     def __setitem__(self, name: str, found: Any) -> None:
         """Add an object of another package.
@@ -133,12 +125,9 @@ class ExtensionPoint(dict[str, Entry]):
         Raises:
             ConfigError: there is an entry of that name, the name is no plain name, or the object is of the wrong kind.
         """
-        if super().__contains__(name):
-            raise ConfigError(f"{name}: expected a name that is not taken; it has an entry")
-        if not name.isidentifier():
-            raise ConfigError(f"{name}: expected letters, digits and underscores")
-        if (entry := self._adapt(name, found)) is None:
-            raise ConfigError(f"{name}: expected {self._expected}")
+        entry = self._adapt(name, found)
+        if entry is None or not name.isidentifier() or super().__contains__(name):
+            raise ConfigError(f"{name}: expected {self._expected}, and a plain name that has no entry")
         super().__setitem__(name, entry)
 
     def __contains__(self, name: object) -> bool:
@@ -150,30 +139,21 @@ class ExtensionPoint(dict[str, Entry]):
 
     def __missing__(self, name: str) -> Entry:
         """Return what a plugin registers or has under a name; UnknownNameError if there is nothing that fits."""
-        import_named_plugins()
-        for point in self._sources:
-            if dict.__contains__(point, name):
-                return point[name]
+        _import_named_plugins()
+        if super().__contains__(name):
+            return self[name]
         if (module := module_of(name)) is None:
-            raise UnknownNameError(f"one of {', '.join({**self, **self._sources[0]})}")
+            raise UnknownNameError(f"expected one of {', '.join(self)}")
         if not is_plugin(module):
-            raise UnknownNameError(f"a module that you let hlorank import: name it in plugins or {VARIABLE}")
+            raise UnknownNameError(f"expected a module that you let hlorank import: name it in plugins or {VARIABLE}")
+        import_plugin(module)
         try:
-            import_plugin(module)
             found = resolve_name(name)
-        except PluginError as error:
-            raise UnknownNameError(str(error)) from None
         except (AttributeError, ValueError):
-            raise UnknownNameError(f"a name that {module} defines") from None
+            raise UnknownNameError(f"expected a name that {module} defines") from None
         if (entry := self._adapt(name, found)) is None:
-            raise UnknownNameError(self._expected)
+            raise UnknownNameError(f"expected {self._expected}")
         return entry
-
-    def __or__(self, other: Mapping[str, Entry]) -> ExtensionPoint[Entry]:  # type: ignore[override] # of dict
-        """Return the entries of both, and of what other packages add to this one later."""
-        union = ExtensionPoint({**self, **other}, self._expected, self._adapt)
-        union._sources = (*self._sources, union)
-        return union
 
 
 def is_function(value: object, arguments: int) -> bool:
@@ -187,8 +167,8 @@ def is_function(value: object, arguments: int) -> bool:
     return True
 
 
-def registered(extension_point: str, *further: str) -> AfterValidator:
-    """Return a validator for names that an extension point defines, or that are given here.
+def registered(*points: str, also: tuple[str, ...] = ()) -> AfterValidator:
+    """Return a validator for names of the given extension points, and for further ones.
 
     The validation context, which only the user's own configuration has, is the extension points whose names are
     checked, and lets the module of a name `module:attribute` be imported. Other names pass here, and the component that
@@ -196,19 +176,17 @@ def registered(extension_point: str, *further: str) -> AfterValidator:
     """
 
     def check(name: str, info: ValidationInfo) -> str:
-        if info.context is None:
+        if info.context is None or name in also:
             return name
-        module = module_of(name)
-        try:
-            if module is not None:
-                import_plugin(module)
-            if extension_point in info.context and name not in further:
-                info.context[extension_point][name]
-        except PluginError as error:
-            raise refused(str(error)) from None
-        except UnknownNameError as error:
-            raise refused(", ".join([str(error), *(further if module is None else ())])) from None
-        return name
+        known = [info.context[point] for point in points if point in info.context]
+        if (module := module_of(name)) is not None:
+            import_plugin(module)
+        if not known or any(name in entries for entries in known):
+            return name
+        if module is not None:
+            known[0][name]  # its error says what the module lacks
+        names = ", ".join([*(name for entries in known for name in entries), *also])
+        raise UnknownNameError(f"expected one of {names}")
 
     return AfterValidator(check)
 
@@ -218,4 +196,4 @@ def find(extension_point: ExtensionPoint[Entry], key: str, name: str) -> Entry:
     try:
         return extension_point[name]
     except UnknownNameError as error:
-        raise ConfigError(f"{key}={name}: expected {error}") from None
+        raise ConfigError(f"{key}={name}: {error}") from None

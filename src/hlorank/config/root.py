@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from hlorank.config.data_sections import (
     Address,
@@ -17,18 +17,17 @@ from hlorank.config.data_sections import (
     PipelineConfig,
     TrackingConfig,
 )
-from hlorank.config.extension_point import PluginError, import_plugin, module_of, registered
-from hlorank.config.section import ConfigError, Registries, Section, mistakes, refused, unknown_key
+from hlorank.config.extension_point import import_plugin, module_of, registered
+from hlorank.config.section import Registries, Section, mistakes, parse, refused, refused_lines
 from hlorank.config.train_sections import (
     BaselineConfig,
     EnsembleConfig,
-    Loss,
+    LossTerm,
     ModelConfig,
     SegmentsConfig,
     SweepConfig,
     TrainerConfig,
     arguments_section,
-    as_term,
 )
 
 _MISSING = "???"  # Hydra's mark of a value that must be given
@@ -37,18 +36,13 @@ _MISSING = "???"  # Hydra's mark of a value that must be given
 def _import(name: str, info: ValidationInfo) -> str:
     """Import a plugin that the user's own configuration names, which has a validation context."""
     if info.context is not None:
-        try:
-            import_plugin(name)
-        except PluginError as error:
-            raise refused(str(error)) from None
+        import_plugin(name)
     return name
 
 
 def _local(path: str) -> str:
-    """Refuse the address of a store, for which a folder of that name would be made."""
-    if "://" in path:
-        remedy = "mount the store, or fetch its files with dvc pull"
-        raise refused(f"a folder of a file system, as arrays are memory-mapped; {remedy}")
+    if "://" in path:  # a folder of that name would be made
+        raise refused("a folder of a file system: mount the store, or fetch its files with dvc pull")
     return path
 
 
@@ -83,7 +77,7 @@ class Config(Section):
     """Address of the collection: layout/<source>/<default, random or models>, or tile/<source>."""
     kind: Literal["layout", "tile"] | None
     """Kind of collection that the file of `experiment` is for; null is any."""
-    method: Annotated[str, registered("methods", "auto")]
+    method: Annotated[str, registered("methods", "baselines", also=("auto",))]
     """Method of training segments, auto for the one of full, gst and gst_e that suits the data, or a baseline."""
     output: Folder | None
     """Folder that a stage writes; null is the stage's folder in `paths`, in a multirun the run folder of Hydra."""
@@ -97,7 +91,7 @@ class Config(Section):
     compute: ComputeConfig
     model: ModelConfig
     segments: SegmentsConfig
-    loss: dict[Annotated[str, registered("losses")], Loss] = Field(min_length=1)
+    loss: dict[Annotated[str, registered("losses")], LossTerm] = Field(min_length=1)
     """Training losses by name, each with its weight; the loss is their weighted sum."""
     trainer: TrainerConfig
     ensemble: EnsembleConfig
@@ -113,6 +107,17 @@ class Config(Section):
         names = {self.method, self.partition.algorithm, *self.loss, *layers}
         return {*self.plugins, *filter(None, map(module_of, names))}
 
+    @field_validator("loss")
+    @classmethod
+    def _check_arguments(cls, terms: dict[str, LossTerm], info: ValidationInfo) -> dict[str, LossTerm]:
+        wrong = list[str]()
+        if losses := (info.context or {}).get("losses"):
+            for name, term in terms.items():
+                wrong += mistakes(arguments_section(losses[name]), term.arguments, f"loss.{name}")
+        if wrong:
+            raise refused_lines(wrong)
+        return terms
+
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         kind = self.collection.partition("/")[0].partition(":")[0]
@@ -123,16 +128,10 @@ class Config(Section):
 def load(composed: object, registries: Registries | None = None) -> Config:
     """Validate a configuration of plain values; a ConfigError has a line for each wrong key.
 
-    Names of the given extension points are checked, and of origins the settings too; names of the others are checked
-    where they are used. Plugins that the configuration names are imported in any case.
+    Names of the given extension points are checked, with the settings of an origin and the arguments of losses; names
+    of the others are checked where they are used. Plugins that the configuration names are imported in any case.
     """
-    values, registries = _given(composed), registries or {}
-    wrong = mistakes(Config, values, registries=registries)
-    for check in (_mistakes_in_settings, _mistakes_in_arguments):
-        wrong += check(values, registries)
-    if wrong:
-        raise ConfigError("\n".join(wrong))
-    return Config.model_validate(values, context=registries)
+    return parse(Config, _given(composed), registries=registries or {})
 
 
 def _given(values: Any) -> Any:
@@ -140,24 +139,3 @@ def _given(values: Any) -> Any:
     if not isinstance(values, Mapping):
         return values
     return {str(key): _given(value) for key, value in values.items() if value != _MISSING}
-
-
-def _mistakes_in_settings(values: Any, registries: Registries) -> list[str]:
-    """Return a line for each wrong key in the settings of the chosen origin, and for settings of no origin."""
-    origins, data = registries.get("origins"), values.get("data")
-    if origins is None or not isinstance(data, dict):
-        return []
-    others = sorted(name for name in data if name != "origin" and name not in origins)
-    wrong = [unknown_key(f"data.{name}", [*origins, "origin"]) for name in others]
-    if isinstance(name := data.get("origin"), str) and name in origins:
-        wrong += mistakes(origins[name].settings, data.get(name, {}), prefix=f"data.{name}")
-    return wrong
-
-
-def _mistakes_in_arguments(values: Any, registries: Registries) -> list[str]:
-    """Return a line for each wrong argument of the losses."""
-    losses, terms, wrong = registries.get("losses", {}), values.get("loss"), []
-    for name, value in terms.items() if isinstance(terms, dict) else ():
-        if name in losses and isinstance(term := as_term(value), dict):
-            wrong += mistakes(arguments_section(losses[name]), term, prefix=f"loss.{name}")
-    return wrong

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
 
@@ -66,62 +66,71 @@ def refused(expected: str, **field: object) -> PydanticCustomError:
     return PydanticCustomError("refused", "expected {expected}", {"expected": expected, **field})
 
 
+def refused_lines(lines: Sequence[str]) -> PydanticCustomError:
+    """Return the error of a validator that found several mistakes, with the complete line of each."""
+    return PydanticCustomError("lines", "{lines}", {"lines": "\n".join(lines)})
+
+
 def parse(
     section: type[SectionType], values: object, *, prefix: str = "", registries: Registries | None = None
 ) -> SectionType:
     """Validate plain values as a section, whose dotted key is `prefix`; a ConfigError has a line for each wrong key."""
-    if wrong := mistakes(section, values, prefix=prefix, registries=registries):
-        raise ConfigError("\n".join(wrong))
-    return section.model_validate(values, context=registries)
+    try:
+        return section.model_validate(values, context=registries)
+    except ValidationError as error:
+        lines = [line for problem in error.errors(include_url=False) for line in _lines(section, problem, prefix)]
+        raise ConfigError("\n".join(lines[:_MAX_MISTAKES])) from None
+
+
+def mistakes(section: type[Section], values: object, prefix: str) -> list[str]:
+    """Return a line for each wrong key of a section; arguments as of `parse`."""
+    try:
+        parse(section, values, prefix=prefix)
+    except ConfigError as error:
+        return str(error).splitlines()
+    return []
 
 
 def read_section(section: type[SectionType], path: Path, remedy: str) -> SectionType:
     """Read a JSON file as a section; a DataError names what is wrong, and the remedy."""
     try:
-        values = read_json(path)
+        return parse(section, read_json(path))
     except DataError as error:
         raise DataError(error.key, f"{error.expected}; {remedy}", error.found, file=path) from None
-    if wrong := mistakes(section, values):
-        raise DataError("content", f"a {section.__name__}; {remedy}", "; ".join(wrong), file=path)
-    return section.model_validate(values)
+    except ConfigError as error:
+        found = "; ".join(str(error).splitlines())
+        raise DataError("content", f"a {section.__name__}; {remedy}", found, file=path) from None
 
 
-def mistakes(
-    section: type[Section], values: object, *, prefix: str = "", registries: Registries | None = None
-) -> list[str]:
-    """Return a line for each of the first wrong keys of a section; arguments as of `parse`."""
-    try:
-        section.model_validate(values, context=registries)
-    except ValidationError as error:
-        return [_line(section, problem, prefix) for problem in error.errors(include_url=False)[:_MAX_MISTAKES]]
-    return []
-
-
-def _line(section: type[Section], problem: ErrorDetails, prefix: str) -> str:
+def _lines(section: type[Section], problem: ErrorDetails, prefix: str) -> list[str]:
     location, context = problem["loc"], problem.get("ctx", {})
     parts = [prefix, *(str(part) for part in location if part != "[key]"), str(context.get("key", ""))]
     key = ".".join(filter(None, parts))
     match problem["type"]:
+        case "lines":
+            return problem["msg"].splitlines()
         case "missing":
-            return one_line(f"{key}: no value")
+            return [one_line(f"{key}: no value")]
         case "extra_forbidden":
-            return unknown_key(key, fields_at(section, location[:-1]))
+            return [unknown_key(key, fields_at(section, location[:-1]))]
     value = context.get("value", problem["input"])
     shown = value if isinstance(value, str) else json.dumps(value, default=str, separators=(",", ":"))
     shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]} ..."  # what is wrong must stay readable
-    return one_line(f"{key}={shown}: {problem['msg']}")
+    return [one_line(f"{key}={shown}: {context.get('error', problem['msg'])}")]
 
 
-def unknown_key(key: str, names: Collection[str]) -> str:
+def unknown_key(key: str, names: Iterable[str]) -> str:
     """Return the line about a key that does not exist, with the names of its section."""
     return one_line(f"{key}: no such key; expected one of {', '.join(names)}")
 
 
 def fields_at(section: type[BaseModel], location: Sequence[int | str]) -> Collection[str]:
     """Return the names of the fields of the section at a location; none where there is no section."""
-    if not location:
-        return section.model_fields
-    field = section.model_fields.get(str(location[0]))
-    kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]
-    inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-    return [] if inner is None else fields_at(inner, location[1:])
+    for part in location:
+        field = section.model_fields.get(str(part))
+        kinds = () if field is None else (field.annotation, *get_args(field.annotation))
+        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not inner:
+            return []
+        section = inner[0]
+    return section.model_fields

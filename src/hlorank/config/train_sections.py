@@ -15,7 +15,7 @@ from hlorank.config.data_sections import available_cores
 from hlorank.config.extension_point import registered
 from hlorank.config.section import Section, refused
 
-LayerName = Annotated[str, registered("layers", "residual")]
+LayerName = Annotated[str, registered("layers", also=("residual",))]
 LayerNames = Annotated[list[LayerName], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 MAX_LAYERS = 1000
@@ -114,23 +114,18 @@ class LossTerm(Section):
         """Keyword arguments of the loss function."""
         return dict(self.model_extra or {})
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_number(cls, value: object) -> object:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return {"weight": value}
+        if not isinstance(value, dict | cls):
+            raise refused("a number, which is the weight, or a group of keys")
+        return value
+
     @model_serializer
     def _plain(self) -> Any:
         return {"weight": self.weight, **self.arguments} if self.arguments else self.weight
-
-
-def as_term(value: object) -> object:
-    """Return a number as the weight of a term, and anything else unchanged."""
-    return {"weight": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-def _check_term(value: object) -> object:
-    if not isinstance(term := as_term(value), dict | LossTerm):
-        raise refused("a number, which is the weight, or a group of keys")
-    return term
-
-
-Loss = Annotated[LossTerm, BeforeValidator(_check_term)]
 
 
 @cache

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hlorank.config import ADDRESS, ConfigError
-from hlorank.config import Split as Split  # part of this module's interface, too
+from hlorank.config import ConfigError
+from hlorank.config.data_sections import ADDRESS
+from hlorank.config.data_sections import Split as Split  # part of this module's interface, too
 from hlorank.data.configurations import (
     LAYOUT_VALUES,
     MAX_CONFIGURATIONS,

@@ -15,7 +15,8 @@ from pydantic import Field, model_validator
 from rich.console import Console
 from rich.progress import track
 
-from hlorank.config import Address, ConfigError, Section
+from hlorank.config import ConfigError, Section
+from hlorank.config.data_sections import Address
 from hlorank.data.collection import (
     SPLITS,
     Collection,

@@ -9,8 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import reduce, wraps
-from operator import or_
+from functools import wraps
 from pathlib import Path
 from pkgutil import resolve_name
 from types import MappingProxyType
@@ -22,8 +21,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hlorank.config import Config, ConfigError, Registries, load
-from hlorank.config.section import fields_at
+from hlorank.config import Config, ConfigError, load
+from hlorank.config.section import Registries, fields_at
 from hlorank.data.collection import Collection
 from hlorank.files import LOCKS, DataError, fingerprint, one_line, one_process
 from hlorank.runs.store import error_lines
@@ -32,14 +31,15 @@ from hlorank.runs.sweeps import sweep_report
 Task = Callable[[Config, Path], Any]
 """Function of the validated configuration and the folder that the stage writes."""
 
-EXTENSION_POINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+EXTENSION_POINTS: Mapping[str, str] = MappingProxyType(
     {
-        "origins": ("hlorank.fetch.origins:ORIGINS",),
-        "partitioners": ("hlorank.partition.partitioners:PARTITIONERS",),
-        "poolings": ("hlorank.models.cost_model:POOLINGS",),
-        "layers": ("hlorank.models.layers.registry:LAYERS",),
-        "losses": ("hlorank.training.losses:LOSSES",),
-        "methods": ("hlorank.training.methods:METHODS", "hlorank.models.baselines.baseline:BASELINES"),
+        "origins": "hlorank.fetch.origins:ORIGINS",
+        "partitioners": "hlorank.partition.partitioners:PARTITIONERS",
+        "poolings": "hlorank.models.cost_model:POOLINGS",
+        "layers": "hlorank.models.layers.registry:LAYERS",
+        "losses": "hlorank.training.losses:LOSSES",
+        "methods": "hlorank.training.methods:METHODS",
+        "baselines": "hlorank.models.baselines.baseline:BASELINES",
     }
 )
 """Mappings of names that the configuration may use. Imported on demand: some need PyTorch, which fetch does not."""
@@ -103,7 +103,7 @@ def stage(
 
 def registries(*extension_points: str) -> Registries:
     """Return extension points by name."""
-    return {point: reduce(or_, map(resolve_name, EXTENSION_POINTS[point])) for point in extension_points}
+    return {point: resolve_name(EXTENSION_POINTS[point]) for point in extension_points}
 
 
 def load_composed(composed: DictConfig, registries: Registries | None = None) -> Config:
