@@ -38,6 +38,20 @@ def min_int(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
     return whole_number
 
 
+def add_number(
+    group: argparse._ActionsContainer,
+    option: str,
+    default: int,
+    meaning: str,
+    minimum: int = 1,
+    metavar: str = "N",
+    dest: str | None = None,
+) -> None:
+    """Add an option that is a whole number; its help names the default."""
+    meaning = f"{meaning} (default: %(default)s)"
+    group.add_argument(option, type=min_int(minimum), default=default, metavar=metavar, dest=dest, help=meaning)
+
+
 def add_table_options(parser: argparse._ActionsContainer, row: str) -> None:
     """Add --wide and --json, for a command that prints a table with a row for each `row`."""
     parser.add_argument("--wide", action="store_true", help="print all columns, also if the terminal is too narrow")

@@ -84,11 +84,11 @@ class CompiledLayouts:
         space: its configurable layouts.
         inputs: example inputs on the device.
         platform: the backend.
+        before: called with the name of each configuration before it is compiled, None for the default.
+        forbidden: names of configurations to leave out untried -> reason; the attribute `left_out` has all.
+        deadline: `time.monotonic()` after which only the default is compiled.
         fast_compile: compile without fusion emitters on a CPU; where the outputs differ, compile again with them: the
             names are in the attribute `recompiled`.
-        forbidden: names of configurations to leave out untried -> reason; the attribute `left_out` has all.
-        before: called with the name of each configuration before it is compiled, None for the default.
-        deadline: `time.monotonic()` after which only the default is compiled.
 
     Raises:
         SkippedError: the default configuration fails, or one of its outputs holds NaN.
@@ -100,11 +100,11 @@ class CompiledLayouts:
         space: LayoutSpace,
         inputs: Sequence[Any],
         platform: xla.Platform,
+        before: Callable[[str | None], None] = lambda _: None,
+        forbidden: Mapping[str, str] | None = None,
+        deadline: float = math.inf,
         *,
         fast_compile: bool = False,
-        forbidden: Mapping[str, str] | None = None,
-        before: Callable[[str | None], None] = lambda _: None,
-        deadline: float = math.inf,
     ) -> None:
         self._module, self._space, self._inputs, self._platform = module, space, inputs, platform
         self._fast_compile, self._before, self._deadline = fast_compile, before, deadline

@@ -5,40 +5,25 @@ from __future__ import annotations
 import os
 import platform
 import resource
-import time
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from hlorank.config import ConfigError
 from hlorank.version import __version__
 
 MAX_BUSY_CORES = 0.2
 """Busy cores up to which a machine counts as quiet: one busy core makes runtimes vary twice as much."""
-_STAT = Path("/proc/stat")
 _MAPS = Path("/proc/self/maps")
 _MAX_MAPS = Path("/proc/sys/vm/max_map_count")
 
 
-def _cpu_seconds(text: str) -> tuple[float, float]:
-    """Return busy and total CPU time, in seconds summed over the cores, from the first line of /proc/stat."""
-    # user nice system idle iowait irq softirq steal; the time of guests is part of user.
-    ticks = [int(word) for word in text.split("\n", 1)[0].split()[1:9]]
-    idle = sum(ticks[3:5])
-    per_second = os.sysconf("SC_CLK_TCK")
-    return (sum(ticks) - idle) / per_second, sum(ticks) / per_second
-
-
-def busy_cores(seconds: float = 1.5) -> float:
-    """Return the average number of busy cores while this process sleeps; the load average where /proc is missing."""
-    if not _STAT.exists():
-        return os.getloadavg()[0]
-    before = _cpu_seconds(_STAT.read_text())
-    start = time.monotonic()
-    time.sleep(seconds)
-    after = _cpu_seconds(_STAT.read_text())
-    return (after[0] - before[0]) / (time.monotonic() - start)
+def busy_cores() -> float:
+    """Return the average number of busy cores while this process sleeps."""
+    return sum(psutil.cpu_percent(interval=1.5, percpu=True)) / 100
 
 
 def require_quiet() -> None:
@@ -64,8 +49,6 @@ def limit_memory() -> None:
 
 def used_mappings() -> float:
     """Return the used share of Linux's limit of memory mappings: XLA maps each kernel, and crashes at the limit."""
-    if not _MAX_MAPS.exists():
-        return 0.0
     with _MAPS.open("rb") as lines:
         return sum(1 for _ in lines) / int(_MAX_MAPS.read_text())
 
@@ -86,9 +69,6 @@ def description() -> dict[str, Any]:
 
 
 def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())

@@ -33,16 +33,12 @@ def _measure(
     start = time.monotonic()
     space = configurable(module)
     share = itertools.count(step=0.5 / task.configurations)
-    compiled = CompiledLayouts(
-        module,
-        space,
-        inputs,
-        task.platform,
-        fast_compile=task.fast_compile,
-        forbidden=task.left_out,
-        before=lambda name: report(Progress("compile", name, next(share))),
-        deadline=start + _COMPILE_SHARE * task.time_limit,
-    )
+
+    def before(name: str | None) -> None:
+        report(Progress("compile", name, next(share)))
+
+    deadline, fast = start + _COMPILE_SHARE * task.time_limit, task.fast_compile
+    compiled = CompiledLayouts(module, space, inputs, task.platform, before, task.left_out, deadline, fast_compile=fast)
     rng = task.rng(program.name)
     search = SEARCHES[Collection.parse(task.collection).search or ""]
     found = search(space, task.configurations, rng, lambda batch: compiled.quick(batch, rng))
@@ -51,14 +47,12 @@ def _measure(
     if sum(kept) < 2:
         raise SkippedError(f"only its default configuration works: {next(iter(left_out.values()), 'no other found')}")
     ready = time.monotonic()
-    times = measure(
-        compiled.timer(found[kept]),
-        sum(kept),
-        rng,
-        Rounds.up_to(task.rounds),
-        deadline=start + task.time_limit,
-        heartbeat=lambda done: report(Progress("measure", share=0.5 + 0.5 * done / task.rounds)),
-    )
+
+    def heartbeat(done: int) -> None:
+        report(Progress("measure", share=0.5 + 0.5 * done / task.rounds))
+
+    timer, rounds, deadline = compiled.timer(found[kept]), Rounds.up_to(task.rounds), start + task.time_limit
+    times = measure(timer, sum(kept), rng, rounds, deadline=deadline, heartbeat=heartbeat)
     seconds = {"compile": round(ready - start, 2), "measure": round(time.monotonic() - ready, 2)}
     return found[kept], times, {"left_out": left_out, "recompiled": len(compiled.recompiled), "seconds": seconds}
 

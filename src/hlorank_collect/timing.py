@@ -19,6 +19,8 @@ Float64 = NDArray[np.float64]
 Timer = Callable[[int], float]
 """Measures the configuration at an index once, and returns its runtime in nanoseconds."""
 _EPSILON = {"bfloat16": 2.0**-7}  # finfo of numpy has only numpy's own types
+_AGREEMENT = 0.9  # split-half Kendall tau at which the halves of the rounds agree
+_CHECK = 5  # rounds between two comparisons
 _COARSE = 0.25  # for 8-bit floats
 
 
@@ -34,16 +36,8 @@ class Rounds:
     """Rounds before the halves are compared."""
     max: int = 100
     """Round limit."""
-    tau: float = 0.9
-    """Split-half Kendall tau at which the halves agree."""
-    check: int = 5
-    """Rounds between two comparisons."""
     certain: int = 2
     """Rounds that are measured even after the time limit, up to `max`: each half needs one."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.min <= self.max or self.check < 1:
-            raise ValueError(f"rounds: expected 1 <= min <= max and check >= 1, found {self}")
 
     @classmethod
     def up_to(cls, limit: int) -> Rounds:
@@ -102,24 +96,16 @@ def measure(
     timer: Timer,
     configurations: int,
     rng: np.random.Generator,
-    rounds: Rounds | None = None,
+    rounds: Rounds,
     *,
     deadline: float = math.inf,
     heartbeat: Callable[[int], None] = lambda _: None,
 ) -> Float64:
     """Measure all configurations in each round, in a new random order: (rounds, configurations) nanoseconds.
 
-    Args:
-        timer: measures one configuration; a time that is not positive and finite raises ValueError.
-        configurations: their number, at least 1.
-        rng: shuffles the rounds.
-        rounds: number of rounds; None = the defaults.
-        deadline: `time.monotonic()` after which no round is started, except for the `certain` ones.
-        heartbeat: called after each round with the number of finished rounds.
+    After the deadline, a `time.monotonic()`, no round is started, except for the `certain` ones. `heartbeat` is called
+    after each round with the number of finished rounds. A time that is not positive and finite raises ValueError.
     """
-    if configurations < 1:
-        raise ValueError(f"configurations: expected at least 1, found {configurations}")
-    rounds = rounds or Rounds()
     done: list[Float64] = []
     with _no_garbage_collection():
         while len(done) < rounds.max:
@@ -133,10 +119,9 @@ def measure(
             heartbeat(count)
             if count >= rounds.certain and time.monotonic() > deadline:
                 break
-            if count >= rounds.min and (count - rounds.min) % rounds.check == 0:
-                tau = split_half_tau(np.stack(done))
-                if tau >= rounds.tau or configurations == 1:
-                    break
+            compared = count >= rounds.min and (count - rounds.min) % _CHECK == 0
+            if compared and (configurations == 1 or split_half_tau(np.stack(done)) >= _AGREEMENT):
+                break
     return np.stack(done)
 
 

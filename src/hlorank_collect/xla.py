@@ -95,25 +95,15 @@ def parse(program: bytes, *, stablehlo: bool) -> bytes:
     return data
 
 
-def text(module: bytes) -> str:
-    """Return the HLO text of a serialized HloModuleProto, with all values of its constants."""
+def text(module: bytes, *, canonical: bool = False) -> str:
+    """Return the HLO text of a serialized HloModuleProto, with all values of its constants.
+
+    The canonical text is equal for programs that differ in names and numbers only.
+    """
     from jaxlib import _hlo
 
-    return _printed(module, _hlo.HloPrintOptions())
-
-
-def canonical_text(module: bytes) -> str:
-    """Return a text of a serialized HloModuleProto that is equal for programs that differ in names and numbers only."""
-    from jaxlib import _hlo
-
-    options = _hlo.HloPrintOptions.canonical()
+    options = _hlo.HloPrintOptions.canonical() if canonical else _hlo.HloPrintOptions()
     options.print_backend_config = True
-    return _printed(module, options)
-
-
-def _printed(module: bytes, options: Any) -> str:
-    from jaxlib import _hlo
-
     options.print_large_constants = True
     return str(_hlo.HloModule.from_serialized_hlo_module_proto(module).to_string(options))
 

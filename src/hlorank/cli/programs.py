@@ -55,6 +55,11 @@ def add_program_options(parser: argparse.ArgumentParser) -> None:
         help="stage that is taken of the dumps in a folder, and of a JAX function: the end of the dump's name, such as "
         f"before_optimizations (default: {DUMPS[0]}, or else {DUMPS[1]})",
     )
+    add_arguments(group)
+
+
+def add_arguments(group: argparse._ActionsContainer) -> None:
+    """Add --arguments."""
     group.add_argument(
         "--arguments",
         metavar="SHAPES",

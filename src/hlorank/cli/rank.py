@@ -20,7 +20,7 @@ from hlorank.config import ComputeConfig, ConfigError
 from hlorank.fetch.hlo import check_names
 from hlorank.files import DataError, counted
 from hlorank.hlo.configurations import NothingToConfigureError
-from hlorank.terminal import add_table_options, min_int
+from hlorank.terminal import add_number, add_table_options, min_int
 
 if TYPE_CHECKING:
     from hlorank.ranking.ranker import Ranker
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _STATUS_OTHER_STAGE = 3
-
-
-def _number(group: argparse._ActionsContainer, option: str, default: int, meaning: str, minimum: int = 1) -> None:
-    meaning = f"{meaning} (default: %(default)s)"
-    group.add_argument(option, type=min_int(minimum), default=default, metavar="N", help=meaning)
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -54,7 +49,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     add_program_options(parser)
     add_model_arguments(parser)
     where = parser.add_mutually_exclusive_group()
-    _number(
+    add_number(
         where,
         "--workers",
         1,
@@ -67,17 +62,17 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="rank on the nodes of a Ray cluster, a file on each of their CPUs at a time, or on each GPU with "
         "--accelerator cuda; auto is the cluster of this machine (needs the extra ray)",
     )
-    _number(parser, "--max-configurations", 1_000_000, "refuse a graph with more configurations before reading them")
+    add_number(parser, "--max-configurations", 1_000_000, "refuse a graph with more configurations before reading them")
     drawn = parser.add_argument_group("candidates of a dump")
-    _number(drawn, "--candidates", 256, "layout configurations that are drawn, the first one the compiler's default")
-    _number(drawn, "--seed", 0, "seed of the candidates", 0)
+    add_number(drawn, "--candidates", 256, "layout configurations that are drawn, the first one the compiler's default")
+    add_number(drawn, "--seed", 0, "seed of the candidates", 0)
     drawn.add_argument("--save", type=Path, metavar="DIR", help="write the candidates to DIR/<graph>.npz")
     _add_output(parser.add_argument_group("output"))
     parser.set_defaults(run=run)
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
-    _number(group, "--top", 10, "configurations that are shown")
+    add_number(group, "--top", 10, "configurations that are shown")
     group.add_argument(
         "--compare",
         action="store_true",
@@ -93,7 +88,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         help="write the layouts that the first configurations change, by instruction, as CSV; - prints it instead of a "
         "table",
     )
-    _number(group, "--choose", 1, "rank of the configuration whose layouts are shown below the table, and exported")
+    add_number(group, "--choose", 1, "rank of the configuration whose layouts are shown below the table, and exported")
     group.add_argument(
         "--export",
         type=Path,

@@ -40,7 +40,7 @@ def _measured(task: ApplyTask, compiled: CompiledLayouts, both: Layouts, deadlin
         if (executable := compiled.executable(configuration)) is None:
             why = compiled.left_out[configuration_name(configuration)]
             raise SkippedError(f"the configuration of {task.applied} fails: {why}")
-        texts.append(xla.canonical_text(executable.module()))
+        texts.append(xla.text(executable.module(), canonical=True))
     different = both[: len({*texts})]
     if len(different) == 1 and not task.again:
         return np.zeros((0, 1))
@@ -65,14 +65,11 @@ def apply(task: ApplyTask, report: Report) -> dict[str, Any]:
     program = task.load()
     module, inputs = captured(program, task.platform, chosen.fingerprint)
     layouts, space = _configuration(task, chosen, module), configurable(module)
-    compiled = CompiledLayouts(
-        module,
-        space,
-        inputs,
-        task.platform,
-        forbidden=task.left_out,
-        before=lambda name: report(Progress("compile", name, 0.0 if name is None else 0.3)),
-    )
+
+    def before(name: str | None) -> None:
+        report(Progress("compile", name, 0.0 if name is None else 0.3))
+
+    compiled = CompiledLayouts(module, space, inputs, task.platform, before, task.left_out)
     times = _measured(task, compiled, np.stack([space.default, layouts]), start + task.time_limit, report)
     found = speedup(times, 1, task.rng(program.name)) if times.shape[1] == 2 else None
     outcome: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,9 +64,8 @@ def batch_size(budget: int) -> int:
 def propose(
     choose: Callable[[Mapping[int, float], set[int], int], Int64],
     measure: Callable[[Int64], Float64],
-    *,
     budget: int,
-    in_time: Callable[[], bool] = lambda: True,
+    deadline: float = math.inf,
 ) -> dict[int, float]:
     """Measure configurations batch by batch, and return the relative runtime of each in the order of trial.
 
@@ -73,11 +73,11 @@ def propose(
         choose: chooses a batch from the log runtimes of the measured, those not to choose, and a number.
         measure: returns the relative runtimes of some configurations, inf for those that fail.
         budget: number of configurations to measure, without those that fail.
-        in_time: called before each batch; False ends the search.
+        deadline: `time.monotonic()` after which no batch is begun.
     """
     tried: dict[int, float] = {}
     left = budget
-    while left > 0 and in_time():
+    while left > 0 and time.monotonic() < deadline:
         logs = {candidate: math.log(runtime) for candidate, runtime in tried.items() if math.isfinite(runtime)}
         chosen = choose(logs, set(tried), min(left, batch_size(budget)))
         if not len(chosen):
@@ -121,20 +121,11 @@ def speedup(times: Float64, configuration: int, rng: np.random.Generator) -> Spe
 
 
 def winner(times: Float64, rng: np.random.Generator) -> tuple[int, Speedup]:
-    """Choose the fastest configuration, and estimate its speedup over the default.
+    """Return the column of the fastest configuration, never the default's, and its speedup, which may be below 1.
 
     The configuration is chosen on the even rounds, and its speedup is estimated on the odd rounds: on the same rounds,
-    the speedup of the best of many would be overestimated.
-
-    Args:
-        times: (rounds, configurations) nanoseconds, the default first; at least four rounds, or ValueError is raised.
-        rng: draws the resamples.
-
-    Returns:
-        The column of the configuration, never the default's, and its speedup, which may be below 1.
+    the speedup of the best of many would be overestimated. `times` is (rounds, configurations), the default first.
     """
-    if len(times) < 4 or times.shape[1] < 2:
-        raise ValueError(f"times: expected at least (4, 2), found {times.shape}")
     logs = np.log(times[::2])
     best = 1 + int(np.argmin(np.median(logs[:, 1:] - logs[:, :1], axis=0)))
     return best, speedup(times[1::2], best, rng)

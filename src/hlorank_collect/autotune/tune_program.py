@@ -51,20 +51,13 @@ def tune(task: TuneTask, report: Report) -> dict[str, Any]:
     ranked = time.monotonic()
     deadline = start + _PROPOSE_SHARE * task.time_limit
     share = itertools.count(step=_COMPILE_SHARE / (task.budget + 1))
-    compiled = CompiledLayouts(
-        module,
-        space,
-        inputs,
-        task.platform,
-        forbidden=task.left_out,
-        before=lambda name: report(Progress("compile", name, min(next(share), _COMPILE_SHARE))),
-        deadline=deadline,
-    )
+
+    def before(name: str | None) -> None:
+        report(Progress("compile", name, min(next(share), _COMPILE_SHARE)))
+
+    compiled = CompiledLayouts(module, space, inputs, task.platform, before, task.left_out, deadline)
     tried = propose(
-        candidates.choose,
-        lambda chosen: compiled.quick(candidates.layouts[chosen], rng),
-        budget=task.budget,
-        in_time=lambda: time.monotonic() < deadline,
+        candidates.choose, lambda chosen: compiled.quick(candidates.layouts[chosen], rng), task.budget, deadline
     )
     measured = {candidate: relative for candidate, relative in tried.items() if np.isfinite(relative)}
     best, outcome = _final(compiled, candidates, measured, task, rng, start + task.time_limit, report)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
+from pydantic import ConfigDict
 
-from hlorank.config import ConfigError
-from hlorank.config.section import parse, read_section
-from hlorank.files import DataError, read_json
+from hlorank.config.section import Section, read_section
+from hlorank.files import DataError
 from hlorank.hlo.hlo_pb2 import HloModuleProto
 from hlorank.hlo.layout_json import EXPECTED, ModuleConfiguration, module_layouts, to_configuration
 from hlorank.hlo.layout_space import Layouts, configuration_name
@@ -21,14 +21,25 @@ from hlorank_collect.compiled_layouts import CompiledLayouts, captured, configur
 from hlorank_collect.program import SkippedError
 from hlorank_collect.task import Task, load_program
 
-_AGAIN = "a value that hlorank autotune writes; tune the program again if an earlier version wrote the file"
-_KEYS = {
-    "program": (str,),
-    "arguments": (str, type(None)),
-    "platform": (str,),
-    "seed": (int,),
-    "configuration": (dict,),
-}
+_AGAIN = "give a file that hlorank autotune wrote; tune the program again if an earlier version wrote the file"
+
+
+class Saved(Section):
+    """What a tuned file says about the program; the rest is about the search."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    program: str
+    arguments: str | None
+    platform: xla.Platform
+    seed: int
+    configuration: ModuleConfiguration
+    scale_batch: int | None = None
+
+
+def read_saved(path: Path) -> Saved:
+    """Read the JSON file that tuning wrote; raise DataError for a damaged one, or one of an earlier version."""
+    return read_section(Saved, path, _AGAIN)
 
 
 def _times(speedup: Mapping[str, float]) -> str:
@@ -111,7 +122,7 @@ class ApplyTask(TuneTask):
     def chosen(self) -> ModuleConfiguration:
         """Read the configuration; raise DataError if the file is damaged."""
         if self.again:
-            return read_saved(Path(self.applied))[1]
+            return read_saved(Path(self.applied)).configuration
         return read_section(ModuleConfiguration, Path(self.applied), EXPECTED)
 
     def summarize(self, about: Mapping[str, Any]) -> str:
@@ -132,28 +143,14 @@ def remeasure_tasks(files: Sequence[Path], settings: Mapping[str, Any]) -> tuple
     tasks, broken = [], {}
     for file in files:
         try:
-            saved, _ = read_saved(file)
+            saved = read_saved(file)
         except DataError as error:
             broken[str(file)] = f"{error.key}: expected {error.expected}, found {error.found}"
             continue
-        own = {name: saved.get(name) for name in ("program", "arguments", "scale_batch", "seed")}
-        own |= {"collection": f"layout:{saved['platform']}:random", "applied": str(file), "again": True}
+        own = saved.model_dump(include={"program", "arguments", "scale_batch", "seed"})
+        own |= {"collection": f"layout:{saved.platform}:random", "applied": str(file), "again": True}
         tasks.append(ApplyTask(**{**settings, **own}))
     return tasks, broken
-
-
-def read_saved(path: Path) -> tuple[dict[str, Any], ModuleConfiguration]:
-    """Read the JSON file that tuning wrote, and its configuration; raise DataError for an earlier version."""
-    saved = read_json(path)
-    for key, kinds in _KEYS.items():
-        if key not in saved or not isinstance(saved[key], kinds):
-            raise DataError(key, _AGAIN, saved.get(key, "nothing"), file=path)
-    if saved["platform"] not in ("cpu", "gpu"):
-        raise DataError("platform", "cpu or gpu", saved["platform"], file=path)
-    try:
-        return saved, parse(ModuleConfiguration, saved["configuration"])
-    except ConfigError as error:
-        raise DataError("configuration", _AGAIN, error, file=path) from None
 
 
 class Tuned:
@@ -169,15 +166,14 @@ class Tuned:
     """
 
     def __init__(self, path: Path) -> None:
-        saved, chosen = read_saved(path)
-        self._platform = cast("xla.Platform", saved["platform"])
-        program = load_program(saved["program"], saved["arguments"], saved["seed"], saved.get("scale_batch"))
-        self._program = program
-        module, inputs = captured(program, self._platform, chosen.fingerprint)
+        saved = read_saved(path)
+        self._platform = saved.platform
+        self._program = load_program(saved.program, saved.arguments, saved.seed, saved.scale_batch)
+        module, inputs = captured(self._program, self._platform, saved.configuration.fingerprint)
         try:
-            self.configuration = module_layouts(module, chosen)
+            self.configuration = module_layouts(module, saved.configuration)
         except DataError as error:
-            expected = f"{error.expected}, the module of {saved['program']} that was tuned"
+            expected = f"{error.expected}, the module of {saved.program} that was tuned"
             found = f"{error.found}; if the program, its arguments or jax have changed, tune it again"
             raise DataError(error.key, expected, found, file=path) from None
         compiled = CompiledLayouts(module, configurable(module), inputs, self._platform)
@@ -187,7 +183,7 @@ class Tuned:
             raise SkippedError(f"the configuration of {path} no longer works: {why}")
         self._executable = executable
         self._expected = [(array.shape, array.dtype) for array in inputs]
-        self._result = program.result()
+        self._result = self._program.result()
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the program on pytrees with leaves of the shapes and types that it was tuned for.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hlorank.compute import map_graphs
 from hlorank.config import ComputeConfig, ConfigError
 from hlorank.data.collection import Collection
+from hlorank.terminal import add_number
 from hlorank_collect.commands import common
 
 if TYPE_CHECKING:
@@ -18,25 +19,6 @@ if TYPE_CHECKING:
 
 _MEASURES = {"hlorank_measure": 1.0}
 """Resource of a node that measures: one program takes all of it."""
-_MIN = {"configurations": 2, "kernels": 1, "max_rounds": 2, "time_limit": 1, "hang_seconds": 1}
-_SIZE_OPTIONS = {
-    "configurations": (64, "N", "number per program or kernel (default: 64)"),
-    "kernels": (3, "N", "number per program, for tiles (default: 3)"),
-    "seed": (0, "N", "seed of configurations, of rounds, and of the inputs of files (default: 0)"),
-}
-_TIME_OPTIONS = {
-    "max-rounds": (
-        100,
-        "N",
-        "round limit; measuring ends earlier where two halves of the rounds agree at a Kendall tau of 0.9 "
-        "(default: 100)",
-    ),
-    "time-limit": (
-        1800.0,
-        "SECONDS",
-        "time per program; configurations not compiled by then are left out (default: 1800)",
-    ),
-}
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -61,9 +43,14 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="layout:<cpu|gpu>:<random|default|models> or tile:gpu; gpu was tried once (default: %(default)s)",
     )
     what.add_argument("--out", type=Path, metavar="DIR", help="folder of the written tree")
-    common.add_options(what, _SIZE_OPTIONS)
+    add_number(what, "--configurations", 64, "number per program or kernel", 2)
+    add_number(what, "--kernels", 3, "number per program, for tiles")
+    add_number(what, "--seed", 0, "seed of configurations, of rounds, and of the inputs of files", 0)
     how = parser.add_argument_group("measurement")
-    common.add_options(how, _TIME_OPTIONS)
+    limit = "round limit; measuring ends earlier where two halves of the rounds agree at a Kendall tau of 0.9"
+    add_number(how, "--max-rounds", 100, limit, 2, dest="rounds")
+    limit = "time per program; configurations not compiled by then are left out"
+    add_number(how, "--time-limit", 1800, limit, metavar="SECONDS")
     how.add_argument(
         "--fast-compile",
         action="store_true",
@@ -98,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     require_jax()
     collection = _collection(arguments.collection)
-    common.check_arguments(arguments, _MIN)
+    common.check_arguments(arguments)
     if arguments.out is None:
         raise ConfigError("--out is missing: give the folder of the written tree")
     programs = common.program_fields(arguments)
@@ -122,16 +109,7 @@ def _tasks(
 ) -> Sequence[Task]:
     from hlorank_collect.task import LayoutTask, TileTask
 
-    settings: dict[str, Any] = {
-        "collection": str(collection),
-        "output": str(arguments.out),
-        "configurations": arguments.configurations,
-        "seed": arguments.seed,
-        "rounds": arguments.max_rounds,
-        "fast_compile": arguments.fast_compile,
-        "time_limit": arguments.time_limit,
-        "core": arguments.core,
-    }
+    settings = common.task_settings(arguments, str(collection))
     if collection.kind == "tile":
         return [TileTask(**program, **settings, kernels=arguments.kernels) for program in programs]
     return [LayoutTask(**program, **settings) for program in programs]

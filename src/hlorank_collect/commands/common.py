@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hlorank.cli.programs import HELP, find_programs, is_function
+from hlorank.cli.programs import HELP, add_arguments, find_programs, is_function
 from hlorank.config import ConfigError
 from hlorank.hlo.reader import DUMPS
 from hlorank.hlo.xla_process import INSTALL, has_jaxlib
+from hlorank.terminal import add_number, min_int
 from hlorank_collect import machine
 
 _log = logging.getLogger(__name__)
@@ -37,21 +38,10 @@ def add_command(
     return parser
 
 
-def add_options(group: argparse._ArgumentGroup, options: Mapping[str, tuple[Any, str, str]]) -> None:
-    """Add options with a value: name -> default, whose type is that of the value, name of the value, and help."""
-    for name, (default, metavar, text) in options.items():
-        group.add_argument(f"--{name}", type=type(default), default=default, metavar=metavar, help=text)
-
-
 def add_program_arguments(group: argparse._ArgumentGroup) -> None:
     """Add PROGRAM..., --arguments, --dump and --scale-batch."""
     group.add_argument("program", nargs="*", metavar="PROGRAM", help=HELP)
-    group.add_argument(
-        "--arguments",
-        metavar="SHAPES",
-        help="example arguments of module:function: their shapes, such as 'f32[8,128] s32[8]', or module:name of a "
-        "tuple of them, or of a function that returns one",
-    )
+    add_arguments(group)
     group.add_argument(
         "--dump",
         default=DUMPS[1],
@@ -60,7 +50,7 @@ def add_program_arguments(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--scale-batch",
-        type=int,
+        type=min_int(1),
         metavar="N",
         help="batch of the programs in files, in place of their own; a program in which a shape does not follow is "
         "left out",
@@ -70,15 +60,12 @@ def add_program_arguments(group: argparse._ArgumentGroup) -> None:
 def add_machine_arguments(group: argparse._ArgumentGroup) -> None:
     """Add --core, --hang-seconds and --allow-busy."""
     group.add_argument("--core", type=int, metavar="N", help="CPU core to measure on (default: the last one)")
-    add_options(group, {"hang-seconds": (300.0, "SECONDS", "time limit of one compilation (default: 300)")})
+    add_number(group, "--hang-seconds", 300, "time limit of one compilation", metavar="SECONDS")
     group.add_argument("--allow-busy", action="store_true", help="measure on a busy machine, with a warning")
 
 
-def check_arguments(arguments: argparse.Namespace, min_values: Mapping[str, float]) -> None:
-    """Check the arguments of both groups, and that numbers are large enough: option -> smallest value."""
-    for name, min_value in {**min_values, "scale_batch": 1}.items():
-        if (value := getattr(arguments, name)) is not None and value < min_value:
-            raise ConfigError(f"--{name.replace('_', '-')} {value}: expected at least {min_value}")
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Check the arguments of both groups."""
     cores = os.sched_getaffinity(0)
     if arguments.core is not None and arguments.core not in cores:
         raise ConfigError(f"--core {arguments.core}: expected one of {sorted(cores)}")
@@ -114,6 +101,13 @@ def program_fields(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     if arguments.scale_batch is not None and all(map(is_function, fields)):
         raise ConfigError("--scale-batch: only for programs in files; of functions, the code has it")
     return [*fields.values()]
+
+
+def task_settings(arguments: argparse.Namespace, collection: str) -> dict[str, Any]:
+    """Return the fields of a task that do not depend on the program."""
+    names = ("configurations", "seed", "rounds", "fast_compile", "time_limit", "core")
+    own = {name: getattr(arguments, name) for name in names}
+    return {"collection": collection, "output": str(arguments.out), **own}
 
 
 def supervision(arguments: argparse.Namespace) -> dict[str, Any]:

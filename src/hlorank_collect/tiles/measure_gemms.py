@@ -40,15 +40,11 @@ class TooFastError(UnsupportedGemmError):
     """A product whose runtime is too short for a precise measurement."""
 
 
-class NotTritonError(RuntimeError):
-    """A product that XLA compiled without Triton, so that the configuration had no effect."""
-
-
 def compile_gemm(module: HloModuleProto, configuration: GemmConfiguration, platform: xla.Platform) -> xla.Executable:
-    """Compile a module of one dot with a configuration; raise NotTritonError if XLA does not take Triton."""
+    """Compile a module of one dot with a configuration; raise RuntimeError if XLA does not take Triton."""
     executable = xla.compile_module(module.SerializeToString(), platform, overrides=configuration.options())
     if _TRITON not in executable.module():
-        raise NotTritonError("XLA compiles it without Triton")
+        raise RuntimeError("XLA compiles it without Triton")
     return executable
 
 

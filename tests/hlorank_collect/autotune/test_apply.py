@@ -16,22 +16,16 @@ from hlorank_collect.autotune import apply
 from hlorank_collect.autotune.search import Speedup
 from hlorank_collect.autotune.tuned import ApplyTask, Tuned, TuneTask
 from hlorank_collect.compiled_layouts import captured
-from hlorank_collect.task import Progress
-from tests.hlorank_collect.tasks import small_task
+from tests.hlorank_collect.tasks import silent, small_task
 
 ABOUT = {"hlorank": "0.1.0", "model": "some model", "collection": "layout:cpu:random", "rank": 2, "score": -0.5}
 
 
-def silent(progress: Progress) -> None:
-    pass
-
-
-def exported(module: HloModuleProto, path: Path, *, default: bool = False) -> Layouts:
-    """Write a configuration of the first node's output, and return it."""
+def exported(module: HloModuleProto, order: list[int]) -> Layouts:
+    """Write a configuration of the first node's output to own.json, and return it."""
     layouts = layout_space(module).default
-    if not default:
-        layouts[0, :2] = [0, 1]
-    write_json(path, to_configuration(module, layouts, ABOUT).model_dump(mode="json"))
+    layouts[0, :2] = order
+    write_json(Path("own.json"), to_configuration(module, layouts, ABOUT).model_dump(mode="json"))
     return layouts
 
 
@@ -47,7 +41,7 @@ def test_the_result_is_that_of_a_tuned_program(task: TuneTask, real: bool, monke
     found = Speedup(1.25, 1.1, 1.4) if real else Speedup(0.8, 0.7, 0.9)
     monkeypatch.setattr(apply, "speedup", lambda times, column, rng: found)
     module, _ = captured(task.load(), "cpu")
-    layouts = exported(module, Path("own.json"))
+    layouts = exported(module, [0, 1])
     one = apply_task(task)
     searched = task.saved(task.load().name)
     write_json(searched, {"winner": "of a search"})
@@ -78,24 +72,20 @@ def test_a_file_right_before_layout_assignment_is_taken_as_it_is(
         for one in entry.instructions:
             one.name = f"{one.opcode}.{one.id % 2**16 + 500}"
     Path("own.hlo.pb").write_bytes(module.SerializeToString())
-    layouts = exported(module, Path("own.json"))
+    layouts = exported(module, [0, 1])
     of_file = apply_task(task, program="own.hlo.pb", arguments=None)
     about = apply.apply(of_file, silent)
     np.testing.assert_array_equal(Tuned(of_file.saved(about["name"])).configuration, layouts)
 
 
 def test_another_program_is_refused(task: TuneTask) -> None:
-    module, _ = captured(task.load(), "cpu")
-    exported(module, Path("own.json"))
+    exported(captured(task.load(), "cpu")[0], [0, 1])
     with pytest.raises(DataError, match="fingerprint"):
         apply.apply(apply_task(task, program="tuned_programs:changed"), silent)
     assert not Path("tuned").exists()
 
 
 def test_a_configuration_that_compiles_to_the_default_is_nothing_to_measure(task: TuneTask) -> None:
-    module, _ = captured(task.load(), "cpu")
-    layouts = layout_space(module).default
-    layouts[0, :2] = [1, 0]  # the layout that the compiler chooses by itself
-    write_json(Path("own.json"), to_configuration(module, layouts, ABOUT).model_dump(mode="json"))
+    exported(captured(task.load(), "cpu")[0], [1, 0])  # the layout that the compiler chooses by itself
     about = apply.apply(apply_task(task), silent)
     assert (about["winner"], about["configuration"]["instructions"], about["measured"]) == ("default", [], [])

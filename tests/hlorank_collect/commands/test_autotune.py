@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,64 +9,18 @@ from hlorank.files import read_json
 from hlorank_collect import machine
 from hlorank_collect.autotune.tuned import TuneTask
 from hlorank_collect.run_tasks import Summary
-
-PROGRAMS = """
-import jax.numpy as jnp
-
-def dots(x, w):
-    return jnp.tanh(x @ w).reshape(4, -1)
-
-def nothing(x, w):
-    return x.sum() + w.sum()
-"""
-SHAPES = ["--arguments", "f32[16,8] f32[8,16]"]
+from tests.hlorank_collect.commands.conftest import SHAPES
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "--remeasure"),
-        (["m:f", "--remeasure", "x.json"], "--remeasure"),
-        (["m:f"], "--model"),
-        (["m:f", "--random", "--model", "m"], "--random"),
-        (["m:f", "--model", "nowhere"], "--model nowhere"),
-        (["m:f", "--random"], "'m:f'"),
-        (["nowhere/module.txt", "--random"], "nowhere/module.txt"),
-        (["m:f", "--random", "--top", "0"], "--top 0"),
-        (["m:f", "--random", "--rounds", "3"], "--rounds 3"),
-        (["m:f", "--random", "--core", "12345"], "--core 12345"),
-        (["--apply", "own.json", "--remeasure", "x.json"], "--apply own.json"),
-        (["m:f", "m:g", "--apply", "own.json"], "--apply own.json"),
-        (["m:f", "--apply", "own.json", "--random"], "--random"),
-        (["m:f", "--apply", "missing.json"], "missing.json"),
-    ],
-)
-def test_wrong_usage_is_one_line(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_programs_are_tuned_and_run_again(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("jax", reason="needs jax (extra collect)")
-    assert main(["autotune", *arguments, "--out", str(tmp_path / "out")]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("error: ")
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.fixture
-def folder(user_module: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with a module of small programs, on a machine that counts as quiet."""
-    pytest.importorskip("jax", reason="needs jax (extra collect)")
     monkeypatch.setattr(machine, "busy_cores", lambda: 0.0)
-    return user_module("cli_tuned", PROGRAMS)
-
-
-def test_programs_are_tuned_and_run_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["cli_tuned:nothing", "cli_tuned:dots"]
+    names = ["cli_programs:nothing", "cli_programs:dots"]
     options = ["--random", "--candidates", "9", "--top", "3", "--rounds", "5"]
     assert main(["autotune", *names, *SHAPES, *options]) == 1
     captured = capsys.readouterr()
-    assert "cli_tuned-nothing" in captured.err
+    assert "cli_programs-nothing" in captured.err
     assert "3 of 9 candidates measured, 0 left out" in captured.out
     (saved,) = (folder / "tuned").glob("*.json")
     about = read_json(saved)
@@ -90,4 +43,12 @@ def test_a_model_may_be_one_of_mlflow(folder: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("hlorank.runs.find.model_folder", {name: folder}.__getitem__)
     monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", run_tasks)
-    assert main(["autotune", "cli_tuned:dots", *SHAPES, "--model", name]) == 0
+    assert main(["autotune", "cli_programs:dots", *SHAPES, "--model", name]) == 0
+
+
+@pytest.mark.slow
+def test_a_real_model_is_tuned_with_one_example(folder: Path, shared_data: Path) -> None:
+    file = shared_data / "hlo" / "imagenette.inference.hlo.txt.xz"
+    settings = ["--random", "--candidates", "4", "--top", "2", "--rounds", "4"]
+    assert main(["autotune", str(file), "--scale-batch", "1", "--allow-busy", *settings]) == 0
+    assert len(read_json(folder / "tuned/imagenette.inference.b1.json")["measured"]) == 2

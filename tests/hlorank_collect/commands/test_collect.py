@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,57 +12,7 @@ from hlorank.data.configurations import LayoutConfigurations
 from hlorank.files import read_json
 from hlorank_collect import machine
 from hlorank_collect.record import read_left_out
-
-PROGRAMS = """
-import jax.numpy as jnp
-
-def dots(x, w):
-    return jnp.tanh(x @ w).reshape(4, -1)
-
-def reshapes(x, w):
-    return jnp.exp(x).T.reshape(16, -1).T @ w.reshape(-1, 8)
-
-def nothing(x, w):
-    return x.sum() + w.sum()
-"""
-SHAPES = ["--arguments", "f32[16,8] f32[8,16]"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "no program"),
-        (["m:f", "--allow-busy"], "'m:f'"),
-        (["mlp", *SHAPES], "'mlp'"),
-        (["m:f", "--configurations", "1"], "--configurations 1"),
-        (["m:f", "--max-rounds", "0"], "--max-rounds 0"),
-        (["m:f", "--core", "12345"], "--core 12345"),
-        (["m:f", "--collection", "layout:xla:random"], "layout:xla:random"),
-        (["m:f", "--collection", "tile:xla"], "tile:xla"),
-        (["m:f", "--collection", "layout:cpu"], "layout:cpu"),
-        (["m:f", "--collection", "tile:cpu"], "c-loop-nests"),
-        (["m:f", "--scale-batch", "0"], "--scale-batch 0"),
-        (["m:f", "--scale-batch", "2"], "--scale-batch"),
-        (["no-such.hlo"], "no-such.hlo: "),
-    ],
-)
-def test_wrong_usage_is_one_line(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("jax", reason="needs jax (extra collect)")
-    assert main(["collect", *arguments, "--out", str(tmp_path / "out")]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("error: ")
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.fixture
-def folder(user_module: Callable[[str, str], Path]) -> Path:
-    """The current folder, with a module of small programs."""
-    pytest.importorskip("jax", reason="needs jax (extra collect)")
-    return user_module("cli_programs", PROGRAMS)
+from tests.hlorank_collect.commands.conftest import SHAPES
 
 
 def collect(*arguments: str) -> int:
@@ -127,26 +76,3 @@ def test_of_folders_and_globs_what_works_is_measured(folder: Path, capsys: pytes
     assert read_json(next((folder / "out").rglob("other.b2.json")))["scale_batch"] == 2
     assert collect("other.hlo", "--scale-batch", "2") == 0
     assert "measured already" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["collect", "autotune"])
-def test_a_real_model_is_measured_with_one_example(command: str, folder: Path, shared_data: Path) -> None:
-    settings = {
-        "collect": ["--collection", "layout:cpu:models", "--configurations", "4", "--max-rounds", "4"],
-        "autotune": ["--random", "--candidates", "4", "--top", "2", "--rounds", "4"],
-    }
-    file = shared_data / "hlo" / "imagenette.inference.hlo.txt.xz"
-    arguments = [str(file), "--scale-batch", "1", "--out", "out", "--allow-busy", *settings[command]]
-    assert main([command, *arguments]) == 0
-    about = read_json(next((folder / "out").rglob("imagenette.inference.b1.json")))
-    assert about["measured"] == 4 if command == "collect" else len(about["measured"]) == 2
-
-
-@pytest.mark.parametrize(("out", "status"), [("cli_programs.py/own", 2), ("/proc/own", 1)])
-@pytest.mark.parametrize("command", [["collect"], ["autotune", "--random"]])
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
-    command: list[str], out: str, status: int, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hlorank_collect.run_tasks.run_tasks", None)
-    assert main([*command, "cli_programs:dots", *SHAPES, "--out", out]) == status

@@ -10,7 +10,6 @@ CALLS = (
     ["--help"],
     ["collect"],
     ["collect", "m:f", "--out", "out"],
-    ["autotune"],
     ["autotune", "m:f", "--random"],
 )
 COMMANDS = f"""

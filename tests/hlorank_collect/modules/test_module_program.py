@@ -16,9 +16,9 @@ from hlorank_collect.autotune.tuned import Tuned, TuneTask
 from hlorank_collect.compiled_layouts import captured
 from hlorank_collect.modules.module_program import check_measurable, check_memory, module_program
 from hlorank_collect.program import SkippedError
-from hlorank_collect.task import LayoutTask, Progress, load_program
+from hlorank_collect.task import LayoutTask, load_program
 from tests.hlorank_collect.modules.conftest import Parsed
-from tests.hlorank_collect.tasks import small_task
+from tests.hlorank_collect.tasks import silent, small_task
 
 pytest.importorskip("jax", reason="needs jax (extra collect)")
 
@@ -37,10 +37,6 @@ ENTRY %main {
 """
 
 
-def silent(progress: Progress) -> None:
-    pass
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with the file net.small.hlo.txt."""
@@ -49,24 +45,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def task(folder: Path) -> LayoutTask:
-    return small_task(LayoutTask, program="net.small.hlo.txt", collection="layout:cpu:random", output="out")
-
-
-def test_its_content_decides_whether_it_was_measured(task: LayoutTask, folder: Path) -> None:
-    (folder / "elsewhere").mkdir()
-    copy = folder / "elsewhere" / "net.small.hlo.txt"
-    copy.write_text(MODULE)
-    before = task.fingerprint
-    assert dataclasses.replace(task, program=str(copy)).fingerprint == before
-    copy.write_text(MODULE.replace("main", "other"))
-    assert dataclasses.replace(task, program=str(copy)).fingerprint != before
-
-
-def test_neither_a_file_nor_a_function_is_an_error(folder: Path) -> None:
+def test_a_file_is_a_program_whose_content_decides_whether_it_was_measured(folder: Path) -> None:
+    task = small_task(LayoutTask, program="net.small.hlo.txt", collection="layout:cpu:random", output="out")
     (folder / "net:small").write_text(MODULE)
-    assert load_program("net:small", None).family == "net-small"
+    copy = dataclasses.replace(task, program="net:small")
+    assert copy.load().family == "net-small"
+    assert copy.fingerprint == task.fingerprint
+    (folder / "net:small").write_text(MODULE.replace("main", "other"))
+    assert copy.fingerprint != task.fingerprint
     with pytest.raises(ConfigError):
         load_program("net.large", None)
 
